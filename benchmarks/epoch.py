@@ -1,0 +1,181 @@
+"""Time of a training epoch: `serial` against PyTorch Geometric, and a parallel strategy against plain torch.
+
+    python benchmarks/epoch.py serial --dataset rmat-17
+    python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
+    python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4
+
+Competitors take turns epoch by epoch in one process, so that a machine whose speed drifts drifts for all of them.
+Ratios are of medians over the same turns. One thread a rank.
+"""
+
+import argparse
+import os
+from itertools import pairwise
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
+
+import torch
+from harness.launch.pool import Pool
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from harness.comm import Grid
+from harness.ledger import Ledger
+from harness.registry import load_strategy
+from harness.run.trainer import Trainer
+from harness.spec.root import project_root
+from harness.spec.spec import Spec
+from harness.store import Blocks, open_dataset
+from harness.strategy import Context, admit, facts_of
+
+HIDDEN = 16
+
+
+def spec_of(strategy: str, dataset: str, ranks: int, order: str) -> Spec:
+    model = {"hidden": HIDDEN, "layers": 2 if dataset.startswith("sbm") else 3, "order": order}
+    given = {"strategy": strategy, "dataset": dataset, "ranks": ranks, "grid": {"p": ranks}, "model": model}
+    return Spec.model_validate({**given, "machine": {"name": "benchmark"}})
+
+
+def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
+    root, ledger = project_root(), Ledger(recording=recording)
+    blocks = open_dataset(root, spec.dataset.name, "none", 0)
+    strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
+    grid = Grid.build(strategy.grid, ledger)
+    return Trainer(strategy, Context(spec, grid, ledger, blocks, torch.device("cpu")))
+
+
+class Pyg:
+    """PyTorch Geometric's GCNConv on a normalised graph, as a CSR tensor or as an edge_index."""
+
+    def __init__(self, spec: Spec, blocks: Blocks, *, csr: bool) -> None:
+        from torch_geometric.nn import GCNConv
+
+        everyone = range(blocks.n)
+        A = blocks.adjacency(everyone, everyone)
+        self.X = blocks.feature_block(everyone, range(blocks.features))
+        self.y, self.trains = blocks.labels(everyone), blocks.split(everyone) == 1
+        row = torch.repeat_interleave(torch.arange(blocks.n), A.rowptr.diff())
+        self.weight = A.val.float()
+        self.edges = torch.stack([A.col.long(), row])
+        if csr:
+            self.edges = torch.sparse_csr_tensor(A.rowptr, A.col.long(), self.weight, size=A.shape)
+        sizes = [blocks.features, *[spec.model.hidden] * (spec.model.layers - 1), blocks.classes]
+        self.layers = torch.nn.ModuleList(
+            GCNConv(f_in, f_out, normalize=False, bias=False) for f_in, f_out in pairwise(sizes)
+        )
+        self.optimizer = torch.optim.Adam(self.layers.parameters(), lr=spec.training.lr)
+        self.csr = csr
+
+    def epoch(self) -> None:
+        H: Tensor = self.X
+        for number, layer in enumerate(self.layers):
+            H = layer(H, self.edges) if self.csr else layer(H, self.edges, self.weight)
+            H = H.relu() if number + 1 < len(self.layers) else H
+        loss = cross_entropy(H[self.trains], self.y[self.trains])
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+
+class PlainTorch:
+    """The papers' model in plain torch on a CSR tensor, aggregation first, nothing recorded."""
+
+    def __init__(self, spec: Spec, blocks: Blocks) -> None:
+        pyg = Pyg(spec, blocks, csr=True)
+        self.A, self.X, self.y, self.trains = pyg.edges, pyg.X, pyg.y, pyg.trains
+        self.weights = [layer.lin.weight.detach().T.clone().requires_grad_() for layer in pyg.layers]
+        self.optimizer = torch.optim.Adam(self.weights, lr=spec.training.lr)
+
+    def epoch(self) -> None:
+        H = self.X
+        for number, W in enumerate(self.weights):
+            H = (self.A @ H) @ W
+            H = H.relu() if number + 1 < len(self.weights) else H
+        loss = cross_entropy(H[self.trains], self.y[self.trains])
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+
+def in_turn(competitors: dict[str, Any], turns: int, warmup: int = 3) -> dict[str, list[float]]:
+    """Seconds of every competitor's epochs, A B C A B C ..."""
+    seconds: dict[str, list[float]] = {name: [] for name in competitors}
+    for turn in range(-warmup, turns):
+        for name, competitor in competitors.items():
+            begun = perf_counter()
+            competitor.epoch()
+            if turn >= 0:
+                seconds[name].append(perf_counter() - begun)
+    return seconds
+
+
+def compare_serial(dataset: str, turns: int) -> None:
+    spec = spec_of("serial", dataset, 1, "combine_first")
+    blocks = open_dataset(project_root(), dataset, "none", 0)
+    competitors = {
+        "serial": trainer_of(spec),
+        "pyg csr": Pyg(spec, blocks, csr=True),
+        "pyg edge_index": Pyg(spec, blocks, csr=False),
+    }
+    show(in_turn(competitors, turns), base="serial")
+
+
+def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int) -> None:
+    """The parallel epochs run between two rounds of the serial ones, and on the same cores."""
+    spec = spec_of("serial", dataset, 1, "aggregate_first")
+    blocks = open_dataset(project_root(), dataset, "none", 0)
+    serial, plain = trainer_of(spec), PlainTorch(spec, blocks)
+    with Pool() as pool:
+        pool.run(ranks, rank_epochs, strategy, dataset, ranks, 3)
+        before = in_turn({"plain torch": plain, "serial": serial}, turns)
+        measured = pool.run(ranks, rank_epochs, strategy, dataset, ranks, turns)
+        after = in_turn({"plain torch": plain, "serial": serial}, turns)
+    walls, cpus = zip(*measured, strict=True)
+    name = f"{strategy} P={ranks}"
+    seconds = {key: before[key] + after[key] for key in before}
+    seconds[name] = [max(epoch) for epoch in zip(*walls, strict=True)]
+    show(seconds, base="plain torch")
+    cpu = sum(cpus) / turns
+    print(f"CPU seconds of {name} an epoch, summed over ranks: {cpu:.4f}")
+    print(f"  against serial's median epoch: {cpu / median(seconds['serial']):.2f}")
+
+
+def rank_epochs(strategy: str, dataset: str, ranks: int, turns: int) -> tuple[list[float], float]:
+    """Seconds of each epoch on one rank, and the CPU seconds of all of them."""
+    trainer = trainer_of(spec_of(strategy, dataset, ranks, "aggregate_first"))
+    for _ in range(3):
+        trainer.epoch()
+    begun = process_time()
+    walls = [trainer.epoch().seconds for _ in range(turns)]
+    return walls, process_time() - begun
+
+
+def show(seconds: dict[str, list[float]], base: str) -> None:
+    reference = median(seconds[base])
+    print(f"{'':20}{'median ms':>12}{'min ms':>10}{'to ' + base:>20}")
+    for name, taken in seconds.items():
+        middle = median(taken)
+        print(f"{name:20}{middle * 1e3:12.2f}{min(taken) * 1e3:10.2f}{middle / reference:20.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("serial", "parallel"))
+    parser.add_argument("--dataset", default="sbm-4096")
+    parser.add_argument("--strategy", default="cagnet-1d")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=20)
+    options = parser.parse_args()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    print(f"{options.what} {options.dataset}, {torch.get_num_threads()} thread a rank")
+    if options.what == "serial":
+        compare_serial(options.dataset, options.turns)
+    else:
+        compare_parallel(options.strategy, options.dataset, options.ranks, options.turns)

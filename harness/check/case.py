@@ -1,0 +1,84 @@
+"""One case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.check.graph import check_graph
+from harness.comm import Grid
+from harness.ledger import Amounts, AxisName, Key, Ledger, Op
+from harness.registry import load_strategy
+from harness.run.replicas import checksum, compare
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+from harness.store import MemoryStore
+from harness.strategy import Context, Strategy, WordsKey, admit, facts_of
+
+MOVING = {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to train and on what. Every rank builds the same graph from it."""
+
+    name: str
+    spec: Spec
+    vertices: int
+    directed: bool = True
+
+    def store(self) -> MemoryStore:
+        choice = self.spec.dataset
+        graph = check_graph(self.vertices, directed=self.directed)
+        return MemoryStore(graph, choice.permutation, choice.seed)
+
+    def strategy(self) -> Strategy:
+        return admit(load_strategy(self.spec.strategy.name), self.spec, facts_of(self.store()))
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank has to show."""
+
+    at: dict[AxisName, int]
+    losses: list[float]
+    gradients: list[Tensor]
+    weights: list[Tensor]
+    output: Tensor
+    words: dict[WordsKey, float]
+
+
+def train_rank(case: Case, epochs: int) -> RankResult:
+    """One rank of the case; called on every rank of a world."""
+    strategy, ledger = case.strategy(), Ledger()
+    grid = Grid.build(strategy.grid, ledger)
+    trainer = Trainer(strategy, Context(case.spec, grid, ledger, case.store(), torch.device("cpu")))
+    done = [trainer.epoch()]
+    gradients = [weight.grad.clone() for weight in trainer.weights if weight.grad is not None]
+    sums = [checksum(trainer.weights)]
+    for _ in range(epochs - 1):
+        done.append(trainer.epoch())
+        sums.append(checksum(trainer.weights))
+    ledger.recording = False
+    compare(grid, strategy, sums)
+    with torch.no_grad():
+        output = trainer.forward()
+    return RankResult(
+        at=dict(grid.coordinates),
+        losses=[epoch.loss.item() for epoch in done],
+        gradients=gradients,
+        weights=[weight.detach() for weight in trainer.weights],
+        output=output,
+        words=_moved(done[0].entries),
+    )
+
+
+def _moved(entries: dict[Key, Amounts]) -> dict[WordsKey, float]:
+    """The words of an epoch in the terms of a strategy's formula."""
+    words: dict[WordsKey, float] = defaultdict(float)
+    for key, amounts in entries.items():
+        if key.op in MOVING and amounts.words_payload:
+            assert key.axis is not None and key.tensor is not None, key
+            words[WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)] += amounts.words_payload
+    return dict(words)

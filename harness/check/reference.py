@@ -1,0 +1,71 @@
+"""Training with dense matrices and nothing of ours: what every strategy must equal.
+
+Z = A (H W) in double precision, PyTorch's own autograd, one process. It shares no kernel, no loss, no layout and
+no loop with the code that it judges; only the graph and the initial weights are the same.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from harness.models.weights import initial_weight
+from harness.spec.spec import Spec
+from harness.store import Blocks
+from harness.strategy import facts_of, widths
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training left behind; the gradients are those of the first epoch."""
+
+    losses: list[float]
+    gradients: list[Tensor]
+    weights: list[Tensor]
+    output: Tensor
+
+
+def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
+    """The same training as the spec's, on one dense matrix."""
+    everyone = range(blocks.n)
+    A = _dense(blocks)
+    X = blocks.feature_block(everyone, range(blocks.features)).double()
+    labels = blocks.labels(everyone)
+    counted = labels >= 0
+    if spec.protocol == "corrected":
+        counted &= blocks.split(everyone) == 1
+    sizes = widths(spec.model, facts_of(blocks))
+    weights = [
+        initial_weight(spec.seed, layer, shape, range(shape[0]), range(shape[1])).requires_grad_()
+        for layer, shape in enumerate(pairwise(sizes))
+    ]
+    optimizer = torch.optim.Adam(weights, lr=spec.training.lr)
+    losses, gradients = [], []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        probability = torch.log_softmax(_forward(A, X, weights), dim=1)
+        loss = -probability[counted].gather(1, labels[counted, None]).mean()
+        loss.backward()
+        losses.append(float(loss))
+        gradients.append([weight.grad.clone() for weight in weights if weight.grad is not None])
+        optimizer.step()
+    with torch.no_grad():
+        output = _forward(A, X, weights)
+    return Trained(losses, gradients[0], [weight.detach() for weight in weights], output)
+
+
+def _forward(A: Tensor, H: Tensor, weights: list[Tensor]) -> Tensor:
+    for layer, W in enumerate(weights):
+        H = A @ (H @ W)
+        if layer + 1 < len(weights):
+            H = H.clamp(min=0)
+    return H
+
+
+def _dense(blocks: Blocks) -> Tensor:
+    A = blocks.adjacency(range(blocks.n), range(blocks.n))
+    dense = torch.zeros(blocks.n, blocks.n, dtype=torch.float64)
+    row = torch.repeat_interleave(torch.arange(blocks.n), A.rowptr.diff())
+    dense[row, A.col.long()] = A.val.double()
+    return dense

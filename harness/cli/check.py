@@ -1,0 +1,55 @@
+"""harness check: the conformance kit on one page."""
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from harness.cli.options import Verbs, add_verb, show
+
+if TYPE_CHECKING:
+    from harness.check import Finding
+
+
+def add_verbs(verbs: Verbs) -> None:
+    summary = "Prove a strategy: equal to serial training, words equal to its formula, bad grids refused."
+    parser = add_verb(verbs, "check", _check, summary)
+    parser.add_argument("strategy", help="a registered name, or path/to/file.py:Class")
+    parser.add_argument("--full", action="store_true", help="every grid of every world, not the first two")
+
+
+def _check(options: argparse.Namespace) -> int:
+    from harness.check import check
+    from harness.launch.pool import Pool
+
+    begun, findings, cases = time.monotonic(), [], 0
+    with Pool() as pool:
+        for finding in check(options.strategy, pool.run, full=options.full):
+            findings.append(finding)
+            if sys.stderr.isatty():
+                print(f"\r{len(findings)} laws checked", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    cases = len({finding.case for finding in findings})
+    broken = [finding for finding in findings if not finding.holds]
+    took = f"{len(findings)} laws on {cases} cases in {time.monotonic() - begun:.0f} s"
+    verdict = f"{options.strategy}: {'conforms' if not broken else f'{len(broken)} laws broken'} ({took})"
+    document = {
+        "strategy": options.strategy,
+        "conforms": not broken,
+        "findings": [asdict(f) for f in findings],
+    }
+    show(options, document, f"{_page(findings)}\n\n{verdict}")
+    return 1 if broken else 0
+
+
+def _page(findings: list["Finding"]) -> str:
+    """By case, one line a law."""
+    lines, case = [], None
+    for finding in findings:
+        if finding.case != case:
+            case = finding.case
+            lines.append(case)
+        lines.append(f"  {'holds ' if finding.holds else 'BROKEN'}  {finding.law}: {finding.detail}")
+    return "\n".join(lines)

@@ -1,0 +1,28 @@
+"""harness data: make a dataset's store, look at it, check it."""
+
+import argparse
+
+from harness.cli.options import Verbs, add_verb, columns, show
+from harness.spec.root import project_root
+
+
+def add_verbs(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "data", _data, "Build, show or verify the store of a dataset.")
+    parser.add_argument("action", choices=("build", "info", "verify"))
+    parser.add_argument("name", help="a card of datasets/catalog")
+    parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the permutation (default 0)")
+
+
+def _data(options: argparse.Namespace) -> int:
+    from harness.store import build
+
+    root = project_root(options.root)
+    choice = (root, options.name, options.permutation, options.seed)
+    if options.action == "build":
+        path = build.build(*choice)
+        show(options, {"store": str(path)}, str(path))
+        return 0
+    facts = build.info(*choice) if options.action == "info" else build.verify(*choice)
+    show(options, facts, columns([(key, str(value)) for key, value in facts.items()]))
+    return 0

@@ -1,0 +1,35 @@
+"""What the verbs share: how one is declared, the options all of them have, and how an answer is printed."""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+Verbs = Any  # argparse does not name the type of its sub-parsers
+Act = Callable[[argparse.Namespace], int]
+
+
+def add_verb(verbs: Verbs, name: str, act: Act, summary: str) -> argparse.ArgumentParser:
+    """One verb with the options that every verb has."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+    parser.add_argument(
+        "--root", metavar="DIR", help="project root (default: HARNESS_ROOT, or found upwards)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.set_defaults(act=act)
+    return parser
+
+
+def show(options: argparse.Namespace, data: Any, text: str) -> None:
+    """The answer, for a program or for a person."""
+    print(json.dumps(data, indent=2, default=str) if options.json else text)
+
+
+def columns(rows: list[tuple[str, ...]]) -> str:
+    """Rows of text with their columns aligned."""
+    if not rows:
+        return ""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

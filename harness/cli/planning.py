@@ -1,0 +1,46 @@
+"""harness plan: the grids a strategy has, or every spec of an experiment."""
+
+import argparse
+import json
+from pathlib import Path
+
+from harness.cli.options import Verbs, add_verb, columns, show
+from harness.errors import UserError
+from harness.spec.root import project_root
+from harness.spec.spec import grid_text
+
+
+def add_verbs(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "plan", _plan, "Valid grids of a strategy, or the spec list of an experiment.")
+    parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
+    parser.add_argument("--strategy", metavar="NAME")
+    parser.add_argument("--ranks", type=int, default=1)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    if (options.experiment is None) == (options.strategy is None):
+        raise UserError("plan takes either --experiment FILE or --strategy NAME --ranks P.")
+    return _experiment(options) if options.experiment else _grids(options)
+
+
+def _grids(options: argparse.Namespace) -> int:
+    from harness.registry import load_strategy
+
+    grids = load_strategy(options.strategy).grids(options.ranks)
+    if not grids:
+        raise UserError(f"{options.strategy} has no grid of {options.ranks} ranks.")
+    show(options, grids, "\n".join(grid_text(grid) for grid in grids))
+    return 0
+
+
+def _experiment(options: argparse.Namespace) -> int:
+    from harness.results.record import write_text
+    from harness.strategy.experiment import load_experiment, plan
+
+    document = plan(project_root(options.root), load_experiment(options.experiment))
+    if options.out:
+        write_text(options.out, json.dumps(document, indent=1) + "\n")
+    rows = [(run["run_id"], run["label"]) for run in document["runs"]]
+    show(options, document, columns(rows))
+    return 0

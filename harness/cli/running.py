@@ -1,0 +1,123 @@
+"""harness run: one spec, launched here, to a whole record."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.cli.options import Verbs, add_verb, show
+from harness.errors import UserError
+from harness.spec.root import project_root, results_folder
+from harness.spec.spec import Spec
+from harness.validation import validated
+
+SETTLED = ("ok", "oom", "timeout", "refused")
+"""Statuses that are results: the same spec would end the same way. A failed run is run again."""
+
+
+def add_verbs(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "run", _run, "Train one spec and record everything about it.")
+    parser.add_argument("--spec", type=Path, metavar="FILE", help="a whole spec; exit 0 once a record exists")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where run folders go (default: results/runs)"
+    )
+    parser.add_argument("--strategy", metavar="NAME", help="a registered name, or path/to/file.py:Class")
+    parser.add_argument("--dataset", metavar="NAME")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--grid", metavar="2x2x2", help="sizes along the strategy's axes (default: its first guess)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, as training.epochs=5"
+    )
+    parser.add_argument("--fresh", action="store_true", help="run even if a record of this spec exists")
+
+
+def _run(options: argparse.Namespace) -> int:
+    root = project_root(options.root)
+    spec = _spec_of_file(options.spec) if options.spec else _spec_of_options(root, options)
+    runs = options.out or results_folder(root) / "runs"
+    folder, cached = _record(spec, root, runs, fresh=options.fresh)
+    record = json.loads((folder / "record.json").read_text())
+    show(options, {"folder": str(folder), "cached": cached, **record}, _text(folder, record, cached))
+    return 0 if options.spec or record["status"] == "ok" else 1
+
+
+def _record(spec: Spec, root: Path, runs: Path, *, fresh: bool) -> tuple[Path, bool]:
+    """The folder of a settled record of this spec, an older one if there is one."""
+    from harness.launch.local import launch
+    from harness.results.record import read_record
+
+    folder = runs / spec.run_id
+    if folder.is_dir() and not fresh and read_record(folder).record["status"] in SETTLED:
+        return folder, True
+    return launch(spec, root, runs, progress=_say), False
+
+
+def _spec_of_file(path: Path) -> Spec:
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"The spec {path} cannot be read: {error.strerror}.") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None
+    return validated(Spec, data, str(path))
+
+
+def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
+    from harness.store.card import load_card
+    from harness.strategy.request import make_spec
+
+    if not (options.strategy and options.dataset):
+        raise UserError("run takes either --spec FILE or --strategy NAME --dataset NAME [--ranks P].")
+    load_card(root, options.dataset)
+    request: dict[str, Any] = {
+        "strategy": {"name": options.strategy},
+        "dataset": {"name": options.dataset},
+        "ranks": options.ranks,
+        "grid": options.grid,
+    }
+    for setting in options.set:
+        _put(request, setting)
+    return make_spec(root, request, "the options")
+
+
+def _put(request: dict[str, Any], setting: str) -> None:
+    """training.epochs=5 into a nested request."""
+    import yaml
+
+    path, equals, text = setting.partition("=")
+    if not equals:
+        raise UserError(f"--set {setting!r} is not understood: it takes KEY=VALUE, as training.epochs=5.")
+    *parents, key = path.split(".")
+    for parent in parents:
+        request = request.setdefault(parent, {})
+        if not isinstance(request, dict):
+            raise UserError(f"--set {setting!r}: {parent} has no keys of its own.")
+    request[key] = yaml.safe_load(text)
+
+
+def _say(progress: str) -> None:
+    """How far rank 0 is: in place on a terminal, a line each in a log."""
+    end = "\r" if sys.stderr.isatty() else "\n"
+    print(progress, end=end, file=sys.stderr, flush=True)
+
+
+def _text(folder: Path, record: dict[str, Any], cached: bool) -> str:
+    label, status = record["label"], record["status"]
+    lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if cached else ''}"]
+    if status == "ok":
+        summary = record["summary"]
+        lines.append(
+            f"  epoch {summary['epoch_seconds_median'] * 1e3:.3g} ms (median of {summary['epochs']}), "
+            f"loss {summary['final_loss']:.4g}, {summary['words_received']:,.0f} words received an epoch"
+        )
+        accuracy = {split: summary.get(f"accuracy_{split}") for split in ("train", "valid", "test")}
+        told = [f"{split} {value:.3f}" for split, value in accuracy.items() if value is not None]
+        lines.append(f"  accuracy {', '.join(told)}" if told else "  no labelled vertices to judge by")
+    elif record["error"]:
+        error = record["error"]
+        where = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
+        lines.append(f"  {where}{error['type']}: {error['message']}")
+    return "\n".join([*lines, f"  {folder}"])

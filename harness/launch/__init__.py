@@ -1,0 +1,1 @@
+"""Starts ranks: on this machine, or kept alive in a pool."""

@@ -1,0 +1,167 @@
+"""What a rank did in an epoch: seconds, calls, words and bytes, each under one key.
+
+At every instant exactly one key is current, so the entries of an epoch are disjoint and add up to it by
+construction. The ledger is an object that is handed to whoever records; it holds no opinion on what the
+numbers mean. Entering a scope moves time to another key and leaving it moves time back:
+
+    with ledger.phase(Phase.CONVOLVE, layer=0):
+        with ledger.op(Op.BROADCAST, axis=AxisName.P, tensor=TensorName.H):
+            ledger.count(payload=words, received=words, bytes=4 * words)
+"""
+
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from harness.ledger.clock import Clock, HostClock
+from harness.ledger.vocabulary import AxisName, Direction, Op, Phase, TensorName
+
+NOBODY = -1  # no layer, no peer
+
+
+class Key(NamedTuple):
+    """Where in the algorithm, and what ran there."""
+
+    phase: Phase
+    layer: int
+    direction: Direction
+    op: Op = Op.GLUE
+    axis: AxisName | None = None
+    peer: int = NOBODY
+    tensor: TensorName | None = None
+
+
+@dataclass(slots=True)
+class Amounts:
+    """What was counted under one key."""
+
+    calls: int = 0
+    words_payload: float = 0.0
+    words_received: float = 0.0
+    bytes: int = 0
+    seconds: float = 0.0
+    in_flight_seconds: float = 0.0
+    flops: int = 0
+    bytes_touched: int = 0
+
+
+AMOUNTS = tuple(field.name for field in fields(Amounts))
+
+
+class _Scope:
+    """Moves time to a key and back. Hand-written because a generator would cost as much as a small kernel."""
+
+    __slots__ = ("_before", "_key", "_ledger")
+
+    def __init__(self, ledger: "Ledger", key: Key) -> None:
+        self._ledger = ledger
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._before = self._ledger.move_to(self._key)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ledger.move_to(self._before)
+
+
+class _NoScope:
+    """What a ledger that does not record hands out."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_NO_SCOPE = _NoScope()
+Scope = _Scope | _NoScope
+START = Key(Phase.OTHER, NOBODY, Direction.FORWARD)
+
+
+class Ledger:
+    """The entries of the epoch in progress, and the key that is current."""
+
+    def __init__(self, clock: Clock | None = None, *, recording: bool = True) -> None:
+        self.clock: Clock = clock or HostClock()
+        self.recording = recording
+        self.here = START
+        self._moves: list[tuple[Key, Any]] = []
+        self._flights: list[tuple[Key, Any, Any]] = []
+        self._amounts: dict[Key, Amounts] = {}
+
+    # scopes
+
+    def phase(self, phase: Phase, layer: int | None = None) -> Scope:
+        """Time from here on belongs to this phase (and layer), in no op yet."""
+        if not self.recording:
+            return _NO_SCOPE
+        here = self.here
+        return _Scope(self, Key(phase, here.layer if layer is None else layer, here.direction))
+
+    def op(
+        self, op: Op, *, axis: AxisName | None = None, tensor: TensorName | None = None, peer: int = NOBODY
+    ) -> Scope:
+        """Time from here on belongs to this op of the current phase, layer and direction."""
+        if not self.recording:
+            return _NO_SCOPE
+        here = self.here
+        return _Scope(self, Key(here.phase, here.layer, here.direction, op, axis, peer, tensor))
+
+    def backward(self) -> Scope:
+        """The backward pass: time that no operator claims is `other`, backward."""
+        return self.at(Key(Phase.OTHER, NOBODY, Direction.BACKWARD))
+
+    def at(self, key: Key) -> Scope:
+        """Back to a remembered key: a wait belongs to the row in which its call was issued."""
+        return _Scope(self, key) if self.recording else _NO_SCOPE
+
+    def move_to(self, key: Key) -> Key:
+        """Makes a key current and returns the one before. Scopes are the ordinary way."""
+        before, self.here = self.here, key
+        self._moves.append((key, self.clock.mark()))
+        return before
+
+    # counts
+
+    def count(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
+        """One more call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
+        if self.recording:
+            self.add(self.here, calls=1, words_payload=payload, words_received=received, bytes=bytes)
+
+    def flew(self, key: Key, issued: Any, done: Any) -> None:
+        """An asynchronous call of this key was under way between two marks of the clock."""
+        if self.recording:
+            self._flights.append((key, issued, done))
+
+    def add(self, key: Key, **more: float) -> None:
+        """Adds to any of the amounts of a key."""
+        amounts = self._amounts.get(key)
+        if amounts is None:
+            amounts = self._amounts[key] = Amounts()
+        for name, value in more.items():
+            setattr(amounts, name, getattr(amounts, name) + value)
+
+    # epochs
+
+    def start(self) -> None:
+        """Opens an epoch: everything counted from here on belongs to it."""
+        self.here = START
+        self._moves = [(START, self.clock.mark())]
+        self._flights = []
+        self._amounts = {}
+
+    def stop(self) -> dict[Key, Amounts]:
+        """Closes the epoch and returns its entries; their seconds add up to its length."""
+        end = self.clock.mark()
+        self.clock.settle()
+        between = self.clock.between
+        marks = [mark for _, mark in self._moves[1:]] + [end]
+        for (key, since), until in zip(self._moves, marks, strict=True):
+            self.add(key, seconds=between(since, until))
+        for key, issued, done in self._flights:
+            self.add(key, in_flight_seconds=between(issued, done))
+        entries, self._amounts, self._moves, self._flights = self._amounts, {}, [], []
+        return entries

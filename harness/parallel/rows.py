@@ -1,0 +1,50 @@
+"""What strategies share that split vertices over one axis and keep every row whole: all but the convolution.
+
+Legend: N this rank's vertices, H features, C classes. On an axis of one rank this is plain serial training.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from harness.comm import Axis, split
+from harness.ledger import Op, Phase, TensorName
+from harness.models import Hits
+from harness.strategy import IGNORED, Context
+
+
+class RowOperators:
+    """Input, activation, loss and evaluation, all local to a row but for the sums over the axis."""
+
+    def __init__(self, ctx: Context, axis: Axis) -> None:
+        self.ledger, self.kernels, self.axis = ctx.ledger, ctx.kernels, axis
+        self.blocks = split(ctx.facts.vertices, axis.size)
+        self.rows = self.blocks[axis.index]
+        self.X_NF = ctx.features(self.rows, range(ctx.facts.features))
+        self.labels_N = ctx.training_labels(self.rows)
+        self.splits = ctx.split_labels(self.rows)
+        self.trained_on = max(ctx.trained_on, 1)
+
+    def inputs(self) -> Tensor:
+        return self.X_NF
+
+    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(torch.relu, Z_NH, makes=TensorName.H)
+
+    def loss(self, Z_NC: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.LOSS):
+            share = self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
+            return self.axis.sum(share, tensor=TensorName.LOSS)
+
+    def _share(self, Z_NC: Tensor) -> Tensor:
+        """This rank's part of the mean over all training vertices of the graph."""
+        return cross_entropy(Z_NC, self.labels_N, ignore_index=IGNORED, reduction="sum") / self.trained_on
+
+    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+        guess_N = Z_NC.argmax(dim=1)
+        here = [
+            [(guess_N == labels_N).sum(), (labels_N != IGNORED).sum()] for labels_N in self.splits.values()
+        ]
+        everywhere = self.axis.all_reduce(torch.tensor(here), tensor=TensorName.COUNT)
+        return {name: Hits(*counts) for name, counts in zip(self.splits, everywhere.tolist(), strict=True)}

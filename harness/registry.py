@@ -1,0 +1,71 @@
+"""Finds strategies: by the entry-point group `harness.strategies`, or as path/to/file.py:Class while developing.
+
+Names come from package metadata, so listing them imports no strategy and no torch. Built-in strategies are found
+exactly as foreign ones are.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import UserError
+from harness.validation import unknown
+
+if TYPE_CHECKING:
+    from harness.strategy.contract import Strategy
+
+GROUP = "harness.strategies"
+
+
+def registered() -> list[EntryPoint]:
+    """Every registered strategy, built-in or foreign."""
+    points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
+    return [points[key] for key in sorted(points)]
+
+
+def load_strategy(name: str) -> type[Strategy]:
+    """The class behind a name, or behind path/to/file.py:Class."""
+    from harness.strategy.contract import Strategy
+
+    found = _from_file(name) if ".py:" in name else _entry_point(name).load()
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise UserError(f"{name} names {found!r}, which does not derive from harness.strategy.Strategy.")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise UserError(f"{name} is not a whole strategy: {found.__name__} lacks {', '.join(missing)}.")
+    return found
+
+
+def _entry_point(name: str) -> EntryPoint:
+    known = registered()
+    points = [point for point in known if point.name == name]
+    if not points:
+        way_out = "A plugin registers in the entry-point group harness.strategies, or is named path/to/file.py:Class."
+        raise unknown("strategy", name, [point.name for point in known], way_out)
+    if len(points) > 1:
+        values = ", ".join(point.value for point in points)
+        raise UserError(
+            f"strategy {name!r} is registered {len(points)} times: {values}. Uninstall one of them."
+        )
+    return points[0]
+
+
+def _from_file(name: str) -> object:
+    file, _, class_name = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise UserError(f"strategy {name!r}: there is no file {file}.")
+    module_name = f"strategy_file_{path.stem}"
+    spec = spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, class_name):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise unknown(f"class in {file}", class_name, classes)
+    return getattr(module, class_name)

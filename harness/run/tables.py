@@ -1,0 +1,72 @@
+"""One rank's share of a run's tables, as plain rows that travel to rank 0 and become data frames there."""
+
+import resource
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from harness.ledger import Amounts, Key
+from harness.models import Hits
+from harness.run.trainer import Epoch
+from harness.strategy import Context
+
+Row = dict[str, Any]
+
+
+@dataclass
+class RankTables:
+    """The rows of one rank. Warm-up epochs have negative numbers."""
+
+    rank: int
+    epochs: list[Row] = field(default_factory=list)
+    ledger: list[Row] = field(default_factory=list)
+    accuracy: list[Row] = field(default_factory=list)
+    memory: list[Row] = field(default_factory=list)
+
+    def add_epoch(self, number: int, epoch: Epoch) -> None:
+        at = {"epoch": number, "rank": self.rank}
+        self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
+        self.ledger.extend({**at, **_entry(key, amounts)} for key, amounts in epoch.entries.items())
+
+    def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
+        """Accuracies are the whole graph's, so one rank's rows are enough."""
+        if self.rank:
+            return
+        trained = sum(row["seconds"] for row in self.epochs)
+        for split, (right, count) in hits.items():
+            accuracy = right / count if count else None
+            at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
+            self.accuracy.append({**at, "split": split, "accuracy": accuracy})
+
+    def add_memory(self, ctx: Context) -> None:
+        peaks = {
+            "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "device_peak_bytes": torch.cuda.max_memory_allocated() if ctx.device.type == "cuda" else 0,
+        }
+        nothing = dict.fromkeys(peaks, 0)
+        self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})
+        for name, size in ctx.persistent_bytes().items():
+            self.memory.append({"rank": self.rank, "tensor": name.value, **nothing, "persistent_bytes": size})
+
+
+def _entry(key: Key, amounts: Amounts) -> Row:
+    return {
+        "layer": key.layer,
+        "direction": key.direction.value,
+        "phase": key.phase.value,
+        "op": key.op.value,
+        "axis": key.axis.value if key.axis else "",
+        "peer": key.peer,
+        "tensor": key.tensor.value if key.tensor else "",
+        **asdict(amounts),
+    }
+
+
+def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
+    """The tables of all ranks together."""
+    return {
+        name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
+        for name in ("epochs", "ledger", "accuracy", "memory")
+    }

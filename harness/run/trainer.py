@@ -1,0 +1,72 @@
+"""Trains one rank's share of a model: the loop that every strategy goes through, in a run, a test and a replay.
+
+It knows nothing of files, launchers or tables.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from harness.ledger import Amounts, Key, Op, Phase, TensorName
+from harness.models import Hits, gcn
+from harness.spec.spec import Training
+from harness.strategy import Context, Strategy
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch was on this rank."""
+
+    seconds: float
+    loss: Tensor
+    entries: dict[Key, Amounts]
+
+
+class Trainer:
+    """A strategy at work on one rank."""
+
+    def __init__(self, strategy: Strategy, ctx: Context) -> None:
+        self.ctx = ctx
+        pieces = strategy.weights_of(ctx.grid.rank)
+        self.weights = [
+            ctx.weight(layer, shape, piece)
+            for layer, (shape, piece) in enumerate(zip(strategy.shapes, pieces, strict=True))
+        ]
+        self.operators = strategy.operators(ctx)
+        self.optimizer = _optimizer(ctx.spec.training, self.weights)
+
+    def epoch(self) -> Epoch:
+        """One step over the full graph: forward, backward, update."""
+        ledger = self.ctx.ledger
+        begun = ledger.clock.mark()
+        ledger.start()
+        loss = self.operators.loss(self.forward())
+        self.optimizer.zero_grad(set_to_none=True)
+        with ledger.backward():
+            loss.backward()
+        with ledger.phase(Phase.OPTIMIZE), ledger.op(Op.ELEMENTWISE, tensor=TensorName.W):
+            self.optimizer.step()
+        done = ledger.clock.mark()
+        entries = ledger.stop()
+        return Epoch(ledger.clock.between(begun, done), loss.detach(), entries)
+
+    def forward(self) -> Tensor:
+        """This rank's part of the model's output."""
+        return gcn(self.operators, self.operators.inputs(), self.weights)
+
+    def evaluate(self) -> tuple[dict[str, Hits], float]:
+        """Right answers by split, and the seconds it took. Nothing of it enters the ledger of an epoch."""
+        ledger = self.ctx.ledger
+        recording, ledger.recording = ledger.recording, False
+        begun = perf_counter()
+        with torch.no_grad():
+            hits = self.operators.evaluate(self.forward())
+        ledger.recording = recording
+        return hits, perf_counter() - begun
+
+
+def _optimizer(training: Training, weights: list[Tensor]) -> torch.optim.Optimizer:
+    kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    return kinds[training.optimizer](weights, lr=training.lr, weight_decay=training.weight_decay)

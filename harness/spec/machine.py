@@ -1,0 +1,34 @@
+"""Machine cards: what a place to run looks like, from machines/NAME.yaml."""
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field
+
+from harness.validation import Frozen, unknown, validated
+
+
+class Machine(Frozen):
+    """One kind of machine. What changes the speed of a run there belongs here, and so into the run id."""
+
+    name: str
+    description: str = ""
+    device: Literal["cpu", "cuda"] = "cpu"
+    engine: Literal["gloo", "nccl"] = "gloo"
+    threads_per_rank: int = Field(1, ge=1)
+    allocator: dict[str, str] = {}
+    """Environment variables of the memory allocator, set for every rank and recorded."""
+
+
+def load_machine(root: Path, name: str) -> Machine:
+    """The card machines/NAME.yaml under the project root."""
+    path = root / "machines" / f"{name}.yaml"
+    if not path.is_file():
+        raise unknown("machine", name, list_machines(root), "Cards live in machines/.")
+    card = yaml.safe_load(path.read_text())
+    return validated(Machine, {"name": name, **(card or {})}, f"machines/{name}.yaml")
+
+
+def list_machines(root: Path) -> list[str]:
+    return sorted(path.stem for path in (root / "machines").glob("*.yaml"))

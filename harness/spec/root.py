@@ -1,0 +1,31 @@
+"""Where things are: the project root, the data and the results. The product is a checkout, not a wheel."""
+
+import os
+from pathlib import Path
+
+from harness.errors import UserError
+
+MARKER = Path("datasets") / "catalog"
+
+
+def project_root(given: str | None = None) -> Path:
+    """`--root`, else HARNESS_ROOT, else the nearest folder upwards that holds datasets/catalog."""
+    named = given or os.environ.get("HARNESS_ROOT")
+    if named:
+        root = Path(named).resolve()
+        if not (root / MARKER).is_dir():
+            raise UserError(f"{named} is not a project root: it has no folder {MARKER}. Name a checkout.")
+        return root
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / MARKER).is_dir():
+            return folder
+    raise UserError(
+        f"No project root: neither {here} nor a folder above it holds {MARKER}. "
+        "Go to a checkout, or name one by --root or HARNESS_ROOT."
+    )
+
+
+def results_folder(root: Path) -> Path:
+    """HARNESS_RESULTS, else results/ under the root."""
+    return Path(os.environ.get("HARNESS_RESULTS") or root / "results")

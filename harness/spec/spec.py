@@ -1,0 +1,104 @@
+"""The spec: everything that defines one run, validated and frozen. Its hash is the run id.
+
+A spec knows nothing of files, results or how it will be launched. Whether its grid and parameters suit its
+strategy is the strategy's answer (`harness.strategy.admit`).
+"""
+
+import hashlib
+import json
+from math import prod
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from harness.ledger import AxisName
+from harness.spec.machine import Machine
+from harness.validation import Frozen
+
+
+class StrategyChoice(Frozen):
+    """Which strategy, with its own parameters, complete with their defaults."""
+
+    name: str
+    params: dict[str, JsonValue] = {}
+
+
+class DatasetChoice(Frozen):
+    """Which dataset, in which order of its vertices."""
+
+    name: str
+    permutation: Literal["none", "single", "double"] = "none"
+    seed: int = Field(0, ge=0)
+
+
+class ModelChoice(Frozen):
+    """Which model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
+
+    kind: Literal["gcn"] = "gcn"
+    layers: int = Field(3, ge=1)
+    hidden: int = Field(16, ge=1)
+    order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
+
+
+class Training(Frozen):
+    """How long and how. Warm-up epochs train like the others and are not timed."""
+
+    epochs: int = Field(10, ge=1)
+    warmup: int = Field(2, ge=0)
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(0.01, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    evaluate_every: int = Field(0, ge=0)
+    """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
+
+
+class Spec(Frozen):
+    """One run. Equal specs are the same run and have the same id, whoever wrote them in whatever order."""
+
+    strategy: StrategyChoice
+    dataset: DatasetChoice
+    ranks: int = Field(1, ge=1)
+    grid: dict[AxisName, int]
+    model: ModelChoice = ModelChoice()
+    training: Training = Training()
+    protocol: Literal["corrected", "faithful"] = "corrected"
+    precision: Literal["float32", "float64"] = "float32"
+    machine: Machine
+    seed: int = Field(0, ge=0)
+    launch: int = Field(0, ge=0)
+
+    @field_validator("strategy", "dataset", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _grid_holds_the_ranks(self) -> "Spec":
+        if min(self.grid.values(), default=0) < 1 or prod(self.grid.values()) != self.ranks:
+            raise ValueError(f"a grid of {grid_text(self.grid)} does not hold exactly {self.ranks} ranks")
+        return self
+
+    @property
+    def run_id(self) -> str:
+        return digest(self.model_dump(mode="json"))
+
+    @property
+    def label(self) -> str:
+        """The name for people: dataset, strategy, grid, seed and the start of the id."""
+        grid = grid_text(self.grid, "")
+        return f"{self.dataset.name}-{self.strategy.name}-{grid}-s{self.seed}-{self.run_id[:6]}"
+
+
+def grid_text(grid: dict[AxisName, int], joint: str = " x ") -> str:
+    """A grid as people write it: x=2 as x2."""
+    return joint.join(f"{axis.value}{size}" for axis, size in grid.items()) or "no axes"
+
+
+def canonical_json(data: Any) -> str:
+    """One spelling for equal data: sorted keys, no spaces, shortest numbers."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(data: Any) -> str:
+    """Sixteen hexadecimal digits that stand for the data."""
+    return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]

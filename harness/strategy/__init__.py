@@ -1,0 +1,15 @@
+"""The contracts between the harness and a strategy: everything a plugin imports stands here."""
+
+from harness.strategy.admit import admit as admit
+from harness.strategy.context import IGNORED as IGNORED
+from harness.strategy.context import Context as Context
+from harness.strategy.context import facts_of as facts_of
+from harness.strategy.contract import Coordinates as Coordinates
+from harness.strategy.contract import NoParams as NoParams
+from harness.strategy.contract import Piece as Piece
+from harness.strategy.contract import Promise as Promise
+from harness.strategy.contract import Strategy as Strategy
+from harness.strategy.facts import Facts as Facts
+from harness.strategy.facts import widths as widths
+from harness.strategy.words import Words as Words
+from harness.strategy.words import WordsKey as WordsKey

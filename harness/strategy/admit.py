@@ -1,0 +1,50 @@
+"""Whether a spec can run: its strategy is asked, and says why not."""
+
+from math import prod
+
+from harness.errors import UserError
+from harness.ledger import AxisName
+from harness.spec.spec import Spec, grid_text
+from harness.strategy.contract import Strategy
+from harness.strategy.facts import Facts
+
+
+def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
+    """The strategy, ready for this spec and graph; an error with the reason where it cannot run."""
+    if set(spec.grid) != set(strategy.axes):
+        raise UserError(
+            f"grid {grid_text(spec.grid)}: {strategy.name} is arranged over the axes "
+            f"{', '.join(axis.value for axis in strategy.axes)}, each named once."
+        )
+    grids = strategy.grids(spec.ranks)
+    if not grids:
+        raise UserError(f"ranks = {spec.ranks}: {strategy.name} has no grid of that many ranks.")
+    ready = strategy(spec, facts)
+    reason = ready.refuse()
+    if reason:
+        raise UserError(f"{strategy.name} cannot run on {spec.dataset.name}: {reason}.")
+    return ready
+
+
+def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[AxisName, int]:
+    """A grid from a command line: 2x2x2 along the strategy's axes, or x=2,y=2,z=2, or its first guess."""
+    if text is None:
+        grids = strategy.grids(ranks)
+        if not grids:
+            raise UserError(f"ranks = {ranks}: {strategy.name} has no grid of that many ranks.")
+        return grids[0]
+    axes = ", ".join(axis.value for axis in strategy.axes)
+    try:
+        if "=" in text:
+            pairs = (part.split("=") for part in text.split(","))
+            grid = {AxisName(name.strip()): int(size) for name, size in pairs}
+        else:
+            grid = dict(zip(strategy.axes, map(int, text.split("x")), strict=True))
+    except ValueError:
+        raise UserError(
+            f"grid {text!r} is not understood. {strategy.name} takes sizes along {axes}, "
+            f"as {'x'.join('2' for _ in strategy.axes)} or {','.join(a.value + '=2' for a in strategy.axes)}."
+        ) from None
+    if prod(grid.values()) != ranks:
+        raise UserError(f"grid {text!r} holds {prod(grid.values())} ranks, not the {ranks} asked for.")
+    return grid

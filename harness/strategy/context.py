@@ -1,0 +1,132 @@
+"""What a strategy sees of the world on one rank: its grid, its blocks by rectangle, its kernels, its ledger.
+
+A strategy asks for pieces and never learns whether they come from memory or files, or are shapes only. Pieces
+are in the precision and on the device of the run. What is handed out here is what the run holds all the time:
+`persistent_bytes` adds it up by tensor.
+"""
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from harness.comm import Axis, Grid
+from harness.kernels import Csr, cast, transpose
+from harness.kernels.recorded import Kernels
+from harness.ledger import AxisName, Ledger, TensorName
+from harness.models.weights import initial_weight
+from harness.spec.spec import Spec
+from harness.store import Blocks
+from harness.strategy.contract import Coordinates, Piece
+from harness.strategy.facts import Facts
+
+IGNORED = -100
+"""The label of a vertex that does not count."""
+
+SPLITS = {"train": 1, "valid": 2, "test": 3}
+
+
+class Context:
+    """One rank's view of its run."""
+
+    def __init__(self, spec: Spec, grid: Grid, ledger: Ledger, blocks: Blocks, device: torch.device) -> None:
+        self.spec = spec
+        self.grid = grid
+        self.ledger = ledger
+        self.kernels = Kernels(ledger)
+        self.device = device
+        self.dtype: torch.dtype = getattr(torch, spec.precision)
+        self.facts = facts_of(blocks)
+        self.trained_on = _count_trained(spec, blocks)
+        self._blocks = blocks
+        self._adjacency: dict[tuple[range, range, int], Csr] = {}
+        self._held: list[tuple[TensorName, Tensor]] = []
+
+    def axis(self, name: AxisName) -> Axis:
+        return self.grid[name]
+
+    @property
+    def at(self) -> Coordinates:
+        """Where this rank stands."""
+        return self.grid.coordinates
+
+    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A[rows, cols] with local indices. Asked for twice, it is held once."""
+        key = (rows, cols, order)
+        if key not in self._adjacency:
+            self._adjacency[key] = self._place(self._blocks.adjacency(rows, cols, order))
+        return self._adjacency[key]
+
+    def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A^T[rows, cols]. For an undirected graph that is a rectangle of A itself (in the other order)."""
+        if not self.facts.directed:
+            other = 1 - order if self.spec.dataset.permutation == "double" else order
+            return self.adjacency(rows, cols, other)
+        return self._place(transpose(self._blocks.adjacency(cols, rows, order)))
+
+    def features(self, rows: range, cols: range) -> Tensor:
+        """X[rows, cols]."""
+        return self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
+
+    def training_labels(self, rows: range, order: int = 0) -> Tensor:
+        """The labels that the loss counts; IGNORED elsewhere. The faithful protocol counts every labelled vertex."""
+        if self.spec.protocol == "faithful":
+            return self._labels_where(self._blocks.labels(rows, order), None)
+        return self._labels_where(
+            self._blocks.labels(rows, order), self._blocks.split(rows, order) == SPLITS["train"]
+        )
+
+    def split_labels(self, rows: range, order: int = 0) -> dict[str, Tensor]:
+        """The labels of each split; IGNORED outside it."""
+        labels, split = self._blocks.labels(rows, order), self._blocks.split(rows, order)
+        return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
+
+    def weight(self, layer: int, shape: tuple[int, int], piece: Piece) -> Tensor:
+        """A piece of a layer's initial weights: the same matrix for every strategy and grid."""
+        W = initial_weight(self.spec.seed, layer, shape, piece.rows, piece.cols)
+        return self._hold(TensorName.W, W).requires_grad_()
+
+    def persistent_bytes(self) -> dict[TensorName, int]:
+        """Bytes of what was handed out, by tensor, each piece of memory counted once."""
+        total: dict[TensorName, int] = defaultdict(int)
+        seen = set()
+        for name, tensor in self._held:
+            if tensor.data_ptr() not in seen:
+                seen.add(tensor.data_ptr())
+                total[name] += tensor.nbytes
+        return dict(total)
+
+    def _labels_where(self, labels: Tensor, counts: Tensor | None) -> Tensor:
+        counted = labels >= 0 if counts is None else (labels >= 0) & counts
+        return self._hold(TensorName.LABELS, torch.where(counted, labels, IGNORED))
+
+    def _place(self, A: Csr) -> Csr:
+        A = cast(A, self.dtype)
+        parts = [self._hold(TensorName.A, part) for part in (A.rowptr, A.col, A.val)]
+        return Csr(parts[0], parts[1], parts[2], A.cols)
+
+    def _hold(self, name: TensorName, tensor: Tensor) -> Tensor:
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+        tensor = tensor.to(device=self.device, dtype=dtype)
+        self._held.append((name, tensor))
+        return tensor
+
+
+def facts_of(blocks: Blocks) -> Facts:
+    """The facts that a store states exactly."""
+    return Facts(
+        vertices=blocks.n,
+        nonzeros=blocks.nnz,
+        features=blocks.features,
+        classes=blocks.classes,
+        directed=blocks.directed,
+    )
+
+
+def _count_trained(spec: Spec, blocks: Blocks) -> int:
+    """How many vertices the loss is a mean over, in the whole graph."""
+    everyone = range(blocks.n)
+    counted = blocks.labels(everyone) >= 0
+    if spec.protocol == "corrected":
+        counted &= blocks.split(everyone) == SPLITS["train"]
+    return int(counted.sum())

@@ -1,0 +1,99 @@
+"""What a strategy answers. A plugin is one class that derives from `Strategy`, in a package of its own.
+
+A strategy sees its spec, facts about the graph and, on a rank, a `Context`. It knows nothing of files, launchers,
+clocks, tables or plots.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from harness.ledger import AxisName
+from harness.spec.spec import Spec
+from harness.strategy.facts import Facts, widths
+from harness.strategy.words import Words
+from harness.validation import Frozen, validated
+
+if TYPE_CHECKING:
+    from harness.models.operators import Operators
+    from harness.strategy.context import Context
+
+Coordinates = Mapping[AxisName, int]
+"""Where a rank stands: its index along every axis."""
+
+
+class Promise(StrEnum):
+    """What a strategy's numbers are worth against serial training."""
+
+    EXACT = "exact"
+    ESTIMATOR = "estimator"
+    APPROXIMATE = "approximate"
+
+
+class Piece(NamedTuple):
+    """A rectangle of a matrix: the part that one rank holds."""
+
+    rows: range
+    cols: range
+
+
+class NoParams(Frozen):
+    """For strategies without parameters."""
+
+
+class Strategy(ABC):
+    """A parallel training algorithm."""
+
+    name: ClassVar[str]
+    promise: ClassVar[Promise]
+    axes: ClassVar[tuple[AxisName, ...]]
+    """The axes of its grid, slowest first."""
+    Params: ClassVar[type[Frozen]] = NoParams
+
+    def __init__(self, spec: Spec, facts: Facts) -> None:
+        self.spec = spec
+        self.facts = facts
+        self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
+        self.grid = {axis: spec.grid[axis] for axis in self.axes}
+        sizes = widths(spec.model, facts)
+        self.shapes = list(pairwise(sizes))
+        """The weight matrices of the model, layer by layer."""
+
+    def coordinates(self, rank: int) -> dict[AxisName, int]:
+        """Where a rank stands: the last axis is the fastest."""
+        at = {}
+        for axis, size in reversed(self.grid.items()):
+            rank, at[axis] = divmod(rank, size)
+        return at
+
+    def weights_of(self, rank: int) -> list[Piece]:
+        """The piece of every layer's weights that a rank holds."""
+        at = self.coordinates(rank)
+        return [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
+
+    @classmethod
+    @abstractmethod
+    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
+        """Every grid of this many ranks, the best guess first; none if the number does not suit."""
+
+    @abstractmethod
+    def refuse(self) -> str | None:
+        """Why this spec cannot run on this graph, or None."""
+
+    @abstractmethod
+    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
+        """The part of a layer's weight matrix that the rank at `at` holds."""
+
+    @abstractmethod
+    def output(self, at: Coordinates) -> Piece:
+        """The part of the model's output (vertices by classes) that the rank at `at` holds."""
+
+    @abstractmethod
+    def operators(self, ctx: "Context") -> "Operators":
+        """The operator set of one rank."""
+
+    @abstractmethod
+    def words(self, at: Coordinates) -> Words:
+        """Payload words of one training epoch for the rank at `at`, from spec and facts alone."""

@@ -1,0 +1,105 @@
+"""An experiment: the YAML file that lists the runs behind a figure, expanded into specs.
+
+Each entry of `runs` is the cross product of its lists; `exclude` takes combinations out of it.
+"""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from harness.errors import UserError
+from harness.ledger import AxisName
+from harness.registry import load_strategy
+from harness.spec.spec import Spec, digest
+from harness.strategy.admit import parse_grid
+from harness.strategy.request import make_spec
+from harness.validation import Frozen, validated
+
+PLAN_SCHEMA = 1
+NESTED = ("model", "training")
+
+
+class Experiment(Frozen):
+    """What the file may say."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    description: str = ""
+    machine: str = "local"
+    runs: list[dict[str, Any]] = Field(min_length=1)
+
+
+def load_experiment(path: Path) -> Experiment:
+    """The experiment of a file."""
+    if not path.is_file():
+        raise UserError(f"There is no experiment file {path}. Those at hand live in workflows/experiments/.")
+    try:
+        data = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {error}") from None
+    return validated(Experiment, data, str(path))
+
+
+def expand(root: Path, experiment: Experiment) -> list[Spec]:
+    """Every spec of the experiment, in the order of the file, each once."""
+    specs: dict[str, Spec] = {}
+    for number, entry in enumerate(experiment.runs):
+        where = f"{experiment.name}, runs[{number}]"
+        for request in _combinations(entry, where):
+            spec = make_spec(root, {"machine": experiment.machine, **request}, where)
+            specs.setdefault(spec.run_id, spec)
+    return list(specs.values())
+
+
+def plan(root: Path, experiment: Experiment) -> dict[str, Any]:
+    """The expanded experiment as a document: what the workflow reads and never computes."""
+    return {
+        "schema": PLAN_SCHEMA,
+        "experiment": experiment.name,
+        "hash": digest(experiment.model_dump(mode="json")),
+        "runs": [
+            {
+                "run_id": spec.run_id,
+                "label": spec.label,
+                "dataset": spec.dataset.name,
+                "permutation": spec.dataset.permutation,
+                "seed": spec.dataset.seed,
+                "spec": spec.model_dump(mode="json"),
+            }
+            for spec in expand(root, experiment)
+        ],
+    }
+
+
+def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    choices = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
+    excluded = choices.pop("exclude", [])
+    combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    kept = [one for one in combinations if not any(_matches(rule, one, where) for rule in excluded)]
+    return [request for one in kept for request in _every_grid(one)]
+
+
+def _matches(rule: dict[str, Any], combination: dict[str, Any], where: str) -> bool:
+    """Whether a combination has all the values of an exclusion; a strategy or dataset may be meant by name."""
+    for key, value in rule.items():
+        if key not in combination:
+            raise UserError(f"{where}: exclude names {key}, which the entry does not set.")
+        mine = combination[key]
+        name = mine.get("name") if isinstance(mine, dict) and key not in NESTED else mine
+        if value not in (mine, name):
+            return False
+    return True
+
+
+def _every_grid(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """`grid: all` stands for each grid that the strategy has for this number of ranks."""
+    if request.get("grid") != "all":
+        return [request]
+    choice = request["strategy"]
+    strategy = load_strategy(choice if isinstance(choice, str) else choice["name"])
+    grids: list[dict[AxisName, int]] = strategy.grids(request.get("ranks", 1))
+    if not grids:
+        parse_grid(strategy, None, request.get("ranks", 1))
+    return [{**request, "grid": grid} for grid in grids]

@@ -1,0 +1,38 @@
+"""From what was asked for to a whole spec: the machine's card, the grid and the strategy's defaults filled in."""
+
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.ledger import AxisName
+from harness.registry import load_strategy
+from harness.spec.machine import load_machine
+from harness.spec.spec import Spec
+from harness.strategy.admit import parse_grid
+from harness.strategy.contract import Strategy
+from harness.validation import validated
+
+
+def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:
+    """The spec of a request whose keys are a spec's, with names for cards and text for the grid."""
+    asked = dict(request)
+    for key in ("strategy", "dataset"):
+        if key not in asked:
+            raise UserError(f"{where}: {key} is missing.")
+    choice = _named(asked["strategy"])
+    strategy = load_strategy(choice["name"])
+    params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
+    asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
+    asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
+    asked["machine"] = load_machine(root, asked.get("machine", "local"))
+    return validated(Spec, asked, where)
+
+
+def _named(choice: Any) -> dict[str, Any]:
+    return {"name": choice} if isinstance(choice, str) else dict(choice)
+
+
+def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:
+    if not isinstance(ranks, int) or ranks < 1:
+        raise UserError(f"{where}: ranks = {ranks!r} is not accepted: a whole number from 1 on.")
+    return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)

@@ -1,0 +1,56 @@
+"""Serial training: one rank, plain torch, no communication. The reference that every strategy is held against.
+
+Legend: N vertices, F features in, H features out. T = A H is the aggregated input.
+"""
+
+from torch import Tensor
+
+from harness.ledger import AxisName, Phase, TensorName
+from harness.parallel.rows import RowOperators
+from harness.strategy import Context, Coordinates, Piece, Promise, Strategy, Words
+
+
+class PlainTorch(RowOperators):
+    """One block of rows, the whole graph; autograd writes the backward."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx, ctx.axis(AxisName.P))
+        self.A_NN = ctx.adjacency(self.rows, self.rows)
+        self.A_T_NN = ctx.transposed(self.rows, self.rows)
+        self.combine_first = ctx.spec.model.order == "combine_first"
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.combine_first:
+                return self._aggregate(self.kernels.gemm(H_NF, W_FH, TensorName.T), TensorName.Z)
+            return self.kernels.gemm(self._aggregate(H_NF, TensorName.T), W_FH, TensorName.Z)
+
+    def _aggregate(self, H_NF: Tensor, makes: TensorName) -> Tensor:
+        return self.kernels.aggregate(self.A_NN, self.A_T_NN, H_NF, makes)
+
+
+class Serial(Strategy):
+    """One rank that holds everything."""
+
+    name = "serial"
+    promise = Promise.EXACT
+    axes = (AxisName.P,)
+
+    @classmethod
+    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
+        return [{AxisName.P: 1}] if ranks == 1 else []
+
+    def refuse(self) -> str | None:
+        return None
+
+    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
+        return Piece(range(shape[0]), range(shape[1]))
+
+    def output(self, at: Coordinates) -> Piece:
+        return Piece(range(self.facts.vertices), range(self.facts.classes))
+
+    def operators(self, ctx: Context) -> PlainTorch:
+        return PlainTorch(ctx)
+
+    def words(self, at: Coordinates) -> Words:
+        return Words(self.spec.grid)

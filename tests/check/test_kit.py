@@ -1,0 +1,69 @@
+"""The kit holds for the built-in strategies, sees every mutant, and serves plugins from elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from harness.check import check
+from harness.registry import registered
+
+MUTANTS = Path(__file__).parent / "mutants.py"
+
+
+@pytest.mark.parametrize(
+    "name", [point.name for point in registered() if point.value.startswith("strategies.")]
+)
+def test_a_built_in_strategy_conforms(name: str, pool) -> None:
+    findings = list(check(name, pool.run))
+    assert len(findings) > 10
+    assert [finding for finding in findings if not finding.holds] == []
+
+
+@pytest.mark.parametrize(
+    ("mutant", "law"),
+    [
+        ("LostSum", "gradients equal serial"),
+        ("WrongTranspose", "gradients equal serial"),
+        ("LocalMean", "losses equal serial"),
+        ("EveryLabel", "losses equal serial"),
+        ("Drifting", "gradients equal serial"),
+        ("WrongFormula", "words equal the formula"),
+        ("AcceptsAnything", "refused with a reason"),
+    ],
+)
+def test_the_kit_sees_a_mistake(mutant: str, law: str, pool) -> None:
+    broken = [finding for finding in check(f"{MUTANTS}:{mutant}", pool.run) if not finding.holds]
+    assert law in {finding.law for finding in broken} or "trains" in {finding.law for finding in broken}
+
+
+def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "__init__.py").write_text("")
+    (tmp_path / "elsewhere" / "mine.py").write_text(
+        dedent("""
+        from strategies.cagnet.oned import OneD
+
+        class Mine(OneD):
+            name = "mine"
+        """)
+    )
+    info = tmp_path / "elsewhere-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[harness.strategies]\nmine = elsewhere.mine:Mine\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "check", "mine", "--json"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)
+    assert page["strategy"] == "mine"
+    assert page["conforms"]

@@ -1,0 +1,77 @@
+"""An experiment file becomes exactly the specs it says, each once, and its mistakes are named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.errors import UserError
+from harness.strategy.experiment import Experiment, expand, load_experiment, plan
+from harness.validation import validated
+
+ROOT = Path(__file__).parents[2]
+
+
+def experiment(*runs: dict[str, Any]) -> Experiment:
+    return validated(Experiment, {"name": "test", "runs": list(runs)}, "test")
+
+
+def test_an_entry_is_the_cross_product_of_its_lists_less_what_it_excludes() -> None:
+    entry = {
+        "strategy": ["serial", "cagnet-1d"],
+        "dataset": "tiny-sbm",
+        "ranks": [1, 2, 4],
+        "launch": [0, 1],
+        "exclude": [{"strategy": "serial", "ranks": 2}, {"strategy": "serial", "ranks": 4}],
+    }
+    specs = expand(ROOT, experiment(entry))
+    found = sorted((spec.strategy.name, spec.ranks, spec.launch) for spec in specs)
+    wished = [("cagnet-1d", ranks, launch) for ranks in (1, 2, 4) for launch in (0, 1)]
+    assert found == sorted([*wished, ("serial", 1, 0), ("serial", 1, 1)])
+
+
+def test_a_spec_wished_for_twice_is_run_once() -> None:
+    entry = {"strategy": "serial", "dataset": "tiny-sbm"}
+    assert len(expand(ROOT, experiment(entry, entry))) == 1
+
+
+def test_all_grids_are_those_of_the_strategy() -> None:
+    entry = {"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": 3, "grid": "all"}
+    assert [spec.grid for spec in expand(ROOT, experiment(entry))] == [{"p": 3}]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"dataset": "tiny-sbm"}, ["runs[0]", "strategy", "missing"]),
+        ({"strategy": "cagnet-1e", "dataset": "tiny-sbm"}, ["cagnet-1e", "cagnet-1d", "serial"]),
+        ({"strategy": "serial", "dataset": "tiny-sbm", "ranks": 2}, ["serial", "2"]),
+        ({"strategy": "serial", "dataset": "tiny-sbm", "machine": "lokal"}, ["lokal", "local"]),
+        ({"strategy": "serial", "dataset": "tiny-sbm", "epochs": 3}, ["epochs", "training"]),
+        ({"strategy": "serial", "dataset": "tiny-sbm", "exclude": [{"rank": 2}]}, ["exclude", "rank"]),
+        ({"strategy": {"name": "serial", "params": {"c": 2}}, "dataset": "x"}, ["parameters of serial", "c"]),
+        ({"strategy": "cagnet-1d", "dataset": "x", "ranks": 2, "grid": "2x1"}, ["2x1", "p"]),
+    ],
+)
+def test_a_mistake_is_named(entry: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        expand(ROOT, experiment(entry))
+    assert all(word in str(refusal.value) for word in said), str(refusal.value)
+
+
+def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no experiment file"):
+        load_experiment(tmp_path / "absent.yaml")
+    (tmp_path / "broken.yaml").write_text("runs: [")
+    with pytest.raises(UserError, match="not YAML"):
+        load_experiment(tmp_path / "broken.yaml")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "workflows/experiments").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_experiment_of_the_repository_expands(path: Path) -> None:
+    document = plan(ROOT, load_experiment(path))
+    assert document["runs"]
+    assert document["experiment"] == yaml.safe_load(path.read_text())["name"] == path.stem
