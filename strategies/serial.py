@@ -6,15 +6,15 @@ Legend: N vertices, F features in, H features out. T = A H is the aggregated inp
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
-from harness.parallel.rows import RowOperators
-from harness.strategy import Context, Coordinates, Piece, Promise, Strategy, Words
+from harness.parallel.rows import RowOperators, RowStrategy
+from harness.strategy import Context, Coordinates, Promise, Words
 
 
 class PlainTorch(RowOperators):
     """One block of rows, the whole graph; autograd writes the backward."""
 
     def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx, ctx.axis(AxisName.P))
+        super().__init__(ctx)
         self.A_NN = ctx.adjacency(self.rows, self.rows)
         self.A_T_NN = ctx.transposed(self.rows, self.rows)
         self.combine_first = ctx.spec.model.order == "combine_first"
@@ -29,25 +29,15 @@ class PlainTorch(RowOperators):
         return self.kernels.aggregate(self.A_NN, self.A_T_NN, H_NF, makes)
 
 
-class Serial(Strategy):
+class Serial(RowStrategy):
     """One rank that holds everything."""
 
     name = "serial"
     promise = Promise.EXACT
-    axes = (AxisName.P,)
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         return [{AxisName.P: 1}] if ranks == 1 else []
-
-    def refuse(self) -> str | None:
-        return None
-
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        return Piece(range(shape[0]), range(shape[1]))
-
-    def output(self, at: Coordinates) -> Piece:
-        return Piece(range(self.facts.vertices), range(self.facts.classes))
 
     def operators(self, ctx: Context) -> PlainTorch:
         return PlainTorch(ctx)

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from harness.check.graph import check_graph
-from harness.comm import Grid
+from harness.comm.grid import Grid
 from harness.ledger import Amounts, AxisName, Key, Ledger, Op
 from harness.registry import load_strategy
 from harness.run.replicas import checksum, compare
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.store import MemoryStore
+from harness.store.memory import MemoryStore
 from harness.strategy import Context, Strategy, WordsKey, admit, facts_of
 
 MOVING = {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}

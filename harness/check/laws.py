@@ -30,7 +30,7 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
     worst: dict[str, float] = {}
     for number, rank in enumerate(ranks):
         compared = {
-            "losses": [(torch.tensor(rank.losses), torch.tensor(serial.losses))],
+            "losses": [(_numbers(rank.losses), _numbers(serial.losses))],
             "gradients": _pairs(rank.gradients, serial.gradients, strategy.weights_of(number)),
             "weights": _pairs(rank.weights, serial.weights, strategy.weights_of(number)),
             "outputs": _pairs([rank.output], [serial.output], [strategy.output(rank.at)]),
@@ -70,6 +70,10 @@ def _pairs(
         (part, whole[piece.rows.start : piece.rows.stop, piece.cols.start : piece.cols.stop])
         for part, whole, piece in zip(mine, theirs, pieces, strict=True)
     ]
+
+
+def _numbers(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _distance(mine: Tensor, theirs: Tensor) -> float:

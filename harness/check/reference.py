@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
-from harness.store import Blocks
+from harness.store.blocks import Blocks
 from harness.strategy import facts_of, widths
 
 
@@ -40,14 +40,14 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
         initial_weight(spec.seed, layer, shape, range(shape[0]), range(shape[1])).requires_grad_()
         for layer, shape in enumerate(pairwise(sizes))
     ]
-    optimizer = torch.optim.Adam(weights, lr=spec.training.lr)
+    optimizer = torch.optim.SGD(weights, lr=spec.training.lr)
     losses, gradients = [], []
     for _ in range(epochs):
         optimizer.zero_grad()
         probability = torch.log_softmax(_forward(A, X, weights), dim=1)
         loss = -probability[counted].gather(1, labels[counted, None]).mean()
         loss.backward()
-        losses.append(float(loss))
+        losses.append(loss.item())
         gradients.append([weight.grad.clone() for weight in weights if weight.grad is not None])
         optimizer.step()
     with torch.no_grad():

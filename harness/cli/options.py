@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Verbs = Any  # argparse does not name the type of its sub-parsers
@@ -25,7 +25,7 @@ def show(options: argparse.Namespace, data: Any, text: str) -> None:
     print(json.dumps(data, indent=2, default=str) if options.json else text)
 
 
-def columns(rows: list[tuple[str, ...]]) -> str:
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows of text with their columns aligned."""
     if not rows:
         return ""

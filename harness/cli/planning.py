@@ -35,7 +35,7 @@ def _grids(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> int:
-    from harness.results.record import write_text
+    from harness.results.files import write_text
     from harness.strategy.experiment import load_experiment, plan
 
     document = plan(project_root(options.root), load_experiment(options.experiment))

@@ -66,12 +66,13 @@ def _spec_of_file(path: Path) -> Spec:
 
 
 def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
-    from harness.store.card import load_card
+    from harness.registry import load_strategy
+    from harness.store.build import open_dataset
+    from harness.strategy import admit, facts_of
     from harness.strategy.request import make_spec
 
     if not (options.strategy and options.dataset):
         raise UserError("run takes either --spec FILE or --strategy NAME --dataset NAME [--ranks P].")
-    load_card(root, options.dataset)
     request: dict[str, Any] = {
         "strategy": {"name": options.strategy},
         "dataset": {"name": options.dataset},
@@ -80,7 +81,11 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     }
     for setting in options.set:
         _put(request, setting)
-    return make_spec(root, request, "the options")
+    spec = make_spec(root, request, "the options")
+    choice = spec.dataset
+    facts = facts_of(open_dataset(root, choice.name, choice.permutation, choice.seed))
+    admit(load_strategy(spec.strategy.name), spec, facts)  # before any rank is started
+    return spec
 
 
 def _put(request: dict[str, Any], setting: str) -> None:

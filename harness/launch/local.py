@@ -31,7 +31,7 @@ def launch(spec: Spec, root: Path, runs: Path, progress: Progress) -> Path:
         started = time.time()
         code = _run_ranks(spec, root, runs, scratch, progress)
         if not (scratch / "done").exists():
-            _record_fault(spec, runs, scratch, code, started)
+            _record_fault(spec, root, runs, scratch, code, started)
     return runs / spec.run_id
 
 
@@ -81,7 +81,9 @@ def _end(ranks: subprocess.Popen[bytes]) -> None:
             ranks.wait()
 
 
-def _record_fault(spec: Spec, runs: Path, scratch: Path, code: int, started: float) -> None:
+def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, code: int, started: float) -> None:
+    from harness.run.provenance import provenance
+
     fault: dict[str, Any] = first_fault(scratch) or {
         "rank": -1,
         "type": "Exit",
@@ -95,7 +97,7 @@ def _record_fault(spec: Spec, runs: Path, scratch: Path, code: int, started: flo
         "status": fault["status"],
         "source": "measured",
         "summary": {},
-        "provenance": {"started": started, "finished": time.time(), "command": " ".join(sys.argv)},
+        "provenance": {**provenance(root), "started": started, "finished": time.time()},
         "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
     }
     write_record(runs, spec.model_dump(mode="json"), record, {})

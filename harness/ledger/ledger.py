@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from harness.ledger.clock import Clock, HostClock
-from harness.ledger.vocabulary import AxisName, Direction, Op, Phase, TensorName
+from harness.ledger.vocabulary import Direction, Op, Phase, TensorName
 
 NOBODY = -1  # no layer, no peer
 
@@ -26,7 +26,8 @@ class Key(NamedTuple):
     layer: int
     direction: Direction
     op: Op = Op.GLUE
-    axis: AxisName | None = None
+    axis: str | None = None
+    """An axis of the grid, or several taken as one: x+y."""
     peer: int = NOBODY
     tensor: TensorName | None = None
 
@@ -102,7 +103,7 @@ class Ledger:
         return _Scope(self, Key(phase, here.layer if layer is None else layer, here.direction))
 
     def op(
-        self, op: Op, *, axis: AxisName | None = None, tensor: TensorName | None = None, peer: int = NOBODY
+        self, op: Op, *, axis: str | None = None, tensor: TensorName | None = None, peer: int = NOBODY
     ) -> Scope:
         """Time from here on belongs to this op of the current phase, layer and direction."""
         if not self.recording:

@@ -1,4 +1,4 @@
-"""What strategies share that split vertices over one axis and keep every row whole: all but the convolution.
+"""What strategies share that split vertices over the axis p and keep every row whole: all but the convolution.
 
 Legend: N this rank's vertices, H features, C classes. On an axis of one rank this is plain serial training.
 """
@@ -7,19 +7,40 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.comm import Axis, split
-from harness.ledger import Op, Phase, TensorName
+from harness.comm.layout import split
+from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.models import Hits
-from harness.strategy import IGNORED, Context
+from harness.strategy import IGNORED, Context, Coordinates, Piece, Strategy
+
+
+class RowStrategy(Strategy):
+    """Rows of the graph and of everything computed from them are split over p; weights are whole on every rank."""
+
+    axes = (AxisName.P,)
+
+    def refuse(self) -> str | None:
+        ranks, vertices = self.spec.ranks, self.facts.vertices
+        if ranks > vertices:
+            return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
+        if self.spec.dataset.permutation == "double":
+            return "its layers do not alternate between two orders, as a double permutation asks: use single or none"
+        return None
+
+    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
+        return Piece(range(shape[0]), range(shape[1]))
+
+    def output(self, at: Coordinates) -> Piece:
+        rows = split(self.facts.vertices, self.grid[AxisName.P])[at[AxisName.P]]
+        return Piece(rows, range(self.facts.classes))
 
 
 class RowOperators:
     """Input, activation, loss and evaluation, all local to a row but for the sums over the axis."""
 
-    def __init__(self, ctx: Context, axis: Axis) -> None:
-        self.ledger, self.kernels, self.axis = ctx.ledger, ctx.kernels, axis
-        self.blocks = split(ctx.facts.vertices, axis.size)
-        self.rows = self.blocks[axis.index]
+    def __init__(self, ctx: Context) -> None:
+        self.ledger, self.kernels, self.axis = ctx.ledger, ctx.kernels, ctx.grid[AxisName.P]
+        self.blocks = split(ctx.facts.vertices, self.axis.size)
+        self.rows = self.blocks[self.axis.index]
         self.X_NF = ctx.features(self.rows, range(ctx.facts.features))
         self.labels_N = ctx.training_labels(self.rows)
         self.splits = ctx.split_labels(self.rows)

@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 
-from harness.comm import Engine, Grid
-from harness.comm import engine as engines
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.registry import load_strategy
 from harness.results.record import write_record
 from harness.run.fault import write_fault
+from harness.run.gather import gather
 from harness.run.provenance import provenance
 from harness.run.replicas import checksum, compare
 from harness.run.summary import summarise
@@ -28,7 +30,7 @@ from harness.run.tables import RankTables, data_frames
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.store import open_dataset
+from harness.store.build import open_dataset
 from harness.strategy import Context, Strategy, admit, facts_of
 
 PROGRESS_SECONDS = 2.0
@@ -40,37 +42,38 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     options = parser.parse_args()
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    at = engine.place(os.environ)
     try:
         spec = Spec.model_validate(json.loads((options.scratch / "spec.json").read_text()))
-        run(spec, rank, world, options.scratch, options.runs)
+        run(spec, at, options.scratch, options.runs)
     except BaseException as error:
-        write_fault(options.scratch, rank, error)
+        write_fault(options.scratch, at.rank, error)
         return 1
     return 0
 
 
-def run(spec: Spec, rank: int, world: int, scratch: Path, runs: Path) -> None:
+def run(spec: Spec, at: engine.Place, scratch: Path, runs: Path) -> None:
     """Load, set up, warm up, train, evaluate, record."""
-    if world != spec.ranks:
-        raise UserError(f"The launcher started {world} ranks, and the spec is for {spec.ranks}.")
+    if at.world != spec.ranks:
+        raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     started = time.time()
-    root = project_root()
-    blocks = open_dataset(root, spec.dataset.name, spec.dataset.permutation, spec.dataset.seed)
+    root, choice = project_root(), spec.dataset
+    blocks = open_dataset(root, choice.name, choice.permutation, choice.seed)
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
-    engine = Engine(spec.machine.engine) if world > 1 else Engine.SINGLE
-    device = engines.device_for(engine, spec.machine.device)
-    with engines.started(engine, rank, world):
+    device = engine.start(Engine(spec.machine.engine), at)
+    try:
         ledger = Ledger(clock_for(device))
-        grid = Grid.build(strategy.grid, ledger)
-        ctx = Context(spec, grid, ledger, blocks, device)
-        tables = train(strategy, ctx, scratch)
-        gathered = grid.world.gather_objects(tables)
-    if rank == 0:
-        whole = data_frames(gathered)
-        told = {**provenance(root), "engine": engine.value, "started": started, "finished": time.time()}
-        record = _record(spec, summarise(whole), {**told, "store_manifest": blocks.manifest_hash})
-        write_record(runs, spec.model_dump(mode="json"), record, whole)
+        ctx = Context(spec, Grid.build(strategy.grid, ledger, device), ledger, blocks, device)
+        ranks = gather(ctx.grid.world, train(strategy, ctx, scratch))
+    finally:
+        engine.stop()
+    if at.rank == 0:
+        tables = data_frames(ranks)
+        told = {**provenance(root), "engine": spec.machine.engine, "store_manifest": blocks.manifest_hash}
+        times = {"started": started, "finished": time.time()}
+        formula = max(sum(strategy.words(strategy.coordinates(rank)).values()) for rank in range(spec.ranks))
+        record = _record(spec, summarise(tables, formula), {**told, **times})
+        write_record(runs, spec.model_dump(mode="json"), record, tables)
         (scratch / "done").touch()
 
 

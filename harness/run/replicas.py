@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harness.comm import Grid
+from harness.comm.grid import Grid
 from harness.errors import RunError
+from harness.ledger import TensorName
 from harness.strategy import Piece, Strategy
 
 
@@ -20,17 +21,17 @@ def checksum(weights: Sequence[Tensor]) -> Tensor:
 
 def _sum_of_bits(weight: Tensor) -> Tensor:
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
-    bits = weight.contiguous().view(-1).view(integer).to(torch.int64)
-    place = torch.arange(1, 2 * len(bits), 2, dtype=torch.int64, device=weight.device)
+    bits = weight.contiguous().view(integer).flatten().to(torch.int64)
+    place = 2 * torch.arange(len(bits), device=weight.device) + 1
     return (bits * place).sum()
 
 
-def compare(grid: Grid, strategy: Strategy, epochs: Sequence[Tensor]) -> None:
+def compare(grid: Grid, strategy: Strategy, epochs: list[Tensor]) -> None:
     """Raises where two ranks that hold the same piece of a weight ever held different bits of it.
 
     `epochs` are this rank's checksums, oldest first.
     """
-    everyone = grid.world.all_gather(torch.stack(epochs).unsqueeze(0)).cpu()
+    everyone = grid.world.all_gather(torch.stack(epochs)[None], tensor=TensorName.PARAMETERS).cpu()
     first: dict[tuple[int, Piece], int] = {}
     for rank in range(strategy.spec.ranks):
         for layer, piece in enumerate(strategy.weights_of(rank)):

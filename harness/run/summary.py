@@ -7,7 +7,7 @@ import pandas as pd
 from harness.results import statistics
 
 
-def summarise(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+def summarise(tables: dict[str, pd.DataFrame], words_formula: float) -> dict[str, Any]:
     """Times by the definitions of `harness.results.statistics`, losses, accuracies, words an epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0]
@@ -25,6 +25,7 @@ def summarise(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
         },
         "words_payload": float(words.words_payload.max()) if len(words) else 0.0,
         "words_received": float(words.words_received.max()) if len(words) else 0.0,
+        "words_formula": float(words_formula),
     }
 
 

@@ -57,7 +57,7 @@ def _entry(key: Key, amounts: Amounts) -> Row:
         "direction": key.direction.value,
         "phase": key.phase.value,
         "op": key.op.value,
-        "axis": key.axis.value if key.axis else "",
+        "axis": key.axis or "",
         "peer": key.peer,
         "tensor": key.tensor.value if key.tensor else "",
         **asdict(amounts),

@@ -5,6 +5,7 @@ It knows nothing of files, launchers or tables.
 
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,5 +69,8 @@ class Trainer:
 
 
 def _optimizer(training: Training, weights: list[Tensor]) -> torch.optim.Optimizer:
-    kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-    return kinds[training.optimizer](weights, lr=training.lr, weight_decay=training.weight_decay)
+    kinds: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    optimizer: torch.optim.Optimizer = kinds[training.optimizer](
+        weights, lr=training.lr, weight_decay=training.weight_decay
+    )
+    return optimizer

@@ -10,13 +10,13 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from harness.comm import Axis, Grid
+from harness.comm.grid import Grid
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.recorded import Kernels
-from harness.ledger import AxisName, Ledger, TensorName
+from harness.ledger import Ledger, TensorName
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
-from harness.store import Blocks
+from harness.store.blocks import Blocks
 from harness.strategy.contract import Coordinates, Piece
 from harness.strategy.facts import Facts
 
@@ -41,9 +41,6 @@ class Context:
         self._blocks = blocks
         self._adjacency: dict[tuple[range, range, int], Csr] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
-
-    def axis(self, name: AxisName) -> Axis:
-        return self.grid[name]
 
     @property
     def at(self) -> Coordinates:

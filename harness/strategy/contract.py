@@ -10,6 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from harness.comm.layout import coordinates
 from harness.ledger import AxisName
 from harness.spec.spec import Spec
 from harness.strategy.facts import Facts, widths
@@ -63,10 +64,7 @@ class Strategy(ABC):
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis is the fastest."""
-        at = {}
-        for axis, size in reversed(self.grid.items()):
-            rank, at[axis] = divmod(rank, size)
-        return at
+        return coordinates(self.grid, rank)
 
     def weights_of(self, rank: int) -> list[Piece]:
         """The piece of every layer's weights that a rank holds."""

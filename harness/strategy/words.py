@@ -12,7 +12,7 @@ class WordsKey(NamedTuple):
     direction: Direction
     layer: int
     op: Op
-    axis: AxisName
+    axis: str
     tensor: TensorName
 
 

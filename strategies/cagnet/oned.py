@@ -13,11 +13,10 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm import split
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.parallel.rows import RowOperators
-from harness.strategy import Context, Coordinates, Piece, Promise, Strategy, Words, widths
+from harness.parallel.rows import RowOperators, RowStrategy
+from harness.strategy import Context, Coordinates, Promise, Words, widths
 
 P = AxisName.P
 
@@ -37,9 +36,7 @@ class Convolve(Function):
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None]:
         ops, (H_NF, W_FH) = saved.ops, saved.saved_tensors
         S_NH = ops.aggregate(ops.A_T_NK, G_NH, TensorName.G)
-        Y_FH = ops.kernels.gemm(H_NF.T, S_NH, TensorName.DW)
-        with ops.ledger.phase(Phase.SYNC):
-            Y_FH = ops.axis.all_reduce(Y_FH, tensor=TensorName.DW)
+        Y_FH = ops.axis.all_reduce(ops.kernels.gemm(H_NF.T, S_NH, TensorName.DW), tensor=TensorName.DW)
         dH_NF = ops.kernels.gemm(S_NH, W_FH.T, TensorName.DH) if saved.needs_input_grad[0] else None
         return dH_NF, Y_FH, None
 
@@ -48,7 +45,7 @@ class BlockRows(RowOperators):
     """One rank's block row of A and of A^T, cut into blocks at the vertices of the other ranks."""
 
     def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx, ctx.axis(P))
+        super().__init__(ctx)
         self.A_NK = [ctx.adjacency(self.rows, block) for block in self.blocks]
         self.A_T_NK = [ctx.transposed(self.rows, block) for block in self.blocks]
         self.combine_first = ctx.spec.model.order == "combine_first"
@@ -67,28 +64,15 @@ class BlockRows(RowOperators):
         return T_NF
 
 
-class OneD(Strategy):
+class OneD(RowStrategy):
     """CAGNET's 1D algorithm, for any number of ranks up to the number of vertices."""
 
     name = "cagnet-1d"
     promise = Promise.EXACT
-    axes = (P,)
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         return [{P: ranks}]
-
-    def refuse(self) -> str | None:
-        ranks, vertices = self.spec.ranks, self.facts.vertices
-        if ranks > vertices:
-            return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
-        return None
-
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        return Piece(range(shape[0]), range(shape[1]))
-
-    def output(self, at: Coordinates) -> Piece:
-        return Piece(split(self.facts.vertices, self.spec.grid[P])[at[P]], range(self.facts.classes))
 
     def operators(self, ctx: Context) -> BlockRows:
         return BlockRows(ctx)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +10,10 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GCNConv
 
 from harness.check.case import Case
-from harness.comm import Grid
+from harness.comm.grid import Grid
+from harness.graph.model import RawGraph
+from harness.graph.normalise import normalise
+from harness.kernels import to_scipy
 from harness.ledger import Ledger
 from harness.models import gcn
 from harness.run.trainer import Trainer
@@ -70,12 +74,7 @@ def test_serial_training_equals_pyg(order: str, directed: bool) -> None:
 
 def test_one_step_carries_features_along_the_edges_of_a_directed_path() -> None:
     """0 -> 1 -> 2: A[i, j] is the weight of the edge j -> i, so that vertex 1 hears vertex 0 and never vertex 2."""
-    import numpy as np
-
-    from harness.graph.model import RawGraph
-    from harness.graph.normalise import normalise
-
     A, _ = normalise(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
-    dense = torch.sparse_csr_tensor(A.rowptr, A.col.long(), A.val, size=A.shape).to_dense()
+    dense = torch.from_numpy(to_scipy(A).todense())
     assert (dense != 0).int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     torch.testing.assert_close(dense[1], torch.tensor([0.5**0.5, 0.5, 0.0], dtype=torch.float64))

@@ -1,0 +1,222 @@
+"""The calls to torch.distributed, one function each: buffers in, a started call out.
+
+The only file that names a collective of the library. It hands over contiguous buffers only (gloo ignores strides
+and is silently wrong), pads nothing, and works on empty buffers. It knows nothing of grids or ledgers.
+
+Every function returns a `Started`: what to wait for, how the result is had afterwards, and the bytes of the full
+buffer in the type that travels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+Group = dist.ProcessGroup
+
+# torch 2.13 renamed two collectives and warns on the old names.
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Reduction(StrEnum):
+    """How the pieces of a reduction are put together."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+_OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
+
+
+class Started(NamedTuple, Generic[T]):
+    """A call that was handed to the library."""
+
+    works: Sequence[dist.Work]
+    """What to wait for; empty if the library has waited already."""
+    land: Callable[[], T]
+    """The result, once everything was waited for."""
+    bytes: int
+
+
+class Landing(NamedTuple):
+    """A contiguous buffer in the type that travels, and how the result is had from it."""
+
+    buffer: Tensor
+    land: Callable[[], Tensor]
+
+
+def all_reduce(
+    group: Group, x: Tensor, op: Reduction, wire: torch.dtype | None, *, later: bool
+) -> Started[Tensor]:
+    """In place: x holds the result afterwards, whatever its strides."""
+    buffer = _packed(x, wire)
+    work = dist.all_reduce(buffer, _OPS[op], group=group, async_op=later)
+    return Started(_works(work), lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
+
+
+def all_gather(
+    group: Group,
+    x: Tensor,
+    sizes: Sequence[int],
+    wire: torch.dtype | None,
+    out: Tensor | None,
+    *,
+    later: bool,
+) -> Started[Tensor]:
+    """The members' rows, one after the other.
+
+    Uneven sizes, which gloo's own all-gather refuses, go as one all-to-all in which everybody sends the same to
+    everybody: nothing is padded, and on two and four ranks it is the cheapest correct way up to 1 MiB and within a
+    fifth of broadcasts above; padding costs 1.1 to 5 times as much (benchmarks/collectives.py).
+    """
+    piece = _packed(x, wire)
+    buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
+    if len(set(sizes)) == 1:
+        work = _all_gather_single(buffer, piece, group=group, async_op=later)
+    else:
+        everybody = [piece] * len(sizes)
+        work = dist.all_to_all(list(buffer.split(list(sizes))), everybody, group=group, async_op=later)
+    return Started(_works(work), land, buffer.nbytes)
+
+
+def reduce_scatter(
+    group: Group, x: Tensor, sizes: Sequence[int], wire: torch.dtype | None, *, later: bool
+) -> Started[Tensor]:
+    """This rank's rows of the sum of every member's x."""
+    own = (sizes[group.rank()], *x.shape[1:])
+    if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
+        return _reduce_scatter_by_library(group, x, own, wire, later=later)
+    return _reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later)
+
+
+def _reduce_scatter_by_library(
+    group: Group, x: Tensor, own: tuple[int, ...], wire: torch.dtype | None, *, later: bool
+) -> Started[Tensor]:
+    whole = _packed(x, wire)
+    buffer, land = landing(own, x.dtype, x.device, wire, None)
+    work = _reduce_scatter_single(buffer, whole, group=group, async_op=later)
+    return Started(_works(work), land, whole.nbytes)
+
+
+def _reduce_scatter_by_exchange(
+    group: Group,
+    x: Tensor,
+    own: tuple[int, ...],
+    sizes: Sequence[int],
+    wire: torch.dtype | None,
+    *,
+    later: bool,
+) -> Started[Tensor]:
+    """Everybody sends everybody its rows, and each adds up what it got, in rank order and in full precision.
+
+    For uneven sizes, and always on gloo, whose own reduce-scatter costs a whole all-reduce: this takes half to a
+    quarter of its time, on shared memory and over a network alike (benchmarks/collectives.py).
+    """
+    whole, members = _packed(x, wire), len(sizes)
+    parts = torch.empty((members, *own), dtype=whole.dtype, device=x.device)
+    work = dist.all_to_all_single(
+        parts.view(members * own[0], *own[1:]),
+        whole,
+        [own[0]] * members,
+        list(sizes),
+        group=group,
+        async_op=later,
+    )
+    return Started(_works(work), lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
+
+
+def broadcast_from_here(group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool) -> Started[Tensor]:
+    """x itself; through a narrower type, what the others get."""
+    buffer = _packed(x, wire)
+    work = dist.broadcast(buffer, group=group, group_src=group.rank(), async_op=later)
+    same = buffer.dtype == x.dtype
+    return Started(_works(work), lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
+
+
+def broadcast_to_here(group: Group, root: int, landing: Landing, *, later: bool) -> Started[Tensor]:
+    """The root's tensor."""
+    work = dist.broadcast(landing.buffer, group=group, group_src=root, async_op=later)
+    return Started(_works(work), landing.land, landing.buffer.nbytes)
+
+
+def all_to_all(
+    group: Group,
+    x: Tensor,
+    send: Sequence[int],
+    receive: Sequence[int],
+    wire: torch.dtype | None,
+    *,
+    later: bool,
+) -> Started[Tensor]:
+    """Rows for each member out of x, rows from each member into the result, both in the members' order."""
+    packed = _packed(x, wire)
+    buffer, land = landing((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
+    work = dist.all_to_all_single(buffer, packed, list(receive), list(send), group=group, async_op=later)
+    return Started(_works(work), land, buffer.nbytes)
+
+
+def exchange(
+    group: Group,
+    sends: Mapping[int, Tensor],
+    receives: Mapping[int, Landing],
+    wire: torch.dtype | None,
+    tag: int,
+) -> Started[dict[int, Tensor]]:
+    """Messages to and from other members, all under way at once: no order of sends and receives can lock up."""
+    calls = [
+        dist.P2POp(dist.irecv, landing.buffer, group=group, tag=tag, group_peer=peer)
+        for peer, landing in receives.items()
+    ] + [
+        dist.P2POp(dist.isend, _packed(x, wire), group=group, tag=tag, group_peer=peer)
+        for peer, x in sends.items()
+    ]
+    works = dist.batch_isend_irecv(calls)
+    moved = sum(call.tensor.nbytes for call in calls)
+    return Started(works, lambda: {peer: landing.land() for peer, landing in receives.items()}, moved)
+
+
+def gather_objects(thing: T) -> list[T]:
+    """Every rank's thing, on rank 0; nothing elsewhere. For records, not for training."""
+    if not dist.is_initialized():
+        return [thing]
+    everyone: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(thing, everyone)
+    return everyone or []
+
+
+def barrier(group: Group) -> None:
+    """Returns when every member is here."""
+    dist.barrier(group=group)
+
+
+def _packed(x: Tensor, wire: torch.dtype | None) -> Tensor:
+    """x as it travels: contiguous, in the wire's type; x itself if it is so already."""
+    return x.to(wire or x.dtype).contiguous()
+
+
+def landing(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    wire: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Landing:
+    """A place for a tensor of this shape and type, in `out` if there is one."""
+    wire = wire or dtype
+    if out is None:
+        buffer = torch.empty(tuple(shape), dtype=wire, device=device)
+        return Landing(buffer, lambda: buffer.to(dtype))
+    assert out.shape == tuple(shape) and out.dtype == dtype, (out.shape, shape, out.dtype, dtype)
+    if out.is_contiguous() and wire == dtype:
+        return Landing(out, lambda: out)
+    buffer = torch.empty(tuple(shape), dtype=wire, device=device)
+    return Landing(buffer, lambda: out.copy_(buffer))
+
+
+def _works(work: dist.Work | None) -> tuple[dist.Work, ...]:
+    return () if work is None else (work,)

@@ -1,0 +1,105 @@
+"""A grid: the ranks of a world, arranged along named axes over torch's DeviceMesh.
+
+Ranks are numbered row-major, the first axis slowest. A grid knows which ranks an axis joins; what an axis can do is
+`harness.comm.axis`. Grids are built before any fake tensor mode is entered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import TypeVar
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from harness.comm import collectives, engine
+from harness.comm.axis import Axis
+from harness.comm.collectives import Group
+from harness.comm.layout import coordinates, rank_at
+from harness.errors import UserError
+from harness.ledger import AxisName, Ledger
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """One rank's view of the grid it stands in."""
+
+    shape: dict[AxisName, int]
+    rank: int
+    coordinates: dict[AxisName, int]
+    ledger: Ledger
+    device: torch.device
+    _mesh: DeviceMesh | None
+    _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls, shape: Mapping[AxisName, int], ledger: Ledger, device: torch.device | None = None
+    ) -> "Grid":
+        """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point."""
+        world, device = engine.world_size(), device or torch.device("cpu")
+        _check(shape, world)
+        mesh = None
+        if world > 1:
+            mesh = init_device_mesh(device.type, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
+        rank = engine.rank()
+        return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, mesh)
+
+    def __getitem__(self, name: AxisName) -> Axis:
+        return self.axis((name,))
+
+    @property
+    def world(self) -> Axis:
+        """All ranks, as one axis."""
+        return self.axis(tuple(self.shape))
+
+    def axis(self, names: tuple[AxisName, ...]) -> Axis:
+        """Several axes as one, its members in the order of their ranks, whatever the order of the names.
+
+        The first call for a set of names builds its group: every rank makes these calls in the same order.
+        """
+        if unknown := [name for name in names if name not in self.shape]:
+            raise UserError(
+                f"This grid has the axes {', '.join(self.shape)}; there is no axis {', '.join(unknown)}."
+            )
+        names = tuple(name for name in self.shape if name in names)
+        if names not in self._axes:
+            self._axes[names] = self._build_axis(names)
+        return self._axes[names]
+
+    def gather_objects(self, thing: T) -> list[T]:
+        """Every rank's thing on rank 0, in rank order; nothing elsewhere. For records: not on the ledger."""
+        return collectives.gather_objects(thing)
+
+    def _build_axis(self, names: tuple[AxisName, ...]) -> Axis:
+        steps = product(*(range(self.shape[name]) for name in names))
+        members = [{**self.coordinates, **dict(zip(names, step, strict=True))} for step in steps]
+        ranks = tuple(rank_at(self.shape, at) for at in members)
+        label = names[0] if len(names) == 1 else "+".join(names)
+        group = self._group(names)
+        return Axis(label, len(ranks), ranks.index(self.rank), ranks, group, self.ledger, self.device)
+
+    def _group(self, names: tuple[AxisName, ...]) -> Group | None:
+        wide = tuple(name for name in names if self.shape[name] > 1)
+        if self._mesh is None or not wide:
+            return None
+        if len(wide) == 1:
+            return self._mesh.get_group(wide[0])
+        if prod(self.shape[name] for name in wide) == self._mesh.size():
+            return torch.distributed.group.WORLD
+        # A name of torch's own, but the public ways build the groups of the other axes once more.
+        return self._mesh[wide]._flatten().get_group()
+
+
+def _check(shape: Mapping[AxisName, int], world: int) -> None:
+    said = " x ".join(f"{name}={size}" for name, size in shape.items())
+    if any(size < 1 for size in shape.values()):
+        raise UserError(f"The grid {said} has an axis without ranks: every axis needs at least one.")
+    if (ranks := prod(shape.values())) != world:
+        raise UserError(
+            f"The grid {said} arranges {ranks} ranks, and {world} were started. "
+            f"Start {ranks}, or choose a grid whose axes multiply to {world}."
+        )

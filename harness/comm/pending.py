@@ -1,0 +1,56 @@
+"""A collective under way. Its wait is charged to the row of the ledger in which it was issued."""
+
+from typing import Any, Generic, TypeVar
+
+from torch.distributed import Work
+
+from harness.comm.collectives import Started
+from harness.ledger import Key, Ledger
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """What a call with `later=True` returns. Its buffers are neither read nor written before `wait`."""
+
+    __slots__ = ("_issued", "_key", "_ledger", "_result", "_started")
+
+    def __init__(self, ledger: Ledger, key: Key, issued: Any, started: Started[T]) -> None:
+        self._ledger, self._key, self._issued = ledger, key, issued
+        self._started: Started[T] | None = started
+        self._result: T
+        if ledger.recording and started.works and _tell(started.works[-1], ledger, key, issued):
+            self._issued = None
+
+    def wait(self) -> T:
+        """The result; a second call returns it again."""
+        if self._started is not None:
+            ledger = self._ledger
+            with ledger.at(self._key):
+                for work in self._started.works:
+                    work.wait()
+                if self._issued is not None:
+                    ledger.flew(self._key, self._issued, ledger.clock.mark())
+                self._result = self._started.land()
+            self._started = None
+        return self._result
+
+
+class Landed(Pending[T]):
+    """What `later=True` returns where there was nothing to do: an axis of one."""
+
+    __slots__ = ()
+
+    def __init__(self, result: T) -> None:
+        self._started = None
+        self._result = result
+
+
+def _tell(work: Work, ledger: Ledger, key: Key, issued: Any) -> bool:
+    """Asks the library to note the end of a flight; gloo cannot say when a message ended, only that it did."""
+    try:
+        future = work.get_future()
+    except RuntimeError:
+        return False
+    future.add_done_callback(lambda _: ledger.flew(key, issued, ledger.clock.mark()))
+    return True

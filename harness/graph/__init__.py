@@ -1,0 +1,1 @@
+"""Graphs in memory: normalisation, orders, rectangles, generators and recipes. No files, no processes."""

@@ -1,0 +1,55 @@
+"""Feature recipes: drawn features, and the division by row sums. Any rows can be drawn without the others.
+
+Legend: N vertices, F features, C classes.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from harness.graph.model import NO_LABEL
+from harness.kernels.random import Purpose, normal, rectangle, rectangle_index
+
+CHUNK = 1 << 22
+"""Numbers drawn at a time, to bound what is held beside the features themselves."""
+
+
+def uniform_features(vertices: range, width: int, seed: int) -> Tensor:
+    """Uniform in [0, 1), float32."""
+    X_NF = torch.empty(len(vertices), width)
+    for rows, place in _chunks(vertices, width):
+        X_NF[place] = rectangle(seed, Purpose.FEATURES, rows, range(width), width, dtype=torch.float32)
+    return X_NF
+
+
+def gaussian_features(
+    y: Tensor, vertices: range, classes: int, width: int, separation: float, seed: int
+) -> Tensor:
+    """`separation` times a unit vector of the vertex's class, plus standard normal noise, float32.
+
+    `y` holds the labels of the whole graph; vertices without one get noise alone.
+    """
+    after_noise = len(y) * width
+    index = rectangle_index(range(classes), range(width), width, start=after_noise)
+    mean_CF = torch.nn.functional.normalize(normal(seed, Purpose.FEATURES, index), dim=1)
+    X_NF = torch.empty(len(vertices), width)
+    for rows, place in _chunks(vertices, width):
+        label = y[rows.start : rows.stop, None]
+        mean = torch.where(label == NO_LABEL, 0.0, mean_CF[label[:, 0].clamp(min=0)])
+        noise = normal(seed, Purpose.FEATURES, rectangle_index(rows, range(width), width))
+        X_NF[place] = (separation * mean + noise).float()
+    return X_NF
+
+
+def row_normalised(X_NF: Tensor) -> Tensor:
+    """Each row divided by the sum of its absolute values; rows of zeros stay."""
+    return torch.nn.functional.normalize(X_NF, p=1, dim=1, eps=torch.finfo(X_NF.dtype).tiny)
+
+
+def _chunks(vertices: range, width: int) -> Iterator[tuple[range, slice]]:
+    """Groups of vertices, and where each group stands among them."""
+    step = max(CHUNK // width, 1)
+    for start in range(0, len(vertices), step):
+        stop = min(start + step, len(vertices))
+        yield vertices[start:stop], slice(start, stop)

@@ -1,0 +1,61 @@
+"""A stochastic block model: planted classes that a graph network learns and features alone cannot.
+
+Vertex v has the class v mod k. An edge starts at a uniform vertex; with the chance `homophily` it ends in the
+same class, else in another one, at a uniform vertex other than its start.
+
+Stated accuracy (3-layer GCN, hidden 64, Adam 0.01, 100 epochs, split 10/10/80; n 2000, k 8, degree 10,
+Gaussian features of width 32 and separation 1): 0.99 at homophily 0.8 and 0.84 at 0.6; from the features alone
+0.25. A strategy that drops or misplaces edges loses tens of points.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from harness.kernels.random import Purpose, uniform
+
+NUMBERS = 4
+"""Random numbers per edge: its start, whether it stays in the class, which other class, which member."""
+
+
+@dataclass(frozen=True)
+class Sbm:
+    """The generator. n * mean_degree / 2 edges are drawn, each in one direction; there are no loops.
+
+    Duplicates are few: about classes * (mean_degree * homophily)**2 / 4 of them, all told.
+    """
+
+    n: int
+    classes: int
+    mean_degree: float
+    homophily: float
+    seed: int
+
+    version: ClassVar[int] = 1
+
+    @property
+    def draws(self) -> int:
+        return round(self.n * self.mean_degree / 2)
+
+    def edges(self, draws: range) -> tuple[Tensor, Tensor]:
+        """Source and target of these draws, duplicates included."""
+        numbers = range(draws.start * NUMBERS, draws.stop * NUMBERS)
+        start, stays, other, member = uniform(self.seed, Purpose.EDGES, numbers).view(-1, NUMBERS).unbind(1)
+        source = (start * self.n).long()
+        home, place = source % self.classes, source // self.classes
+        away = (home + 1 + (other * (self.classes - 1)).long()) % self.classes
+        within = stays < self.homophily
+        neighbour = (place + 1 + (member * (self._members(home) - 1)).long()) % self._members(home)
+        stranger = (member * self._members(away)).long()
+        target = torch.where(within, home + self.classes * neighbour, away + self.classes * stranger)
+        return source, target
+
+    def labels(self, vertices: range) -> Tensor:
+        """The planted classes of these vertices."""
+        return torch.arange(vertices.start, vertices.stop) % self.classes
+
+    def _members(self, label: Tensor) -> Tensor:
+        """How many vertices a class has: the first n mod k classes have one more."""
+        return (self.n - label + self.classes - 1) // self.classes

@@ -1,0 +1,29 @@
+"""Split recipes: which vertices train, validate and test. A vertex without a label does none of these."""
+
+import torch
+from torch import Tensor
+
+from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID
+from harness.kernels.random import Purpose, uniform
+
+
+def random_split(y: Tensor, first: int, train: float, valid: float, seed: int) -> Tensor:
+    """Each labelled vertex is drawn into TRAIN or VALID with these chances, else into TEST.
+
+    `y` are the labels of the vertices `first` onwards.
+    """
+    chance = uniform(seed, Purpose.SPLIT, range(first, first + len(y)))
+    split = torch.full(y.shape, TEST, dtype=torch.uint8)
+    split[chance < train + valid] = VALID
+    split[chance < train] = TRAIN
+    return labelled_only(split, y)
+
+
+def all_train(y: Tensor) -> Tensor:
+    """Every labelled vertex trains."""
+    return labelled_only(torch.full(y.shape, TRAIN, dtype=torch.uint8), y)
+
+
+def labelled_only(split: Tensor, y: Tensor) -> Tensor:
+    """The split without the vertices that have no label."""
+    return torch.where(y == NO_LABEL, 0, split).to(torch.uint8)

@@ -1,0 +1,129 @@
+"""Sparse matrices as plain tensors, and what can be done with them without multiplying.
+
+Entries stand row by row, columns ascending within a row; equal (row, column) pairs may stand side by side
+until somebody asks for their sum. It does not know what a graph is. Transposing and summing happen on the
+CPU; a matrix moves to a device tensor by tensor. Verifier (tests/kernels/test_csr.py): dense matrices.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Csr(NamedTuple):
+    """rowptr int64 (rows + 1), col int32 (int64 if a column needs it) and val (nonzeros), and the width."""
+
+    rowptr: Tensor
+    col: Tensor
+    val: Tensor
+    cols: int
+
+    @property
+    def rows(self) -> int:
+        return self.rowptr.numel() - 1
+
+    @property
+    def nnz(self) -> int:
+        return self.val.numel()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.cols
+
+
+def index_dtype(cols: int) -> torch.dtype:
+    """The narrowest type that holds every column of a matrix of this width."""
+    return torch.int32 if cols <= torch.iinfo(torch.int32).max else torch.int64
+
+
+def from_coo(
+    row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool = False
+) -> Csr:
+    """A matrix from entries in any order. Equal pairs keep the order they came in, or are summed in it."""
+    rows, cols = shape
+    assert rows * cols < 1 << 63
+    _check_range(row, rows)
+    _check_range(col, cols)
+    order = torch.argsort(row.long() * cols + col, stable=True)
+    rowptr = torch.nn.functional.pad(torch.bincount(row, minlength=rows).cumsum(0), (1, 0))
+    A = Csr(rowptr, col[order].to(index_dtype(cols)), val[order], cols)
+    return _sum_duplicates(A) if sum_duplicates else A
+
+
+def transpose(A: Csr) -> Csr:
+    """A^T. Entries that share a row and a column stay in order."""
+    M = _scipy(_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
+    val = torch.from_numpy(M.data).view(A.val.dtype)
+    return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(A.rows)), val, A.rows)
+
+
+def block(A: Csr, rows: range, cols: range) -> Csr:
+    """A[rows, cols] with local indices. Whole rows are views of A."""
+    assert rows.step == cols.step == 1
+    rowptr = A.rowptr[rows.start : max(rows.stop, rows.start) + 1]
+    first, last = (int(rowptr[0]), int(rowptr[-1])) if A.rows else (0, 0)
+    col, val = A.col[first:last], A.val[first:last]
+    rowptr = rowptr - first
+    if len(cols) == A.cols:
+        return Csr(rowptr, col, val, A.cols)
+    inside = (col >= cols.start) & (col < cols.stop)
+    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
+    return Csr(before[rowptr], (col[inside] - cols.start).to(index_dtype(len(cols))), val[inside], len(cols))
+
+
+def cast(A: Csr, dtype: torch.dtype) -> Csr:
+    """The same matrix with values of another type."""
+    return A._replace(val=A.val.to(dtype))
+
+
+def row_of(A: Csr) -> Tensor:
+    """The row of every entry."""
+    counts = A.rowptr.diff()
+    return torch.repeat_interleave(torch.arange(A.rows, device=counts.device), counts, output_size=A.nnz)
+
+
+def to_scipy(A: Csr) -> Any:
+    """A scipy `csr_array`, on the same memory where scipy allows it. bf16 becomes float32."""
+    val = A.val.float() if A.val.dtype == torch.bfloat16 else A.val
+    return _scipy(val, A.col, A.rowptr, A.shape)
+
+
+def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
+    """Any scipy sparse matrix. Duplicates of a CSR matrix stay, other formats sum them on the way."""
+    M = M.tocsr()
+    if not M.has_sorted_indices:
+        M = M.sorted_indices()
+    val = _tensor(M.data, dtype)
+    return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(M.shape[1])), val, M.shape[1])
+
+
+def _check_range(index: Tensor, size: int) -> None:
+    if index.numel():
+        low, high = index.aminmax()
+        assert 0 <= int(low) <= int(high) < size, f"indices {int(low)} to {int(high)} outside 0 .. {size - 1}"
+
+
+def _sum_duplicates(A: Csr) -> Csr:
+    M = to_scipy(A).copy()
+    M.has_sorted_indices = True
+    M.sum_duplicates()
+    return from_scipy(M, A.val.dtype)
+
+
+def _scipy(val: Tensor, col: Tensor, rowptr: Tensor, shape: tuple[int, int]) -> Any:
+    from scipy.sparse import csr_array
+
+    return csr_array((val.numpy(), col.numpy(), rowptr.numpy()), shape=shape)
+
+
+def _as_integers(val: Tensor) -> Tensor:
+    """The same bits under a type that scipy can move: it has no bf16."""
+    return val.view(torch.int16) if val.dtype == torch.bfloat16 else val
+
+
+def _tensor(array: Any, dtype: torch.dtype | None) -> Tensor:
+    """A tensor on the array's memory if it may be written and the type is right already."""
+    array = array if array.flags.writeable else np.array(array)
+    return torch.from_numpy(array).to(dtype)

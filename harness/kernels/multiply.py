@@ -1,0 +1,84 @@
+"""The ways to multiply a sparse matrix by a dense one, and which is taken when.
+
+What `choose` knows comes from benchmarks/spmm.py; its table stands in benchmarks/results/spmm.md.
+Verifier (tests/kernels/test_multiply.py): scipy, for every way whether it would be chosen or not.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from harness.kernels.csr import Csr
+
+Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
+"""A H for contiguous operands, or add_to + A H in add_to."""
+
+WORTH_COMPILING = 1 << 18
+"""Products (nonzeros times features) from which a compiled loop saves more than its call costs."""
+
+WIDE = 32
+"""Features from which the loop beats the library, whose registers hold narrow rows whole."""
+
+
+def multiply_on_cpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """A H, or add_to + A H in add_to, for any strides and sizes."""
+    features = H.shape[1]
+    if A.nnz * features == 0:
+        return H.new_zeros((A.rows, features)) if add_to is None else add_to
+    if add_to is not None and not add_to.is_contiguous():
+        return add_to.add_(multiply_on_cpu(A, H, None))
+    return choose(A.nnz, features, H.dtype)(A, H.contiguous(), add_to)
+
+
+def multiply_on_gpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """The same by the vendor's library."""
+    return by_matmul(A, H, add_to)
+
+
+def choose(nnz: int, features: int, dtype: torch.dtype) -> Way:
+    """The fastest way that takes this type; more threads help them all alike."""
+    if dtype not in (torch.float32, torch.float64):
+        return by_reduction
+    if features < WIDE or nnz * features < WORTH_COMPILING:
+        return by_matmul
+    return by_loop
+
+
+def by_matmul(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """The library behind torch: MKL or cuSPARSE."""
+    return _sparse(A) @ H if add_to is None else torch.addmm(add_to, _sparse(A), H, out=add_to)
+
+
+def by_reduction(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """torch's own loop: any floating type, sums in float32 at least, then rounds."""
+    Z = torch.sparse.mm(_sparse(A), H, "sum")
+    return Z if add_to is None else add_to.add_(Z)
+
+
+def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """Our compiled loop."""
+    from harness.kernels.multiply_compiled import multiply
+
+    Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
+    rowptr, col, val, *dense = (tensor.detach().numpy() for tensor in (A.rowptr, A.col, A.val, H, Z))
+    multiply((rowptr, col, val), *dense, add=add_to is not None, threads=torch.get_num_threads())
+    return Z
+
+
+def _sparse(A: Csr) -> Tensor:
+    """torch wants both indices of one type, and need not check what we made."""
+    _hear_beta_warning()
+    col = A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
+    rowptr = A.rowptr.to(col.dtype)
+    return torch.sparse_csr_tensor(rowptr, col, A.val, (A.rows, A.cols), check_invariants=False)
+
+
+@cache
+def _hear_beta_warning() -> None:
+    """torch says once a process that its CSR is in beta."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0], [], [], (0, 0), check_invariants=False)

@@ -1,0 +1,26 @@
+"""The processor's prefetch as one call inside a compiled loop; the compiler we use has no word for it."""
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+TO_READ, KEEP, DATA = 0, 3, 1
+
+
+def _prefetch(_typing: Any, address: Any) -> Any:
+    """Begins to bring the cache line at an address. Never faults, whatever the address."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        instruction = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+        line = builder.inttoptr(arguments[0], pointer)
+        builder.call(instruction, [line, i32(TO_READ), i32(KEEP), i32(DATA)])
+        return context.get_dummy_value()
+
+    return types.void(address), emit
+
+
+prefetch: Any = intrinsic(_prefetch)

@@ -1,0 +1,126 @@
+"""Random numbers without a stream: each is a function of (seed, purpose, index) and of nothing else.
+
+Whoever asks for index i, in whatever order and on whatever rank, gets the same bits. Two rounds of the
+splitmix64 finaliser, under a key hashed from seed and purpose, turn an index into 64 bits. There are two
+implementations, equal bit for bit: tensor operations (any device, shapes only included) and, for large draws
+on a CPU, a compiled loop. Normals are made on the CPU only: a logarithm is not the same everywhere.
+It does not know what the indices mean; a caller with two needs takes two purposes or two ranges of indices.
+Verifier (tests/kernels/test_random.py): Python's integers.
+"""
+
+from enum import StrEnum
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+
+COMPILED_FROM = 1 << 18
+"""Below this many numbers the tensor operations are done before the compiler has been imported."""
+
+
+class Purpose(StrEnum):
+    """What a number is for: draws for two purposes have nothing to do with each other."""
+
+    WEIGHTS = "weights"
+    FEATURES = "features"
+    LABELS = "labels"
+    SPLIT = "split"
+    EDGES = "edges"
+    PERMUTATION = "permutation"
+    DROPOUT = "dropout"
+    SAMPLE = "sample"
+    PARTITION = "partition"
+    TEST = "test"
+
+
+Index = Tensor | range
+"""Which numbers: an int64 tensor of any shape, or a range."""
+
+
+def bits(seed: int, purpose: Purpose, index: Index) -> Tensor:
+    """64 random bits for each index, as int64."""
+    first, second = _key(seed, purpose)
+    if isinstance(index, range):
+        index = torch.arange(index.start, index.stop, index.step)
+    if type(index) is Tensor and index.device.type == "cpu" and index.numel() >= COMPILED_FROM:
+        from harness.kernels.random_compiled import bits_of
+
+        return torch.from_numpy(bits_of(index.numpy(), first, second))
+    return bits_by_tensors(index, first, second)
+
+
+def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
+    """The same with tensor operations, whose int64 product wraps as an unsigned one does."""
+    return _finalise(_finalise(index * _signed(GOLDEN) + _signed(first)) + _signed(second))
+
+
+def uniform(seed: int, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
+    """In [0, 1): all 53 bits that a float64 has there, or the 24 of a float32."""
+    kept = {torch.float64: 53, torch.float32: 24}[dtype]
+    return _shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
+
+
+def integers(seed: int, purpose: Purpose, index: Index, below: int) -> Tensor:
+    """In 0 .. below - 1, as int64; no value is likelier than another by more than below / 2^53."""
+    assert 0 < below < 1 << 40
+    return (uniform(seed, purpose, index) * below).long()
+
+
+def normal(seed: int, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Mean 0, variance 1, by the inverse of the distribution function at the midpoints of 2^52 intervals."""
+    from scipy.special import ndtri
+
+    midpoints = (_shift_right(bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
+    return torch.from_numpy(ndtri(midpoints.numpy())).to(dtype)
+
+
+def rectangle_index(rows: range, cols: range, total_cols: int, start: int = 0) -> Tensor:
+    """The indices of a rectangle of a matrix whose elements are numbered row by row from `start`."""
+    assert rows.step == cols.step == 1
+    assert start + rows.stop * total_cols < 1 << 63
+    row = torch.arange(rows.start, rows.stop)[:, None]
+    return start + row * total_cols + torch.arange(cols.start, cols.stop)
+
+
+def rectangle(
+    seed: int,
+    purpose: Purpose,
+    rows: range,
+    cols: range,
+    total_cols: int,
+    start: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """A rectangle of a uniform random matrix that nobody needs to hold whole."""
+    return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype)
+
+
+def permutation(seed: int, purpose: Purpose, n: int) -> Tensor:
+    """0 .. n - 1 in the order of their random bits."""
+    return torch.argsort(bits(seed, purpose, range(n)), stable=True)
+
+
+def _key(seed: int, purpose: Purpose) -> tuple[int, int]:
+    digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def _finalise(z: Tensor) -> Tensor:
+    """The splitmix64 finaliser: every bit in moves every bit out."""
+    z = (z ^ _shift_right(z, 30)) * _signed(MIX_1)
+    z = (z ^ _shift_right(z, 27)) * _signed(MIX_2)
+    return z ^ _shift_right(z, 31)
+
+
+def _shift_right(z: Tensor, by: int) -> Tensor:
+    """Zeros from the left: `>>` alone would repeat the sign."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits."""
+    return word - (1 << 64) if word >> 63 else word

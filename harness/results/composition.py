@@ -1,0 +1,46 @@
+"""Where the median epoch went: its seconds by phase and op, adding up to the epoch time that is reported.
+
+An epoch takes as long as its slowest rank, so that rank's rows are the epoch's. The median of an odd number of epochs
+is one epoch, and its rows are taken; of an even number it is the mean of the two in the middle, and so are the rows.
+Launches are treated alike. No other choice of rows adds up to a median.
+"""
+
+import pandas as pd
+
+from harness.ledger import Op, Phase
+
+REST = (Phase.OTHER.value, Op.GLUE.value)
+
+
+def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
+    """Seconds by (phase, op) of one launch; their sum is `statistics.median_epoch` of it.
+
+    The instants between two rows of the ledger, which no row has, are counted as other.
+    """
+    timed = epochs[epochs.epoch >= 0]
+    slowest = timed.loc[timed.groupby("epoch").seconds.idxmax()]
+    middle = _middle(slowest.sort_values(["seconds", "epoch"]))
+    rows = ledger.merge(middle[["epoch", "rank"]], on=["epoch", "rank"])
+    parts = rows.groupby(["phase", "op"]).seconds.sum().to_dict()
+    parts = {key: seconds / len(middle) for key, seconds in parts.items()}
+    rest = middle.seconds.mean() - sum(parts.values())
+    return _series({**parts, REST: parts.get(REST, 0.0) + rest})
+
+
+def of_launches(runs: pd.DataFrame, epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
+    """The same over the launches of one configuration; the sum is the median of their epoch times."""
+    middle = _middle(runs.sort_values(["epoch_seconds_median", "run_id"])).run_id
+    parts = [of_launch(epochs[epochs.run_id == run], ledger[ledger.run_id == run]) for run in middle]
+    keys = sorted({key for part in parts for key in part.index})
+    return _series({key: sum(part.get(key, 0.0) for part in parts) / len(parts) for key in keys})
+
+
+def _series(parts: dict[tuple[str, str], float]) -> "pd.Series[float]":
+    index = pd.MultiIndex.from_tuples(list(parts), names=["phase", "op"])
+    return pd.Series(list(parts.values()), index=index, name="seconds", dtype=float)
+
+
+def _middle(ordered: pd.DataFrame) -> pd.DataFrame:
+    """The row in the middle, or the two."""
+    n = len(ordered)
+    return ordered.iloc[(n - 1) // 2 : n // 2 + 1]

@@ -1,0 +1,60 @@
+"""The page docs/tables.md, made from the schema: `python -m harness.results.dictionary > docs/tables.md`."""
+
+from harness.results.schema import ACCURACY, EPOCHS, LEDGER, MEMORY, RUNS, SCHEMA, Table
+
+WORDS = {"int64": "integer", "Int64": "integer or null", "float64": "real", "str": "text", "boolean": "truth"}
+PARTS = {
+    "record": "The record",
+    "spec": "The spec, under the names that `--set` and experiments use",
+    "summary": "The summary; null unless the run is ok",
+    "error": "The error; empty unless the run failed",
+    "provenance": "Where the numbers come from",
+}
+
+HEADER = f"""# The tables
+
+<!-- Made from harness/results/schema.py by `python -m harness.results.dictionary > docs/tables.md`. -->
+
+This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json` and, unless the run
+failed early, `epochs.parquet`, `ledger.parquet`, `accuracy.parquet` and `memory.parquet`. `harness collect` puts the
+tables of all runs together under `results/`, each with a first column `run_id`, and adds `runs.parquet`. Tables and
+records of another schema are refused by name.
+
+Text is never null: an empty text stands for none. Numbers that do not apply are null, except in a ledger's key, where
+-1 stands for none. Units stand in the names of columns.
+
+```python
+import pandas as pd
+
+runs, ledger = pd.read_parquet("results/runs.parquet"), pd.read_parquet("results/ledger.parquet")
+timed = ledger[ledger.epoch >= 0].merge(runs[["run_id", "strategy.name", "ranks"]], on="run_id")
+timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
+```
+"""
+
+
+def dictionary() -> str:
+    """The whole page."""
+    sections = [_section(table) for table in (RUNS, EPOCHS, LEDGER, ACCURACY, MEMORY)]
+    return "\n".join([HEADER, *sections])
+
+
+def _section(table: Table) -> str:
+    lines = [f"## {table.name}", "", f"A row is {table.row}.", ""]
+    part = ""
+    for column in table.columns:
+        if column.part != part or column is table.columns[0]:
+            part = column.part
+            lines += _opening(part, first=column is table.columns[0])
+        lines.append(f"| `{column.name}` | {WORDS[column.dtype]} | {column.meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def _opening(part: str, *, first: bool) -> list[str]:
+    """The head of a table of columns, under the name of its part if it has one."""
+    heading = [f"{PARTS[part]}:", ""] if part in PARTS else []
+    return [*([] if first else [""]), *heading, "| column | type | meaning |", "| --- | --- | --- |"]
+
+
+if __name__ == "__main__":
+    print(dictionary(), end="")

@@ -1,0 +1,113 @@
+"""Files that are whole or absent: written beside their place, synced, then renamed into it.
+
+What the operating system says about a full disk or a forbidden folder becomes an error for people here. This module
+knows nothing of what the bytes mean.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from harness.errors import RunError, UserError
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+
+
+def write_text(path: Path, text: str) -> None:
+    """`text` as the file `path`, whole or not at all."""
+    replace_files({path: text.encode()})
+
+
+def replace_files(files: Mapping[Path, bytes]) -> None:
+    """Several files that belong together: none is put in its place before all are on disk.
+
+    A file that already holds its bytes is left alone, so that whoever goes by its date sees no change.
+    """
+    changed = {path: data for path, data in files.items() if not _holds(path, data)}
+    partial = {path: sibling(path) for path in changed}
+    try:
+        for path, data in changed.items():
+            with refusals(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_synced(partial[path], data)
+        for path in changed:
+            with refusals(path):
+                partial[path].replace(path)
+        for folder in {path.parent for path in changed}:
+            sync_folder(folder)
+    finally:
+        for path in partial.values():
+            with suppress(OSError):
+                path.unlink()
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes and waits until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the disk has the names in a folder. Some file systems cannot be asked; that is no error."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def sibling(path: Path) -> Path:
+    """A hidden name of nobody's in the same folder: a rename from there stays on one file system."""
+    return path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+
+
+@contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Explains what goes wrong while `path` is written."""
+    try:
+        yield
+    except OSError as error:
+        raise _explained(error, path) from None
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _explained(error: OSError, path: Path) -> UserError | RunError:
+    reason = error.strerror or str(error)
+    if error.errno in FULL:
+        return RunError(
+            f"{path} could not be written: {reason}{_space_left(path)}. Nothing of it was kept, and what was there "
+            "before is as it was. Free some space or choose another place (--out, HARNESS_RESULTS), then repeat."
+        )
+    if error.errno in FORBIDDEN:
+        return UserError(
+            f"{path} cannot be written: {reason}. Nothing was changed. Make the folder writable, or choose "
+            "another place (--out, HARNESS_RESULTS)."
+        )
+    if error.errno in IN_THE_WAY:
+        return UserError(
+            f"{path} cannot be written: something of another kind is in the way at {error.filename or path} "
+            f"({reason}). Move it, or choose another place (--out, HARNESS_RESULTS)."
+        )
+    return RunError(f"{path} could not be written: {reason}. Nothing of it was kept.")
+
+
+def _space_left(path: Path) -> str:
+    there = next((folder for folder in path.absolute().parents if folder.is_dir()), None)
+    if there is None:
+        return ""
+    return f" ({shutil.disk_usage(there).free / 2**20:.0f} MiB are free there)"

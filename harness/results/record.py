@@ -1,0 +1,132 @@
+"""The record of one run: a folder that is whole or absent.
+
+It holds spec.json, record.json and the run's tables. A new record of the same run replaces the old one only once it is
+whole. Nothing here knows how a run was launched or what its numbers mean.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import UserError
+from harness.results import parquet
+from harness.results.files import refusals, sibling, sync_folder, write_synced, write_text
+from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES, conform
+
+__all__ = ["Record", "read_record", "write_record", "write_text"]
+
+WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run folder, read back. Its tables are read when they are asked for."""
+
+    folder: Path
+    spec: dict[str, Any]
+    record: dict[str, Any]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of the run's tables; without rows if the run did not get that far."""
+        table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
+        if not path.is_file():
+            return conform(pd.DataFrame(), table)
+        return parquet.from_file(path, table, WAY_OUT.format(folder=self.folder))
+
+
+def write_record(
+    runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]
+) -> Path:
+    """Puts a run folder under `runs`, named by its run id; returns it."""
+    assert record["status"] in STATUSES and record["source"] in SOURCES, record
+    files = {"spec.json": _json(spec), "record.json": _json({"schema": SCHEMA, **record})}
+    files |= {
+        f"{name}.parquet": parquet.to_bytes([frame], RUN_TABLES[name]) for name, frame in tables.items()
+    }
+    folder = runs / str(record["run_id"])
+    partial = sibling(folder)
+    with refusals(folder):
+        try:
+            partial.mkdir(parents=True)
+            for name, data in files.items():
+                write_synced(partial / name, data)
+            sync_folder(partial)
+            _put_in_place(partial, folder)
+            sync_folder(runs)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def read_record(folder: Path) -> Record:
+    """The record of a run folder; refused by name if it is damaged or of another schema."""
+    record, spec = _read_json(folder / "record.json"), _read_json(folder / "spec.json")
+    way_out = WAY_OUT.format(folder=folder)
+    if record.get("schema") != SCHEMA:
+        raise UserError(
+            f"{folder} was written with schema {record.get('schema', 'none')}, and this harness reads schema {SCHEMA}. "
+            f"{way_out} To read it as it is, check out the commit that wrote it"
+            f"{_commit(record)}."
+        )
+    lacking = [
+        key for key in ("run_id", "label", "status", "source", "summary", "provenance") if key not in record
+    ]
+    if lacking:
+        raise UserError(f"{folder / 'record.json'} is not whole: it lacks {', '.join(lacking)}. {way_out}")
+    if record["status"] not in STATUSES:
+        accepted = ", ".join(STATUSES)
+        raise UserError(f"{folder} has the status {record['status']!r}; accepted are {accepted}. {way_out}")
+    return Record(folder, spec, record)
+
+
+def finite(value: Any) -> Any:
+    """`value` with null for every number that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
+    """The old folder steps aside for the new one, and comes back if that cannot take its place."""
+    old = sibling(folder)
+    replaces = folder.exists()
+    if replaces:
+        folder.rename(old)
+    try:
+        partial.rename(folder)
+    except OSError:
+        if replaces:
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(finite(data), indent=1, allow_nan=False) + "\n").encode()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    way_out = WAY_OUT.format(folder=path.parent)
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path.parent} is no run folder: {path.name}: {error.strerror}. {way_out}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not whole: {error}. {way_out}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is not whole: it holds no keys. {way_out}")
+    return data
+
+
+def _commit(record: Mapping[str, Any]) -> str:
+    provenance = record.get("provenance")
+    commit = provenance.get("commit") if isinstance(provenance, dict) else None
+    return f" ({commit})" if commit else ""

@@ -1,0 +1,271 @@
+"""Every table of the project: its columns, their types and their meaning. The one place that says so.
+
+A run folder holds `epochs`, `ledger`, `accuracy` and `memory`; collecting puts those of all runs together, each with a
+first column `run_id`, and adds `runs` with one row a run. Text is never null: an empty text stands for none. Numbers
+that do not apply are null, except in a ledger's key, where -1 stands for no layer and no peer. Columns of `runs` that
+come from the spec have the dotted names under which `--set` and experiments know them (`model.hidden`). The page
+docs/tables.md is made from this module (`harness.results.dictionary`).
+"""
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from harness.ledger import AxisName
+
+SCHEMA = 1
+"""Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
+
+STATUSES = ("ok", "oom", "timeout", "failed", "refused")
+MISSING = "missing"
+SOURCES = ("measured", "predicted", "published")
+WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
+
+INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
+ARROW = {
+    INTEGER: pa.int64(),
+    NULLABLE: pa.int64(),
+    REAL: pa.float64(),
+    TEXT: pa.string(),
+    TRUTH: pa.bool_(),
+}
+
+
+class Column(NamedTuple):
+    """One column; `part` says which part of a record it comes from, for the tables that have parts."""
+
+    name: str
+    dtype: str
+    meaning: str
+    part: str = ""
+
+
+class Table(NamedTuple):
+    """One table: what a row is, and its columns."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        fields = [(column.name, ARROW[column.dtype]) for column in self.columns]
+        return pa.schema(fields, metadata={"harness.schema": str(SCHEMA)})
+
+
+def _part(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ...]:
+    return tuple(Column(*column, part) for column in columns)
+
+
+EPOCH_AND_RANK = _part(
+    "",
+    ("epoch", INTEGER, "number of the epoch; timed ones count from 0, warm-up epochs are negative"),
+    ("rank", INTEGER, "the rank that measured it"),
+)
+
+EPOCHS = Table(
+    "epochs",
+    "one epoch on one rank",
+    EPOCH_AND_RANK
+    + _part(
+        "",
+        ("seconds", REAL, "wall time of the epoch on this rank; the epoch's time is the slowest rank's"),
+        ("loss", REAL, "training loss of the epoch, the same on every rank"),
+    ),
+)
+
+LEDGER = Table(
+    "ledger",
+    "what one rank did under one key in one epoch; docs/ledger.md says how it is counted",
+    EPOCH_AND_RANK
+    + _part(
+        "",
+        ("layer", INTEGER, "layer of the model from 0; -1 outside any layer"),
+        ("direction", TEXT, "forward or backward"),
+        ("phase", TEXT, "where in the algorithm"),
+        ("op", TEXT, "what ran there; glue is time in a phase but in no op"),
+        ("axis", TEXT, "axis of the grid it ran over; empty for local work"),
+        ("peer", INTEGER, "the other rank of a send or recv; -1 for everything else"),
+        ("tensor", TEXT, "the tensor it moved or made; empty for none"),
+        ("calls", INTEGER, "how often"),
+        ("words_payload", REAL, "elements of the full logical buffers"),
+        ("words_received", REAL, "elements that a ring brings to this rank"),
+        ("bytes", INTEGER, "bytes handed to the library, padding and wire type included"),
+        ("seconds", REAL, "time spent here and nowhere else; the rows of an epoch add up to it"),
+        (
+            "in_flight_seconds",
+            REAL,
+            "time an asynchronous collective was under way; never summed with seconds",
+        ),
+        ("flops", INTEGER, "floating point operations, in a replay"),
+        ("bytes_touched", INTEGER, "bytes read and written, in a replay"),
+    ),
+)
+
+ACCURACY = Table(
+    "accuracy",
+    "one split of the vertices at one evaluation of the full graph",
+    _part(
+        "",
+        ("epoch", INTEGER, "the epoch after which it was evaluated"),
+        ("train_seconds", REAL, "training time up to then, warm-up included, evaluation not"),
+        ("eval_seconds", REAL, "time of the evaluation"),
+        ("split", TEXT, "train, valid or test"),
+        ("accuracy", REAL, "share of the labelled vertices that are right; null where none is labelled"),
+    ),
+)
+
+MEMORY = Table(
+    "memory",
+    "one persistent tensor of one rank, or (tensor empty) the peaks of the rank",
+    _part(
+        "",
+        ("rank", INTEGER, "the rank"),
+        ("host_peak_bytes", INTEGER, "largest resident size of the process; 0 in the rows of tensors"),
+        (
+            "device_peak_bytes",
+            INTEGER,
+            "largest allocation on the device; 0 without one, and in the rows of tensors",
+        ),
+        ("persistent_bytes", INTEGER, "bytes this tensor holds between epochs; 0 in the row of peaks"),
+        ("tensor", TEXT, "name of the tensor; empty in the row of peaks"),
+    ),
+)
+
+RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY)}
+
+RUN_ID = Column("run_id", TEXT, "hash of the spec; names the run folder and joins the tables", "record")
+
+RUNS = Table(
+    "runs",
+    "one launch of one spec, or one number that was predicted or published for it",
+    (
+        RUN_ID,
+        *_part(
+            "record",
+            ("label", TEXT, "the name for people"),
+            ("status", TEXT, "ok, oom, timeout, failed, refused, or missing: planned and not recorded"),
+            ("source", TEXT, "measured, predicted or published; empty when missing"),
+        ),
+        *_part(
+            "spec",
+            ("strategy.name", TEXT, "the strategy"),
+            ("strategy.params", TEXT, "its own parameters, as JSON"),
+            ("dataset.name", TEXT, "the dataset"),
+            ("dataset.permutation", TEXT, "order of the vertices: none, single or double"),
+            ("dataset.seed", NULLABLE, "seed of that order"),
+            ("ranks", NULLABLE, "number of ranks"),
+            ("grid", TEXT, "the grid as people write it, x2y2z1"),
+            *(
+                (f"grid.{axis.value}", NULLABLE, f"size of axis {axis.value}; null if it has none")
+                for axis in AxisName
+            ),
+            ("model.kind", TEXT, "the model"),
+            ("model.layers", NULLABLE, "number of layers"),
+            ("model.hidden", NULLABLE, "width of the hidden layers"),
+            ("model.order", TEXT, "what a convolution does first: aggregate_first or combine_first"),
+            ("training.epochs", NULLABLE, "timed epochs asked for"),
+            ("training.warmup", NULLABLE, "epochs before them"),
+            ("training.optimizer", TEXT, "the optimizer"),
+            ("training.lr", REAL, "its learning rate"),
+            ("training.weight_decay", REAL, "its weight decay"),
+            ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
+            ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
+            ("precision", TEXT, "float32 or float64"),
+            ("machine.name", TEXT, "the machine card"),
+            ("machine.description", TEXT, "what the card says it is"),
+            ("machine.device", TEXT, "cpu or cuda"),
+            ("machine.engine", TEXT, "gloo or nccl"),
+            ("machine.threads_per_rank", NULLABLE, "threads of a rank"),
+            ("machine.allocator", TEXT, "allocator settings of the card, as JSON"),
+            ("seed", NULLABLE, "seed of weights, masks and samples"),
+            ("launch", NULLABLE, "number of this launch of an otherwise equal spec"),
+            ("spec", TEXT, "the whole spec as canonical JSON; `harness run --spec` takes it"),
+        ),
+        *_part(
+            "summary",
+            ("epochs", NULLABLE, "timed epochs that were run"),
+            (
+                "epoch_seconds_median",
+                REAL,
+                "median over timed epochs of the slowest rank's time: our epoch time",
+            ),
+            (
+                "epoch_seconds_paper",
+                REAL,
+                "mean over epochs 2 to 9 of the slowest rank's time: the papers' protocol",
+            ),
+            (
+                "phase_seconds_mean",
+                REAL,
+                "named phases, mean over ranks, median over epochs: the sum Plexus reports",
+            ),
+            ("final_loss", REAL, "loss of the last epoch; null if it was not a finite number"),
+            ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
+            ("accuracy_valid", REAL, "the same on validation vertices"),
+            ("accuracy_test", REAL, "the same on test vertices"),
+            ("words_payload", REAL, "payload words an epoch, of the rank that has most"),
+            ("words_received", REAL, "received words an epoch, of the rank that has most"),
+            (
+                "words_formula",
+                REAL,
+                "payload words an epoch by the strategy's formula; null if not asked for",
+            ),
+        ),
+        *_part(
+            "error",
+            ("error.rank", NULLABLE, "the rank that failed first; -1 if none said so"),
+            ("error.type", TEXT, "kind of the error; empty for none"),
+            ("error.message", TEXT, "its message"),
+            ("error.trace", TEXT, "where it came from"),
+        ),
+        *_part(
+            "provenance",
+            ("provenance.commit", TEXT, "commit of the checkout; empty if unknown"),
+            ("provenance.dirty", TRUTH, "whether tracked files differed from the commit"),
+            ("provenance.command", TEXT, "the command"),
+            ("provenance.versions", TEXT, "versions of Python and packages, as JSON"),
+            ("provenance.host", TEXT, "name of the machine"),
+            ("provenance.cpu", TEXT, "its processor"),
+            ("provenance.cores", NULLABLE, "cores this process might use"),
+            ("provenance.gpu", TEXT, "its accelerator; empty for none"),
+            ("provenance.threads", NULLABLE, "threads that torch used in a rank"),
+            ("provenance.allocator", TEXT, "allocator settings in force, as JSON"),
+            ("provenance.env", TEXT, "environment variables that change the speed, as JSON"),
+            ("provenance.engine", TEXT, "what carried the collectives: single, gloo or nccl"),
+            ("provenance.store_manifest", TEXT, "hash of the store's manifest"),
+            ("provenance.started", REAL, "begin, in seconds since 1970 (UTC)"),
+            ("provenance.finished", REAL, "end, likewise"),
+            ("provenance.load_average", REAL, "load of the machine over the last minute, at the end"),
+        ),
+        Column(
+            "extra", TEXT, "what the record says beyond these columns, as JSON; empty for nothing", "record"
+        ),
+    ),
+)
+
+TABLES = {
+    table.name: table
+    for table in (RUNS, *(Table(name, row, (RUN_ID, *columns)) for name, row, columns in RUN_TABLES.values()))
+}
+"""The collected tables."""
+
+
+def conform(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """`frame` with exactly the columns and types of `table`. Other columns, or missing ones, are our mistake."""
+    if frame.empty:
+        frame = frame.reindex(columns=table.names)
+    differing = set(map(str, frame)) ^ set(table.names)
+    assert not differing, f"{table.name}: strange or missing columns {sorted(differing)}"
+    return pd.DataFrame({column.name: _cast(frame[column.name], column.dtype) for column in table.columns})
+
+
+def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
+    filled = values.astype(object).fillna("") if dtype == TEXT else values
+    cast: pd.Series[Any] = filled.astype(dtype)
+    return cast

@@ -1,0 +1,99 @@
+"""What is made of repeated measurements, and what is not.
+
+The time of an epoch is the slowest rank's. One launch is summed up by the median of its timed epochs; the papers' own
+protocol and the sum of mean phases are kept beside it. Launches stay points: they have a median and a range, and an
+interval only from six on, the smallest number for which one exists. Nothing here averages ratios or drops outliers.
+"""
+
+from math import comb
+from typing import NamedTuple
+
+import pandas as pd
+
+from harness.ledger import Phase
+from harness.results.schema import PAPER_EPOCHS, RUNS, WARMUP_DROPPED
+
+CONFIGURATION = [
+    column.name for column in RUNS.columns if column.part == "spec" and column.name not in ("launch", "spec")
+]
+"""What launches of one configuration have in common."""
+
+
+def slowest_rank(epochs: pd.DataFrame) -> "pd.Series[float]":
+    """Seconds of each timed epoch: the slowest rank's."""
+    timed = epochs[epochs.epoch >= 0]
+    return timed.groupby("epoch").seconds.max()
+
+
+def median_epoch(epochs: pd.DataFrame) -> float:
+    """Our epoch time of one launch."""
+    return float(slowest_rank(epochs).median())
+
+
+def paper_epoch(epochs: pd.DataFrame) -> float | None:
+    """The papers': ten epochs, the first two dropped, the mean. None for a launch of no more than two."""
+    seconds = slowest_rank(epochs)
+    counted = seconds[(seconds.index >= WARMUP_DROPPED) & (seconds.index < PAPER_EPOCHS)]
+    return None if counted.empty else float(counted.mean())
+
+
+def phase_sum(ledger: pd.DataFrame) -> float | None:
+    """The sum of mean phases that Plexus reports: named phases, mean over ranks; here the median over epochs."""
+    timed = ledger[ledger.epoch >= 0]
+    if timed.empty:
+        return None
+    ranks = timed.groupby("epoch")["rank"].nunique()
+    named = timed[timed.phase != Phase.OTHER].groupby("epoch").seconds.sum()
+    return float((named.reindex(ranks.index, fill_value=0.0) / ranks).median())
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def median_interval(values: "pd.Series[float]", level: float = 0.95) -> Interval | None:
+    """An interval that covers the median with at least this probability, whatever the distribution.
+
+    Its ends are order statistics: the k-th smallest and the k-th largest value, with the largest k for which
+    2 (C(n,0) + ... + C(n,k-1)) / 2^n <= 1 - level. None if not even the full range covers enough.
+    """
+    n = len(values)
+    outside, k = 2 * comb(n, 0) / 2**n, 0
+    while outside <= 1 - level:
+        k += 1
+        outside += 2 * comb(n, k) / 2**n
+    if k == 0:
+        return None
+    ordered = values.sort_values()
+    return Interval(float(ordered.iloc[k - 1]), float(ordered.iloc[n - k]))
+
+
+def configurations(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row for each configuration and source, in the order of `runs`: its launches summed up."""
+    shown = runs.assign(source=runs.source.where(runs.source != "", "measured"))
+    groups = shown.groupby(["source", *CONFIGURATION], sort=False, dropna=False)
+    rows = [{**dict(zip(groups.keys, key, strict=True)), **_summed_up(launches)} for key, launches in groups]
+    return pd.DataFrame(rows)
+
+
+def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
+    done = launches[launches.status == "ok"]
+    seconds = done.epoch_seconds_median.dropna()
+    interval = median_interval(seconds)
+    middle = (
+        "phase_seconds_mean words_payload words_received words_formula final_loss "
+        "accuracy_train accuracy_valid accuracy_test"
+    )
+    return {
+        "launches": len(launches),
+        "ok": len(done),
+        "statuses": ", ".join(sorted(set(launches.status) - {"ok"})),
+        "seconds": float(seconds.median()),
+        "low": float(seconds.min()),
+        "high": float(seconds.max()),
+        "interval_low": interval.low if interval else float("nan"),
+        "interval_high": interval.high if interval else float("nan"),
+        "seconds_paper": float(done.epoch_seconds_paper.mean()),
+        **{column: float(done[column].median()) for column in middle.split()},
+    }

@@ -1,0 +1,91 @@
+"""Graphs in .npz files, told apart by their keys. Nothing is unpickled.
+
+    scipy          data indices indptr shape format     what scipy.sparse.save_npz writes; GraphSAINT's adj_full
+    gnn-benchmark  adj_* attr_* labels                  Coauthor, Amazon Photo; features as stored, not binarised
+    heterophilous  edges node_features node_labels train_masks val_masks test_masks     tolokers and its siblings
+
+An entry (i, j) of a matrix is the edge from vertex i to vertex j.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from harness.errors import UserError
+from harness.graph.model import TEST, TRAIN, VALID, Bytes, RawGraph
+from harness.sources.refusal import refusing
+
+EXPECTED = (
+    "the keys of scipy's save_npz, of gnn-benchmark (adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels) "
+    "or of heterophilous-graphs (edges, node_features, node_labels, train_masks, val_masks, test_masks)"
+)
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def read_npz(path: Path, split: int = 0) -> RawGraph:
+    """The graph of the file; `split` picks one of several splits where there are several."""
+    with refusing(path, EXPECTED), path.open("rb") as file:  # numpy leaves a broken archive open
+        with np.load(file, allow_pickle=False) as arrays:
+            keys = set(arrays.files)
+            if "edges" in keys:
+                return _heterophilous(path, arrays, split)
+            if "adj_indptr" in keys:
+                return _gnn_benchmark(path, arrays)
+        if "format" in keys:
+            file.seek(0)
+            return _graph(path, sparse.load_npz(file))
+        raise UserError(f"{path} has the keys {', '.join(sorted(keys)) or '(none)'}. Expected {EXPECTED}.")
+
+
+def _graph(path: Path, matrix: Any, **rest: Any) -> RawGraph:
+    """A sparse matrix as edges. Its indices come from outside, so they are checked first."""
+    if matrix.shape[0] != matrix.shape[1]:
+        raise UserError(
+            f"{path}: the matrix is {matrix.shape[0]} x {matrix.shape[1]}, but an adjacency is square."
+        )
+    if hasattr(matrix, "check_format"):
+        matrix.check_format(full_check=True)
+    entries = matrix.tocoo()
+    return RawGraph(matrix.shape[0], entries.row.astype(np.int64), entries.col.astype(np.int64), **rest)
+
+
+def _csr(arrays: Arrays, prefix: str) -> sparse.csr_array:
+    parts = (arrays[f"{prefix}_data"], arrays[f"{prefix}_indices"], arrays[f"{prefix}_indptr"])
+    matrix = sparse.csr_array(parts, shape=tuple(arrays[f"{prefix}_shape"]))
+    matrix.check_format(full_check=True)
+    return matrix
+
+
+def _gnn_benchmark(path: Path, arrays: Arrays) -> RawGraph:
+    features = _csr(arrays, "attr").toarray() if "attr_indptr" in arrays else arrays["attr_matrix"]
+    labels = arrays["labels"].astype(np.int64)
+    return _graph(path, _csr(arrays, "adj"), X=features.astype(np.float32), y=labels)
+
+
+def _heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
+    ends = arrays["edges"].astype(np.int64)
+    n = len(arrays["node_features"])
+    if len(ends) and not (ends.min() >= 0 and ends.max() < n):
+        raise UserError(f"{path}: edges name vertices {ends.min()} .. {ends.max()}, but there are {n}.")
+    return RawGraph(
+        n,
+        ends[:, 0],
+        ends[:, 1],
+        X=arrays["node_features"].astype(np.float32),
+        y=arrays["node_labels"].astype(np.int64),
+        split=_split(path, arrays, split),
+    )
+
+
+def _split(path: Path, arrays: Arrays, index: int) -> Bytes:
+    available = len(arrays["train_masks"])
+    if index >= available:
+        raise UserError(f"{path}: split {index} is not there; it has the splits 0 .. {available - 1}.")
+    split = np.zeros(arrays["train_masks"].shape[1], dtype=np.uint8)
+    for value, part in ((TRAIN, "train"), (VALID, "val"), (TEST, "test")):
+        split[arrays[f"{part}_masks"][index].astype(bool)] = value
+    return split

@@ -1,0 +1,57 @@
+"""What training reads of a dataset, wherever it is kept: in memory or in a folder of blocks."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from harness.graph.order import Permutation
+from harness.kernels.csr import Csr
+
+
+class Blocks(Protocol):
+    """Serves any rectangle of the graph, in any order of its vertices (`harness.graph.order`).
+
+    Order 0 is A[p][:, q] and order 1 is A[q][:, p]. What is returned belongs to the caller.
+    """
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def features(self) -> int:
+        """The width of the features."""
+
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def directed(self) -> bool: ...
+
+    @property
+    def nnz(self) -> int:
+        """Nonzeros of the adjacency, loops included."""
+
+    @property
+    def permutation(self) -> Permutation: ...
+
+    @property
+    def manifest_hash(self) -> str:
+        """Stands for everything that is served: equal hashes, equal data."""
+
+    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A rectangle, with indices that start at 0."""
+
+    def feature_block(self, rows: range, cols: range) -> Tensor:
+        """A rectangle of the features, float32. Rows are the columns of order 0."""
+
+    def labels(self, rows: range, order: int = 0) -> Tensor:
+        """Labels, int64, of rows of this order; -1 where there is none."""
+
+    def split(self, rows: range, order: int = 0) -> Tensor:
+        """0 none, 1 train, 2 valid, 3 test, uint8, of rows of this order."""
+
+
+def assert_within(size: int, *parts: range) -> None:
+    """A rectangle that leaves the matrix is a defect of the caller, and slices would hide it."""
+    for part in parts:
+        assert part.step == 1 and 0 <= part.start <= part.stop <= size, (part, size)

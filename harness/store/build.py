@@ -1,0 +1,149 @@
+"""Datasets by name: open one for training, build its store, ask about it, verify it.
+
+Stores, and the files that cards name, live under HARNESS_DATASETS, or datasets/ under the project root. A store
+is the folder store/NAME-HASH: the hash stands for the card, the order of the vertices and the versions of what
+wrote it, so that a changed card never meets an old store.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RunError, UserError
+from harness.graph.order import Permutation
+from harness.store.blocks import Blocks
+from harness.store.card import DatasetCard, load_card
+from harness.store.compose import compose, generator_of, source_files, versions
+from harness.store.manifest import FILE, SCHEMA, FileRecord, build_command
+from harness.store.memory import MemoryStore
+from harness.store.reader import Store
+from harness.store.shard import write
+
+SMALL = 1 << 20
+"""A drawn graph with at most this many draws and features is made in memory, where it is needed."""
+
+
+def data_folder(root: Path) -> Path:
+    """Where stores and source files are: HARNESS_DATASETS, or datasets/ under the root."""
+    return Path(os.environ.get("HARNESS_DATASETS") or root / "datasets")
+
+
+def store_folder(root: Path, card: DatasetCard, permutation: Permutation, seed: int) -> Path:
+    """The folder of a store, built or not. Without a permutation the seed says nothing."""
+    inputs = {
+        "schema": SCHEMA,
+        "versions": versions(card),
+        "card": card.content(),
+        "permutation": permutation,
+        "seed": seed if permutation != "none" else 0,
+    }
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
+
+
+def open_dataset(root: Path, name: str, permutation: Permutation = "none", seed: int = 0) -> Blocks:
+    """The blocks of a dataset: from its store if there is one, else in memory if it is drawn and small."""
+    card = load_card(root, name)
+    folder = store_folder(root, card, permutation, seed)
+    if folder.exists():
+        return Store(folder)
+    if _is_small(card):
+        return MemoryStore(compose(card, data_folder(root)), permutation, seed)
+    raise _not_built(folder, name, permutation, seed)
+
+
+def build(
+    root: Path, name: str, permutation: Permutation = "none", seed: int = 0, *, grid: int | None = None
+) -> Path:
+    """The folder of a dataset's store, after building it unless it is there, whole and from the same files.
+
+    `grid` sets the number of blocks along each side. Of several builders at once, the first one's store stays.
+    """
+    card = load_card(root, name)
+    folder = store_folder(root, card, permutation, seed)
+    sources = source_files(card, data_folder(root))
+    if _is_sound(folder, grid, sources):
+        return folder
+    _remove(folder)
+    graph = compose(card, data_folder(root))
+    records = {name: _record(path) for name, path in sources.items()}
+    write(graph, folder, card, permutation, seed if permutation != "none" else 0, grid=grid, sources=records)
+    return folder
+
+
+def info(root: Path, name: str, permutation: Permutation = "none", seed: int = 0) -> dict[str, Any]:
+    """What is known of a dataset: its card, and its store's manifest, without the files, if it is built."""
+    card = load_card(root, name)
+    folder = store_folder(root, card, permutation, seed)
+    known = {"card": card.model_dump(mode="json"), "folder": str(folder), "built": folder.exists()}
+    if folder.exists():
+        store = Store(folder)
+        known["manifest_hash"] = store.manifest_hash
+        known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance"})
+        known["bytes"] = sum(record.bytes for record in store.manifest.files.values())
+    return known
+
+
+def verify(root: Path, name: str, permutation: Permutation = "none", seed: int = 0) -> Path:
+    """The folder of a store, after every file in it was held against its checksum."""
+    folder = store_folder(root, load_card(root, name), permutation, seed)
+    if not folder.exists():
+        raise _not_built(folder, name, permutation, seed)
+    Store(folder).verify()
+    return folder
+
+
+def _is_small(card: DatasetCard) -> bool:
+    generator = generator_of(card)
+    if generator is None:
+        return False
+    width = getattr(card.features, "width", 0)
+    return generator.draws + generator.n * width <= SMALL
+
+
+def _not_built(folder: Path, name: str, permutation: Permutation, seed: int) -> UserError:
+    return UserError(
+        f"dataset {name} is not built: there is no {folder}. Build it: {build_command(name, permutation, seed)}"
+    )
+
+
+def _is_sound(folder: Path, grid: int | None, sources: dict[str, Path]) -> bool:
+    """Whether a store is there that `build` would make again, byte for byte."""
+    if not folder.exists():
+        return False
+    try:
+        store = Store(folder)
+        store.verify()
+    except UserError:
+        return False
+    read = store.manifest.provenance.sources
+    same_files = all(_unchanged(path, read.get(name)) for name, path in sources.items())
+    return same_files and grid in (None, store.manifest.grid.vertices)
+
+
+def _unchanged(path: Path, record: FileRecord | None) -> bool:
+    """Whether a source file is the one that was read. One that is gone cannot be read again: the store stands."""
+    return not path.exists() or _record(path) == record
+
+
+def _record(path: Path) -> FileRecord:
+    with path.open("rb") as file:
+        return FileRecord(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _remove(folder: Path) -> None:
+    """Removes a damaged store, its manifest first: what a kill leaves behind is no store."""
+    if not folder.exists():
+        return
+    try:
+        (folder / FILE).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    except FileNotFoundError:  # another builder removes it too
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise RunError(
+            f"{folder} is damaged and cannot be removed: {error.strerror}. Remove it by hand."
+        ) from error

@@ -1,0 +1,104 @@
+"""The manifest of a store: what is in the folder, how it was cut, where it came from, and every file's checksum.
+
+It holds no time, no path of a machine and no host, so that equal inputs give equal bytes wherever they are
+built. The file is written last: a folder without one is not a store.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from harness.errors import UserError
+from harness.graph.model import Counts
+from harness.graph.order import Permutation
+from harness.validation import Frozen, validated
+
+SCHEMA = 1
+FILE = "manifest.json"
+
+
+class FileRecord(Frozen):
+    """What a file must be."""
+
+    bytes: int
+    sha256: str
+
+
+class BlockGrid(Frozen):
+    """Into how many pieces vertices and feature columns are cut, each of the ceiling of their share."""
+
+    vertices: int
+    features: int
+
+
+class Provenance(Frozen):
+    """Where the data came from."""
+
+    harness: str
+    """Version of the harness."""
+    versions: dict[str, int]
+    """Versions of the generator and of the recipes."""
+    card: dict[str, JsonValue]
+    sources: dict[str, FileRecord]
+    """The files that were read, by the path in the card."""
+
+
+class Manifest(Frozen):
+    """The content of manifest.json."""
+
+    schema_version: int
+    name: str
+    n: int
+    features: int
+    classes: int
+    directed: bool
+    counts: Counts
+    permutation: Permutation
+    seed: int
+    """Of the permutation; the card holds the seed of the graph."""
+    orders: tuple[int, ...]
+    """The orders whose adjacency is stored; order 1 may be the transpose of order 0."""
+    grid: BlockGrid
+    dtypes: dict[str, str]
+    provenance: Provenance
+    files: dict[str, FileRecord]
+
+    def text(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of a store and the sha256 of its bytes."""
+    path = folder / FILE
+    try:
+        content = path.read_bytes()
+        fields = json.loads(content)
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a store: it has no {FILE}. {_build(folder, None)}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}. {_build(folder, None)}") from None
+    version = fields.get("schema_version") if isinstance(fields, dict) else None
+    if version != SCHEMA:
+        raise UserError(
+            f"{path} has the schema version {version!r}, this harness reads {SCHEMA}. {_build(folder, fields)}"
+        )
+    try:
+        return validated(Manifest, fields, str(path)), hashlib.sha256(content).hexdigest()
+    except UserError as error:
+        raise UserError(f"{error} {_build(folder, fields)}") from None
+
+
+def build_command(name: str, permutation: str, seed: int) -> str:
+    """What a user types to make a store, or to make it again."""
+    return f"harness data build {name} --permutation {permutation} --seed {seed}"
+
+
+def _build(folder: Path, fields: Any) -> str:
+    """The way out for a folder whose manifest may say little."""
+    known = fields if isinstance(fields, dict) else {}
+    name = known.get("name", folder.name.rpartition("-")[0] or folder.name)
+    permutation = known.get("permutation", "none")
+    return f"Build it again: {build_command(name, permutation, known.get('seed', 0))}"

@@ -1,0 +1,72 @@
+"""A dataset held in memory: small graphs, and the graphs of tests. It keeps weights in float64."""
+
+import hashlib
+from functools import cached_property
+
+from torch import Tensor
+
+from harness.graph.model import Graph
+from harness.graph.order import Orders, Permutation, orders, permuted
+from harness.kernels.csr import Csr, block
+from harness.store.blocks import assert_within
+
+
+class MemoryStore:
+    """`Blocks` over a graph."""
+
+    def __init__(self, graph: Graph, permutation: Permutation = "none", seed: int = 0) -> None:
+        self.permutation: Permutation = permutation
+        self._graph = graph
+        self.orders: Orders = orders(permutation, graph.n, seed)
+        self._A = [permuted(graph.A, self.orders.p, self.orders.q)]
+        if permutation == "double":
+            self._A.append(permuted(graph.A, self.orders.q, self.orders.p))
+
+    @property
+    def n(self) -> int:
+        return self._graph.n
+
+    @property
+    def features(self) -> int:
+        return self._graph.X.shape[1]
+
+    @property
+    def classes(self) -> int:
+        return self._graph.classes
+
+    @property
+    def directed(self) -> bool:
+        return self._graph.directed
+
+    @property
+    def nnz(self) -> int:
+        return self._graph.A.nnz
+
+    @cached_property
+    def manifest_hash(self) -> str:
+        digest = hashlib.sha256(f"memory {self.permutation} {self.classes} {self.directed}".encode())
+        A = self._graph.A
+        for tensor in (A.rowptr, A.col, A.val, self._graph.X, self._graph.y, self._graph.split, *self.orders):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
+        assert_within(self.n, rows, cols)
+        A = block(self._A[order if self.permutation == "double" else 0], rows, cols)
+        return A._replace(rowptr=A.rowptr.clone(), col=A.col.clone(), val=A.val.clone())
+
+    def feature_block(self, rows: range, cols: range) -> Tensor:
+        assert_within(self.n, rows)
+        assert_within(self.features, cols)
+        return self._graph.X[self.orders.q[rows.start : rows.stop], cols.start : cols.stop]
+
+    def labels(self, rows: range, order: int = 0) -> Tensor:
+        return self._graph.y[self._original(rows, order)]
+
+    def split(self, rows: range, order: int = 0) -> Tensor:
+        return self._graph.split[self._original(rows, order)]
+
+    def _original(self, rows: range, order: int) -> Tensor:
+        assert_within(self.n, rows)
+        return self.orders.rows(order)[rows.start : rows.stop]

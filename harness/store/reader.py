@@ -1,0 +1,177 @@
+"""A dataset on disk: serves any rectangle, and opens only the blocks that hold a part of it.
+
+Files are mapped into memory and copied from. The first time a file is opened its size and its checksum are
+held against the manifest, so that a truncated or altered block is refused before anything is computed from it.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Never
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.graph.blocks import below, beside
+from harness.graph.order import Orders, Permutation
+from harness.kernels.csr import Csr, block, index_dtype, transpose
+from harness.store.blocks import assert_within
+from harness.store.manifest import Manifest, build_command, read_manifest
+
+
+class Store:
+    """`Blocks` over a folder. Weights come as stored, in float32."""
+
+    def __init__(self, folder: Path, *, checksums: bool = True) -> None:
+        """Without checksums only sizes are held against the manifest: for large stores that were verified."""
+        self.folder = folder
+        self.manifest: Manifest
+        self.manifest, self.manifest_hash = read_manifest(folder)
+        self._checksums = checksums
+        self._seen: set[str] = set()
+
+    @property
+    def n(self) -> int:
+        return self.manifest.n
+
+    @property
+    def features(self) -> int:
+        return self.manifest.features
+
+    @property
+    def classes(self) -> int:
+        return self.manifest.classes
+
+    @property
+    def directed(self) -> bool:
+        return self.manifest.directed
+
+    @property
+    def nnz(self) -> int:
+        return self.manifest.counts.nnz_adj
+
+    @property
+    def permutation(self) -> Permutation:
+        return self.manifest.permutation
+
+    @property
+    def touched(self) -> int:
+        """How many files have been opened."""
+        return len(self._seen)
+
+    @property
+    def orders(self) -> Orders:
+        """The index maps, whole."""
+        if self.permutation == "none":
+            return Orders(torch.arange(self.n), torch.arange(self.n))
+        p = torch.from_numpy(self._array("orders/p"))
+        return Orders(p, torch.from_numpy(self._array("orders/q")) if self.permutation == "double" else p)
+
+    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
+        assert_within(self.n, rows, cols)
+        order = self._kept(order)
+        if order not in self.manifest.orders:  # symmetric: A[q][:, p] is the transpose of A[p][:, q]
+            return transpose(self.adjacency(cols, rows, 0))
+        if not rows or not cols:
+            empty = torch.empty(0, dtype=index_dtype(len(cols)))
+            return Csr(torch.zeros(len(rows) + 1, dtype=torch.int64), empty, torch.empty(0), len(cols))
+        stripes = [
+            beside([self._block_part(order, (i, j), (r, c)) for j, c in self._pieces(cols)])
+            for i, r in self._pieces(rows)
+        ]
+        return below(stripes)
+
+    def feature_block(self, rows: range, cols: range) -> Tensor:
+        assert_within(self.n, rows)
+        assert_within(self.features, cols)
+        X_NF = torch.empty(len(rows), len(cols))
+        width = -(-self.features // self.manifest.grid.features)
+        for i, r in self._pieces(rows):
+            for j, c in _overlaps(cols, width):
+                part = self._array(f"features/{i}-{j}")[r.start : r.stop, c.start : c.stop]
+                top, left = i * self._side + r.start - rows.start, j * width + c.start - cols.start
+                X_NF[top : top + len(r), left : left + len(c)] = torch.from_numpy(part)
+        return X_NF
+
+    def labels(self, rows: range, order: int = 0) -> Tensor:
+        return self._vector("labels", rows, order)
+
+    def split(self, rows: range, order: int = 0) -> Tensor:
+        return self._vector("split", rows, order)
+
+    def verify(self) -> None:
+        """Reads every file and holds it against the manifest; raises at the first that differs."""
+        for name, record in self.manifest.files.items():
+            self._check_size(name, record.bytes)
+            self._check_content(name, record.sha256)
+
+    @property
+    def _side(self) -> int:
+        """Vertices in a block."""
+        return -(-self.n // self.manifest.grid.vertices)
+
+    def _kept(self, order: int) -> int:
+        assert order in (0, 1), order
+        return order if self.permutation == "double" else 0
+
+    def _pieces(self, part: range) -> list[tuple[int, range]]:
+        return _overlaps(part, self._side)
+
+    def _block_part(self, order: int, at: tuple[int, int], part: tuple[range, range]) -> Csr:
+        """A part of block (i, j), in the block's own rows and columns."""
+        name = f"adjacency/{order}/{at[0]}-{at[1]}"
+        rowptr, col, val = (
+            torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col", "val")
+        )
+        width = min(self._side, self.n - at[1] * self._side)
+        return block(Csr(rowptr, col, val, width), *part)
+
+    def _vector(self, name: str, rows: range, order: int) -> Tensor:
+        assert_within(self.n, rows)
+        return torch.from_numpy(self._array(f"{name}/{self._kept(order)}")[rows.start : rows.stop]).clone()
+
+    def _array(self, name: str) -> NDArray[Any]:
+        """A file as an array: mapped, writable in memory and never written back."""
+        name = f"{name}.npy"
+        if name not in self._seen:
+            if name not in self.manifest.files:
+                self._refuse(name, "is not in the manifest")
+            self._check_size(name, self.manifest.files[name].bytes)
+            if self._checksums:
+                self._check_content(name, self.manifest.files[name].sha256)
+            self._seen.add(name)
+        try:
+            return np.load(self.folder / name, mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
+        except (OSError, ValueError) as error:
+            self._refuse(name, f"cannot be read: {error}")
+
+    def _check_size(self, name: str, expected: int) -> None:
+        try:
+            found = (self.folder / name).stat().st_size
+        except OSError as error:
+            self._refuse(name, f"cannot be opened: {error.strerror}")
+        if found != expected:
+            self._refuse(name, f"has {found:,} bytes, the manifest says {expected:,}")
+
+    def _check_content(self, name: str, expected: str) -> None:
+        try:
+            with (self.folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            self._refuse(name, f"cannot be read: {error.strerror}")
+        if found != expected:
+            self._refuse(name, "was altered: its checksum is not the one in the manifest")
+
+    def _refuse(self, name: str, reason: str) -> Never:
+        again = build_command(self.manifest.name, self.permutation, self.manifest.seed)
+        raise UserError(f"{self.folder / name} {reason}. Build the store again: {again}")
+
+
+def _overlaps(part: range, size: int) -> list[tuple[int, range]]:
+    """Which blocks of this size hold a part of the range, and which part of each, counted from its start."""
+    if not part:
+        return []
+    blocks = range(part.start // size, (part.stop - 1) // size + 1)
+    return [(b, range(max(part.start - b * size, 0), min(part.stop - b * size, size))) for b in blocks]

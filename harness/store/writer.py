@@ -1,0 +1,138 @@
+"""A folder of arrays that appears whole or not at all.
+
+Arrays go to a hidden sibling of the folder; `seal` writes the last file and renames it. Whatever stops the
+writer, an error, a full disk or a signal, leaves nothing under the folder's name. It does not know what the
+arrays mean.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import RunError, UserError
+from harness.store.manifest import FileRecord
+
+WAY_OUT = "set HARNESS_DATASETS to a folder"
+LOCK = ".lock"
+
+
+class FolderWriter:
+    """What `whole_folder` hands out: puts arrays, and seals when all are there."""
+
+    def __init__(self, part: Path, folder: Path) -> None:
+        self.files: dict[str, FileRecord] = {}
+        self._part = part
+        self._folder = folder
+
+    def put(self, name: str, array: NDArray[Any]) -> None:
+        """Writes an array as NAME.npy."""
+        path = self._part / f"{name}.npy"
+        with _explaining(self._folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                hashing = _Hashing(file)
+                np.lib.format.write_array(hashing, np.ascontiguousarray(array), allow_pickle=False)
+        self.files[f"{name}.npy"] = FileRecord(bytes=hashing.bytes, sha256=hashing.sha256.hexdigest())
+
+    def seal(self, name: str, text: str) -> None:
+        """Writes the last file and gives the folder its name; if another writer was first, theirs stays."""
+        with _explaining(self._folder):
+            with (self._part / name).open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            (self._part / LOCK).unlink()
+            try:
+                self._part.rename(self._folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+
+
+@contextmanager
+def whole_folder(folder: Path, needs: int) -> Iterator[FolderWriter]:
+    """A writer of this folder, which must not exist and will take `needs` bytes."""
+    part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
+    try:
+        with _explaining(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(folder)
+            _check_room(folder, needs)
+            part.mkdir()
+            lock = (part / LOCK).open("w")
+        with lock:
+            _try_lock(lock)
+            yield FolderWriter(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _check_room(folder: Path, needs: int) -> None:
+    free = shutil.disk_usage(folder.parent).free
+    if free < needs:
+        raise RunError(
+            f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {WAY_OUT} "
+            "on a larger disk."
+        )
+
+
+class _Hashing:
+    """A file that counts and hashes what passes through it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+
+@contextmanager
+def _explaining(folder: Path) -> Iterator[None]:
+    """Says what the system's refusal means for the user."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{folder} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(
+                f"{reason}. Nothing was kept. Free some space, or {WAY_OUT} on a larger disk."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise UserError(
+                f"{reason} ({error.filename}). Nothing was kept; {WAY_OUT} you may write to."
+            ) from error
+        raise RunError(f"{reason}. Nothing was kept.") from error
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what writers of this folder left when they were killed: a living one holds its lock."""
+    for part in folder.parent.glob(f".{folder.name}.*.part"):
+        try:
+            with (part / LOCK).open("r+") as lock:
+                if _try_lock(lock):
+                    shutil.rmtree(part, ignore_errors=True)
+        except OSError:  # gone by now, or about to get its lock or its name
+            continue
+
+
+def _try_lock(file: Any) -> bool:
+    """Whether this process now holds the lock. On a file system without locks nobody does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

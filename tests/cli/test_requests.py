@@ -1,0 +1,93 @@
+"""A wrong request: one paragraph that says what is wrong and the way out, exit code 2, nothing half-written."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project root of its own, with the cards of this one."""
+    for folder in ("datasets/catalog", "machines", "workflows/experiments"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    monkeypatch.setenv("HARNESS_ROOT", str(tmp_path))
+    monkeypatch.delenv("HARNESS_DATASETS", raising=False)
+    monkeypatch.delenv("HARNESS_RESULTS", raising=False)
+    return tmp_path
+
+
+def run(*options: str) -> list[str]:
+    return ["run", "--strategy", "cagnet-1d", "--dataset", "tiny-sbm", *options]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (
+            ["run", "--strategy", "cagnet1d", "--dataset", "tiny-sbm"],
+            ["cagnet1d", "Did you mean cagnet-1d", "serial"],
+        ),
+        (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], ["tiny-sbn", "tiny-sbm"]),
+        (["run", "--strategy", "serial"], ["--dataset"]),
+        (run("--ranks", "2", "--set", "trainig.epochs=3"), ["trainig", "training"]),
+        (run("--ranks", "2", "--set", "training.epoch=3"), ["training.epoch", "epochs"]),
+        (run("--ranks", "2", "--set", "training.epochs=none"), ["training.epochs", "none", "integer"]),
+        (run("--ranks", "2", "--set", "epochs"), ["KEY=VALUE"]),
+        (run("--ranks", "2", "--grid", "w=2"), ["w=2", "p"]),
+        (run("--ranks", "2", "--grid", "x=2"), ["x2", "cagnet-1d", "p"]),
+        (run("--ranks", "2", "--grid", "3"), ["3 ranks", "2"]),
+        (run("--ranks", "2", "--grid", "1x2"), ["1x2", "p"]),
+        (run("--ranks", "100000"), ["100000 ranks", "vertices"]),
+        (run("--ranks", "2", "--set", "dataset.permutation=double"), ["double", "cagnet-1d"]),
+        (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--ranks", "2"], ["serial", "2"]),
+        (["run", "--strategy", "nowhere.py:Mine", "--dataset", "tiny-sbm"], ["nowhere.py"]),
+        (["run", "--spec", "absent.json"], ["absent.json"]),
+        (["plan"], ["--experiment", "--strategy"]),
+        (["plan", "--experiment", "absent.yaml"], ["absent.yaml", "workflows/experiments"]),
+        (["data", "build", "cora"], ["cora", "Known", "tiny-sbm"]),
+        (["check", "nobody"], ["nobody", "serial", "entry-point"]),
+        (["collect", "--runs", "absent"], ["absent"]),
+        (["figures", "--tables", "absent"], ["absent", "harness collect"]),
+        (["report", "--tables", "absent"], ["absent", "harness collect"]),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_paragraph(
+    request_: list[str], said: list[str], checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(checkout.rglob("*"))
+    assert main(request_) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("harness: ")
+    assert message.count("\n") == 1
+    assert all(word in message for word in said), message
+    assert sorted(checkout.rglob("*")) == before
+
+
+@pytest.mark.parametrize("request_", [[], ["fly"], ["list", "planets"], ["data", "burn", "x"]])
+def test_an_unknown_verb_or_option_lists_what_there_is(request_: list[str]) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main(request_)
+    assert refusal.value.code == 2
+
+
+def test_a_folder_that_is_no_checkout_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HARNESS_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["list", "datasets"]) == 2
+    assert "datasets/catalog" in capsys.readouterr().err
+    assert main(["list", "datasets", "--root", str(tmp_path)]) == 2
+    assert "not a project root" in capsys.readouterr().err
+
+
+def test_every_verb_answers_in_json(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for request in (["doctor"], ["list", "machines"], ["plan", "--strategy", "cagnet-1d", "--ranks", "3"]):
+        assert main([*request, "--json"]) == 0, request
+        json.loads(capsys.readouterr().out)

@@ -1,0 +1,89 @@
+"""Features, labels and splits are functions of (seed, vertex), whoever draws which part, and follow their recipes."""
+
+import numpy as np
+import pytest
+import torch
+
+from harness.graph.features import CHUNK, gaussian_features, row_normalised, uniform_features
+from harness.graph.labels import degree_labels, uniform_labels
+from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, RawGraph
+from harness.graph.normalise import normalise
+from harness.graph.split import all_train, random_split
+
+Y = torch.arange(5003) % 5
+
+
+class TestFeatures:
+    def test_uniform_rows_are_drawn_alone(self):
+        whole = uniform_features(range(100), 7, seed=1)
+        assert torch.equal(whole[13:57], uniform_features(range(13, 57), 7, seed=1))
+        assert whole.dtype == torch.float32
+
+    def test_uniform_is_uniform(self):
+        X = uniform_features(range(5000), 4, seed=1)
+        assert X.min() >= 0
+        assert X.max() < 1
+        assert X.mean().item() == pytest.approx(0.5, abs=0.01)
+        assert X.var().item() == pytest.approx(1 / 12, abs=0.003)
+
+    def test_gaussian_rows_are_drawn_alone(self):
+        whole = gaussian_features(Y, range(5003), 5, 6, 1.0, seed=1)
+        assert torch.equal(whole[900:2000], gaussian_features(Y, range(900, 2000), 5, 6, 1.0, seed=1))
+
+    def test_more_than_one_chunk_is_the_same(self):
+        width = CHUNK // 2
+        assert torch.equal(uniform_features(range(3), width, 0)[2:], uniform_features(range(2, 3), width, 0))
+
+    def test_gaussian_is_a_unit_vector_per_class_and_noise(self):
+        X = gaussian_features(Y, range(5003), 5, 6, 4.0, seed=1)
+        for label in range(5):
+            mine = X[label == Y]
+            assert mine.mean(0).norm().item() == pytest.approx(4.0, abs=0.2)
+            assert mine.var(0).mean().item() == pytest.approx(1.0, abs=0.08)
+
+    def test_without_a_label_there_is_noise_alone(self):
+        unlabelled = torch.full((5003,), NO_LABEL)
+        X = gaussian_features(unlabelled, range(5003), 5, 6, 9.0, seed=1)
+        assert X.mean(0).abs().max() < 0.08
+
+    def test_rows_sum_to_one_and_zeros_stay(self):
+        X = row_normalised(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+        assert X.tolist() == [[0.25, 0.75], [0.0, 0.0]]
+
+
+class TestLabels:
+    def test_degrees_are_ranked_and_cut(self):
+        """A star of 1 and 6 rays, and three vertices alone: ranks by degree, ties by vertex."""
+        A, _ = normalise(RawGraph(10, np.zeros(6, dtype=np.int64), np.arange(1, 7)), directed=False)
+        assert degree_labels(A, 3).tolist() == [2, 0, 1, 1, 1, 2, 2, 0, 0, 0]
+
+    @pytest.mark.parametrize("classes", [1, 3, 7, 20])
+    def test_classes_are_equal(self, classes):
+        A, _ = normalise(RawGraph(10, np.zeros(6, dtype=np.int64), np.arange(1, 7)), directed=False)
+        sizes = torch.bincount(degree_labels(A, classes), minlength=classes)
+        assert sizes.max() - sizes.min() <= 1
+
+    def test_uniform_labels_reach_every_class(self):
+        y = uniform_labels(range(7000), 7, seed=0)
+        np.testing.assert_allclose(torch.bincount(y, minlength=7) / 7000, 1 / 7, atol=0.02)
+        assert torch.equal(y[40:60], uniform_labels(range(40, 60), 7, seed=0))
+
+
+class TestSplit:
+    def test_shares(self):
+        shares = torch.bincount(random_split(Y, 0, 0.1, 0.3, seed=0), minlength=4) / len(Y)
+        np.testing.assert_allclose(shares, [0, 0.1, 0.3, 0.6], atol=0.02)
+
+    def test_drawn_alone(self):
+        whole = random_split(Y, 0, 0.1, 0.3, seed=0)
+        assert torch.equal(whole[77:99], random_split(Y[77:99], 77, 0.1, 0.3, seed=0))
+
+    def test_all_of_one_kind(self):
+        assert set(random_split(Y, 0, 1.0, 0.0, seed=0).tolist()) == {TRAIN}
+        assert set(random_split(Y, 0, 0.5, 0.5, seed=0).tolist()) == {TRAIN, VALID}
+
+    def test_without_a_label_there_is_no_part(self):
+        y = torch.tensor([0, NO_LABEL, 2])
+        assert all_train(y).tolist() == [TRAIN, 0, TRAIN]
+        assert random_split(y, 0, 0.0, 0.0, seed=0).tolist() == [TEST, 0, TEST]
+        assert all_train(y).dtype == torch.uint8

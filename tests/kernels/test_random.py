@@ -1,0 +1,159 @@
+"""Random numbers by index: the same for everybody, whoever computes them, and random."""
+
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch._subclasses import FakeTensorMode
+
+from harness.kernels.random import (
+    COMPILED_FROM,
+    Purpose,
+    bits,
+    integers,
+    normal,
+    permutation,
+    rectangle,
+    rectangle_index,
+    uniform,
+)
+from harness.kernels.random_compiled import bits_of
+
+LIKELY = 1e-6  # a sound generator fails a test at this level once in a million seeds, and ours are fixed
+MANY = 1 << 16
+
+
+def bits_by_python(seed: int, purpose: str, index: int) -> int:
+    """The definition in whole numbers without a size."""
+    word = 2**64 - 1
+    digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
+    z = index * 0x9E3779B97F4A7C15
+    for key in (digest[:8], digest[8:]):
+        z = (z + int.from_bytes(key, "little")) & word
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & word
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & word
+        z ^= z >> 31
+    return z - 2**64 if z >> 63 else z
+
+
+indices = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.integers(), st.sampled_from(Purpose), st.lists(indices, max_size=9))
+def test_the_definition(seed, purpose, index):
+    expected = [bits_by_python(seed, purpose, i) for i in index]
+    assert bits(seed, purpose, torch.tensor(index, dtype=torch.int64)).tolist() == expected
+
+
+@given(st.lists(indices, max_size=9), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_the_compiled_twin_is_equal_bit_for_bit(index, first, second):
+    from harness.kernels.random import bits_by_tensors
+
+    index = torch.tensor(index, dtype=torch.int64)
+    compiled = torch.from_numpy(bits_of(index.numpy(), first, second))
+    assert torch.equal(compiled, bits_by_tensors(index, first, second))
+
+
+def test_large_draws_equal_small_ones():
+    """The size at which the compiled loop takes over is not seen in the numbers, nor are shape and strides."""
+    n = COMPILED_FROM
+    whole = bits(3, Purpose.TEST, range(5, 5 + n))
+    pieces = [bits(3, Purpose.TEST, range(start, start + n // 4)) for start in range(5, 5 + n, n // 4)]
+    assert torch.equal(whole, torch.cat(pieces))
+    strided = torch.arange(5, 5 + n).reshape(2, -1).T
+    assert torch.equal(bits(3, Purpose.TEST, strided), whole.reshape(2, -1).T)
+    assert torch.equal(bits(3, Purpose.TEST, range(5, 5 + n, 7)), whole[::7])
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.integers(0, 5))
+def test_a_rectangle_is_a_piece_of_the_matrix(first_row, rows, first_col, cols):
+    whole = uniform(1, Purpose.WEIGHTS, range(100, 100 + 20 * 10)).reshape(20, 10)
+    piece = rectangle(
+        1,
+        Purpose.WEIGHTS,
+        range(first_row, first_row + rows),
+        range(first_col, first_col + cols),
+        10,
+        start=100,
+    )
+    assert torch.equal(piece, whole[first_row : first_row + rows, first_col : first_col + cols])
+
+
+def test_normals_do_not_depend_on_who_draws_them():
+    whole = normal(1, Purpose.FEATURES, range(1000))
+    backwards = normal(1, Purpose.FEATURES, torch.arange(999, -1, -1).reshape(10, 100))
+    assert torch.equal(whole, backwards.reshape(-1).flip(0))
+
+
+@pytest.mark.parametrize(("dtype", "step"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)])
+def test_uniform_numbers(dtype, step):
+    u = uniform(2, Purpose.TEST, range(MANY), dtype)
+    assert u.dtype == dtype
+    assert (u >= 0).all()
+    assert (u < 1).all()
+    assert (u.double() / step == (u.double() / step).round()).all()
+    assert stats.kstest(u.double().numpy(), "uniform").pvalue > LIKELY
+
+
+def test_normal_numbers():
+    z = normal(2, Purpose.TEST, range(MANY))
+    assert z.isfinite().all()
+    assert stats.kstest(z.numpy(), "norm").pvalue > LIKELY
+    assert abs(z.mean()) < 5 / MANY**0.5
+    assert abs(z.var() - 1) < 5 * (2 / MANY) ** 0.5
+    assert normal(2, Purpose.TEST, range(9), torch.float32).dtype == torch.float32
+
+
+@pytest.mark.parametrize("below", [2, 7, 1000])
+def test_integers_are_equally_likely(below):
+    counts = torch.bincount(integers(2, Purpose.LABELS, range(MANY), below), minlength=below)
+    assert len(counts) == below
+    assert stats.chisquare(counts.numpy()).pvalue > LIKELY
+
+
+def test_every_byte_is_equally_likely():
+    drawn = bits(4, Purpose.TEST, range(MANY)).numpy().view(np.uint8).reshape(MANY, 8)
+    for byte in drawn.T:
+        assert stats.chisquare(np.bincount(byte, minlength=256)).pvalue > LIKELY
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda i: bits(4, Purpose.TEST, i + 1),
+        lambda i: bits(4, Purpose.TEST, i + 1024),
+        lambda i: bits(5, Purpose.TEST, i),
+        lambda i: bits(4, Purpose.EDGES, i),
+    ],
+    ids=["next index", "next row", "next seed", "other purpose"],
+)
+def test_neighbours_have_nothing_to_do_with_each_other(other):
+    """Of 64 bits half differ, and each of them does in half of the cases."""
+    index = torch.arange(MANY)
+    differ = (bits(4, Purpose.TEST, index) ^ other(index)).numpy().view(np.uint8).reshape(MANY, 8)
+    per_bit = np.unpackbits(differ, axis=1).mean(axis=0)
+    assert abs(per_bit - 0.5).max() < 5 * 0.5 / MANY**0.5
+    assert stats.binomtest(int(per_bit.sum() * MANY + 0.5), MANY * 64).pvalue > LIKELY
+
+
+def test_permutation():
+    p = permutation(1, Purpose.PERMUTATION, 1000)
+    assert torch.equal(p.sort().values, torch.arange(1000))
+    assert not torch.equal(p, permutation(2, Purpose.PERMUTATION, 1000))
+    assert abs(stats.spearmanr(p.numpy(), np.arange(1000)).statistic) < 5 / 1000**0.5
+    assert permutation(1, Purpose.PERMUTATION, 0).shape == (0,)
+
+
+def test_shapes_are_enough():
+    with FakeTensorMode():
+        assert uniform(1, Purpose.DROPOUT, range(COMPILED_FROM)).shape == (COMPILED_FROM,)
+        assert rectangle(1, Purpose.DROPOUT, range(3), range(4), 9).shape == (3, 4)
+
+
+def test_matrices_beyond_the_numbers_are_refused():
+    with pytest.raises(AssertionError):
+        rectangle_index(range(2**32), range(2**32), 2**32)

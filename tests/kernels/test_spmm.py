@@ -1,0 +1,121 @@
+"""The operator: values and gradients of dense torch, shapes without values, flops, and what it refuses."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.autograd import gradcheck
+from torch.library import opcheck
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.kernels.csr import Csr, from_coo, to_scipy, transpose
+from harness.kernels.spmm import aggregate, spmm
+
+DIRECTED = from_coo(
+    torch.tensor([0, 0, 2, 3, 3]),
+    torch.tensor([1, 4, 2, 0, 1]),
+    torch.tensor([1.0, -2.0, 3.0, 0.5, 4.0], dtype=torch.float64),
+    (4, 5),
+)
+"""Rectangular and with an empty row, so that A for A^T would be seen."""
+
+
+def dense(A: Csr) -> torch.Tensor:
+    return torch.from_numpy(to_scipy(A).toarray())
+
+
+@given(st.from_type(Csr), st.integers(0, 4))
+def test_values(A, features):
+    H = torch.arange(A.cols * features, dtype=torch.float64).reshape(A.cols, features) - 7
+    Z = torch.ones(A.rows, features, dtype=torch.float64)
+    assert torch.equal(spmm(A, H), dense(A) @ H)
+    assert spmm(A, H, add_to=Z) is Z
+    assert torch.equal(Z, dense(A) @ H + 1)
+
+
+@given(st.from_type(Csr), st.integers(0, 4))
+def test_gradient(A, features):
+    H = torch.ones(A.cols, features, dtype=torch.float64, requires_grad=True)
+    dZ = torch.arange(A.rows * features, dtype=torch.float64).reshape(A.rows, features) - 7
+    aggregate(A, transpose(A), H).backward(dZ)
+    assert torch.equal(H.grad, dense(A).T @ dZ)
+
+
+def test_gradient_by_differences():
+    H = torch.randn(5, 3, dtype=torch.float64, requires_grad=True, generator=torch.Generator().manual_seed(0))
+    assert gradcheck(lambda H: aggregate(DIRECTED, transpose(DIRECTED), H), (H,))
+
+
+def test_gradient_of_a_sum_has_no_strides():
+    H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
+    aggregate(DIRECTED, transpose(DIRECTED), H).sum().backward()
+    assert torch.equal(H.grad, dense(DIRECTED).T @ torch.ones(4, 3, dtype=torch.float64))
+
+
+def test_what_needs_no_gradient_is_not_computed():
+    no_transpose = None
+    H = torch.ones(5, 3, dtype=torch.float64)
+    Z = aggregate(DIRECTED, no_transpose, H)
+    assert not Z.requires_grad
+    weight = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    (Z @ weight).sum().backward()
+    assert weight.grad is not None
+
+
+def test_a_gradient_is_not_lost_in_silence():
+    H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(AssertionError, match="use aggregate"):
+        spmm(DIRECTED, H)
+    with torch.no_grad():
+        spmm(DIRECTED, H)
+
+
+@pytest.mark.parametrize(
+    ("H", "into"),
+    [
+        (torch.ones(4, 3, dtype=torch.float64), None),
+        (torch.ones(5, 3, dtype=torch.float32), None),
+        (torch.ones(5, 3, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64)),
+        (torch.ones(5, 3, dtype=torch.float64), torch.ones(4, 3)),
+    ],
+    ids=["rows of H", "type of H", "shape of the sum", "type of the sum"],
+)
+def test_operands_that_do_not_fit_are_refused(H, into):
+    with pytest.raises(AssertionError):
+        spmm(DIRECTED, H, add_to=into)
+
+
+@pytest.mark.parametrize("features", [0, 1, 3])
+def test_the_operator_is_what_it_declares(features):
+    """Its schema, and its shape function against its values."""
+    H = torch.ones(5, features, dtype=torch.float64)
+    tests = ("test_schema", "test_faketensor")
+    opcheck(torch.ops.harness.spmm.default, (*DIRECTED, H), test_utils=tests)
+    Z = torch.ones(4, features, dtype=torch.float64)
+    opcheck(torch.ops.harness.spmm_add_.default, (Z, *DIRECTED, H), test_utils=tests)
+
+
+def test_shapes_are_enough_forward_and_backward():
+    with FakeTensorMode():
+        A = Csr(
+            torch.empty(10**6 + 1, dtype=torch.int64), torch.empty(10**9).int(), torch.empty(10**9), 10**5
+        )
+        A_T = Csr(
+            torch.empty(10**5 + 1, dtype=torch.int64), torch.empty(10**9).int(), torch.empty(10**9), 10**6
+        )
+        H = torch.empty(10**5, 64, requires_grad=True)
+        Z = aggregate(A, A_T, H)
+        Z.sum().backward()
+        assert Z.shape == (10**6, 64)
+        assert H.grad.shape == H.shape
+
+
+def test_flops_forward_and_backward_and_added():
+    H = torch.ones(5, 3, dtype=torch.float64, requires_grad=True)
+    with FlopCounterMode(display=False) as counted:
+        aggregate(DIRECTED, transpose(DIRECTED), H).sum().backward()
+    assert counted.get_total_flops() == 2 * (2 * DIRECTED.nnz * 3)
+    with FlopCounterMode(display=False) as counted:
+        spmm(DIRECTED, H.detach(), add_to=torch.ones(4, 3, dtype=torch.float64))
+    assert counted.get_total_flops() == 2 * DIRECTED.nnz * 3

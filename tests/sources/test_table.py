@@ -1,0 +1,58 @@
+"""Numbers per vertex, from .npy and from text."""
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.sources.table import read_column, read_table
+
+TABLE = np.array([[1.0, 2.5], [3.0, 4.0], [5.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("t.csv", "1,2.5\n3,4\n5,-1\n"), ("t.txt", "# c\n1 2.5\n3 4\n5 -1\n")]
+)
+def test_text(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    np.testing.assert_array_equal(read_table(tmp_path / name, 3), TABLE)
+
+
+def test_npy(tmp_path):
+    np.save(tmp_path / "t.npy", TABLE)
+    np.testing.assert_array_equal(read_table(tmp_path / "t.npy", 3), TABLE)
+
+
+def test_a_column_of_floats_may_be_labels_with_gaps(tmp_path):
+    np.save(tmp_path / "y.npy", np.array([[2.0], [np.nan], [0.0]]))
+    assert read_column(tmp_path / "y.npy", 3).tolist() == [2, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("array", "n", "found"),
+    [
+        (np.zeros(4), 3, "there are 3 vertices"),
+        (np.zeros((3, 2)), 3, "2 columns"),
+        (np.array([0.0, 0.5, 1.0]), 3, "vertex 1: 0.5 is not an integer"),
+        (np.array(["a", "b", "c"]), 3, "Expected numbers"),
+        (np.zeros((3, 1, 1)), 3, "shape"),
+    ],
+)
+def test_wrong_columns_are_refused(tmp_path, array, n, found):
+    np.save(tmp_path / "y.npy", array)
+    with pytest.raises(UserError) as error:
+        read_column(tmp_path / "y.npy", n)
+    assert "y.npy" in str(error.value)
+    assert found in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "1 2\n3\n4 5 6\n", "a b\nc d\n1 2\n"])
+def test_wrong_text_is_refused(tmp_path, text):
+    (tmp_path / "t.txt").write_text(text)
+    with pytest.raises(UserError, match=r"t\.txt"):
+        read_table(tmp_path / "t.txt", 3)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    np.save(tmp_path / "y.npy", np.array([{}], dtype=object))
+    with pytest.raises(UserError, match=r"y\.npy"):
+        read_table(tmp_path / "y.npy", 1)

@@ -1,0 +1,192 @@
+"""Datasets by name: made in memory or opened, built once, built again when damaged, safe with several builders."""
+
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from harness.errors import UserError
+from harness.store import build as build_module
+from harness.store.build import SMALL, build, info, open_dataset, verify
+from harness.store.manifest import FILE
+from harness.store.memory import MemoryStore
+from harness.store.reader import Store
+
+LARGE = {"source": {"kind": "sbm", "n": SMALL, "mean_degree": 2, "homophily": 0.5}}
+
+
+def stamps(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def same_blocks(one, other):
+    """Whether two stores serve the same data; one of them may keep weights in float64."""
+    n, all_features = range(one.n), range(one.features)
+    for order in (0, 1):
+        A, B = one.adjacency(n, n, order), other.adjacency(n, n, order)
+        if not all(
+            torch.equal(a, b)
+            for a, b in ((A.rowptr, B.rowptr), (A.col, B.col), (A.val.float(), B.val.float()))
+        ):
+            return False
+        if not torch.equal(one.labels(n, order), other.labels(n, order)):
+            return False
+    return torch.equal(one.feature_block(n, all_features), other.feature_block(n, all_features))
+
+
+@pytest.mark.parametrize("permutation", ["none", "single", "double"])
+def test_a_small_dataset_is_the_same_in_memory_and_on_disk(root, permutation):
+    in_memory = open_dataset(root, "toy", permutation, seed=2)
+    assert isinstance(in_memory, MemoryStore)
+    folder = build(root, "toy", permutation, seed=2)
+    on_disk = open_dataset(root, "toy", permutation, seed=2)
+    assert isinstance(on_disk, Store)
+    assert on_disk.folder == folder
+    assert same_blocks(in_memory, on_disk)
+
+
+def test_a_second_build_does_nothing(root):
+    folder = build(root, "toy")
+    before = stamps(folder)
+    assert build(root, "toy") == folder
+    assert stamps(folder) == before
+
+
+def test_equal_inputs_give_equal_bytes_anywhere(root, tmp_path, monkeypatch):
+    first = build(root, "toy", "double", 1)
+    monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path / "elsewhere"))
+    second = build(root, "toy", "double", 1)
+    assert second.parent == tmp_path / "elsewhere" / "store"
+    assert (first / FILE).read_bytes() == (second / FILE).read_bytes()
+    assert str(tmp_path) not in (first / FILE).read_text()
+
+
+def test_every_input_has_a_folder_of_its_own(root, write_card):
+    folders = {
+        build(root, "toy", permutation, seed) for permutation in ("single", "double") for seed in (0, 1)
+    }
+    folders |= {build(root, "toy", "none", seed) for seed in (0, 1)}
+    write_card(root, "toy", seed=4)
+    folders.add(build(root, "toy"))
+    assert len(folders) == 6
+
+
+def test_words_and_checks_of_a_card_change_no_folder(root, write_card):
+    folder = build(root, "toy")
+    write_card(root, "toy", description="other words", expected={"n": 53})
+    assert build(root, "toy") == folder
+
+
+@pytest.mark.parametrize("damage", ["alter", "truncate", "unlink", "manifest"])
+def test_a_damaged_store_is_refused_and_then_built_again(root, damage):
+    folder = build(root, "toy")
+    path = folder / (FILE if damage == "manifest" else "features/1-0.npy")
+    content = path.read_bytes()
+    match damage:
+        case "alter":
+            path.write_bytes(content[:-1] + b"?")
+        case "truncate":
+            path.write_bytes(content[:-1])
+        case _:
+            path.unlink()
+    with pytest.raises(UserError, match="harness data build toy"):
+        verify(root, "toy")
+    assert build(root, "toy") == folder
+    assert path.read_bytes() == content
+    assert verify(root, "toy") == folder
+
+
+def test_a_changed_source_file_is_built_again_and_a_lost_one_is_not_missed(root, write_card):
+    raw = root / "datasets" / "raw"
+    raw.mkdir()
+    write_card(
+        root, "mine", source={"kind": "edges", "path": "raw/e.txt", "n": 9}, labels={"kind": "uniform"}
+    )
+    (raw / "e.txt").write_text("0 1\n")
+    with pytest.raises(UserError, match="harness data build mine"):
+        open_dataset(root, "mine")
+    folder = build(root, "mine")
+    assert open_dataset(root, "mine").nnz == 11
+    (raw / "e.txt").write_text("0 1\n2 3\n")
+    assert build(root, "mine") == folder
+    assert open_dataset(root, "mine").nnz == 13
+    shutil.rmtree(raw)
+    assert build(root, "mine") == folder
+    assert open_dataset(root, "mine").nnz == 13
+
+
+def test_the_manifest_says_where_the_data_came_from(root, write_card):
+    sparse.save_npz(root / "datasets" / "g.npz", sparse.csr_array(np.eye(5)))
+    write_card(root, "mine", source={"kind": "npz", "path": "g.npz"}, labels={"kind": "degree"})
+    provenance = Store(build(root, "mine")).manifest.provenance
+    assert provenance.sources["g.npz"].bytes == (root / "datasets" / "g.npz").stat().st_size
+    assert provenance.card["source"] == {"kind": "npz", "path": "g.npz"}
+    assert provenance.versions == {"recipes": 1}
+    assert Store(build(root, "toy")).manifest.provenance.versions == {"recipes": 1, "generator": 1}
+
+
+def test_a_grid_can_be_asked_for(root):
+    assert Store(build(root, "toy")).manifest.grid.vertices == 4
+    assert Store(build(root, "toy", grid=3)).manifest.grid.vertices == 3
+    before = stamps(build(root, "toy", grid=3))
+    assert stamps(build(root, "toy")) == before
+
+
+def test_builders_at_once_leave_one_sound_store(root):
+    folders, errors = [], []
+
+    def work():
+        try:
+            folders.append(build(root, "toy", "double", 7))
+        except Exception as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not errors
+    assert len(set(folders)) == 1
+    Store(folders[0]).verify()
+    assert [path.name for path in folders[0].parent.iterdir()] == [folders[0].name]
+
+
+def test_a_build_that_fails_leaves_nothing(root, monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(build_module, "compose", fail)
+    with pytest.raises(MemoryError):
+        build(root, "toy")
+    assert not (root / "datasets" / "store").exists()
+
+
+def test_a_large_dataset_is_not_made_unasked(root, write_card):
+    write_card(root, "large", **LARGE)
+    with pytest.raises(UserError, match="harness data build large --permutation double --seed 5"):
+        open_dataset(root, "large", "double", 5)
+    with pytest.raises(UserError, match="harness data build large"):
+        verify(root, "large")
+
+
+def test_info_before_and_after(root):
+    before = info(root, "toy")
+    assert not before["built"]
+    assert before["card"]["classes"] == 3
+    build(root, "toy")
+    after = info(root, "toy")
+    assert after["built"]
+    assert after["manifest"]["n"] == 53
+    assert after["bytes"] > 1000
+
+
+def test_the_manifest_hash_stands_for_the_data(root, write_card):
+    first = open_dataset(root, "toy", "single", 1).manifest_hash
+    assert open_dataset(root, "toy", "single", 1).manifest_hash == first
+    assert open_dataset(root, "toy", "single", 2).manifest_hash != first
+    write_card(root, "toy", seed=1)
+    assert open_dataset(root, "toy", "single", 1).manifest_hash != first

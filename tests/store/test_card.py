@@ -1,0 +1,102 @@
+"""Cards say what they accept; listing them loads no numbers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.store.card import list_cards, load_card
+
+CATALOG = Path("datasets") / "catalog"
+
+
+def refused(root, name="toy"):
+    with pytest.raises(UserError) as error:
+        load_card(root, name)
+    return str(error.value)
+
+
+def test_a_card_is_named_by_its_file(root, write_card):
+    write_card(root, "other")
+    assert list_cards(root) == ["other", "toy"]
+    assert load_card(root, "other").name == "other"
+    assert load_card(root, "toy").seed == 0
+
+
+def test_an_unknown_name_is_answered_with_its_neighbours(root, write_card):
+    write_card(root, "tiny-sbm")
+    message = refused(root, "tiny-smb")
+    assert "'tiny-smb' is unknown" in message
+    assert "Did you mean tiny-sbm?" in message
+    assert "toy" in message
+    assert "unknown" in refused(root, "../toy")
+
+
+def test_no_catalog_is_no_cards(tmp_path):
+    assert list_cards(tmp_path) == []
+    assert "Known: none" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": 0}, ["classes = 0", "greater than or equal to 1"]),
+        ({"classes": None}, ["classes is missing"]),
+        ({"colour": "red"}, ["colour is not a key", "features", "labels"]),
+        ({"split": {"kind": "random", "train": 0.9, "valid": 0.2}}, ["split", "1.1", "at most 1"]),
+        ({"split": {"kind": "sorted"}}, ["split", "'random', 'all', 'file'"]),
+        ({"features": {"kind": "gaussian", "width": -3}}, ["width = -3"]),
+        (
+            {"features": {"kind": "gaussian", "width": 3, "separation": float("inf")}},
+            ["separation = inf", "finite"],
+        ),
+        ({"source": {"kind": "rmat", "scale": 4, "a": 0.9, "b": 0.2}}, ["source", "1.29"]),
+        ({"source": {"kind": "rmat", "scale": 4}}, ["planted", "rmat", "degree, uniform or file"]),
+        (
+            {"source": {"kind": "sbm", "n": 5, "mean_degree": 2, "homophily": 0.5}},
+            ["two vertices in each class"],
+        ),
+        ({"source": {"kind": "sbm", "n": 50, "mean_degree": 2, "homophily": 1.5}}, ["homophily = 1.5"]),
+        ({"source": "sbm"}, ["source"]),
+        ({"classes": 1}, ["homophily to 1"]),
+        ({"expected": {"edges": 4}}, ["edges is not a key"]),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(root, write_card, changes, words):
+    write_card(root, "toy", **changes)
+    message = refused(root)
+    assert "datasets/catalog/toy.yaml" in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("source: [", "is not YAML"),
+        ("a:\n\t- b", "line 2"),
+        ("- a\n- b\n", "must be a mapping"),
+        ("", "must be a mapping"),
+        ("name: other\n", "named by its file"),
+    ],
+)
+def test_what_is_no_card_is_refused(root, text, found):
+    (root / CATALOG / "toy.yaml").write_text(text)
+    message = refused(root)
+    assert "toy.yaml" in message
+    assert found in message
+
+
+def test_cards_are_frozen(root):
+    with pytest.raises(ValueError, match="frozen"):
+        load_card(root, "toy").classes = 9
+
+
+def test_listing_loads_no_numbers():
+    program = (
+        "import sys; from harness.store.card import list_cards\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'pandas', 'numba'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(Path.cwd())}, check=True)

@@ -1,0 +1,120 @@
+"""A card's recipes are followed, and a graph that is not the promised one is refused."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from harness.errors import UserError
+from harness.graph.model import TEST, TRAIN, VALID
+from harness.kernels.csr import to_scipy
+from harness.store.compose import compose, source_files
+
+ADJACENCY = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
+FROM_FILES = {
+    "source": {"kind": "npz", "path": "raw/g.npz"},
+    "features": {"kind": "file", "path": "raw/x.csv"},
+    "labels": {"kind": "file", "path": "raw/y.txt"},
+    "split": {"kind": "file", "path": "raw/s.npy"},
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "raw").mkdir()
+    sparse.save_npz(tmp_path / "raw" / "g.npz", ADJACENCY)
+    (tmp_path / "raw" / "x.csv").write_text("1,3\n0,0\n2,2\n")
+    (tmp_path / "raw" / "y.txt").write_text("2\n-1\n0\n")
+    np.save(tmp_path / "raw" / "s.npy", np.array([1, 2, 3]))
+    return tmp_path
+
+
+def refused(card, folder):
+    with pytest.raises(UserError) as error:
+        compose(card, folder)
+    return str(error.value)
+
+
+def test_everything_from_files(files, make_card):
+    card = make_card(**FROM_FILES)
+    graph = compose(card, files)
+    assert graph.X.tolist() == [[1, 3], [0, 0], [2, 2]]
+    assert graph.y.tolist() == [2, -1, 0]
+    assert graph.split.tolist() == [TRAIN, 0, TEST]
+    assert graph.X.dtype == torch.float32
+    assert set(source_files(card, files)) == {"raw/g.npz", "raw/x.csv", "raw/y.txt", "raw/s.npy"}
+
+
+def test_a_matrix_entry_is_an_edge_from_its_row_to_its_column(files, make_card):
+    A = to_scipy(compose(make_card(**FROM_FILES, directed=True), files).A).toarray()
+    assert A[1, 0] > 0
+    assert A[0, 1] == 0
+
+
+def test_features_can_be_normalised(files, make_card):
+    card = make_card(**FROM_FILES | {"features": {"kind": "file", "path": "raw/x.csv", "normalise": True}})
+    assert compose(card, files).X.tolist() == [[0.25, 0.75], [0, 0], [0.5, 0.5]]
+
+
+def test_a_file_may_bring_everything(tmp_path, make_card):
+    masks = np.eye(3, dtype=bool)[None]
+    np.savez(
+        tmp_path / "g.npz",
+        edges=np.array([[0, 1], [1, 2]]),
+        node_features=np.ones((3, 2)),
+        node_labels=np.array([0, 1, 2]),
+        train_masks=masks[:, 0],
+        val_masks=masks[:, 1],
+        test_masks=masks[:, 2],
+    )
+    kind = {"kind": "file"}
+    graph = compose(
+        make_card(source={"kind": "npz", "path": "g.npz"}, features=kind, labels=kind, split=kind), tmp_path
+    )
+    assert graph.split.tolist() == [TRAIN, VALID, TEST]
+    assert graph.counts.nnz_adj == 7
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "words"),
+    [
+        ("labels", {"kind": "file"}, ["labels of kind file", "npz", "brings none"]),
+        ("features", {"kind": "file"}, ["features of kind file"]),
+        ("split", {"kind": "file"}, ["split of kind file"]),
+        ("split", {"kind": "file", "path": "raw/y.txt"}, ["0 (none), 1 train"]),
+        ("labels", {"kind": "file", "path": "raw/none.txt"}, ["none.txt does not exist"]),
+        ("split", {"kind": "random", "train": 1e-9}, ["no training vertex"]),
+    ],
+)
+def test_what_a_source_does_not_bring_is_refused(files, make_card, recipe, change, words):
+    message = refused(make_card(**FROM_FILES | {recipe: change}), files)
+    for word in words:
+        assert word in message
+
+
+def test_labels_beyond_the_classes_are_refused(files, make_card):
+    message = refused(make_card(**FROM_FILES, classes=2), files)
+    assert "labels from -1 to 2" in message
+    assert "classes = 2" in message
+
+
+def test_expected_counts_are_checked(make_card, tmp_path):
+    graph = compose(make_card(), tmp_path)
+    right = {"n": 53, **asdict(graph.counts)}
+    compose(make_card(expected=right), tmp_path)
+    for key, value in right.items():
+        message = refused(make_card(expected=right | {key: value + 1000}), tmp_path)
+        assert f"{key} is {value:,}, expected {value + 1000:,}" in message
+        assert message.count("expected") == 2
+
+
+@pytest.mark.parametrize("field", ["features", "labels", "split", "edges"])
+def test_the_seed_of_the_card_decides_everything_drawn(make_card, tmp_path, field):
+    drawn = {"labels": {"kind": "uniform"}, "features": {"kind": "uniform", "width": 4}}
+    first, again, other = (compose(make_card(**drawn, seed=seed), tmp_path) for seed in (1, 1, 2))
+    what = {"features": "X", "labels": "y", "split": "split"}
+    part = (lambda graph: graph.A.col) if field == "edges" else (lambda graph: getattr(graph, what[field]))
+    assert torch.equal(part(first), part(again))
+    assert not torch.equal(part(first), part(other))

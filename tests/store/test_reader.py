@@ -1,0 +1,126 @@
+"""The store reads only what it needs, and refuses whatever is not what was written."""
+
+import json
+
+import pytest
+
+from harness.errors import UserError
+from harness.graph.blocks import ceil_blocks
+from harness.store.manifest import FILE, SCHEMA
+from harness.store.reader import Store
+from harness.store.shard import write
+
+AGAIN = "harness data build toy --permutation double --seed 3"
+
+
+@pytest.fixture
+def folder(tmp_path, make_graph, make_card):
+    write(make_graph(directed=True), tmp_path / "toy-1", make_card(), "double", 3, grid=4)
+    return tmp_path / "toy-1"
+
+
+def overlapping(part, n, blocks):
+    return sum(bool(set(part) & set(block)) for block in ceil_blocks(n, blocks))
+
+
+@pytest.mark.parametrize(
+    "rows", [range(53), range(14), range(13, 15), range(14, 28), range(52, 53), range(0)]
+)
+@pytest.mark.parametrize("cols", [range(53), range(40, 42), range(5, 5)])
+def test_a_rectangle_opens_the_blocks_that_hold_a_part_of_it(folder, rows, cols):
+    store = Store(folder)
+    store.adjacency(rows, cols)
+    assert store.touched == 3 * overlapping(rows, 53, 4) * overlapping(cols, 53, 4)
+    store.adjacency(rows, cols)
+    assert store.touched == 3 * overlapping(rows, 53, 4) * overlapping(cols, 53, 4)
+
+
+def test_features_are_cut_both_ways(tmp_path, make_graph, make_card):
+    wide = {"features": {"kind": "uniform", "width": 128}}
+    write(make_graph(**wide), tmp_path / "s", make_card(**wide), grid=4)
+    store = Store(tmp_path / "s")
+    store.feature_block(range(14), range(32))
+    assert store.touched == 1
+    store.feature_block(range(53), range(31, 33))
+    assert store.touched == 8
+
+
+@pytest.mark.parametrize(("directed", "versions"), [(False, 1), (True, 2)])
+def test_a_symmetric_graph_is_stored_once(tmp_path, make_graph, make_card, directed, versions):
+    write(make_graph(directed=directed), tmp_path / "s", make_card(), "double", 3, grid=2)
+    assert len(list((tmp_path / "s" / "adjacency").iterdir())) == versions
+
+
+BLOCK = "adjacency/0/1-2.col.npy"
+
+
+def test_an_altered_block_is_refused_where_it_is_used(folder):
+    path = folder / BLOCK
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    Store(folder).adjacency(range(14), range(53))
+    with pytest.raises(UserError) as error:
+        Store(folder).adjacency(range(53), range(53))
+    assert f"{path} was altered" in str(error.value)
+    assert AGAIN in str(error.value)
+    with pytest.raises(UserError, match="was altered"):
+        Store(folder).verify()
+
+
+def test_without_checksums_a_size_is_still_held_against_the_manifest(folder):
+    path = folder / BLOCK
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"has \d+ bytes, the manifest says"):
+        Store(folder, checksums=False).adjacency(range(53), range(53))
+
+
+def test_a_missing_block_is_named(folder):
+    (folder / BLOCK).unlink()
+    with pytest.raises(UserError) as error:
+        Store(folder).adjacency(range(53), range(53))
+    assert f"{folder / BLOCK} cannot be opened" in str(error.value)
+    assert AGAIN in str(error.value)
+
+
+def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
+    Store(folder).verify()
+    for path in sorted(folder.rglob("*.npy")):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(UserError, match=path.name):
+            Store(folder).verify()
+        path.write_bytes(content)
+    Store(folder).verify()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "schema version None"),
+        ('{"schema_version": 1}', "is missing"),
+        ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "schema version 99"),
+    ],
+)
+def test_a_wrong_manifest_is_refused(folder, text, found):
+    (folder / FILE).write_text(text)
+    with pytest.raises(UserError) as error:
+        Store(folder)
+    assert str(folder / FILE) in str(error.value)
+    assert found in str(error.value)
+    assert "harness data build toy" in str(error.value)
+
+
+def test_another_schema_version_names_the_command_that_makes_it_right(folder):
+    fields = json.loads((folder / FILE).read_text()) | {"schema_version": SCHEMA + 1}
+    (folder / FILE).write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=AGAIN):
+        Store(folder)
+
+
+def test_a_folder_without_a_manifest_is_no_store(tmp_path):
+    (tmp_path / "toy-1").mkdir()
+    with pytest.raises(UserError, match="toy-1 is not a store.*harness data build toy"):
+        Store(tmp_path / "toy-1")

@@ -1,0 +1,140 @@
+"""Both stores serve what numpy cuts out of the dense permuted matrix, for any rectangle, order and permutation."""
+
+import numpy as np
+import pytest
+import torch
+
+from harness.graph.order import orders
+from harness.kernels.csr import to_scipy
+from harness.store.facts import nonzeros
+from harness.store.memory import MemoryStore
+from harness.store.reader import Store
+from harness.store.shard import write
+
+PERMUTATIONS = ["none", "single", "double"]
+GRAPHS = {
+    "undirected, prime n": {},
+    "directed": {"directed": True},
+    "one vertex": {
+        "source": {"kind": "lattice", "height": 1, "width": 1},
+        "classes": 1,
+        "labels": {"kind": "uniform"},
+        "split": {"kind": "all"},
+    },
+    "empty blocks": {
+        "source": {"kind": "lattice", "height": 31, "width": 1, "connected": False},
+        "labels": {"kind": "uniform"},
+    },
+    "wide features": {"features": {"kind": "uniform", "width": 101}},
+}
+
+
+@pytest.fixture(params=GRAPHS, ids=lambda name: name.replace(" ", "-"))
+def graph(request, make_graph):
+    return make_graph(**GRAPHS[request.param])
+
+
+@pytest.fixture(
+    params=["memory", 1, 2, 3, 7, 60], ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind
+)
+def store_of(request, tmp_path, make_card):
+    """A function from (graph, permutation, seed) to its store, in memory or in a folder of that many blocks."""
+
+    def store(graph, permutation, seed):
+        if request.param == "memory":
+            return MemoryStore(graph, permutation, seed)
+        write(graph, tmp_path / "store", make_card(), permutation, seed, grid=request.param)
+        return Store(tmp_path / "store")
+
+    return store
+
+
+def ranges(n, rng):
+    """The whole, nothing, and a few parts."""
+    yield from (range(n), range(0), range(n, n))
+    for _ in range(6):
+        start, stop = sorted(rng.integers(0, n + 1, 2).tolist())
+        yield range(start, stop)
+
+
+@pytest.mark.parametrize("permutation", PERMUTATIONS)
+def test_any_rectangle(graph, store_of, permutation):
+    store, rng = store_of(graph, permutation, seed=5), np.random.default_rng(0)
+    p, q = orders(permutation, graph.n, seed=5)
+    dense = to_scipy(graph.A).toarray()
+    for order, expected in enumerate((dense[p][:, q], dense[q][:, p])):
+        for rows, cols in zip(ranges(graph.n, rng), reversed(list(ranges(graph.n, rng))), strict=True):
+            A = store.adjacency(rows, cols, order)
+            here = expected[rows.start : rows.stop, cols.start : cols.stop].astype(A.val.numpy().dtype)
+            assert A.shape == here.shape
+            assert (A.rowptr.dtype, A.col.dtype) == (torch.int64, torch.int32)
+            np.testing.assert_array_equal(to_scipy(A).toarray(), here)
+            assert A.nnz == np.count_nonzero(here)
+
+
+@pytest.mark.parametrize("permutation", PERMUTATIONS)
+def test_features_labels_and_split_follow_their_orders(graph, store_of, permutation):
+    store, rng = store_of(graph, permutation, seed=5), np.random.default_rng(1)
+    p, q = orders(permutation, graph.n, seed=5)
+    columns = list(ranges(graph.X.shape[1], rng))
+    for rows, cols in zip(ranges(graph.n, rng), columns, strict=True):
+        part = slice(rows.start, rows.stop)
+        X = store.feature_block(rows, cols)
+        assert X.dtype == torch.float32
+        assert X.is_contiguous()
+        assert torch.equal(X, graph.X[q][part, cols.start : cols.stop])
+        for order, rows_map in enumerate((p, q)):
+            assert torch.equal(store.labels(rows, order), graph.y[rows_map][part])
+            assert torch.equal(store.split(rows, order), graph.split[rows_map][part])
+    assert torch.equal(torch.stack([*store.orders]), torch.stack([p, q]))
+
+
+def test_the_stores_say_the_same_of_the_graph(graph, store_of):
+    store = store_of(graph, "double", seed=5)
+    assert (store.n, store.nnz) == (graph.n, graph.counts.nnz_adj)
+    assert (store.features, store.classes) == (graph.X.shape[1], graph.classes)
+    assert (store.directed, store.permutation) == (graph.directed, "double")
+    assert len(store.manifest_hash) == 64
+
+
+def test_what_is_served_belongs_to_the_caller(graph, store_of):
+    store, everything = store_of(graph, "single", seed=5), range(graph.n)
+    for serve in (
+        lambda: store.adjacency(everything, everything).val,
+        lambda: store.adjacency(everything, everything).col,
+        lambda: store.feature_block(everything, range(graph.X.shape[1])),
+        lambda: store.labels(everything),
+    ):
+        first = serve()
+        before = first.clone()
+        first.zero_()
+        assert torch.equal(serve(), before)
+
+
+@pytest.mark.parametrize("permutation", PERMUTATIONS)
+def test_nonzeros_of_an_arrangement_are_counted_exactly(graph, store_of, permutation):
+    store, n = store_of(graph, permutation, seed=5), graph.n
+    p, q = orders(permutation, n, seed=5)
+    dense = to_scipy(graph.A).toarray()[p][:, q]
+    cuts = sorted({0, n // 3, n // 2, n})
+    rows = [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)] + [range(n, n)]
+    cols = [range(0), *rows]
+    counts = nonzeros(store, rows, cols)
+    for i, r in enumerate(rows):
+        for j, c in enumerate(cols):
+            assert counts[i, j] == np.count_nonzero(dense[r.start : r.stop, c.start : c.stop])
+
+
+@pytest.mark.parametrize("part", [range(-1, 3), range(0, 9999), range(3, 2), range(0, 4, 2)])
+def test_a_rectangle_that_leaves_the_matrix_is_a_defect(make_graph, store_of, part):
+    store, inside = store_of(make_graph(), "none", 0), range(3)
+    for ask in (
+        lambda: store.adjacency(part, inside),
+        lambda: store.adjacency(inside, part),
+        lambda: store.feature_block(part, inside),
+        lambda: store.feature_block(inside, part),
+        lambda: store.labels(part),
+        lambda: store.split(part),
+    ):
+        with pytest.raises(AssertionError):
+            ask()

@@ -1,0 +1,123 @@
+"""A `harness` that takes no time: the verbs the workflow calls, their files, and a journal of what was asked.
+
+It knows nothing of graphs or training. The environment says how it behaves: STUB_JOURNAL names the journal,
+STUB_SECONDS how long a run takes, STUB_BROKEN a strategy whose runs leave no record, STUB_FAILED one whose
+runs leave a record of a failure.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import yaml
+
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
+    "0000000b4944415478da6364f80f00010501012718e3660000000049454e44ae426082"
+)
+
+
+def note(event: str, subject: str) -> None:
+    line = json.dumps({"event": event, "subject": subject, "time": time.time()}) + "\n"
+    with Path(os.environ["STUB_JOURNAL"]).open("a") as journal:
+        journal.write(line)
+
+
+def canonical_hash(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def specs(entry: dict) -> list[dict]:
+    """Every combination of an entry's lists, less the excluded ones."""
+    keys = [key for key in entry if key != "exclude"]
+    combinations = (
+        dict(zip(keys, values, strict=True)) for values in product(*(listed(entry[k]) for k in keys))
+    )
+    return [c for c in combinations if not any(x.items() <= c.items() for x in entry.get("exclude", []))]
+
+
+def plan(options: argparse.Namespace) -> None:
+    experiment = yaml.safe_load(Path(options.experiment).read_text())
+    note("plan", experiment["name"])
+    runs = []
+    for spec in (spec for entry in experiment["runs"] for spec in specs(entry)):
+        spec["dataset"] = {"name": spec["dataset"], "permutation": "none", "seed": 0}
+        run_id = canonical_hash(spec)[:16]
+        runs.append({"run_id": run_id, "label": f"label-of-{run_id}", "spec": spec})
+    text = json.dumps({"schema": 1, "runs": runs})
+    Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+    Path(options.out).write_text(text)
+
+
+def run(options: argparse.Namespace) -> None:
+    spec = json.loads(Path(options.spec).read_text())
+    run_id = canonical_hash(spec)[:16]
+    folder = Path(options.out) / run_id
+    if folder.exists():
+        note("kept", run_id)
+        return
+    note("start", run_id)
+    if spec["strategy"] == os.environ.get("STUB_BROKEN"):
+        sys.exit(f"no record could be written for {run_id}")
+    time.sleep(float(os.environ.get("STUB_SECONDS", "0")))
+    unfinished = folder.with_suffix(f".{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    status = "failed" if spec["strategy"] == os.environ.get("STUB_FAILED") else "ok"
+    (unfinished / "record.json").write_text(json.dumps({"status": status}))
+    unfinished.rename(folder)
+    note("finish", run_id)
+
+
+def collect(options: argparse.Namespace) -> None:
+    wanted = [run["run_id"] for run in json.loads(Path(options.plan).read_text())["runs"]]
+    records = [json.loads((Path(options.runs) / run / "record.json").read_text()) for run in wanted]
+    if options.verify:
+        sys.exit(int(any(record["status"] == "failed" for record in records)))
+    for table in ("runs", "epochs", "ledger", "accuracy", "memory"):
+        (Path(options.out) / f"{table}.parquet").write_text(table)
+
+
+def figures(options: argparse.Namespace) -> None:
+    for figure in ("strong-scaling", "breakdown"):
+        (Path(options.out) / f"{figure}.png").write_bytes(PNG)
+        (Path(options.out) / f"{figure}.pdf").write_bytes(b"%PDF-1.4\n")
+
+
+def report(options: argparse.Namespace) -> None:
+    Path(options.out).write_text("<html></html>")
+
+
+def data(options: argparse.Namespace) -> None:
+    note("build", options.name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers(required=True)
+    for verb in (plan, run, collect, figures, report):
+        words = verbs.add_parser(verb.__name__)
+        words.set_defaults(do=verb)
+        for option in ("experiment", "spec", "plan", "runs", "tables", "figures", "out"):
+            words.add_argument(f"--{option}")
+        words.add_argument("--verify", action="store_true")
+    words = verbs.add_parser("data")
+    words.set_defaults(do=data)
+    words.add_argument("build")
+    words.add_argument("name")
+    words.add_argument("--permutation")
+    words.add_argument("--seed")
+    options = parser.parse_args()
+    options.do(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Runs that nobody ran: believable specs, records and ledgers for the tests of tables, figures and report.
+
+An epoch of a strategy is compute divided by the ranks, plus communication that shrinks more slowly, plus noise. The
+rows of its ledger add up to the epoch, as those of a real one do.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.results.record import write_record
+from harness.spec.machine import Machine
+from harness.spec.spec import Spec
+
+WARMUP, EPOCHS = 2, 10
+MACHINE = Machine(name="local", description="one machine, CPU ranks over gloo")
+VERSIONS = {"python": "3.11.9", "torch": "2.13.0", "numpy": "2.2.1", "parallel-gnn-harness": "0.1.0"}
+
+SHARES = {
+    ("convolve", "spmm", "", "T"): 0.62,
+    ("convolve", "gemm", "", "Z"): 0.21,
+    ("activate", "elementwise", "", "H"): 0.09,
+    ("optimize", "elementwise", "", "W"): 0.03,
+    ("loss", "glue", "", ""): 0.03,
+    ("other", "glue", "", ""): 0.02,
+}
+"""How an epoch without communication divides."""
+
+TALK = {
+    "cagnet-1d": {("convolve", "broadcast", "p", "H"): 0.8, ("sync", "all_reduce", "p", "dW"): 0.2},
+    "cagnet-2d": {
+        ("convolve", "broadcast", "row", "A"): 0.4,
+        ("convolve", "reduce_scatter", "col", "Z"): 0.6,
+    },
+    "plexus": {
+        ("convolve", "all_reduce", "x", "T"): 0.6,
+        ("convolve", "all_gather", "z", "W"): 0.15,
+        ("sync", "reduce_scatter", "y", "dW"): 0.25,
+    },
+    "bns-gcn": {
+        ("sample", "copy", "", "X"): 0.25,
+        ("fetch", "all_to_all", "p", "H"): 0.6,
+        ("sync", "all_reduce", "p", "dW"): 0.15,
+    },
+}
+
+
+def make_spec(strategy: str, dataset: str, grid: dict[str, int], **changes: Any) -> Spec:
+    """A valid spec; `changes` are further keys of it."""
+    ranks = int(np.prod(list(grid.values())))
+    model = {"layers": 3, "hidden": 128}
+    return Spec.model_validate(
+        {
+            "strategy": strategy,
+            "dataset": dataset,
+            "ranks": ranks,
+            "grid": grid,
+            "model": model,
+            "machine": MACHINE,
+        }
+        | changes
+    )
+
+
+def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) -> dict[str, pd.DataFrame]:
+    """The tables of a run whose epoch takes about `compute` + `talk` seconds on each rank."""
+    random = np.random.default_rng(int(spec.run_id, 16))
+    epochs, ledger = [], []
+    for epoch in range(-WARMUP, EPOCHS):
+        slow = 3.0 if epoch == -WARMUP else 1.0
+        for rank in range(spec.ranks):
+            rows = _rows(spec, compute * slow, talk, noise, random)
+            at = {"epoch": epoch, "rank": rank}
+            ledger += [{**at, **row} for row in rows]
+            seconds = sum(row["seconds"] for row in rows)
+            epochs.append({**at, "seconds": seconds, "loss": 2.0 * 0.9 ** (epoch + WARMUP) + 0.4})
+    accuracy = [
+        {"epoch": EPOCHS - 1, "train_seconds": 1.0, "eval_seconds": 0.1, "split": split, "accuracy": value}
+        for split, value in {"train": 0.93, "valid": 0.91, "test": None}.items()
+    ]
+    memory = [
+        {
+            "rank": rank,
+            "tensor": tensor,
+            "host_peak_bytes": peak,
+            "device_peak_bytes": 0,
+            "persistent_bytes": size,
+        }
+        for rank in range(spec.ranks)
+        for tensor, peak, size in (("", 2**28, 0), ("A", 0, 2**24), ("W", 0, 2**16))
+    ]
+    frames = {"epochs": epochs, "ledger": ledger, "accuracy": accuracy, "memory": memory}
+    return {name: pd.DataFrame(rows) for name, rows in frames.items()}
+
+
+def _rows(
+    spec: Spec, compute: float, talk: float, noise: float, random: np.random.Generator
+) -> list[dict[str, Any]]:
+    talks = TALK.get(spec.strategy.name, {("convolve", "broadcast", "p", "H"): 1.0}) if spec.ranks > 1 else {}
+    parts = {key: compute * share for key, share in SHARES.items()} | {k: talk * s for k, s in talks.items()}
+    rows = []
+    for (phase, op, axis, tensor), seconds in parts.items():
+        words = 1e6 * (axis != "")
+        rows.append(
+            {
+                "layer": 0 if phase == "convolve" else -1,
+                "direction": "forward",
+                "phase": phase,
+                "op": op,
+                "axis": axis,
+                "peer": -1,
+                "tensor": tensor,
+                "calls": 1,
+                "words_payload": words,
+                "words_received": words * (spec.ranks - 1) / spec.ranks,
+                "bytes": int(4 * words),
+                "seconds": seconds * random.lognormal(0, noise),
+                "in_flight_seconds": 0.0,
+                "flops": 0,
+                "bytes_touched": 0,
+            }
+        )
+    return rows
+
+
+def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> dict[str, Any]:
+    """The record of a run that went well; `changes` replace its keys."""
+    from harness.results import statistics
+
+    ledger = tables["ledger"]
+    words = ledger[ledger.epoch == 0].groupby("rank")[["words_payload", "words_received"]].sum().max()
+    return {
+        "run_id": spec.run_id,
+        "label": spec.label,
+        "status": "ok",
+        "source": "measured",
+        "summary": {
+            "epochs": EPOCHS,
+            "epoch_seconds_median": statistics.median_epoch(tables["epochs"]),
+            "epoch_seconds_paper": statistics.paper_epoch(tables["epochs"]),
+            "phase_seconds_mean": statistics.phase_sum(ledger),
+            "final_loss": 0.93,
+            "accuracy_train": 0.93,
+            "accuracy_valid": 0.91,
+            "accuracy_test": None,
+            **words.to_dict(),
+        },
+        "provenance": provenance(),
+        "error": None,
+        **changes,
+    }
+
+
+def provenance(**changes: Any) -> dict[str, Any]:
+    """Where a run comes from."""
+    return {
+        "commit": "0e7347b5d0f1c2a3b4c5d6e7f8091a2b3c4d5e6f",
+        "dirty": False,
+        "command": "harness run --spec spec.json --out results/runs",
+        "versions": VERSIONS,
+        "host": "node17",
+        "cpu": "AMD EPYC 7763 64-Core Processor",
+        "cores": 64,
+        "gpu": None,
+        "threads": 1,
+        "allocator": {},
+        "env": {"OMP_NUM_THREADS": "1"},
+        "engine": "gloo",
+        "store_manifest": "9f2c",
+        "started": 1_790_000_000.0,
+        "finished": 1_790_000_060.0,
+        "load_average": 3.1,
+        **changes,
+    }
+
+
+def write_ok(runs: Path, spec: Spec, compute: float, talk: float = 0.0, **changes: Any) -> Path:
+    """A run that went well."""
+    tables = make_tables(spec, compute, talk)
+    return write_record(runs, spec.model_dump(mode="json"), make_record(spec, tables, **changes), tables)
+
+
+def write_failed(runs: Path, spec: Spec, status: str, kind: str, message: str) -> Path:
+    """A run that left no tables."""
+    record = {
+        "run_id": spec.run_id,
+        "label": spec.label,
+        "status": status,
+        "source": "measured",
+        "summary": {},
+        "provenance": {"started": 1.0, "finished": 2.0, "command": "harness run"},
+        "error": {"rank": 3, "type": kind, "message": message, "trace": "Traceback: ..."},
+    }
+    return write_record(runs, spec.model_dump(mode="json"), record, {})
+
+
+def write_quoted(runs: Path, spec: Spec, seconds: float, source: str) -> Path:
+    """A predicted or published number: a summary and nothing else."""
+    record = {"run_id": spec.run_id, "label": spec.label, "status": "ok", "source": source}
+    summary = {"epoch_seconds_median": seconds}
+    record |= {"summary": summary, "provenance": {}, "error": None}
+    return write_record(runs, spec.model_dump(mode="json"), record, {})
+
+
+def write_study(runs: Path) -> None:
+    """Two graphs, six strategies, several grids and launches, failures, predictions and a published number."""
+    for dataset, size in (("products-14m", 1.0), ("isolate-3-8m", 0.31)):
+        for launch in range(3):
+            write_ok(runs, make_spec("serial", dataset, {"p": 1}, launch=launch), 1.9 * size)
+            for ranks in (1, 2, 4, 8, 16):
+                one_d = make_spec("cagnet-1d", dataset, {"p": ranks}, launch=launch)
+                write_ok(runs, one_d, 2.0 * size / ranks, 0.16 * size)
+                bns = make_spec("bns-gcn", dataset, {"p": ranks}, launch=launch)
+                write_ok(runs, bns, 2.2 * size / ranks**0.8, 0.11 * size)
+            for grid in ({"x": 2, "y": 1, "z": 1}, {"x": 2, "y": 2, "z": 1}, {"x": 1, "y": 2, "z": 2}):
+                ranks = grid["x"] * grid["y"] * grid["z"]
+                skew = 1 + 0.2 * (grid["x"] == 1)
+                plexus = make_spec("plexus", dataset, grid, launch=launch)
+                write_ok(runs, plexus, 2.1 * size / ranks * skew, 0.2 * size / ranks**0.5)
+            for grid in ({"x": 2, "y": 2, "z": 2}, {"x": 4, "y": 2, "z": 2}):
+                ranks = grid["x"] * grid["y"] * grid["z"]
+                plexus = make_spec("plexus", dataset, grid, launch=launch)
+                write_ok(runs, plexus, 2.1 * size / ranks, 0.2 * size / ranks**0.5)
+        write_failed(
+            runs, make_spec("cagnet-1d", dataset, {"p": 32}), "oom", "MemoryError", "out of memory: 3.1 GiB"
+        )
+        write_failed(
+            runs, make_spec("bns-gcn", dataset, {"p": 32}), "timeout", "TimeoutError", "no word for 30 s"
+        )
+    for side in (2, 4):
+        write_ok(
+            runs,
+            make_spec("cagnet-2d", "products-14m", {"row": side, "col": side}),
+            2.4 / side**2,
+            0.3 / side,
+        )
+    for grid in ({"x": 4, "y": 4, "z": 2}, {"x": 4, "y": 4, "z": 4}):
+        ranks = grid["x"] * grid["y"] * grid["z"]
+        write_quoted(
+            runs,
+            make_spec("plexus", "products-14m", grid, seed=7),
+            2.1 / ranks + 0.2 / ranks**0.5,
+            "predicted",
+        )
+        write_quoted(
+            runs,
+            make_spec("plexus", "products-14m", grid, seed=8),
+            2.5 / ranks + 0.1 / ranks**0.5,
+            "published",
+        )

@@ -1,0 +1,186 @@
+"""What a checkout is before any of its code runs: pins, wheel, symlinks, licence, and the commands around them."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+"""The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
+
+
+def run(*command: str, cwd: Path = ROOT, code: int = 0, **environment: str) -> str:
+    """What the command prints, on both streams in order."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().split()
+    return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+
+
+def test_every_dependency_is_pinned_to_a_version_it_accepts() -> None:
+    wanted = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+    for requirement in wanted:
+        pin = pins().get(canonicalize_name(requirement.name))
+        assert pin, f"constraints.txt has no {requirement.name}"
+        assert requirement.specifier.contains(pin), f"{requirement} does not accept {pin}"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy: a build leaves folders in its source."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("harness", "strategies", "tests", "datasets/catalog"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    run(sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('.')", cwd=source)
+    return next(source.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_two_packages_whole_and_nothing_else(wheel: Path) -> None:
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    packages = [path for package in ("harness", "strategies") for path in (ROOT / package).rglob("*")]
+    files = [path for path in packages if path.is_file() and "__pycache__" not in path.parts]
+    assert held == {str(path.relative_to(ROOT)) for path in files}
+
+
+def test_an_installed_wheel_finds_its_strategies_as_it_would_find_foreign_ones(
+    wheel: Path, tmp_path: Path
+) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = """
+from importlib.metadata import entry_points
+import harness
+print(harness.__file__)
+for point in entry_points(group="harness.strategies"):
+    print(point.name, point.load().name)
+"""
+    where, *found = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).splitlines()
+    assert Path(where).is_relative_to(tmp_path)
+    assert set(found) == {f"{name} {name}" for name in PROJECT["entry-points"]["harness.strategies"]}
+
+
+def test_the_licence_is_apache_2_unmodified() -> None:
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0
+
+
+@pytest.mark.parametrize(("link", "target"), [("workflow", "workflows"), ("slurm", "profiles/slurm")])
+def test_snakemake_finds_the_workflow_and_the_profile_by_symlink(link: str, target: str) -> None:
+    assert (ROOT / link).readlink() == Path(target)
+    assert (ROOT / link).is_dir()
+
+
+def test_no_tracked_file_is_large() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    tracked = run("git", "ls-files", "-z").split("\0")[:-1]
+    sizes = {name: (ROOT / name).lstat().st_size for name in tracked if (ROOT / name).exists()}
+    assert not {name: size for name, size in sizes.items() if size > 500_000}
+
+
+def installs(**settings: str) -> list[str]:
+    """The pip commands of `make setup`, in order."""
+    words = [f"{key}={value}" for key, value in settings.items()]
+    lines = run("make", "--dry-run", "setup", "VENV=absent", *words).splitlines()
+    return [line for line in lines if " -m pip install " in line]
+
+
+def test_torch_is_installed_first_alone_and_pinned() -> None:
+    torch, rest = installs()
+    assert "torch==" in torch
+    assert "--constraint" in torch
+    assert "--index-url" not in torch
+    assert "--editable" in rest
+    assert "--constraint" in rest
+
+
+def test_the_torch_index_serves_torch_and_nothing_else() -> None:
+    torch, rest = installs(TORCH_INDEX="https://torch.example/cpu")
+    assert "--index-url https://torch.example/cpu" in torch
+    assert "torch.example" not in rest
+
+
+def test_a_torch_that_is_to_be_kept_is_not_installed() -> None:
+    (rest,) = installs(KEEP_TORCH="1")
+    assert "--editable" in rest
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Path:
+    """A folder that is the whole PATH of .ci/run, with what the script itself needs and nothing that it asks for."""
+    for name in ("bash", "dirname", "mktemp", "tee", "grep", "tail", "rm", "timeout"):
+        found = shutil.which(name)
+        assert found
+        (tmp_path / name).symlink_to(found)
+    return tmp_path
+
+
+def ci(commands: Path, code: int) -> str:
+    return run(str(commands / "bash"), ".ci/run", code=code, PATH=str(commands), PYTHON="python3")
+
+
+def provide(commands: Path, name: str, script: str = "") -> None:
+    (commands / name).write_text(f"#!{commands / 'bash'}\n{script}\n")
+    (commands / name).chmod(0o755)
+
+
+def test_ci_names_all_that_a_machine_lacks_at_once(commands: Path) -> None:
+    output = ci(commands, code=1)
+    assert all(word in output for word in ("git", "make", "C compiler", "python 3.11"))
+    for name in ("git", "make", "cc"):
+        provide(commands, name)
+    (commands / "python3").symlink_to(sys.executable)
+    provide(commands, "python3-old", "exit 1")
+    old = run(str(commands / "bash"), ".ci/run", code=1, PATH=str(commands), PYTHON="python3-old")
+    assert re.findall(r"^  (.*)$", old, flags=re.MULTILINE) == ["python 3.11 or newer as python3-old"]
+
+
+@pytest.mark.parametrize("failing", ["none", "test", "smoke", "lint"])
+def test_ci_fails_where_a_part_fails_and_ends_with_the_line_of_pytest(commands: Path, failing: str) -> None:
+    closing = "3 failed, 4 passed in 1.23s" if failing == "test" else "7 passed in 61.05s (0:01:01)"
+    for name in ("git", "cc"):
+        provide(commands, name)
+    (commands / "python3").symlink_to(sys.executable)
+    provide(
+        commands,
+        "make",
+        f'echo "making $1"; [ $1 != test ] || echo "{closing}"; [ $1 != {failing} ] || exit 2',
+    )
+    output = ci(commands, code=0 if failing == "none" else 2).splitlines()
+    assert output[-1] == closing
+    order = ["test", "smoke", "lint"]
+    reached = order if failing == "none" else order[: order.index(failing) + 1]
+    assert [line.removeprefix("making ") for line in output if line.startswith("making ")] == reached
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z-]+)", readme)) <= targets
+    verbs = run(sys.executable, "-c", "from harness.cli import main; main(['--help'])", COLUMNS="200")
+    known = set(re.findall(r"^ {4}([a-z]+) ", verbs, flags=re.MULTILINE))
+    assert set(re.findall(r"`harness ([a-z]+)", readme)) <= known

@@ -1,0 +1,241 @@
+"""The workflow around the harness: what it runs, in what order, and what it leaves alone.
+
+`harness` is played by stub_harness.py, so these tests see Snakemake, the rules and the profiles, and no
+training. A torch that cannot be imported stands first on the path: the Snakefile must not need one.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DATASETS = ["tiny-sbm", "tiny-rmat", "tiny-lattice"]
+LOCAL = ["--profile", "profiles/local"]
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project root with the real workflow and profiles, a stub for `harness`, and the stub's journal."""
+
+    folder: Path
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("HARNESS_", "SNAKEMAKE_"))
+        }
+        return kept | {
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(self.folder / "poison"),
+            "HOME": str(self.folder / "home"),
+            "STUB_JOURNAL": str(self.folder / "journal"),
+            **extra,
+        }
+
+    def start(self, *words: str, **extra: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *words],
+            cwd=self.folder,
+            env=self.environment(**extra),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def snakemake(self, *words: str, code: int = 0, **extra: str) -> str:
+        process = self.start(*words, **extra)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == code, output
+        return output
+
+    def journal(self) -> list[tuple[str, str]]:
+        """What the stub was asked for, as event and subject, in order."""
+        file = self.folder / "journal"
+        entries = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [(entry["event"], entry["subject"]) for entry in entries]
+
+    def subjects(self, event: str) -> list[str]:
+        return [subject for happened, subject in self.journal() if happened == event]
+
+
+def make_project(folder: Path) -> Project:
+    for name in ("workflows", "profiles"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("workflow", "slurm"):
+        (folder / name).symlink_to((ROOT / name).readlink())
+    for name in ("bin", "home", "poison", "machines", "datasets/catalog"):
+        (folder / name).mkdir(parents=True)
+    for name in DATASETS:
+        (folder / "datasets" / "catalog" / f"{name}.yaml").touch()
+    (folder / "poison" / "torch.py").write_text('raise ImportError("the workflow imported torch")\n')
+    stub = folder / "bin" / "harness"
+    stub.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/stub_harness.py "$@"\n')
+    stub.chmod(0o755)
+    return Project(folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
+    """A project whose smoke experiment has run to its end, and what was printed. Tests only read it."""
+    project = make_project(tmp_path_factory.mktemp("finished"))
+    return project, project.snakemake(*LOCAL, "all", "verify", STUB_SECONDS="0.05")
+
+
+def smoke_runs() -> int:
+    """The runs of the smoke experiment, counted by hand: (1 + 3) x 2 launches on one graph, 2 on two more."""
+    return (1 + 3) * 2 + 2 * 2
+
+
+def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
+    project, _ = finished
+    assert sorted(project.subjects("build")) == sorted(DATASETS)
+    assert project.subjects("plan") == ["smoke"]
+    assert set(Counter(project.subjects("start")).values()) == {1}
+    assert len(project.subjects("start")) == smoke_runs()
+    assert sorted(project.subjects("start")) == sorted(project.subjects("finish"))
+
+
+def test_one_device_carries_one_timed_run_at_a_time(finished: tuple[Project, str]) -> None:
+    project, _ = finished
+    timed = [
+        (event, subject) for event, subject in project.journal() if event in ("start", "finish", "build")
+    ]
+    running: str | None = None
+    for event, subject in timed:
+        if event == "finish":
+            assert running == subject
+            running = None
+        else:
+            assert running is None, f"{event} of {subject} beside the run {running}"
+            running = subject if event == "start" else None
+
+
+def test_the_end_names_the_figures_and_the_report(finished: tuple[Project, str]) -> None:
+    project, output = finished
+    ending = output[output.index("Figures and report:") :]
+    named = re.findall(r"^  (\S+)$", ending, flags=re.MULTILINE)
+    assert {Path(name).suffix for name in named} == {".pdf", ".png", ".html"}
+    assert all((project.folder / name).is_file() for name in named)
+
+
+def test_a_rerun_does_nothing(finished: tuple[Project, str]) -> None:
+    project, _ = finished
+    assert "Nothing to be done" in project.snakemake(*LOCAL, "--dry-run")
+
+
+def test_an_edited_shell_line_repeats_no_run(finished: tuple[Project, str], tmp_path: Path) -> None:
+    project, _ = finished
+    copy = Project(tmp_path / "copy")
+    shutil.copytree(project.folder, copy.folder, symlinks=True)
+    rules = copy.folder / "workflows" / "rules" / "run.smk"
+    line = rules.read_text()
+    assert "harness run --spec" in line
+    rules.write_text(line.replace("harness run --spec", "harness  run  --spec"))
+    assert "Nothing to be done" in copy.snakemake(*LOCAL, "--dry-run")
+
+
+def test_the_report_of_snakemake_holds_every_caption(finished: tuple[Project, str]) -> None:
+    project, _ = finished
+    project.snakemake("--report", "report.zip")
+    assert (project.folder / "report.zip").stat().st_size > 0
+
+
+def test_run_folders_are_no_outputs(finished: tuple[Project, str]) -> None:
+    """Snakemake deletes outputs. What it may delete are markers, specs, tables, figures and the report."""
+    project, _ = finished
+    outputs = project.snakemake("--summary").splitlines()
+    assert not [line for line in outputs if line.startswith("results/runs/")]
+
+
+def test_a_killed_workflow_is_resumed_without_losing_or_repeating(project: Project) -> None:
+    process = project.start(*LOCAL, STUB_SECONDS="0.2")
+    wait_for(lambda: len(project.subjects("finish")) >= 2 and len(project.subjects("start")) >= 3)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    survived = project.subjects("finish")
+    assert 2 <= len(survived) < smoke_runs()
+
+    assert "locked" in project.snakemake(*LOCAL, code=1)
+    project.snakemake("--unlock")
+    project.snakemake(*LOCAL)
+    starts = Counter(project.subjects("start"))
+    assert all(starts[run] == 1 for run in survived)
+    assert len(project.subjects("finish")) == len(set(project.subjects("finish"))) == smoke_runs()
+    assert "Nothing to be done" in project.snakemake(*LOCAL, "--dry-run")
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the workflow did not get so far in time"
+        time.sleep(0.02)
+
+
+def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project) -> None:
+    output = project.snakemake(*LOCAL, code=1, STUB_BROKEN="serial")
+    log = re.search(r"First failure: (\S+)", output)
+    assert log
+    assert "no record could be written" in (project.folder / log[1]).read_text()
+    assert not (project.folder / "results" / "runs.parquet").exists()
+    cagnet_runs = 3 * 2 + 2
+    assert len(project.subjects("finish")) == cagnet_runs, "the other runs go on"
+
+
+def test_a_recorded_failure_is_a_result_until_verify_is_asked(project: Project) -> None:
+    project.snakemake(*LOCAL, STUB_FAILED="serial")
+    assert (project.folder / "results" / "report.html").exists()
+    project.snakemake(*LOCAL, "verify", code=1)
+
+
+@pytest.mark.parametrize(
+    "words", [["--profile", "slurm"], ["--profile", "profiles/slurm"], ["--workflow-profile", "slurm"]]
+)
+def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
+    output = project.snakemake(*words, "--dry-run")
+    assert re.search(rf"^run +{smoke_runs()}$", output, flags=re.MULTILINE)
+
+
+def test_the_default_profile_leaves_the_site_its_own() -> None:
+    """Its keys win over those of the profile that the user names."""
+    default = yaml.safe_load((ROOT / "profiles" / "default" / "config.yaml").read_text())
+    assert not default.keys() & {"executor", "cores", "jobs", "default-resources", "resources", "retries"}
+
+
+def test_the_linter_asks_only_for_an_environment_a_rule(project: Project) -> None:
+    findings = set(re.findall(r"^ {4}\* (.*)$", project.snakemake("--lint", code=1), flags=re.MULTILINE))
+    assert findings == {"Specify a conda environment or container for each rule.:"}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("experimnt=x.yaml", r"config: .*'experimnt' was unexpected.*Accepted keys: experiment"),
+        ("experiment=none.yaml", r"none\.yaml: no such file\. Experiments here: workflows/experiments/smoke"),
+        ("experiment=empty.yaml", r"empty\.yaml: None is not of type 'object'"),
+        ("experiment=typo.yaml", r"typo\.yaml, runs, 0: .*'rank' was unexpected.*Accepted keys: .*ranks"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_a_line(project: Project, config: str, message: str) -> None:
+    (project.folder / "empty.yaml").touch()
+    typo = {"name": "typo", "runs": [{"strategy": "serial", "dataset": "tiny-sbm", "rank": 1}]}
+    (project.folder / "typo.yaml").write_text(yaml.safe_dump(typo))
+    assert re.search(message, project.snakemake("--dry-run", "--config", config, code=1))
+    assert not (project.folder / "results").exists()
