@@ -23,13 +23,14 @@ from harness.launch.pool import Pool
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.comm import Grid
+from harness.comm.grid import Grid
 from harness.ledger import Ledger
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.store import Blocks, open_dataset
+from harness.store.blocks import Blocks
+from harness.store.build import open_dataset
 from harness.strategy import Context, admit, facts_of
 
 HIDDEN = 16

@@ -57,7 +57,7 @@ class Project:
 
     def snakemake(self, *words: str, code: int = 0, **extra: str) -> str:
         process = self.start(*words, **extra)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=240)
         assert process.returncode == code, output
         return output
 
@@ -132,7 +132,7 @@ def test_the_end_names_the_figures_and_the_report(finished: tuple[Project, str])
     project, output = finished
     ending = output[output.index("Figures and report:") :]
     named = re.findall(r"^  (\S+)$", ending, flags=re.MULTILINE)
-    assert {Path(name).suffix for name in named} == {".pdf", ".png", ".html"}
+    assert {Path(name).suffix for name in named} == {".pdf", ".png", ".svg", ".html"}
     assert all((project.folder / name).is_file() for name in named)
 
 
@@ -182,7 +182,7 @@ def test_a_killed_workflow_is_resumed_without_losing_or_repeating(project: Proje
     assert "Nothing to be done" in project.snakemake(*LOCAL, "--dry-run")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the workflow did not get so far in time"

@@ -38,7 +38,7 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
         for name, pairs in compared.items():
             worst[name] = max([worst.get(name, 0.0), *(_distance(mine, theirs) for mine, theirs in pairs)])
     return [
-        Finding(f"{name} equal serial", case.name, error <= TOLERANCE, f"largest difference {error:.1e}")
+        Finding(f"{name} equal serial", case.name, error <= TOLERANCE, f"{error:.0e}")
         for name, error in worst.items()
     ]
 
@@ -48,7 +48,7 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     strategy = case.strategy()
     wrong = [line for number, rank in enumerate(ranks) for line in _difference(strategy, number, rank)]
     total = sum(sum(rank.words.values()) for rank in ranks)
-    detail = "; ".join(wrong[:3]) or f"{total:,.0f} words on {len(ranks)} ranks"
+    detail = "; ".join(wrong[:3]) or f"{total:,.0f}"
     return Finding("words equal the formula", case.name, not wrong, detail)
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from harness.cli.options import Verbs, add_verb, show
+from harness.cli.options import Verbs, add_verb, columns, show
 
 if TYPE_CHECKING:
     from harness.check import Finding
@@ -45,11 +45,14 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _page(findings: list["Finding"]) -> str:
-    """By case, one line a law."""
-    lines, case = [], None
+    """One line a case; each broken law once more, in full."""
+    cases: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.case != case:
-            case = finding.case
-            lines.append(case)
-        lines.append(f"  {'holds ' if finding.holds else 'BROKEN'}  {finding.law}: {finding.detail}")
-    return "\n".join(lines)
+        cases.setdefault(finding.case, []).append(finding)
+    lines = []
+    for case, laws in cases.items():
+        holds = all(law.holds for law in laws)
+        told = ", ".join(f"{law.law} ({law.detail})" for law in laws if law.holds or holds)
+        lines.append((("holds" if holds else "BROKEN"), case, told))
+        lines += [("", "", f"BROKEN {law.law}: {law.detail}") for law in laws if not law.holds]
+    return columns(lines)

@@ -15,14 +15,14 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from harness.store import build
+    from harness.store.build import build, info, verify
 
     root = project_root(options.root)
     choice = (root, options.name, options.permutation, options.seed)
     if options.action == "build":
-        path = build.build(*choice)
+        path = build(*choice)
         show(options, {"store": str(path)}, str(path))
         return 0
-    facts = build.info(*choice) if options.action == "info" else build.verify(*choice)
+    facts = info(*choice) if options.action == "info" else verify(*choice)
     show(options, facts, columns([(key, str(value)) for key, value in facts.items()]))
     return 0

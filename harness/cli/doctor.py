@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from harness.cli.options import Verbs, add_verb, columns, show
 from harness.errors import UserError
@@ -93,5 +94,7 @@ def _folders(given: str | None) -> list[Examined]:
     ]
 
 
-def _writable(folder: os.PathLike[str]) -> bool:
-    return os.access(folder, os.W_OK)
+def _writable(folder: Path) -> bool:
+    """Whether the folder, or the nearest one above it that exists, takes files."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return os.access(there, os.W_OK)

@@ -31,6 +31,9 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, as training.epochs=5"
     )
+    parser.add_argument(
+        "--in-process", action="store_true", help="one rank in this very process, for debuggers"
+    )
     parser.add_argument("--fresh", action="store_true", help="run even if a record of this spec exists")
 
 
@@ -38,21 +41,21 @@ def _run(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     spec = _spec_of_file(options.spec) if options.spec else _spec_of_options(root, options)
     runs = options.out or results_folder(root) / "runs"
-    folder, cached = _record(spec, root, runs, fresh=options.fresh)
+    folder, cached = _record(spec, root, runs, options)
     record = json.loads((folder / "record.json").read_text())
     show(options, {"folder": str(folder), "cached": cached, **record}, _text(folder, record, cached))
     return 0 if options.spec or record["status"] == "ok" else 1
 
 
-def _record(spec: Spec, root: Path, runs: Path, *, fresh: bool) -> tuple[Path, bool]:
+def _record(spec: Spec, root: Path, runs: Path, options: argparse.Namespace) -> tuple[Path, bool]:
     """The folder of a settled record of this spec, an older one if there is one."""
     from harness.launch.local import launch
     from harness.results.record import read_record
 
     folder = runs / spec.run_id
-    if folder.is_dir() and not fresh and read_record(folder).record["status"] in SETTLED:
+    if folder.is_dir() and not options.fresh and read_record(folder).record["status"] in SETTLED:
         return folder, True
-    return launch(spec, root, runs, progress=_say), False
+    return launch(spec, root, runs, _say, in_process=options.in_process), False
 
 
 def _spec_of_file(path: Path) -> Spec:

@@ -79,8 +79,10 @@ def all_gather(
     if len(set(sizes)) == 1:
         work = _all_gather_single(buffer, piece, group=group, async_op=later)
     else:
-        everybody = [piece] * len(sizes)
-        work = dist.all_to_all(list(buffer.split(list(sizes))), everybody, group=group, async_op=later)
+        copies, members = torch.cat([piece] * len(sizes)), len(sizes)
+        work = dist.all_to_all_single(
+            buffer, copies, list(sizes), [len(piece)] * members, group=group, async_op=later
+        )
     return Started(_works(work), land, buffer.nbytes)
 
 
@@ -90,11 +92,11 @@ def reduce_scatter(
     """This rank's rows of the sum of every member's x."""
     own = (sizes[group.rank()], *x.shape[1:])
     if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
-        return _reduce_scatter_by_library(group, x, own, wire, later=later)
-    return _reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later)
+        return reduce_scatter_by_library(group, x, own, wire, later=later)
+    return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later)
 
 
-def _reduce_scatter_by_library(
+def reduce_scatter_by_library(
     group: Group, x: Tensor, own: tuple[int, ...], wire: torch.dtype | None, *, later: bool
 ) -> Started[Tensor]:
     whole = _packed(x, wire)
@@ -103,7 +105,7 @@ def _reduce_scatter_by_library(
     return Started(_works(work), land, whole.nbytes)
 
 
-def _reduce_scatter_by_exchange(
+def reduce_scatter_by_exchange(
     group: Group,
     x: Tensor,
     own: tuple[int, ...],

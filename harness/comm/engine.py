@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
 
 from harness.errors import UserError
 
@@ -42,11 +42,11 @@ def place(environ: Mapping[str, str]) -> Place:
 
 
 def start(
-    engine: Engine, at: Place, *, store: Store | None = None, timeout: timedelta = PATIENCE
+    engine: Engine, at: Place, *, meeting: Path | None = None, timeout: timedelta = PATIENCE
 ) -> torch.device:
     """Joins the world and returns the device of this rank.
 
-    Ranks meet in `store`, or at MASTER_ADDR and MASTER_PORT of the environment if there is none.
+    Ranks meet in a file that is not there yet, or else at MASTER_ADDR and MASTER_PORT of the environment.
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
@@ -56,6 +56,7 @@ def start(
     device = _device(engine, at.local_rank)
     if at.world == 1:
         return device
+    store = None if meeting is None else dist.FileStore(str(meeting), at.world)  # type: ignore[attr-defined]
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
     try:
         dist.init_process_group(

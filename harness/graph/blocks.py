@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harness.kernels.csr import Csr, index_dtype
+from harness.kernels.csr import Csr, index_dtype, row_of
 
 
 def ceil_blocks(n: int, blocks: int) -> list[range]:
@@ -23,8 +23,8 @@ def beside(pieces: Sequence[Csr]) -> Csr:
     col = torch.empty(int(rowptr[-1]), dtype=index_dtype(width))
     val = torch.empty(int(rowptr[-1]), dtype=pieces[0].val.dtype)
     left = 0
-    for piece, length, start in zip(pieces, lengths, starts, strict=True):
-        place = torch.repeat_interleave(start - piece.rowptr[:-1], length) + torch.arange(piece.nnz)
+    for piece, start in zip(pieces, starts, strict=True):
+        place = (start - piece.rowptr[:-1])[row_of(piece)] + torch.arange(piece.nnz)
         col[place] = (piece.col + left).to(col.dtype)
         val[place] = piece.val
         left += piece.cols

@@ -1,4 +1,4 @@
-"""Starts a run's ranks on this machine, waits, and sees to it that a record exists whatever happened.
+"""Launches a run on this machine, waits, and sees to it that a record exists whatever happened.
 
 The launcher imports no torch: it starts processes with the machine card's settings, which the allocator and the
 thread pools read before any Python runs, and turns the first fault of a rank into the record when none was written.
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UserError
 from harness.results.record import write_record
 from harness.run.fault import first_fault
 from harness.spec.spec import Spec, canonical_json
@@ -22,14 +23,20 @@ LOG_KEPT = 4000
 Progress = Callable[[str], None]
 
 
-def launch(spec: Spec, root: Path, runs: Path, progress: Progress) -> Path:
-    """Runs a spec; returns its run folder, which holds a whole record of whatever status."""
+def launch(spec: Spec, root: Path, runs: Path, progress: Progress, *, in_process: bool = False) -> Path:
+    """Runs a spec; returns its run folder, which holds a whole record of whatever status.
+
+    In this process there can be one rank, and the machine card's allocator settings come too late for it.
+    """
+    if in_process and spec.ranks > 1:
+        raise UserError(f"ranks = {spec.ranks}: one process runs one rank. Leave out --in-process.")
     runs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="launch-", dir=runs.parent) as name:
         scratch = Path(name)
         (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
         started = time.time()
-        code = _run_ranks(spec, root, runs, scratch, progress)
+        here = (root, runs, scratch)
+        code = _run_here(*here) if in_process else _run_ranks(spec, *here, progress)
         if not (scratch / "done").exists():
             _record_fault(spec, root, runs, scratch, code, started)
     return runs / spec.run_id
@@ -54,6 +61,13 @@ def _run_ranks(spec: Spec, root: Path, runs: Path, scratch: Path, progress: Prog
             return _wait(ranks, scratch / "progress", progress)
         finally:
             _end(ranks)
+
+
+def _run_here(root: Path, runs: Path, scratch: Path) -> int:
+    from harness.comm.engine import Place
+    from harness.run.rank import attempt
+
+    return attempt(Place(), root, scratch, runs)
 
 
 def _wait(ranks: subprocess.Popen[bytes], file: Path, progress: Progress) -> int:
@@ -89,7 +103,7 @@ def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, code: int, 
         "type": "Exit",
         "message": f"the ranks ended with code {code} and left no reason; `trace` has the end of their log",
         "status": "failed",
-        "trace": (scratch / "log").read_text(errors="replace")[-LOG_KEPT:],
+        "trace": _end_of(scratch / "log"),
     }
     record = {
         "run_id": spec.run_id,
@@ -101,3 +115,7 @@ def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, code: int, 
         "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
     }
     write_record(runs, spec.model_dump(mode="json"), record, {})
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-LOG_KEPT:] if log.exists() else ""

@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -56,6 +56,11 @@ class _Rank:
     pipe: Connection
     stacks: Path
 
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None, "started"
+        return self.process.pid
+
     def tell(self, job: Job | None) -> None:
         with suppress(OSError):  # it died while idle; whoever listens will see that
             self.pipe.send_bytes(pickle.dumps(job))
@@ -66,7 +71,7 @@ class _Rank:
             reply: Done | Raised = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             at = time.monotonic() - NOTICE
-            self.process.join()
+            self.process.join(GRACE)
             return Raised(at, "died", _cause_of_death(self.process.exitcode), "")
         return reply
 
@@ -107,16 +112,16 @@ class Pool:
         with every rank's stack when some are still busy after `patience` seconds. The pool serves on.
         """
         patience = patience or self._patience
-        ranks, replies = self._take(world), dict[int, Done | Raised]()
+        sent = Reference.to(function), pickle.dumps(arguments)
+        ranks = self._take(world)
+        replies: dict[int, Done | Raised] = {}
         try:
-            self._start(ranks, Reference.to(function), pickle.dumps(arguments), patience)
+            self._start(ranks, *sent, patience)
             _listen(ranks, replies, time.monotonic() + patience)
             busy = [i for i in range(world) if i not in replies]
             failure = _failure(replies, busy, world) or _timeout(ranks, busy, patience)
-        finally:  # nobody knows what a rank is doing that has not replied, even if we were interrupted
-            self._end([rank for i, rank in enumerate(ranks) if i not in replies])
-        for rank in ranks:
-            rank.tell(None)
+        finally:
+            self._release(ranks, replies)
         if failure:
             raise failure
         return [pickle.loads(reply.result) for _, reply in sorted(replies.items()) if isinstance(reply, Done)]
@@ -129,9 +134,15 @@ class Pool:
         return self._ranks[:world]
 
     def _start(self, ranks: Sequence[_Rank], function: Reference, arguments: bytes, patience: float) -> None:
-        store = str(self._folder / f"store-{next(self._names)}")
+        meeting = self._folder / f"meeting-{next(self._names)}"
         for i, rank in enumerate(ranks):
-            rank.tell(Job(i, len(ranks), store, patience + 2 * GRACE, function, arguments))
+            rank.tell(Job(i, len(ranks), meeting, patience + 2 * GRACE, function, arguments))
+
+    def _release(self, ranks: Sequence[_Rank], replies: Mapping[int, Done | Raised]) -> None:
+        """Lets ranks leave their world. Who has not replied, perhaps because we were interrupted, is ended."""
+        self._end([rank for i, rank in enumerate(ranks) if i not in replies])
+        for i in replies:
+            ranks[i].tell(None)
 
     def _end(self, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:
@@ -162,7 +173,7 @@ def _listen(ranks: Sequence[_Rank], replies: dict[int, Done | Raised], deadline:
                 deadline = min(deadline, time.monotonic() + GRACE)
 
 
-def _failure(replies: dict[int, Done | Raised], busy: Sequence[int], world: int) -> RankError | None:
+def _failure(replies: Mapping[int, Done | Raised], busy: Sequence[int], world: int) -> RankError | None:
     """The first failure in time: the later ones are mostly its consequences."""
     failures = [(reply.at, i, reply) for i, reply in replies.items() if isinstance(reply, Raised)]
     if not failures:
@@ -178,7 +189,7 @@ def _timeout(ranks: Sequence[_Rank], busy: Sequence[int], patience: float) -> Ra
         return None
     for i in busy:
         with suppress(ProcessLookupError):
-            os.kill(ranks[i].process.pid or 0, STACKS)
+            os.kill(ranks[i].pid, STACKS)
     time.sleep(NOTICE)
     stacks = "\n".join(f"Rank {i} is here:\n{ranks[i].stacks.read_text()}" for i in busy)
     return RankError(

@@ -25,7 +25,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from harness.comm import engine
 from harness.comm.engine import Engine, Place
@@ -76,7 +75,7 @@ class Job:
 
     rank: int
     world: int
-    store: str
+    meeting: Path
     patience: float
     function: Reference
     arguments: bytes
@@ -143,8 +142,7 @@ def _run(job: Job) -> Done | Raised:
 
 
 def _call(job: Job) -> Any:
-    store = dist.FileStore(job.store, job.world) if job.world > 1 else None
-    timeout = timedelta(seconds=job.patience)
-    engine.start(Engine.GLOO, Place(job.rank, job.world, job.rank), store=store, timeout=timeout)
+    place, timeout = Place(job.rank, job.world, job.rank), timedelta(seconds=job.patience)
+    engine.start(Engine.GLOO, place, meeting=job.meeting, timeout=timeout)
     function = job.function.load()
     return function(*pickle.loads(job.arguments))

@@ -9,7 +9,7 @@ class Hits(NamedTuple):
     """How many vertices of a split there are, and how many of them were classified rightly; whole graph."""
 
     right: int
-    count: int
+    of: int
 
 
 class Operators(Protocol):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from harness.errors import UserError
 from harness.results import parquet
@@ -82,7 +83,7 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
     rows += [_missing(run) for run_id, run in planned.items() if run_id not in found]
     frame = conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
     ordered = [found[run_id] for run_id in frame.run_id if run_id in found]
-    files = {"runs": parquet.to_bytes([frame], RUNS)}
+    files = {"runs": parquet.to_bytes([parquet.to_arrow(frame, RUNS)], RUNS)}
     files |= {name: parquet.to_bytes(_rows(ordered, name), TABLES[name]) for name in RUN_TABLES}
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
     return Collected(out, frame)
@@ -119,9 +120,12 @@ def _read(folders: Iterator[Path]) -> list[Record]:
     return records
 
 
-def _rows(records: list[Record], name: str) -> Iterator[pd.DataFrame]:
+def _rows(records: list[Record], name: str) -> Iterator[pa.Table]:
+    """The rows of every run, with its id before them."""
     for record in records:
-        yield record.table(name).assign(run_id=record.record["run_id"])
+        rows = record.rows(name)
+        run_id = pa.array([record.record["run_id"]] * len(rows), pa.string())
+        yield rows.add_column(0, TABLES[name].arrow.field(0), run_id)
 
 
 def _planned(plan: Path) -> dict[str, dict[str, Any]]:

@@ -5,10 +5,13 @@ is one epoch, and its rows are taken; of an even number it is the mean of the tw
 Launches are treated alike. No other choice of rows adds up to a median.
 """
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from harness.ledger import Op, Phase
 
+Frames = Mapping[str, pd.DataFrame]
 REST = (Phase.OTHER.value, Op.GLUE.value)
 
 
@@ -21,16 +24,22 @@ def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
     slowest = timed.loc[timed.groupby("epoch").seconds.idxmax()]
     middle = _middle(slowest.sort_values(["seconds", "epoch"]))
     rows = ledger.merge(middle[["epoch", "rank"]], on=["epoch", "rank"])
-    parts = rows.groupby(["phase", "op"]).seconds.sum().to_dict()
-    parts = {key: seconds / len(middle) for key, seconds in parts.items()}
+    sums = rows.groupby(["phase", "op"]).seconds.sum() / len(middle)
+    parts: dict[tuple[str, str], float] = dict(zip(sums.index, sums, strict=True))
     rest = middle.seconds.mean() - sum(parts.values())
     return _series({**parts, REST: parts.get(REST, 0.0) + rest})
 
 
-def of_launches(runs: pd.DataFrame, epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
-    """The same over the launches of one configuration; the sum is the median of their epoch times."""
-    middle = _middle(runs.sort_values(["epoch_seconds_median", "run_id"])).run_id
-    parts = [of_launch(epochs[epochs.run_id == run], ledger[ledger.run_id == run]) for run in middle]
+def of_launches(runs: pd.DataFrame, epochs: Frames, ledgers: Frames) -> "pd.Series[float]":
+    """The same over launches of one configuration, their tables by run id; the sum is the median of their times.
+
+    A launch that kept no ledger counts as other altogether.
+    """
+    middle = _middle(runs.sort_values(["epoch_seconds_median", "run_id"]))
+    parts = [
+        of_launch(epochs[run], ledgers[run]) if run in epochs and run in ledgers else _series({REST: seconds})
+        for run, seconds in zip(middle.run_id, middle.epoch_seconds_median, strict=True)
+    ]
     keys = sorted({key for part in parts for key in part.index})
     return _series({key: sum(part.get(key, 0.0) for part in parts) / len(parts) for key in keys})
 

@@ -1,6 +1,6 @@
 """Tables as parquet files: written with the schema's number inside, read back with a check of it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -11,33 +11,43 @@ import pyarrow.parquet as pq
 from harness.errors import UserError
 from harness.results.schema import SCHEMA, TABLES, Table, conform
 
+ROW_GROUP = 1 << 20
 
-def to_bytes(frames: Iterable[pd.DataFrame], table: Table) -> bytes:
-    """One parquet file of several frames, a row group each: no more than one of them is in memory at once."""
+
+def to_arrow(frame: pd.DataFrame, table: Table) -> pa.Table:
+    """A frame as the schema wants it."""
+    rows = pa.Table.from_pandas(conform(frame, table), table.arrow, preserve_index=False)
+    return rows.replace_schema_metadata(table.arrow.metadata)
+
+
+def to_bytes(parts: Iterable[pa.Table], table: Table) -> bytes:
+    """One parquet file of several parts, of which few are in memory at once."""
     buffer = BytesIO()
     with pq.ParquetWriter(buffer, table.arrow, compression="zstd") as writer:
-        for frame in frames:
-            rows = pa.Table.from_pandas(conform(frame, table), table.arrow, preserve_index=False)
-            writer.write_table(rows.replace_schema_metadata(table.arrow.metadata))
+        for rows in _joined(parts):
+            writer.write_table(rows)
     return buffer.getvalue()
 
 
-def from_file(path: Path, table: Table, way_out: str) -> pd.DataFrame:
-    """The table of a file, or a refusal by name that ends with the way out."""
+def to_pandas(rows: pa.Table, table: Table) -> pd.DataFrame:
+    """The way back from `to_arrow`."""
+    return conform(rows.to_pandas(), table)
+
+
+def from_file(path: Path, table: Table, way_out: str) -> pa.Table:
+    """The rows of a file, or a refusal by name that ends with the way out."""
     try:
-        rows = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        with pq.ParquetFile(path) as file:
+            rows = file.read()
+    except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
     found = (rows.schema.metadata or {}).get(b"harness.schema", b"none").decode()
     if found != str(SCHEMA):
         raise UserError(f"{path} has schema {found}, and this harness reads schema {SCHEMA}. {way_out}")
-    if rows.column_names != table.names:
-        differing = ", ".join(sorted(set(rows.column_names) ^ set(table.names))) or "their order"
-        raise UserError(
-            f"{path} does not have the columns of schema {SCHEMA} (differing: {differing}). {way_out}"
-        )
-    return conform(rows.to_pandas(), table)
+    if not rows.schema.equals(table.arrow):
+        raise UserError(f"{path} does not have the columns of schema {SCHEMA}. {way_out}")
+    return rows
 
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
@@ -45,4 +55,17 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
     path = tables / f"{name}.parquet"
     if not path.is_file():
         raise UserError(f"There is no table {path}. `harness collect` makes the tables from the run folders.")
-    return from_file(path, TABLES[name], "`harness collect` makes the tables anew from the run folders.")
+    rows = from_file(path, TABLES[name], "`harness collect` makes the tables anew from the run folders.")
+    return to_pandas(rows, TABLES[name])
+
+
+def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Parts put together until they are worth a row group."""
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(rows.num_rows for rows in waiting) >= ROW_GROUP:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

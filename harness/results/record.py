@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from harness.errors import UserError
 from harness.results import parquet
 from harness.results.files import refusals, sibling, sync_folder, write_synced, write_text
-from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES, conform
+from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 
 __all__ = ["Record", "read_record", "write_record", "write_text"]
 
@@ -34,9 +35,13 @@ class Record:
 
     def table(self, name: str) -> pd.DataFrame:
         """One of the run's tables; without rows if the run did not get that far."""
+        return parquet.to_pandas(self.rows(name), RUN_TABLES[name])
+
+    def rows(self, name: str) -> pa.Table:
+        """The same as it is stored."""
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
         if not path.is_file():
-            return conform(pd.DataFrame(), table)
+            return table.arrow.empty_table()
         return parquet.from_file(path, table, WAY_OUT.format(folder=self.folder))
 
 
@@ -46,9 +51,9 @@ def write_record(
     """Puts a run folder under `runs`, named by its run id; returns it."""
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
     files = {"spec.json": _json(spec), "record.json": _json({"schema": SCHEMA, **record})}
-    files |= {
-        f"{name}.parquet": parquet.to_bytes([frame], RUN_TABLES[name]) for name, frame in tables.items()
-    }
+    for name, frame in tables.items():
+        table = RUN_TABLES[name]
+        files[f"{name}.parquet"] = parquet.to_bytes([parquet.to_arrow(frame, table)], table)
     folder = runs / str(record["run_id"])
     partial = sibling(folder)
     with refusals(folder):

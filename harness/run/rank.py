@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,13 +19,11 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.registry import load_strategy
-from harness.results.record import write_record
 from harness.run.fault import write_fault
 from harness.run.gather import gather
 from harness.run.provenance import provenance
 from harness.run.replicas import checksum, compare
-from harness.run.summary import summarise
-from harness.run.tables import RankTables, data_frames
+from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -42,22 +39,27 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
     options = parser.parse_args()
-    at = engine.place(os.environ)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    return attempt(engine.place(os.environ), project_root(), options.scratch, options.runs)
+
+
+def attempt(at: engine.Place, root: Path, scratch: Path, runs: Path) -> int:
+    """Runs the spec in the scratch folder as this rank. What goes wrong is left there as a fault."""
     try:
-        spec = Spec.model_validate(json.loads((options.scratch / "spec.json").read_text()))
-        run(spec, at, options.scratch, options.runs)
+        spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
+        run(spec, at, root, scratch, runs)
     except BaseException as error:
-        write_fault(options.scratch, at.rank, error)
+        write_fault(scratch, at.rank, error)
         return 1
     return 0
 
 
-def run(spec: Spec, at: engine.Place, scratch: Path, runs: Path) -> None:
+def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path) -> None:
     """Load, set up, warm up, train, evaluate, record."""
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     started = time.time()
-    root, choice = project_root(), spec.dataset
+    choice = spec.dataset
     blocks = open_dataset(root, choice.name, choice.permutation, choice.seed)
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
     device = engine.start(Engine(spec.machine.engine), at)
@@ -68,12 +70,11 @@ def run(spec: Spec, at: engine.Place, scratch: Path, runs: Path) -> None:
     finally:
         engine.stop()
     if at.rank == 0:
-        tables = data_frames(ranks)
-        told = {**provenance(root), "engine": spec.machine.engine, "store_manifest": blocks.manifest_hash}
+        from harness.run.recording import record_run
+
+        told = {**provenance(root), "engine": spec.machine.engine if at.world > 1 else "single"}
         times = {"started": started, "finished": time.time()}
-        formula = max(sum(strategy.words(strategy.coordinates(rank)).values()) for rank in range(spec.ranks))
-        record = _record(spec, summarise(tables, formula), {**told, **times})
-        write_record(runs, spec.model_dump(mode="json"), record, tables)
+        record_run(runs, strategy, ranks, {**told, "store_manifest": blocks.manifest_hash, **times})
         (scratch / "done").touch()
 
 
@@ -113,18 +114,5 @@ def _say(scratch: Path, tables: RankTables, epochs: int) -> None:
     partial.replace(scratch / "progress")
 
 
-def _record(spec: Spec, summary: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "run_id": spec.run_id,
-        "label": spec.label,
-        "status": "ok",
-        "source": "measured",
-        "summary": summary,
-        "provenance": told,
-        "error": None,
-    }
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     sys.exit(main())

@@ -1,10 +1,9 @@
-"""One rank's share of a run's tables, as plain rows that travel to rank 0 and become data frames there."""
+"""One rank's share of a run's tables, as plain rows. They travel to rank 0 and become data frames there."""
 
 import resource
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import pandas as pd
 import torch
 
 from harness.ledger import Amounts, Key
@@ -35,8 +34,8 @@ class RankTables:
         if self.rank:
             return
         trained = sum(row["seconds"] for row in self.epochs)
-        for split, (right, count) in hits.items():
-            accuracy = right / count if count else None
+        for split, (right, of) in hits.items():
+            accuracy = right / of if of else None
             at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 
@@ -61,12 +60,4 @@ def _entry(key: Key, amounts: Amounts) -> Row:
         "peer": key.peer,
         "tensor": key.tensor.value if key.tensor else "",
         **asdict(amounts),
-    }
-
-
-def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
-    """The tables of all ranks together."""
-    return {
-        name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
-        for name in ("epochs", "ledger", "accuracy", "memory")
     }

@@ -122,5 +122,5 @@ def test_another_schema_version_names_the_command_that_makes_it_right(folder):
 
 def test_a_folder_without_a_manifest_is_no_store(tmp_path):
     (tmp_path / "toy-1").mkdir()
-    with pytest.raises(UserError, match="toy-1 is not a store.*harness data build toy"):
+    with pytest.raises(UserError, match=r"toy-1 is not a store.*harness data build toy"):
         Store(tmp_path / "toy-1")

@@ -1,5 +1,7 @@
 """Both stores serve what numpy cuts out of the dense permuted matrix, for any rectangle, order and permutation."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,11 @@ GRAPHS = {
         "labels": {"kind": "uniform"},
         "split": {"kind": "all"},
     },
+    "fewer vertices than blocks": {
+        "source": {"kind": "lattice", "height": 5, "width": 1, "keep": 1.0},
+        "labels": {"kind": "uniform"},
+        "split": {"kind": "all"},
+    },
     "empty blocks": {
         "source": {"kind": "lattice", "height": 31, "width": 1, "connected": False},
         "labels": {"kind": "uniform"},
@@ -34,9 +41,7 @@ def graph(request, make_graph):
     return make_graph(**GRAPHS[request.param])
 
 
-@pytest.fixture(
-    params=["memory", 1, 2, 3, 7, 60], ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind
-)
+@pytest.fixture(params=["memory", 1, 3, 7], ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind)
 def store_of(request, tmp_path, make_card):
     """A function from (graph, permutation, seed) to its store, in memory or in a folder of that many blocks."""
 
@@ -60,7 +65,7 @@ def ranges(n, rng):
 @pytest.mark.parametrize("permutation", PERMUTATIONS)
 def test_any_rectangle(graph, store_of, permutation):
     store, rng = store_of(graph, permutation, seed=5), np.random.default_rng(0)
-    p, q = orders(permutation, graph.n, seed=5)
+    p, q = (each.numpy() for each in orders(permutation, graph.n, seed=5))
     dense = to_scipy(graph.A).toarray()
     for order, expected in enumerate((dense[p][:, q], dense[q][:, p])):
         for rows, cols in zip(ranges(graph.n, rng), reversed(list(ranges(graph.n, rng))), strict=True):
@@ -114,10 +119,10 @@ def test_what_is_served_belongs_to_the_caller(graph, store_of):
 @pytest.mark.parametrize("permutation", PERMUTATIONS)
 def test_nonzeros_of_an_arrangement_are_counted_exactly(graph, store_of, permutation):
     store, n = store_of(graph, permutation, seed=5), graph.n
-    p, q = orders(permutation, n, seed=5)
+    p, q = (each.numpy() for each in orders(permutation, n, seed=5))
     dense = to_scipy(graph.A).toarray()[p][:, q]
     cuts = sorted({0, n // 3, n // 2, n})
-    rows = [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)] + [range(n, n)]
+    rows = [range(a, b) for a, b in pairwise(cuts)] + [range(n, n)]
     cols = [range(0), *rows]
     counts = nonzeros(store, rows, cols)
     for i, r in enumerate(rows):

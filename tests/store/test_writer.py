@@ -1,11 +1,13 @@
 """A folder appears whole or not at all, whatever happens while it is written."""
 
 import errno
+import hashlib
 import os
 import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,14 @@ def put_and_seal(folder, text="{}"):
         writer.seal("last.json", text)
 
 
+def put_and(folder, then):
+    """Something happens between two arrays."""
+    with whole_folder(folder, needs=1) as writer:
+        writer.put("a", ARRAY)
+        then()
+        writer.put("b", ARRAY)
+
+
 def test_sealed_it_holds_the_arrays_and_nothing_else(tmp_path):
     put_and_seal(tmp_path / "s")
     assert everything(tmp_path) == ["s"]
@@ -35,8 +45,6 @@ def test_sealed_it_holds_the_arrays_and_nothing_else(tmp_path):
 
 
 def test_records_are_those_of_the_files(tmp_path):
-    import hashlib
-
     with whole_folder(tmp_path / "s", needs=1) as writer:
         for name, array in (("x", ARRAY), ("empty", ARRAY[:0]), ("strided", ARRAY.reshape(10, 100)[:, ::3])):
             writer.put(name, array)
@@ -47,9 +55,8 @@ def test_records_are_those_of_the_files(tmp_path):
 
 
 def test_an_error_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "s", needs=1) as writer:
-        writer.put("a", ARRAY)
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        put_and(tmp_path / "s", lambda: 1 / 0)
     assert everything(tmp_path) == []
 
 
@@ -77,7 +84,7 @@ def test_a_killed_writer_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
         "    writer.put('a', numpy.arange(9)); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(Path.cwd())}, check=False
     )
     assert killed.returncode == -signal.SIGKILL
     assert len(everything(tmp_path)) == 1
@@ -103,10 +110,11 @@ def test_what_the_system_refuses_midway_leaves_nothing(tmp_path, monkeypatch, nu
     def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    with pytest.raises(kind) as error, whole_folder(tmp_path / "s", needs=1) as writer:
-        writer.put("a", ARRAY)
+    def fill_the_disk():
         monkeypatch.setattr(writer_module.np.lib.format, "write_array", refuse)
-        writer.put("b", ARRAY)
+
+    with pytest.raises(kind) as error:
+        put_and(tmp_path / "s", fill_the_disk)
     assert str(tmp_path / "s") in str(error.value)
     assert os.strerror(number) in str(error.value)
     assert "Nothing was kept" in str(error.value)
@@ -116,12 +124,8 @@ def test_what_the_system_refuses_midway_leaves_nothing(tmp_path, monkeypatch, nu
 def test_a_real_limit_on_file_size_leaves_nothing(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with (
-            pytest.raises(RunError, match="Nothing was kept"),
-            whole_folder(tmp_path / "s", needs=1) as writer,
-        ):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-            writer.put("a", ARRAY)
+        with pytest.raises(RunError, match="Nothing was kept"):
+            put_and(tmp_path / "s", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert everything(tmp_path) == []

@@ -1,0 +1,76 @@
+# The commands of a checkout. Each installs into $(VENV) first, if that has not been done.
+#
+#   make smoke      the whole chain on tiny graphs; ends with the paths of the figures and of the report
+#   make resume     the same, after a workflow was killed
+#   make test       the tests that are quick enough for every change
+#   make test-all   all tests
+#   make lint       style, layout and types
+#   make format     lay out the code as lint wants it
+#   make setup      only install
+#   make clean      remove $(VENV) and caches; results, figures and stores stay
+
+PYTHON      ?= python3
+VENV        ?= .venv
+# Where pip finds torch; empty: where it finds everything else.
+TORCH_INDEX ?=
+# Anything: keep the torch that $(VENV), or $(PYTHON) if there is no $(VENV) yet, already has.
+KEEP_TORCH  ?=
+PROFILE     ?= profiles/local
+EXPERIMENT  ?= workflows/experiments/smoke.yaml
+
+BIN       := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+PINS      := $(VENV)/constraints.txt
+PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+WORKFLOW  := --profile $(PROFILE) --config experiment=$(EXPERIMENT)
+
+export PATH := $(abspath $(BIN)):$(PATH)
+# One thread a process: the ranks of a run share the cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: smoke resume test test-all lint format setup clean
+
+smoke: $(INSTALLED)
+	$(BIN)/snakemake all verify $(WORKFLOW)
+
+resume: $(INSTALLED)
+	$(BIN)/snakemake --unlock $(WORKFLOW)
+	$(BIN)/snakemake all verify $(WORKFLOW)
+
+test: $(INSTALLED)
+	$(BIN)/pytest -q -m "not slow"
+
+test-all: $(INSTALLED)
+	$(BIN)/pytest -q
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check workflows
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/snakefmt workflows
+
+setup: $(INSTALLED)
+
+# Torch goes first and alone: resolved among the others, an open range picks the largest build there is.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "python 3.11 or newer is needed, and $(PYTHON) is " + sys.version)'
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(if $(KEEP_TORCH),--system-site-packages) $(VENV)
+	@echo "Installing into $(VENV). This takes a few minutes, once."
+ifdef KEEP_TORCH
+	@grep -v '^torch==' constraints.txt > $(PINS)
+	@$(BIN)/python -m pip list --format=freeze | grep '^torch==' >> $(PINS) || { echo 'KEEP_TORCH is set, but there is no torch in $(VENV) to keep.' >&2; exit 1; }
+else
+	@cp constraints.txt $(PINS)
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint $(PINS)) $$(grep '^torch==' $(PINS))
+endif
+	$(PIP) --constraint $(PINS) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find harness strategies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

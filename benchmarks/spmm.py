@@ -1,0 +1,203 @@
+"""Sparse times dense by every way we know, on graphs with and without hubs. Prints markdown.
+
+    MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
+        OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/spmm.py --threads 1
+
+Ways take turns in an order that changes from round to round, each after an unmeasured turn of its own, so that
+none finds the caches as another left them. A cell is GFLOP/s (2 nnz f) of the median, and of the best round in
+brackets. `bound` is what one reading of a row of H for every nonzero would reach at the
+measured speed of memory: a graph whose H stays in cache passes it. `ours` is what `spmm` does, operator included.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import scipy
+import torch
+
+from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy, transpose
+from harness.kernels.multiply import by_loop, by_matmul, by_reduction
+from harness.kernels.multiply_compiled import multiply_rows
+from harness.kernels.spmm import aggregate, spmm
+
+FEATURES = (1, 16, 32, 64, 128)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+LARGEST_MESSAGES = 1 << 28  # elements: an edge list makes a row for every edge
+WAYS = ("torch @", "torch mm sum", "loop", "loop, near", "loop, far", "ours", "scipy", "PyG edge_index")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small graphs, float32")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    speed = memory_speed()
+    print(machine(options.threads, speed))
+    for name, A in graphs(options.quick):
+        print_products(name, A, options, speed)
+    print_gradients(options.rounds)
+
+
+def graphs(quick: bool) -> Iterator[tuple[str, Csr]]:
+    """Name and adjacency, float32 weights; the same every time."""
+    rng = np.random.default_rng(0)
+    yield "uniform 2^8", matrix(1 << 8, *rng.integers(0, 1 << 8, (2, 16 << 8)))
+    yield "uniform 2^10", matrix(1 << 10, *rng.integers(0, 1 << 10, (2, 16 << 10)))
+    yield "SBM 4096", matrix(4096, *stochastic_blocks(rng, 4096, 15, communities=16))
+    yield "R-MAT 2^14", matrix(1 << 14, *rmat(rng, 14, 16))
+    if not quick:
+        yield "R-MAT 2^16", matrix(1 << 16, *rmat(rng, 16, 16))
+        yield "R-MAT 2^18", matrix(1 << 18, *rmat(rng, 18, 16))
+        yield "uniform 2^18", matrix(1 << 18, *rng.integers(0, 1 << 18, (2, 16 << 18)))
+
+
+def matrix(n: int, row: np.ndarray, col: np.ndarray) -> Csr:
+    val = torch.rand(len(row), generator=torch.Generator().manual_seed(0))
+    return from_coo(torch.from_numpy(row), torch.from_numpy(col), val, (n, n), sum_duplicates=True)
+
+
+def stochastic_blocks(
+    rng: np.random.Generator, n: int, degree: int, communities: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Four in five edges stay within a community of neighbouring numbers."""
+    row = rng.integers(0, n, n * degree)
+    size = n // communities
+    near = row // size * size + rng.integers(0, size, len(row))
+    return row, np.where(rng.random(len(row)) < 0.8, near, rng.integers(0, n, len(row)))
+
+
+def rmat(rng: np.random.Generator, scale: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
+    row, col = np.zeros((2, degree << scale), dtype=np.int64)
+    for _ in range(scale):
+        quadrant = np.searchsorted([0.57, 0.76, 0.95], rng.random(len(row)))
+        row, col = row * 2 + quadrant // 2, col * 2 + quadrant % 2
+    return row, col
+
+
+def ways(A: Csr, H: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Those that take the type."""
+    found: dict[str, Callable[[], object]] = {
+        "torch mm sum": lambda: by_reduction(A, H, None),
+        "ours": lambda: spmm(A, H),
+    }
+    if H.dtype == torch.bfloat16:
+        return found
+    M, X, row, Z = to_scipy(A), H.numpy(), row_of(A), torch.empty(A.rows, H.shape[1], dtype=H.dtype).numpy()
+    arrays = (A.rowptr.numpy(), A.col.numpy(), A.val.numpy())
+    found |= {
+        "torch @": lambda: by_matmul(A, H, None),
+        "loop": lambda: by_loop(A, H, None),
+        "scipy": lambda: M @ X,
+    }
+    if A.nnz * H.shape[1] < LARGEST_MESSAGES:
+        found["PyG edge_index"] = lambda: message_passing(row, A.col, A.val, H, A.rows)
+    if torch.get_num_threads() == 1:
+        found["loop, near"] = lambda: multiply_rows(arrays, X, Z, False, False, 0, A.rows)
+        found["loop, far"] = lambda: multiply_rows(arrays, X, Z, False, True, 0, A.rows)
+    return found
+
+
+def message_passing(
+    row: torch.Tensor, col: torch.Tensor, val: torch.Tensor, H: torch.Tensor, rows: int
+) -> torch.Tensor:
+    """What PyG does with an edge list and no extension packages: gather, weigh, scatter."""
+    from torch_geometric.utils import scatter
+
+    return scatter(H.index_select(0, col) * val[:, None], row, dim=0, dim_size=rows, reduce="sum")
+
+
+def measure(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each round. What takes a millisecond gets ten times the rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    shuffle = np.random.default_rng(0).permutation
+    slowest = max(timed(run) for run in candidates.values())
+    for _ in range(rounds if slowest > 0.05 else 10 * rounds):
+        for name in shuffle(list(candidates)):
+            candidates[name]()
+            seconds[name].append(timed(candidates[name]))
+    return seconds
+
+
+def timed(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def print_products(name: str, A: Csr, options: argparse.Namespace, speed: float) -> None:
+    print(f"\n### {name}: {A.rows:,} rows, {A.nnz:,} nonzeros, longest row {int(A.rowptr.diff().max()):,}\n")
+    print("| type | f | bound | " + " | ".join(WAYS) + " |")
+    print("| --- | --- | --- |" + " --- |" * len(WAYS))
+    for dtype, features in product(DTYPES[:1] if options.quick else DTYPES, FEATURES):
+        A_typed, H = cast(A, dtype), torch.rand(A.cols, features).to(dtype)
+        seconds = measure(ways(A_typed, H), options.rounds)
+        flops = 2 * A.nnz * features
+        size = dtype.itemsize
+        bytes_moved = A.nnz * (features * size + size + 4) + A.rows * (features * size + 8)
+        cells = [cell(flops, seconds.get(way)) for way in WAYS]
+        bound = flops / (bytes_moved / speed) / 1e9
+        print(f"| {str(dtype)[6:]} | {features} | {bound:.1f} | " + " | ".join(cells) + " |", flush=True)
+
+
+def cell(flops: int, seconds: list[float] | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{flops / statistics.median(seconds) / 1e9:.1f} ({flops / min(seconds) / 1e9:.1f})"
+
+
+def print_gradients(rounds: int) -> None:
+    """What differentiating adds to the two products it is made of."""
+    rng = np.random.default_rng(1)
+    print("\n### Forward and backward, float32, f = 64: microseconds, median (best)\n")
+    print("| rows | two products | aggregate, both ways | added |\n| --- | --- | --- | --- |")
+    for n in (16, 256, 4096, 1 << 15):
+        A = matrix(n, *rng.integers(0, n, (2, 15 * n)))
+        A_T, H, dZ = transpose(A), torch.rand(n, 64, requires_grad=True), torch.rand(n, 64)
+        X = H.detach()
+        found = measure(
+            {
+                "products": lambda A=A, A_T=A_T, X=X, dZ=dZ: (spmm(A, X), spmm(A_T, dZ)),
+                "both": lambda A=A, A_T=A_T, H=H, dZ=dZ: torch.autograd.grad(aggregate(A, A_T, H), H, dZ),
+            },
+            10 * rounds,
+        )
+        (a, a_best), (b, b_best) = (
+            (1e6 * statistics.median(found[way]), 1e6 * min(found[way])) for way in ("products", "both")
+        )
+        print(
+            f"| {n:,} | {a:.0f} ({a_best:.0f}) | {b:.0f} ({b_best:.0f}) | {b - a:.0f} ({b_best - a_best:.0f}) |"
+        )
+
+
+def memory_speed() -> float:
+    """Bytes a second of the best of ten copies far larger than any cache, read and write both counted."""
+    source = torch.ones(1 << 25)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / min(timed(lambda: target.copy_(source)) for _ in range(10))
+
+
+def machine(threads: int, speed: float) -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    tuned = "set" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "not set"
+    return (
+        f"{len(os.sched_getaffinity(0))}-core {cpu}, {gigabytes:.0f} GiB; {threads} thread(s); "
+        f"copy {speed / 1e9:.1f} GB/s; allocator {tuned}; load {os.getloadavg()[0]:.1f}; "
+        f"python {platform.python_version()}, torch {torch.__version__}, scipy {scipy.__version__}."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Where an epoch's time goes: one bar a number of ranks, stacked by groups of (phase, op), in seconds.
+
+A bar is the median epoch on its slowest rank (`harness.results.composition`), so its length is the epoch time that the
+scaling figure shows. Groups have one order and one look everywhere; local work comes first, communication after it.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from harness.figures.palette import GROUPS, PAPER
+from harness.figures.panels import Curve, Panel, curves
+from harness.figures.units import UNITS, three_digits, unit_for
+from harness.ledger import Op, Phase
+from harness.results import composition
+from harness.results.composition import Frames
+
+GATHERING = {Phase.LOAD, Phase.SAMPLE, Phase.FETCH}
+GROUP_OF_OP = {
+    Op.SPMM: "SpMM",
+    Op.GEMM: "GEMM",
+    Op.ELEMENTWISE: "elementwise",
+    Op.COPY: "elementwise",
+    Op.BROADCAST: "broadcast, gather",
+    Op.ALL_GATHER: "broadcast, gather",
+    Op.REDUCE_SCATTER: "reduce",
+    Op.ALL_REDUCE: "reduce",
+    Op.ALL_TO_ALL: "exchange",
+    Op.SEND: "exchange",
+    Op.RECV: "exchange",
+    Op.GLUE: "glue, other",
+    Op.SKEW: "glue, other",
+}
+HEADING, BETWEEN = 1.0, 0.35  # heights, where a bar's row is one
+
+
+Rows = list[tuple[str, list["Bar"]]]
+"""Bars under the label of their curve."""
+
+
+class Bar(NamedTuple):
+    """A bar, or what stands in place of one that did not finish."""
+
+    label: str
+    seconds: dict[str, float]
+    status: str
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+
+def group_of(phase: str, op: str) -> str:
+    """The group that a row of the ledger counts in."""
+    return "sampling, fetching" if Phase(phase) in GATHERING else GROUP_OF_OP[Op(op)]
+
+
+def grouped(parts: "pd.Series[float]") -> dict[str, float]:
+    """Seconds by group, in the order of stacking, of seconds by (phase, op)."""
+    sums = dict.fromkeys(GROUPS, 0.0)
+    for (phase, op), seconds in zip(parts.index, parts, strict=True):
+        sums[group_of(phase, op)] += seconds
+    return sums
+
+
+def bars(curve: Curve, epochs: Frames, ledgers: Frames) -> list[Bar]:
+    """One for each number of ranks, with the fastest grid, and one for each failure."""
+    found: list[tuple[int, Bar]] = []
+    points = curve.points
+    for ranks, grid in zip(curve.line.ranks, curve.line.grid, strict=True):
+        launches = points[(points.ranks == ranks) & (points.grid == grid)]
+        parts = composition.of_launches(launches, epochs, ledgers)
+        found.append((int(ranks), Bar(_ranks_and_grid(launches.iloc[0]), grouped(parts), "ok")))
+    for _, run in curve.failures.iterrows():
+        found.append((int(run.ranks), Bar(_ranks_and_grid(run), {}, run.status)))
+    return [bar for _, bar in sorted(found, key=lambda pair: pair[0])]
+
+
+def rows(panel: Panel, epochs: Frames, ledgers: Frames) -> Rows:
+    """The bars of every measured curve, under its label."""
+    measured = [curve for curve in curves(panel) if curve.source == "measured"]
+    return [(curve.label, bars(curve, epochs, ledgers)) for curve in measured]
+
+
+def height(rows: Rows) -> float:
+    """How tall the rows are, in bars."""
+    return sum(len(bars) + HEADING + BETWEEN for _, bars in rows)
+
+
+def draw(axes: Axes, rows: Rows) -> None:
+    """One panel, filled from the top."""
+    longest = max((bar.total for _, bars in rows for bar in bars), default=0.0)
+    unit = unit_for(longest) if longest else UNITS[0]
+    y, ticks = 0.0, []
+    for label, bars in rows:
+        _write(axes, label, 0, y, fontweight="bold")
+        y += HEADING
+        for bar in bars:
+            _draw_bar(axes, y, bar, unit.per_second)
+            ticks.append((y, bar.label))
+            y += 1
+        y += BETWEEN
+    axes.set_ylim(y - BETWEEN - 0.35, -0.6)
+    axes.set_xlim(0, 1.13 * longest * unit.per_second or 1)
+    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
+    axes.tick_params(axis="y", length=0)
+    if longest:
+        axes.set_xlabel(f"time of the median epoch ({unit.name})")
+    else:
+        axes.set_xticks([])
+    axes.set_ylabel("ranks")
+    axes.grid(axis="x")
+
+
+def _draw_bar(axes: Axes, y: float, bar: Bar, per_second: float) -> None:
+    if bar.status != "ok":
+        _write(axes, f"× {bar.status}", 0, y)
+        return
+    left = 0.0
+    for group, seconds in bar.seconds.items():
+        fill, width = GROUPS[group], seconds * per_second
+        axes.barh(y, width, 0.74, left, color=fill.colour, hatch=fill.hatch, edgecolor=PAPER, linewidth=0.3)
+        left += width
+    _write(axes, three_digits(left), left, y)
+
+
+def _write(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
+    """Text that begins a little to the right of a point, on the line of the tick's label."""
+    axes.annotate(
+        text, (x, y), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontweight=fontweight
+    )
+
+
+def handles(some: Iterable[Rows]) -> list[Patch]:
+    """The legend of some panels: the groups that took any time, in their order."""
+    parts = [bar.seconds for rows in some for _, bars in rows for bar in bars]
+    return [
+        Patch(facecolor=fill.colour, hatch=fill.hatch, edgecolor=PAPER, label=name)
+        for name, fill in GROUPS.items()
+        if any(seconds.get(name, 0.0) > 0 for seconds in parts)
+    ]
+
+
+def _ranks_and_grid(run: "pd.Series[str]") -> str:
+    """The number of ranks, with the grid where it does not follow from that."""
+    axes = [name for name in run.index if name.startswith("grid.") and pd.notna(run[name])]
+    return f"{run.grid}  {run.ranks}" if len(axes) > 1 else f"{run.ranks}"

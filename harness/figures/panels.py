@@ -1,0 +1,112 @@
+"""What is compared with what. A panel holds runs of one dataset, model, protocol, precision and machine; a curve is
+one strategy in it, with its parameters and its order of the vertices; a point is one launch.
+
+Nothing here draws.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
+
+import pandas as pd
+
+from harness.figures.palette import Look, look_of, place_of
+from harness.results.schema import MISSING, SOURCES
+
+SETTINGS = {
+    "model.kind": "{}",
+    "model.layers": "{} layers",
+    "model.hidden": "hidden {}",
+    "model.order": "{}",
+    "protocol": "{} protocol",
+    "precision": "{}",
+    "machine.name": "on {}",
+}
+VARIANT = ["strategy.params", "dataset.permutation"]
+POINT = ["ranks", "grid"]
+
+
+class Panel(NamedTuple):
+    """Runs that may be compared; `setting` says how this panel differs from others, and may be empty."""
+
+    dataset: str
+    setting: str
+    runs: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset}, {self.setting}" if self.setting else self.dataset
+
+
+class Curve(NamedTuple):
+    """One line of a panel. `variant` numbers the curves of one strategy and source."""
+
+    strategy: str
+    label: str
+    source: str
+    variant: int
+    runs: pd.DataFrame
+
+    @property
+    def look(self) -> Look:
+        return look_of(self.strategy)
+
+    @property
+    def points(self) -> pd.DataFrame:
+        """Every launch that succeeded."""
+        done = self.runs[self.runs.status == "ok"].dropna(subset=["epoch_seconds_median"])
+        return done.sort_values(["ranks", "grid", "launch"])
+
+    @property
+    def line(self) -> pd.DataFrame:
+        """Median and range over launches, by number of ranks: of the fastest grid where there are several."""
+        groups = self.points.groupby(POINT).epoch_seconds_median
+        each = groups.agg(seconds="median", low="min", high="max").reset_index()
+        return each.sort_values(["seconds", "grid"]).groupby("ranks").head(1).sort_values("ranks")
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """What did not succeed, once for each number of ranks and status."""
+        failed = self.runs[self.runs.status != "ok"]
+        return failed.sort_values("ranks").drop_duplicates(["ranks", "status"])
+
+
+def panels(runs: pd.DataFrame) -> list[Panel]:
+    """The panels of some runs, by dataset. Runs that never took place are in none."""
+    there = runs[runs.status != MISSING]
+    varying = [name for name in SETTINGS if there[name].nunique() > 1]
+    found = []
+    for values, group in there.groupby(["dataset.name", *SETTINGS], dropna=False):
+        told = dict(zip(SETTINGS, values[1:], strict=True))
+        setting = ", ".join(SETTINGS[name].format(told[name]).replace("_", " ") for name in varying)
+        found.append(Panel(str(values[0]), setting, group))
+    return found
+
+
+def curves(panel: Panel) -> list[Curve]:
+    """The curves of a panel."""
+    return in_order(_curves(panel))
+
+
+def in_order(some: Iterable[Curve]) -> list[Curve]:
+    """Measured curves first, strategies in the order of the palette."""
+    return sorted(
+        some, key=lambda curve: (SOURCES.index(curve.source), place_of(curve.strategy), curve.variant)
+    )
+
+
+def _curves(panel: Panel) -> Iterator[Curve]:
+    for (source, strategy), runs in panel.runs.groupby(["source", "strategy.name"]):
+        variants = list(runs.groupby(VARIANT))
+        for number, (values, group) in enumerate(variants):
+            told = [str(strategy)]
+            told += [f"({_variant(runs, values)})"] if len(variants) > 1 else []
+            told += [str(source)] if source != "measured" else []
+            yield Curve(str(strategy), " ".join(told), str(source), number, group)
+
+
+def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
+    """What sets a variant apart from the strategy's others."""
+    differing = [str(value) for name, value in zip(VARIANT, values, strict=True) if runs[name].nunique() > 1]
+    return ", ".join(
+        value.strip("{}").replace('"', "").replace(":", " ") or "defaults" for value in differing
+    )

@@ -1,0 +1,68 @@
+"""From the rows of all ranks to the record of a run. Done once, on rank 0, when training is over."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.results import statistics
+from harness.results.record import write_record
+from harness.run.tables import RankTables
+from harness.strategy import Strategy
+
+
+def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
+    """Writes the run folder of a run that went well."""
+    spec, tables = strategy.spec, data_frames(ranks)
+    record = {
+        "run_id": spec.run_id,
+        "label": spec.label,
+        "status": "ok",
+        "source": "measured",
+        "summary": {**summarise(tables), "words_formula": _formula(strategy)},
+        "provenance": provenance,
+        "error": None,
+    }
+    return write_record(runs, spec.model_dump(mode="json"), record, tables)
+
+
+def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
+    """The tables of all ranks together."""
+    return {
+        name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
+        for name in ("epochs", "ledger", "accuracy", "memory")
+    }
+
+
+def summarise(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """Times by the definitions of `harness.results.statistics`, losses, accuracies, words an epoch."""
+    timed = tables["epochs"][tables["epochs"].epoch >= 0]
+    ledger = tables["ledger"][tables["ledger"].epoch >= 0]
+    last = timed[timed.epoch == timed.epoch.max()]
+    words = ledger.groupby(["epoch", "rank"])[["words_payload", "words_received"]].sum()
+    return {
+        "epochs": int(timed.epoch.nunique()),
+        "epoch_seconds_median": statistics.median_epoch(timed),
+        "epoch_seconds_paper": statistics.paper_epoch(timed),
+        "phase_seconds_mean": statistics.phase_sum(ledger),
+        "final_loss": float(last.loss.iloc[0]),
+        **{
+            f"accuracy_{split}": _last_accuracy(tables["accuracy"], split)
+            for split in ("train", "valid", "test")
+        },
+        "words_payload": float(words.words_payload.max()) if len(words) else 0.0,
+        "words_received": float(words.words_received.max()) if len(words) else 0.0,
+    }
+
+
+def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:
+    if accuracy.empty:
+        return None
+    rows = accuracy[accuracy.split == split].dropna(subset=["accuracy"])
+    return None if rows.empty else float(rows.accuracy.iloc[-1])
+
+
+def _formula(strategy: Strategy) -> float:
+    """Payload words of the rank that has most, by the strategy's own account."""
+    ranks = range(strategy.spec.ranks)
+    return max(float(sum(strategy.words(strategy.coordinates(rank)).values())) for rank in ranks)

@@ -1,0 +1,83 @@
+"""Where ranks stand and whom an axis joins, against numpy's idea of a row-major array of ranks."""
+
+import numpy as np
+import pytest
+import torch
+
+from harness.comm.grid import Grid
+from harness.errors import UserError
+from harness.ledger import AxisName, Ledger, TensorName
+
+D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z
+SHAPES = [{X: 2, Y: 3}, {X: 3, Y: 2}, {X: 2, Y: 2, Z: 2}, {X: 2, Y: 1, Z: 3}, {AxisName.P: 4}]
+
+
+def planes(shape: dict[AxisName, int]) -> list[tuple[AxisName, ...]]:
+    """Every axis, every pair of axes in both orders, and all axes."""
+    pairs = [(one, other) for one in shape for other in shape if one != other]
+    return [*[(name,) for name in shape], *pairs, tuple(shape)]
+
+
+def look_around(shape: dict[AxisName, int]) -> dict:
+    """What this rank's grid says, and what a gather and a sum over every axis and plane bring."""
+    grid = Grid.build(shape, Ledger())
+    me = torch.tensor([grid.rank])
+    seen = {}
+    for names in planes(shape):
+        axis = grid.axis(names)
+        gathered = axis.all_gather(me, tensor=TensorName.COUNT).tolist()
+        total = axis.all_reduce(me.clone(), tensor=TensorName.COUNT).tolist()
+        seen[names] = (axis.name, axis.size, axis.index, list(axis.ranks), gathered, total)
+    return {"rank": grid.rank, "at": grid.coordinates, "seen": seen}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_axes_and_planes_join_the_ranks_that_numpy_says(ranks, shape: dict[AxisName, int]) -> None:
+    sizes, order = tuple(shape.values()), list(shape)
+    everyone = np.arange(np.prod(sizes)).reshape(sizes)
+    for rank, found in enumerate(ranks(everyone.size, look_around, shape)):
+        at = np.unravel_index(rank, sizes)
+        assert found["rank"] == rank
+        assert found["at"] == dict(zip(shape, at, strict=True))
+        for names, (name, size, index, members, gathered, total) in found["seen"].items():
+            joined = sorted(names, key=order.index)
+            free = tuple(slice(None) if axis in joined else at[i] for i, axis in enumerate(order))
+            expected = everyone[free].ravel().tolist()
+            assert name == "+".join(joined)
+            assert (size, members, gathered) == (len(expected), expected, expected)
+            assert members[index] == rank
+            assert total == [sum(expected)]
+
+
+def meet_again(shape: dict[AxisName, int]) -> tuple[bool, bool, list[int]]:
+    grid = Grid.build(shape, Ledger())
+    same = grid.axis((X, Z)) is grid.axis((Z, X)), grid.world is grid.axis(tuple(shape))
+    return *same, grid.gather_objects(grid.rank * 10)
+
+
+def test_an_axis_is_built_once_and_things_gather_on_rank_0(ranks) -> None:
+    first, *others = ranks(4, meet_again, {X: 2, Y: 1, Z: 2})
+    assert first == (True, True, [0, 10, 20, 30])
+    assert others == [(True, True, [])] * 3
+
+
+@pytest.mark.parametrize("shape", [{}, {AxisName.P: 1}, {X: 1, Y: 1, Z: 1}], ids=str)
+def test_a_world_of_one_fits_grids_of_one(shape: dict[AxisName, int]) -> None:
+    grid = Grid.build(shape, Ledger())
+    assert grid.world.size == 1
+    assert grid.coordinates == dict.fromkeys(shape, 0)
+    assert grid.gather_objects("me") == ["me"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [({X: 2, Y: 2}, "x=2 x y=2 arranges 4 ranks, and 1 were started"), ({X: 0}, "without ranks")],
+)
+def test_a_grid_that_does_not_fit_is_refused(shape: dict[AxisName, int], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Grid.build(shape, Ledger())
+
+
+def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UserError, match="has the axes x, y; there is no axis z"):
+        Grid.build({X: 1, Y: 1}, Ledger())[Z]

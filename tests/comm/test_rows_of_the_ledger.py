@@ -1,0 +1,107 @@
+"""Which row the time of a collective goes to, and that a ledger that is off hears of nothing."""
+
+import time
+
+import torch
+
+from harness.comm import engine
+from harness.comm.axis import Axis
+from harness.comm.grid import Grid
+from harness.ledger import Amounts, AxisName, Direction, HostClock, Key, Ledger, Op, Phase, TensorName
+
+P, H = AxisName.P, TensorName.H
+LATE = 0.2  # long against what a busy machine may delay any rank by
+
+
+def axis_here(ledger: Ledger) -> Axis:
+    axis = Grid.build({P: engine.world_size()}, ledger)[P]
+    axis.all_reduce(torch.ones(1), tensor=H)  # connects, and lines the ranks up
+    ledger.start()
+    return axis
+
+
+def wait_elsewhere() -> dict[Key, Amounts]:
+    """Rank 0 issues late. The others issued in layer 1 and wait in layer 2, after some work."""
+    ledger = Ledger()
+    axis = axis_here(ledger)
+    if axis.index == 0:
+        time.sleep(LATE)
+    with ledger.phase(Phase.CONVOLVE, layer=1):
+        pending = axis.broadcast(torch.ones(3), root=0, shape=(3,), tensor=H, later=True)
+    with ledger.phase(Phase.LINEAR, layer=2), ledger.op(Op.GEMM):
+        pending.wait()
+    return ledger.stop()
+
+
+def test_a_wait_is_charged_to_the_row_in_which_its_call_was_issued(ranks) -> None:
+    for entries in ranks(2, wait_elsewhere)[1:]:
+        (row,) = (key for key in entries if key.op is Op.BROADCAST)
+        assert (row.phase, row.layer) == (Phase.CONVOLVE, 1)
+        assert entries[row].seconds > LATE / 4
+        assert entries[row].seconds > 2 * entries[Key(Phase.LINEAR, 2, Direction.FORWARD, Op.GEMM)].seconds
+
+
+def fly_and_work() -> tuple[float, float]:
+    """A broadcast lands while this rank works on: it was in flight for less time than passed until its wait."""
+    ledger = Ledger()
+    axis = axis_here(ledger)
+    begun = time.perf_counter()
+    pending = axis.broadcast(torch.ones(3), root=0, shape=(3,), tensor=H, later=True)
+    time.sleep(2 * LATE)
+    pending.wait()
+    passed = time.perf_counter() - begun
+    (row,) = (amounts for key, amounts in ledger.stop().items() if key.op is Op.BROADCAST)
+    assert row.seconds < passed - 1.9 * LATE, "work between issue and wait is not the collective's"
+    return row.in_flight_seconds, passed
+
+
+def test_a_flight_ends_when_it_lands_not_when_it_is_waited_for(ranks) -> None:
+    for in_flight, passed in ranks(2, fly_and_work):
+        assert 0 < in_flight < passed - LATE / 4
+
+
+def wait_for_stragglers() -> float:
+    ledger = Ledger()
+    axis = axis_here(ledger)
+    if axis.index == 0:
+        time.sleep(LATE)
+    with ledger.phase(Phase.CONVOLVE, layer=0):
+        axis.barrier()
+    entries = {key: amounts for key, amounts in ledger.stop().items() if amounts.calls}
+    (key,) = entries
+    assert key == Key(Phase.CONVOLVE, 0, Direction.FORWARD, Op.SKEW, P)
+    return entries[key].seconds
+
+
+def test_a_barrier_shows_how_long_the_others_waited_for_the_last(ranks) -> None:
+    late, *waiting = ranks(3, wait_for_stragglers)
+    assert all(seconds > max(late, LATE / 4) for seconds in waiting)
+
+
+class StoppedClock(HostClock):
+    """A clock that nobody may look at."""
+
+    def mark(self) -> float:  # type: ignore[override]
+        raise AssertionError("a ledger that is off looked at the clock")
+
+
+def stay_silent() -> None:
+    ledger = Ledger(StoppedClock(), recording=False)
+    axis = Grid.build({P: 2}, ledger)[P]
+    x = torch.ones(2, 2, requires_grad=True)
+    with ledger.phase(Phase.CONVOLVE, layer=0):
+        axis.all_reduce(torch.ones(2), tensor=TensorName.DW)
+        axis.all_gather(torch.ones(2), tensor=H, later=True).wait()
+        other = 1 - axis.index
+        axis.exchange({other: torch.ones(1)}, {other: (1,)}, dtype=torch.float32, tensor=H)
+        axis.barrier()
+        axis.gather(axis.sum(x, tensor=H), tensor=H, gradient=TensorName.DH).sum().backward()
+    assert x.grad is not None
+    ledger.recording, ledger.clock = True, HostClock()
+    ledger.start()
+    (key,) = ledger.stop()
+    assert key == Key(Phase.OTHER, -1, Direction.FORWARD)
+
+
+def test_a_ledger_that_is_off_records_nothing_and_never_looks_at_its_clock(ranks) -> None:
+    ranks(2, stay_silent)

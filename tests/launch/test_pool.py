@@ -1,0 +1,232 @@
+"""A pool gives the results of every rank, names the first that failed, and serves on whatever happened."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import torch
+
+from harness.comm import engine
+from harness.comm.grid import Grid
+from harness.launch.pool import Pool, RankError
+from harness.ledger import AxisName, Ledger, TensorName
+
+P, COUNT = AxisName.P, TensorName.COUNT
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A class of this very file: it must be known in the ranks, and come back as the same."""
+
+    weight: int
+
+
+def meet() -> None:
+    """Returns when every rank is here; raises where one never comes."""
+    Grid.build({P: engine.world_size()}, Ledger()).world.barrier()
+
+
+def add_up(parcel: Parcel) -> tuple[int, Parcel, int]:
+    axis = Grid.build({P: engine.world_size()}, Ledger())[P]
+    total = axis.all_reduce(torch.tensor([parcel.weight * (1 + axis.index)]), tensor=COUNT)
+    return os.getpid(), Parcel(int(total)), torch.get_num_threads()
+
+
+def check_serves_on(pool: Pool, world: int = 3) -> list[int]:
+    """The next job gives what it should; returns the processes that did it."""
+    results = pool.run(world, add_up, Parcel(2))
+    assert [parcel for _, parcel, _ in results] == [Parcel(world * (world + 1))] * world
+    return [pid for pid, _, _ in results]
+
+
+def test_results_come_in_rank_order_from_processes_that_stay(pool: Pool) -> None:
+    first = check_serves_on(pool, 3)
+    again = check_serves_on(pool, 2)
+    assert again == first[:2]
+    assert check_serves_on(pool, 1) == first[:1]
+    assert os.getpid() not in first
+    assert len(set(first)) == 3
+
+
+def test_a_rank_has_one_thread(pool: Pool) -> None:
+    assert [threads for *_, threads in pool.run(2, add_up, Parcel(1))] == [1, 1]
+
+
+def carry(load: torch.Tensor) -> torch.Tensor:
+    return load + engine.rank()
+
+
+def test_large_arguments_and_results_pass(pool: Pool) -> None:
+    load = torch.arange(2_000_000)
+    first, second = pool.run(2, carry, load)
+    assert torch.equal(first, load)
+    assert torch.equal(second, load + 1)
+
+
+def fail_at(rank: int, how: str) -> None:
+    if engine.rank() != rank:
+        return meet()  # and wait for one who will never come
+    if how == "raise":
+        raise KeyError("lost")
+    if how == "exit":
+        sys.exit(3)
+    if how == "vanish":
+        os._exit(4)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return warnings.warn("careful", stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("raise", "KeyError", "lost"),
+        ("exit", "died", "exited with code 3"),
+        ("vanish", "died", "exited with code 4"),
+        ("kill", "died", "killed by SIGKILL"),
+        ("warn", "UserWarning", "careful"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_rank_that_failed_first_is_named_and_the_pool_serves_on(
+    pool: Pool, how: str, kind: str, message: str, rank: int
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        pool.run(3, fail_at, rank, how, patience=60)
+    assert (caught.value.rank, caught.value.kind) == (rank, kind)
+    assert message in caught.value.message
+    assert time.monotonic() - begun < 50, "nobody waited for the others' patience to end"
+    if kind != "died":
+        assert "in fail_at" in str(caught.value)
+    check_serves_on(pool)
+
+
+def fail_in_turn(first: int) -> None:
+    """Everybody fails, one of them before the others."""
+    if engine.rank() != first:
+        time.sleep(0.5)
+    raise ValueError(f"rank {engine.rank()}")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_of_many_failures_the_first_in_time_is_told(pool: Pool, first: int) -> None:
+    with pytest.raises(RankError, match=f"rank {first}") as caught:
+        pool.run(3, fail_in_turn, first)
+    assert caught.value.rank == first
+
+
+def forget_to_come(rank: int) -> None:
+    if engine.rank() == rank:
+        oversleep()
+    meet()
+
+
+def oversleep() -> None:
+    time.sleep(600)
+
+
+def test_a_job_that_hangs_ends_with_every_ranks_stack(pool: Pool) -> None:
+    before = check_serves_on(pool)
+    with pytest.raises(RankError) as caught:
+        pool.run(3, forget_to_come, 1, patience=1.5)
+    assert caught.value.kind == "timeout"
+    told = str(caught.value)
+    assert "in oversleep" in told
+    assert told.count("in barrier") >= 2, "those who wait are shown where"
+    after = check_serves_on(pool)
+    assert not set(before) & set(after), "nobody knows what they were doing: all are new"
+
+
+def test_a_rank_that_dies_while_idle_is_replaced(pool: Pool) -> None:
+    before = check_serves_on(pool)
+    os.kill(before[1], signal.SIGKILL)
+    after = check_serves_on(pool)
+    assert (after[0], before[1] in after) == (before[0], False)
+
+
+def test_an_interrupt_leaves_nobody_at_work(pool: Pool) -> None:
+    before = check_serves_on(pool)
+    threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(3, forget_to_come, 0)
+    assert not set(before) & set(check_serves_on(pool))
+
+
+def give_a_file_back() -> Any:
+    return Path(__file__).open()
+
+
+def test_what_cannot_be_sent_is_an_error_of_its_rank(pool: Pool) -> None:
+    with pytest.raises(RankError, match="cannot pickle") as caught:
+        pool.run(2, give_a_file_back)
+    assert caught.value.rank == 0
+    check_serves_on(pool)
+
+
+def test_only_functions_of_a_module_can_be_sent(pool: Pool) -> None:
+    with pytest.raises(AssertionError, match="top level"):
+        pool.run(1, lambda: None)
+    check_serves_on(pool)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Iterator[list[int]]:
+    """The ranks of a pool whose parent was killed in the middle of a job."""
+    (tmp_path / "away.py").write_text(
+        dedent("""
+        import os, pathlib, sys, time
+        from harness.launch.pool import Pool
+
+        def work(folder):
+            pathlib.Path(folder, f"{os.getpid()}.pid").touch()
+            time.sleep(600)
+
+        if __name__ == "__main__":
+            Pool().run(2, work, sys.argv[1])
+        """)
+    )
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "away.py", tmp_path], env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    pids: list[int] = []
+    try:
+        deadline = time.monotonic() + 60
+        while len(pids) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+        parent.kill()
+        parent.wait()
+        yield pids
+    finally:
+        parent.kill()
+        for pid in pids:
+            if not gone(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_no_rank_outlives_its_parent(abandoned: list[int]) -> None:
+    assert len(abandoned) == 2
+    deadline = time.monotonic() + 20
+    while not all(map(gone, abandoned)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(gone, abandoned))

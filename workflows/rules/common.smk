@@ -1,0 +1,115 @@
+# What the rules share: the runs of the experiment, and the two notices at the end. No rules.
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from snakemake.exceptions import WorkflowError
+
+PLAN_SCHEMA = 1
+
+# Snakemake may be started by its path, out of an environment that is not active: `harness` stands beside it.
+os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}
+
+
+wildcard_constraints:
+    run_id="[0-9a-f]{16}",
+    permutation="none|single|double",
+    seed="[0-9]+",
+
+
+def check(data, schema, where):
+    """Stop with one line if `data` has not the form that the schema asks for."""
+    rules = yaml.safe_load(Path(workflow.basedir, "schemas", schema).read_text())
+    fault = best_match(Draft202012Validator(rules).iter_errors(data))
+    if fault is None:
+        return
+    place = ", ".join([where, *map(str, fault.path)])
+    accepted = ", ".join(fault.schema.get("properties", {}))
+    raise WorkflowError(f"{place}: {fault.message}." + (f" Accepted keys: {accepted}." if accepted else ""))
+
+
+def read_experiment(path):
+    """The experiment as its file states it, checked for form; what it means is checked by `harness plan`."""
+    if not Path(path).is_file():
+        known = ", ".join(map(str, sorted(Path("workflows/experiments").glob("*.yaml")))) or "none"
+        raise WorkflowError(f"{path}: no such file. Experiments here: {known}. Run from the project root.")
+    experiment = yaml.safe_load(Path(path).read_text())
+    check(experiment, "experiments.schema.yaml", path)
+    return experiment
+
+
+def plan_file(path, experiment):
+    """Where the runs of this experiment are listed. A changed experiment or machine card is another list."""
+    sources = [Path(path), *sorted(Path("machines").glob("*.yaml"))]
+    key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    return f"results/plans/{experiment['name']}-{key}.json"
+
+
+def write_plan(path, file):
+    """Expand an experiment into its runs. `harness` replaces the file whole, so jobs may read it meanwhile."""
+    command = ["harness", "plan", "--experiment", path, "--out", file]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise WorkflowError("the command `harness` is not on the PATH. `make setup` installs it.")
+    if done.returncode != 0:
+        raise WorkflowError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def read_plan(path, file):
+    """The runs of an experiment by their ids. They are expanded once; later and nested calls only read."""
+    if not Path(file).is_file():
+        write_plan(path, file)
+    plan = json.loads(Path(file).read_text())
+    if plan["schema"] != PLAN_SCHEMA:
+        raise WorkflowError(
+            f"{file} has schema {plan['schema']}, not {PLAN_SCHEMA}. Delete it and try again."
+        )
+    return {run["run_id"]: run for run in plan["runs"]}
+
+
+def spec_text(wildcards):
+    return json.dumps(RUNS[wildcards.run_id]["spec"])
+
+
+def label(wildcards):
+    return RUNS[wildcards.run_id]["label"]
+
+
+def dataset_marker(wildcards):
+    """The file that says a run's graph is on disk. It lies beside the stores and is deleted with them."""
+    dataset = RUNS[wildcards.run_id]["spec"]["dataset"]
+    return f"{STORES}/.built/{dataset['name']}-{dataset['permutation']}-s{dataset['seed']}"
+
+
+def announce(paths):
+    """Tell where the results are, those that there are."""
+    made = [path for path in paths if Path(path).is_file()]
+    if made:
+        print("\nFigures and report:", *made, sep="\n  ", file=sys.stderr)
+
+
+def point_at_first_failure(snakemake_logs):
+    """Name the log of the first job that failed: later failures often follow from it."""
+    text = "".join(Path(log).read_text() for log in snakemake_logs)
+    failed = re.search(r"log: (\S+) \(check log file", text)
+    if failed:
+        print(f"\nFirst failure: {failed[1]}", file=sys.stderr)
+
+
+config.setdefault("experiment", "workflows/experiments/smoke.yaml")
+check(config, "config.schema.yaml", "config")
+
+EXPERIMENT = read_experiment(config["experiment"])
+PLAN = plan_file(config["experiment"], EXPERIMENT)
+RUNS = read_plan(config["experiment"], PLAN)
+STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
+TABLES = ["runs", "epochs", "ledger", "accuracy", "memory"]

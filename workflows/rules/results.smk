@@ -1,0 +1,69 @@
+# Results: tables from records, figures from tables, one page from both. Nothing here runs a strategy.
+
+
+rule collect:
+    input:
+        plan=PLAN,
+        runs=expand("results/done/{run_id}", run_id=RUNS),
+    output:
+        expand("results/{table}.parquet", table=TABLES),
+    log:
+        "results/logs/collect.log",
+    message:
+        "Collecting the records into tables"
+    shell:
+        "harness collect --runs results/runs --out results --plan {input.plan} > {log} 2>&1"
+
+
+# No part of `all`: a failed run is a result, and an error only for those who ask. Tables that hold already what
+# would be written are left alone, so asking changes nothing.
+rule verify:
+    input:
+        plan=PLAN,
+        tables=rules.collect.output,
+    log:
+        "results/logs/verify.log",
+    message:
+        "Looking for failed runs"
+    shell:
+        "harness collect --runs results/runs --out results --plan {input.plan} --verify > {log} 2>&1"
+
+
+# Of all datasets on one page; the same of each dataset by itself lie beside them.
+rule figures:
+    input:
+        rules.collect.output,
+    output:
+        report(
+            "figures/strong-scaling.svg",
+            caption="../report/strong-scaling.rst",
+            category="Figures",
+            labels={"figure": "strong scaling"},
+        ),
+        report(
+            "figures/breakdown.svg",
+            caption="../report/breakdown.rst",
+            category="Figures",
+            labels={"figure": "breakdown"},
+        ),
+        expand("figures/{name}.{kind}", name=["strong-scaling", "breakdown"], kind=["pdf", "png"]),
+    log:
+        "results/logs/figures.log",
+    message:
+        "Drawing the figures"
+    shell:
+        "harness figures --tables results --out figures > {log} 2>&1"
+
+
+rule report:
+    input:
+        rules.collect.output,
+        rules.figures.output,
+    output:
+        report("results/report.html", caption="../report/report.rst", category="Report"),
+    log:
+        "results/logs/report.log",
+    message:
+        "Writing the report"
+    shell:
+        "harness report --tables results --figures figures --out {output} > {log} 2>&1"
