@@ -10,6 +10,7 @@ Ratios are of medians over the same turns. One thread a rank.
 
 import argparse
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 from time import perf_counter, process_time
@@ -19,11 +20,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
 import torch
-from harness.launch.pool import Pool
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
+from harness.launch.pool import Pool
 from harness.ledger import Ledger
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
@@ -103,15 +104,17 @@ class PlainTorch:
         self.optimizer.step()
 
 
-def in_turn(competitors: dict[str, Any], turns: int, warmup: int = 3) -> dict[str, list[float]]:
+def in_turn(
+    competitors: dict[str, Any], turns: int, clock: Callable[[], float] = perf_counter, warmup: int = 3
+) -> dict[str, list[float]]:
     """Seconds of every competitor's epochs, A B C A B C ..."""
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
     for turn in range(-warmup, turns):
         for name, competitor in competitors.items():
-            begun = perf_counter()
+            begun = clock()
             competitor.epoch()
             if turn >= 0:
-                seconds[name].append(perf_counter() - begun)
+                seconds[name].append(clock() - begun)
     return seconds
 
 
@@ -143,7 +146,8 @@ def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int) -> Non
     show(seconds, base="plain torch")
     cpu = sum(cpus) / turns
     print(f"CPU seconds of {name} an epoch, summed over ranks: {cpu:.4f}")
-    print(f"  against serial's median epoch: {cpu / median(seconds['serial']):.2f}")
+    alone = median(in_turn({"serial": serial}, turns, clock=process_time)["serial"])
+    print(f"CPU seconds of a serial epoch: {alone:.4f}; ratio {cpu / alone:.2f}")
 
 
 def rank_epochs(strategy: str, dataset: str, ranks: int, turns: int) -> tuple[list[float], float]:

@@ -8,7 +8,8 @@ name, with markers that no built-in one has.
 import hashlib
 from typing import Any, NamedTuple
 
-INK, PAPER, MUTED, FAINT = "#1f2328", "#ffffff", "#8c959f", "#f3f4f6"
+INK, PAPER, MUTED, FAINT, GRID = "#1f2328", "#ffffff", "#8c959f", "#f3f4f6", "#d8dee4"
+NAVY = "#16407a"
 
 BLUE, ORANGE, RED, MAGENTA = "#1845fb", "#ff5e02", "#c91f16", "#c849a9"
 KHAKI, SKY, AZURE, GREY = "#adad7d", "#86c8dd", "#578dff", "#656364"
@@ -74,7 +75,7 @@ class Fill(NamedTuple):
 
 
 GROUPS = {
-    "SpMM": Fill("#16407a", ""),
+    "SpMM": Fill(NAVY, ""),
     "GEMM": Fill("#5b8fd0", "////"),
     "elementwise": Fill("#c3d9f0", ""),
     "sampling, fetching": Fill("#5f9e6e", "||||"),

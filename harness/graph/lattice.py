@@ -17,7 +17,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from harness.graph.model import RawGraph
+from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
 
 SLOTS = 3
@@ -85,6 +85,6 @@ def largest_component(raw: RawGraph) -> RawGraph:
     return RawGraph(int(stays.sum()), name[raw.source[kept]], name[raw.target[kept]])
 
 
-def _before(counts: np.typing.NDArray[np.int64]) -> np.typing.NDArray[np.int64]:
+def _before(counts: Ints) -> Ints:
     """The sum of all counts before each one."""
     return np.cumsum(counts) - counts

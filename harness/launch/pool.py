@@ -127,8 +127,8 @@ class Pool:
         return [pickle.loads(reply.result) for _, reply in sorted(replies.items()) if isinstance(reply, Done)]
 
     def _take(self, world: int) -> list[_Rank]:
-        """As many living ranks as the world has."""
-        self._end([rank for rank in self._ranks if not rank.process.is_alive()])
+        """As many living ranks as the world has. An idle rank has nothing to say but that its pipe is closed."""
+        self._end([rank for rank in self._ranks if rank.pipe.poll()])
         while len(self._ranks) < world:
             self._ranks.append(_fork(self._folder / f"stacks-{next(self._names)}"))
         return self._ranks[:world]

@@ -17,10 +17,8 @@ import pyarrow as pa
 
 from harness.errors import UserError
 from harness.results import parquet
-from harness.results.files import refusals, sibling, sync_folder, write_synced, write_text
+from harness.results.files import refusals, sibling, sync_folder, write_synced
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
-
-__all__ = ["Record", "read_record", "write_record", "write_text"]
 
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
 

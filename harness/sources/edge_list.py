@@ -6,7 +6,6 @@ graphs here have none. The separator is the comma or white space, as in the firs
 
 import gzip
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -98,7 +97,7 @@ def _data_lines(lines: TextIO, header: bool) -> Iterator[tuple[int, str]]:
     data = (item for item in stripped if item[1])
     if header:
         next(data, None)
-    return chain(data)
+    return data
 
 
 def _hint(number: int, header: bool) -> str:

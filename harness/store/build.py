@@ -8,19 +8,19 @@ wrote it, so that a changed card never meets an old store.
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-from harness.errors import RunError, UserError
+from harness.errors import UserError
 from harness.graph.order import Permutation
 from harness.store.blocks import Blocks
 from harness.store.card import DatasetCard, load_card
 from harness.store.compose import compose, generator_of, source_files, versions
-from harness.store.manifest import FILE, SCHEMA, FileRecord, build_command
+from harness.store.manifest import SCHEMA, FileRecord, build_command
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
 from harness.store.shard import write
+from harness.store.writer import remove_folder
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory, where it is needed."""
@@ -67,9 +67,11 @@ def build(
     sources = source_files(card, data_folder(root))
     if _is_sound(folder, grid, sources):
         return folder
-    _remove(folder)
     graph = compose(card, data_folder(root))
     records = {name: _record(path) for name, path in sources.items()}
+    if _is_sound(folder, grid, sources):  # another builder was faster
+        return folder
+    remove_folder(folder)
     write(graph, folder, card, permutation, seed if permutation != "none" else 0, grid=grid, sources=records)
     return folder
 
@@ -132,18 +134,3 @@ def _unchanged(path: Path, record: FileRecord | None) -> bool:
 def _record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         return FileRecord(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _remove(folder: Path) -> None:
-    """Removes a damaged store, its manifest first: what a kill leaves behind is no store."""
-    if not folder.exists():
-        return
-    try:
-        (folder / FILE).unlink(missing_ok=True)
-        shutil.rmtree(folder)
-    except FileNotFoundError:  # another builder removes it too
-        shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        raise RunError(
-            f"{folder} is damaged and cannot be removed: {error.strerror}. Remove it by hand."
-        ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from harness.errors import UserError
 from harness.store.recipes import Features, Labels, Sbm, Source, Split
@@ -43,23 +43,27 @@ class DatasetCard(Frozen):
     """Of everything that is drawn: edges, features, labels, split."""
     expected: Expected = Expected()
 
-    @model_validator(mode="after")
-    def _labels_have_a_planter(self) -> "DatasetCard":
-        if self.labels.kind == "planted" and not isinstance(self.source, Sbm):
+    @field_validator("classes")
+    @classmethod
+    def _sbm_fits_its_classes(cls, classes: int, known: ValidationInfo) -> int:
+        source = known.data.get("source")
+        if isinstance(source, Sbm) and source.n < 2 * classes:
             raise ValueError(
-                f"labels are planted by the source sbm only, not by {self.source.kind}; use degree, uniform or file"
+                f"each class of an sbm has two vertices or more, and it has n = {source.n} of them"
             )
-        return self
+        if isinstance(source, Sbm) and classes == 1 and source.homophily < 1:
+            raise ValueError("an sbm of one class has no edges between classes; set homophily to 1")
+        return classes
 
-    @model_validator(mode="after")
-    def _sbm_fits_its_classes(self) -> "DatasetCard":
-        if isinstance(self.source, Sbm) and self.source.n < 2 * self.classes:
+    @field_validator("labels")
+    @classmethod
+    def _only_an_sbm_plants(cls, labels: Labels, known: ValidationInfo) -> Labels:
+        source = known.data.get("source")
+        if labels.kind == "planted" and source is not None and not isinstance(source, Sbm):
             raise ValueError(
-                f"sbm needs two vertices in each class, and {self.source.n} vertices cannot give that to {self.classes}"
+                f"the source {source.kind} plants no labels, only sbm does; use degree, uniform or file"
             )
-        if isinstance(self.source, Sbm) and self.classes == 1 and self.source.homophily < 1:
-            raise ValueError("sbm with one class has no edges between classes; set homophily to 1")
-        return self
+        return labels
 
     def content(self) -> dict[str, Any]:
         """What the data depends on: the card without its prose and its checks."""

@@ -47,7 +47,7 @@ def write(
     side = grid or _side(graph)
     layout = BlockGrid(vertices=side, features=max(1, min(side, graph.X.shape[1] // BLOCK_FEATURES)))
     stored = (0, 1) if permutation == "double" and graph.directed else (0,)
-    with whole_folder(folder, needs=_bytes(graph, len(stored))) as writer:
+    with whole_folder(folder, needs=_bytes(graph, len(stored), layout)) as writer:
         for order in stored:
             _put_adjacency(writer, graph, maps, order, layout)
         _put_features(writer, graph, maps, layout)
@@ -78,11 +78,13 @@ def _side(graph: Graph) -> int:
     return min(max(aim, FEWEST), MOST, graph.n)
 
 
-def _bytes(graph: Graph, versions: int) -> int:
-    """What the store will take: exact for the large arrays, generous for headers and row pointers."""
+def _bytes(graph: Graph, versions: int, grid: BlockGrid) -> int:
+    """What the store will take: the arrays (indices, weights, row pointers; features; vectors) and their headers."""
     n, width = graph.X.shape
-    adjacency = versions * (8 * graph.A.nnz + 8 * MOST * n)
-    return adjacency + 4 * n * width + 34 * n + (1 << 20)
+    blocks = grid.vertices**2
+    adjacency = 8 * graph.A.nnz + 8 * (n * grid.vertices + blocks)
+    files = 3 * versions * blocks + grid.vertices * grid.features + 8
+    return versions * adjacency + 4 * n * width + 34 * n + 512 * files
 
 
 def _dtypes(n: int, side: int) -> dict[str, str]:

@@ -57,24 +57,41 @@ class FolderWriter:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
+                if not (self._folder / name).exists():
+                    raise RunError(f"{self._folder} is in the way and is no store. Remove it.") from None
 
 
 @contextmanager
 def whole_folder(folder: Path, needs: int) -> Iterator[FolderWriter]:
     """A writer of this folder, which must not exist and will take `needs` bytes."""
     part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
+    unlocked = part.with_suffix(".new")
     try:
         with _explaining(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             _sweep(folder)
             _check_room(folder, needs)
-            part.mkdir()
-            lock = (part / LOCK).open("w")
+            unlocked.mkdir()
+            lock = (unlocked / LOCK).open("w")
         with lock:
             _try_lock(lock)
+            with _explaining(folder):
+                unlocked.rename(part)  # only now may others look at it: the lock is held
             yield FolderWriter(part, folder)
     finally:
+        shutil.rmtree(unlocked, ignore_errors=True)
         shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder, if it is there; its name is free at once, and nobody meets it half removed."""
+    aside = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.old"
+    with _explaining(folder):
+        try:
+            folder.rename(aside)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(aside)
 
 
 def _check_room(folder: Path, needs: int) -> None:
@@ -119,7 +136,9 @@ def _explaining(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what writers of this folder left when they were killed: a living one holds its lock."""
+    """Removes what was left when a writer or a remover was killed: a living writer holds its lock."""
+    for old in folder.parent.glob(f".{folder.name}.*.old"):
+        shutil.rmtree(old, ignore_errors=True)
     for part in folder.parent.glob(f".{folder.name}.*.part"):
         try:
             with (part / LOCK).open("r+") as lock:

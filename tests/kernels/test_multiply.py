@@ -104,6 +104,16 @@ def test_any_strides(A, features, dtype):
         assert np.array_equal(into.float().numpy(), expected + 1)
 
 
+def test_any_strides_when_the_loop_is_chosen():
+    A = power_law(300, WORTH_COMPILING // 64)
+    H, Z = whole_numbers(300, 128, torch.float32)[:, ::2], torch.ones(64, 300).T
+    assert choose(A.nnz, 64, H.dtype) is by_loop
+    expected = to_scipy(A) @ H.numpy()
+    assert np.array_equal(multiply_on_cpu(A, H, None).numpy(), expected)
+    assert multiply_on_cpu(A, H, Z) is Z
+    assert np.array_equal(Z.numpy(), expected + 1)
+
+
 def test_bf16_sums_in_float32():
     """A thousand ones: a sum kept in bf16 would stop at 256."""
     A = from_coo(torch.zeros(1000).long(), torch.arange(1000), torch.ones(1000).bfloat16(), (1, 1000))

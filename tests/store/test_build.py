@@ -2,13 +2,14 @@
 
 import shutil
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
 
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.store import build as build_module
 from harness.store.build import SMALL, build, info, open_dataset, verify
 from harness.store.manifest import FILE
@@ -135,8 +136,11 @@ def test_a_grid_can_be_asked_for(root):
     assert stamps(build(root, "toy")) == before
 
 
-def test_builders_at_once_leave_one_sound_store(root):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_builders_at_once_leave_one_sound_store(root, damaged):
     folders, errors = [], []
+    if damaged:
+        (build(root, "toy", "double", 7) / "features" / "0-0.npy").unlink()
 
     def work():
         try:
@@ -190,3 +194,19 @@ def test_the_manifest_hash_stands_for_the_data(root, write_card):
     assert open_dataset(root, "toy", "single", 2).manifest_hash != first
     write_card(root, "toy", seed=1)
     assert open_dataset(root, "toy", "single", 1).manifest_hash != first
+
+
+@pytest.mark.parametrize("permutation", ["none", "double"])
+def test_the_room_a_store_needs_is_known_before_it_is_written(root, monkeypatch, permutation):
+    folder = build(root, "toy", permutation)
+    taken = sum(path.stat().st_size for path in folder.rglob("*.npy"))
+    shutil.rmtree(folder)
+
+    def free(room):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=room))
+
+    free(taken - 1)
+    with pytest.raises(RunError, match="bytes free"):
+        build(root, "toy", permutation)
+    free(5 * taken)
+    assert build(root, "toy", permutation) == folder

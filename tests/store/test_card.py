@@ -53,10 +53,10 @@ def test_no_catalog_is_no_cards(tmp_path):
             ["separation = inf", "finite"],
         ),
         ({"source": {"kind": "rmat", "scale": 4, "a": 0.9, "b": 0.2}}, ["source", "1.29"]),
-        ({"source": {"kind": "rmat", "scale": 4}}, ["planted", "rmat", "degree, uniform or file"]),
+        ({"source": {"kind": "rmat", "scale": 4}}, ["labels", "planted", "rmat", "degree, uniform or file"]),
         (
             {"source": {"kind": "sbm", "n": 5, "mean_degree": 2, "homophily": 0.5}},
-            ["two vertices in each class"],
+            ["classes = 3", "two vertices or more"],
         ),
         ({"source": {"kind": "sbm", "n": 50, "mean_degree": 2, "homophily": 1.5}}, ["homophily = 1.5"]),
         ({"source": "sbm"}, ["source"]),

@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import RunError, UserError
 from harness.store import writer as writer_module
-from harness.store.writer import whole_folder
+from harness.store.writer import remove_folder, whole_folder
 
 ARRAY = np.arange(1000)
 
@@ -76,10 +76,18 @@ def test_two_writers_at_once_leave_the_first_ones_folder(tmp_path):
     assert (tmp_path / "s" / "last.json").read_text() == "fast"
 
 
+def test_a_folder_that_is_in_the_way_is_named(tmp_path):
+    (tmp_path / "s" / "mine").mkdir(parents=True)
+    with pytest.raises(RunError, match="in the way"):
+        put_and_seal(tmp_path / "s")
+    assert everything(tmp_path) == ["s"]
+    assert everything(tmp_path / "s") == ["mine"]
+
+
 def test_a_killed_writer_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
     program = (
         "import os, signal, numpy, pathlib\n"
-        "from harness.store.writer import whole_folder\n"
+        "from harness.store.writer import remove_folder, whole_folder\n"
         f"with whole_folder(pathlib.Path({str(tmp_path / 's')!r}), needs=1) as writer:\n"
         "    writer.put('a', numpy.arange(9)); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -89,6 +97,19 @@ def test_a_killed_writer_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
     assert killed.returncode == -signal.SIGKILL
     assert len(everything(tmp_path)) == 1
     assert not (tmp_path / "s").exists()
+    put_and_seal(tmp_path / "s")
+    assert everything(tmp_path) == ["s"]
+
+
+def test_a_removed_folder_is_gone_whole(tmp_path):
+    put_and_seal(tmp_path / "s")
+    remove_folder(tmp_path / "s")
+    remove_folder(tmp_path / "s")
+    assert everything(tmp_path) == []
+
+
+def test_what_a_killed_remover_left_is_cleaned_up(tmp_path):
+    put_and_seal(tmp_path / ".s.12345678.old")
     put_and_seal(tmp_path / "s")
     assert everything(tmp_path) == ["s"]
 

@@ -1,0 +1,78 @@
+"""Puts the page together: one HTML file that needs no network, no script and no colour.
+
+The page is a function of the tables and the figures; writing it twice gives the same bytes.
+"""
+
+import shlex
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from harness.errors import UserError
+from harness.figures.drawing import BREAKDOWN, SCALING, name_of
+from harness.figures.palette import place_of
+from harness.figures.panels import panels
+from harness.figures.save import tables_digest
+from harness.report import origin, story
+from harness.report.svg import Picture, inlined
+from harness.report.table import results
+from harness.results.files import write_text
+from harness.results.parquet import read_collected
+from harness.results.schema import SCHEMA
+
+HERE = Path(__file__).parent
+SPECS_SHOWN = 200
+
+
+def write(tables: Path, figures: Path, out: Path) -> Path:
+    """Writes the page `out` from collected tables and drawn figures; returns its path."""
+    runs = read_collected(tables, "runs")
+    if runs.empty:
+        raise UserError(f"{tables / 'runs.parquet'} holds no run, so there is nothing to report.")
+    found = panels(runs)
+    datasets = sorted({panel.dataset for panel in found})
+    digest = tables_digest(tables)
+    commands = [
+        f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
+        f"harness figures --tables {shlex.quote(str(tables))} --out {shlex.quote(str(figures))}",
+        f"harness report --tables {shlex.quote(str(tables))} --figures {shlex.quote(str(figures))} "
+        f"--out {shlex.quote(str(out))}",
+    ]
+    page = _template().render(
+        headline=story.headline(runs),
+        facts=story.facts(runs),
+        notes=story.notes(runs),
+        strategies=sorted(set(runs["strategy.name"]), key=place_of),
+        coverage=story.coverage(runs),
+        machines=origin.machines(runs),
+        versions=origin.versions(runs),
+        results=[results(panel) for panel in found],
+        scaling=[_picture(figures, SCALING, dataset, digest) for dataset in datasets],
+        breakdowns=[_picture(figures, BREAKDOWN, dataset, digest) for dataset in datasets],
+        failures=story.failures(runs),
+        origins=origin.origins(runs),
+        commits=origin.commits(runs),
+        commands=commands,
+        specs=list(runs.spec) if len(runs) <= SPECS_SHOWN else [],
+        runs=len(runs),
+        digest=digest,
+        schema=SCHEMA,
+    )
+    write_text(out, page)
+    return out
+
+
+def _picture(figures: Path, kind: str, dataset: str, digest: str) -> Picture:
+    return inlined(figures / f"{name_of(kind, dataset)}.svg", dataset, digest)
+
+
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("page.html")

@@ -1,0 +1,137 @@
+"""The table of results of one panel: a row each configuration, a column each number that any row has."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.figures.palette import place_of
+from harness.figures.panels import SETTINGS, Panel
+from harness.figures.units import Unit, three_digits, unit_for
+from harness.results import statistics
+from harness.results.schema import SOURCES
+
+SHOWN = {"dataset.name", "strategy.name", "ranks", "grid", *SETTINGS}
+DERIVED = ("machine.", "grid.")  # these follow from what is shown
+NOTHING = "–"
+
+
+class Heading(NamedTuple):
+    """Of a column."""
+
+    text: str
+    number: bool
+
+
+class Results(NamedTuple):
+    """A table for the page: text, in order."""
+
+    title: str
+    headings: list[Heading]
+    rows: list[list[str]]
+
+
+def results(panel: Panel) -> Results:
+    """The table of a panel."""
+    rows = statistics.configurations(panel.runs)
+    rows["details"] = _details(rows)
+    order = sorted(range(len(rows)), key=lambda number: _place(rows.iloc[number]))
+    rows = rows.iloc[order]
+    unit = unit_for(rows.seconds.max()) if rows.seconds.notna().any() else unit_for(1.0)
+    columns = {heading: [tell(row) for _, row in rows.iterrows()] for heading, tell in _columns(unit).items()}
+    always = {"strategy", "ranks", "status"}
+    kept = {
+        h: told
+        for h, told in columns.items()
+        if h.text in always or any(text not in ("", NOTHING) for text in told)
+    }
+    return Results(panel.title, list(kept), [list(row) for row in zip(*kept.values(), strict=True)])
+
+
+def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
+    """What each column says of a row."""
+
+    def seconds(name: str) -> Callable[[Any], str]:
+        return lambda row: three_digits(row[name] * unit.per_second)
+
+    def span(low: str, high: str) -> Callable[[Any], str]:
+        return lambda row: NOTHING if math.isnan(row[low]) else f"{seconds(low)(row)} – {seconds(high)(row)}"
+
+    def share(name: str) -> Callable[[Any], str]:
+        return lambda row: NOTHING if math.isnan(row[name]) else f"{100 * row[name]:.1f}"
+
+    return {
+        Heading("strategy", number=False): lambda row: row["strategy.name"],
+        Heading("details", number=False): lambda row: row.details,
+        Heading("ranks", number=True): lambda row: str(row.ranks),
+        Heading("grid", number=False): lambda row: row.grid,
+        Heading("launches", number=True): _launches,
+        Heading(f"median ({unit.name})", number=True): seconds("seconds"),
+        Heading(f"range ({unit.name})", number=True): lambda row: (
+            span("low", "high")(row) if row.ok > 1 else NOTHING
+        ),
+        Heading(f"95 % interval ({unit.name})", number=True): span("interval_low", "interval_high"),
+        Heading(f"paper’s mean ({unit.name})", number=True): seconds("seconds_paper"),
+        Heading(f"sum of phases ({unit.name})", number=True): seconds("phase_seconds_mean"),
+        Heading("words received a rank", number=True): lambda row: _whole(row.words_received),
+        Heading("words measured / formula", number=True): _ratio,
+        Heading("loss", number=True): lambda row: (
+            NOTHING if math.isnan(row.final_loss) else f"{row.final_loss:.4f}"
+        ),
+        Heading("train (%)", number=True): share("accuracy_train"),
+        Heading("valid (%)", number=True): share("accuracy_valid"),
+        Heading("test (%)", number=True): share("accuracy_test"),
+        Heading("status", number=False): _status,
+    }
+
+
+def _place(row: Any) -> tuple[Any, ...]:
+    return SOURCES.index(row.source), place_of(row["strategy.name"]), row.details, row.ranks, row.grid
+
+
+def _details(rows: pd.DataFrame) -> list[str]:
+    """What sets rows of one source apart beyond the columns of the table: every other setting that varies."""
+    names = [name for name in statistics.CONFIGURATION if name not in SHOWN and not name.startswith(DERIVED)]
+    counts = rows.groupby("source")[names].nunique(dropna=False)
+    return [
+        _detail(row, [name for name in names if counts.loc[row.source, name] > 1])
+        for _, row in rows.iterrows()
+    ]
+
+
+def _detail(row: Any, varying: list[str]) -> str:
+    told = [row.source] if row.source != "measured" else []
+    for name in varying:
+        value = str(row[name])
+        if name == "strategy.params":
+            told += (
+                [value.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")]
+                if value != "{}"
+                else []
+            )
+        else:
+            told.append(f"{name.removeprefix('training.').replace('.', ' ')} {value}")
+    return ", ".join(told)
+
+
+def _launches(row: Any) -> str:
+    if row.source != "measured":
+        return NOTHING
+    return str(row.ok) if row.ok == row.launches else f"{row.ok} of {row.launches}"
+
+
+def _status(row: Any) -> str:
+    if row.statuses:
+        return f"× {row.statuses}"
+    return "✓ ok" if row.source == "measured" else NOTHING
+
+
+def _whole(words: float) -> str:
+    return NOTHING if math.isnan(words) else f"{words:,.0f}"
+
+
+def _ratio(row: Any) -> str:
+    if math.isnan(row.words_formula) or row.words_formula == 0:
+        return NOTHING
+    return f"{row.words_payload / row.words_formula:.6g}"
