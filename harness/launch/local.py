@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.results.files import refusals
 from harness.results.record import write_record
 from harness.run.fault import first_fault
 from harness.spec.spec import Spec, canonical_json
@@ -30,10 +31,13 @@ def launch(spec: Spec, root: Path, runs: Path, progress: Progress, *, in_process
     """
     if in_process and spec.ranks > 1:
         raise UserError(f"ranks = {spec.ranks}: one process runs one rank. Leave out --in-process.")
-    runs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="launch-", dir=runs.parent) as name:
+    with refusals(runs):
+        runs.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix="launch-", dir=runs.parent)
+    with folder as name:
         scratch = Path(name)
-        (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
+        with refusals(scratch):
+            (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
         started = time.time()
         here = (root, runs, scratch)
         code = _run_here(*here) if in_process else _run_ranks(spec, *here, progress)

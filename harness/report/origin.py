@@ -14,7 +14,6 @@ MACHINE = {
     "provenance.gpu": "accelerator",
     "provenance.engine": "engine",
     "provenance.threads": "threads a rank",
-    "provenance.allocator": "allocator",
 }
 
 
@@ -54,10 +53,11 @@ def machines(runs: Runs) -> Machines:
     return Machines([*(MACHINE[str(name)] for name in table), "runs"], rows)
 
 
-def versions(runs: Runs) -> list[str]:
-    """Every different set of versions, in words."""
-    sets = _measured(runs)["provenance.versions"].drop_duplicates()
-    return [_text(versions) for versions in sets if versions]
+def settings(runs: Runs) -> list[str]:
+    """Every different set of versions and of allocator settings, in words."""
+    measured = _measured(runs)
+    sets = [text for name in ("provenance.versions", "provenance.allocator") for text in measured[name].unique()]
+    return [text for text in map(_text, sets) if text]
 
 
 def commits(runs: Runs) -> list[Commit]:

@@ -45,7 +45,7 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         strategies=sorted(set(runs["strategy.name"]), key=place_of),
         coverage=story.coverage(runs),
         machines=origin.machines(runs),
-        versions=origin.versions(runs),
+        settings=origin.settings(runs),
         results=[results(panel) for panel in found],
         scaling=[_picture(figures, SCALING, dataset, digest) for dataset in datasets],
         breakdowns=[_picture(figures, BREAKDOWN, dataset, digest) for dataset in datasets],

@@ -91,7 +91,7 @@ def remove_folder(folder: Path) -> None:
             folder.rename(aside)
         except FileNotFoundError:
             return
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)  # what resists is swept by the next writer
 
 
 def _check_room(folder: Path, needs: int) -> None:

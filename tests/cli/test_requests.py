@@ -9,6 +9,7 @@ import pytest
 from harness.cli import main
 
 ROOT = Path(__file__).parents[2]
+SMOKE = ROOT / "workflows/experiments/smoke.yaml"
 
 
 @pytest.fixture
@@ -85,6 +86,18 @@ def test_a_folder_that_is_no_checkout_is_refused(
     assert "datasets/catalog" in capsys.readouterr().err
     assert main(["list", "datasets", "--root", str(tmp_path)]) == 2
     assert "not a project root" in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_results_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout / "results").write_text("a file where a folder should be")
+    for request in (
+        run("--ranks", "1"),
+        ["plan", "--experiment", str(SMOKE), "--out", str(checkout / "results/x")],
+    ):
+        assert main(request) == 2
+        message = capsys.readouterr().err
+        assert "cannot be written" in message and "results" in message
+        assert message.count("\n") == 1
 
 
 def test_every_verb_answers_in_json(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

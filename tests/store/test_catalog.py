@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.graph.blocks import ceil_blocks
 from harness.graph.model import TRAIN
 from harness.kernels.csr import to_scipy
-from harness.store.build import open_dataset
+from harness.store.build import build, open_dataset
 from harness.store.card import list_cards, load_card
+from harness.store.facts import nonzeros
+from harness.store.reader import Store
 
 ROOT = Path(__file__).parents[2]
 DRAWN_IN_MEMORY = ["directed-toy", "sbm-4096", "tiny-lattice", "tiny-rmat", "tiny-sbm"]
@@ -43,3 +46,12 @@ def test_the_directed_toy_is_not_its_own_transpose():
     A = to_scipy(blocks.adjacency(range(blocks.n), range(blocks.n)))
     assert blocks.directed
     assert (A != A.T).nnz > blocks.nnz / 2
+
+
+@pytest.mark.slow
+def test_the_large_graph_has_the_counts_of_its_card(tmp_path):
+    store = Store(build(ROOT, "rmat-17", "double", 0))
+    assert store.nnz == load_card(ROOT, "rmat-17").expected.nnz_adj
+    counts = nonzeros(store, ceil_blocks(store.n, 8), ceil_blocks(store.n, 8))
+    assert int(counts.sum()) == store.nnz
+    assert counts.max() / counts.double().mean() < 1.25

@@ -1,0 +1,97 @@
+"""A launched run always ends in a whole record: of what was measured, or of why it was not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.comm.engine import Place
+from harness.launch.local import launch
+from harness.results.record import Record, read_record
+from harness.run.fault import first_fault
+from harness.run.rank import attempt
+from harness.spec.spec import Spec, canonical_json
+from harness.strategy.request import make_spec
+
+ROOT = Path(__file__).parents[2]
+BROKEN = Path(__file__).parent / "broken.py"
+
+
+def spec(strategy: str, ranks: int, **more: Any) -> Spec:
+    training = {"epochs": 4, "warmup": 1, "evaluate_every": 2}
+    asked = {"strategy": strategy, "dataset": "tiny-sbm", "ranks": ranks, "training": training}
+    return make_spec(ROOT, {**asked, "precision": "float64", **more}, "test")
+
+
+def ignore(_: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    runs = tmp_path_factory.mktemp("results") / "runs"
+    specs = {"serial": spec("serial", 1), "parallel": spec("cagnet-1d", 2)}
+    return {name: read_record(launch(one, ROOT, runs, ignore)) for name, one in specs.items()}
+
+
+def test_a_run_is_recorded_whole(records: dict[str, Record]) -> None:
+    record = records["parallel"].record
+    assert record["status"] == "ok", record["error"]
+    assert set(records["parallel"].table("epochs").epoch) == {-1, 0, 1, 2, 3}
+    assert set(records["parallel"].table("ledger")["rank"]) == {0, 1}
+    assert list(records["parallel"].table("accuracy").epoch.unique()) == [1, 3]
+    memory = records["parallel"].table("memory")
+    assert {"A", "X", "W", ""} <= set(memory.tensor)
+    assert record["summary"]["words_payload"] == record["summary"]["words_formula"] > 0
+    machine = spec("serial", 1).machine
+    assert machine.allocator.items() <= record["provenance"]["allocator"].items()
+    assert record["provenance"]["threads"] == machine.threads_per_rank
+    assert not [path for path in records["parallel"].folder.parent.parent.iterdir() if "launch-" in path.name]
+
+
+def test_losses_and_accuracies_are_those_of_serial_training(records: dict[str, Record]) -> None:
+    losses = {name: record.table("epochs").groupby("epoch").loss for name, record in records.items()}
+    assert (losses["parallel"].nunique() == 1).all(), "every rank knows the same loss"
+    pd.testing.assert_series_equal(losses["parallel"].first(), losses["serial"].first(), rtol=1e-12)
+    columns = ["epoch", "split", "accuracy"]
+    accuracy = {name: record.table("accuracy")[columns] for name, record in records.items()}
+    pd.testing.assert_frame_equal(accuracy["parallel"], accuracy["serial"])
+
+
+def test_entries_of_an_epoch_add_up_to_it(records: dict[str, Record]) -> None:
+    for record in records.values():
+        told = record.table("ledger").groupby(["epoch", "rank"]).seconds.sum()
+        taken = record.table("epochs").groupby(["epoch", "rank"]).seconds.sum()
+        assert ((told - taken).abs() <= 0.02 * taken + 5e-4).all()
+
+
+def test_a_rank_that_raises_is_the_cause_of_its_run(tmp_path: Path) -> None:
+    record = read_record(launch(spec(f"{BROKEN}:RaisesOnRankOne", 2), ROOT, tmp_path / "runs", ignore)).record
+    assert record["status"] == "failed"
+    assert (record["error"]["rank"], record["error"]["type"]) == (1, "ZeroDivisionError")
+    assert "on purpose" in record["error"]["message"]
+    assert record["provenance"]["commit"]
+
+
+def test_ranks_that_leave_no_reason_are_recorded_with_the_end_of_their_log(tmp_path: Path) -> None:
+    record = read_record(launch(spec(f"{BROKEN}:Vanishes", 1), ROOT, tmp_path / "runs", ignore)).record
+    assert record["status"] == "failed"
+    assert "code 7" in record["error"]["message"]
+    assert "last words" in record["error"]["trace"]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(canonical_json(spec("cagnet-1d", 2).model_dump(mode="json")))
+    assert attempt(Place(0, world, 0), ROOT, tmp_path, tmp_path / "runs") == 1
+    fault = first_fault(tmp_path)
+    assert fault is not None
+    assert fault["status"] == "refused"
+    assert f"{world} ranks" in fault["message"] and "2" in fault["message"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_in_this_process_leaves_the_same_kind_of_record(tmp_path: Path) -> None:
+    folder = launch(spec("serial", 1), ROOT, tmp_path / "runs", ignore, in_process=True)
+    assert json.loads((folder / "record.json").read_text())["status"] == "ok"
