@@ -2,7 +2,7 @@
 
 import argparse
 
-from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.options import Verbs, add_verb, show
 from harness.spec.root import project_root
 
 
@@ -19,10 +19,12 @@ def _data(options: argparse.Namespace) -> int:
 
     root = project_root(options.root)
     choice = (root, options.name, options.permutation, options.seed)
-    if options.action == "build":
-        path = build(*choice)
-        show(options, {"store": str(path)}, str(path))
-        return 0
-    facts = info(*choice) if options.action == "info" else verify(*choice)
-    show(options, facts, columns([(key, str(value)) for key, value in facts.items()]))
+    if options.action == "info":
+        import yaml
+
+        facts = info(*choice)
+        show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
+    else:
+        store = (build if options.action == "build" else verify)(*choice)
+        show(options, {"store": str(store)}, str(store))
     return 0

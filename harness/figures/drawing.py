@@ -14,7 +14,7 @@ from harness.figures.save import save, styled, tables_digest
 from harness.results.parquet import read_collected
 
 SCALING, BREAKDOWN = "strong-scaling", "breakdown"
-SCALING_HEIGHT, BAR, FRAME = 2.2, 0.145, 0.62  # inches
+BAR, FRAME = 0.145, 0.62  # inches
 
 
 def name_of(kind: str, dataset: str = "") -> str:
@@ -49,7 +49,7 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
 
 def strong_scaling(some: list[Panel]) -> Figure:
     """One strong-scaling figure, a panel each."""
-    figure, axes = page([SCALING_HEIGHT] * len(some), [panel.title for panel in some])
+    figure, axes = page([scaling.height(panel) for panel in some], [panel.title for panel in some])
     legend(figure, scaling.handles(some))
     for each, panel in zip(axes, some, strict=True):
         scaling.draw(each, panel)

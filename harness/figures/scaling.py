@@ -6,19 +6,18 @@ are solid, predicted ones dashed, published numbers hollow. What did not finish 
 ranks it was tried on.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
+from harness.figures.axes import ranks_axis, seconds_axis, unit_of
 from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
-from harness.figures.units import UNITS, Unit, unit_for
+from harness.figures.units import Unit
 
 FILLS: tuple[Literal["full", "left", "bottom", "right", "top"], ...] = (
     "full",
@@ -28,10 +27,14 @@ FILLS: tuple[Literal["full", "left", "bottom", "right", "top"], ...] = (
     "top",
 )
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
-SLOT = 0.13  # of the height of a panel, for one failure
-MOST_TICKS = 7
-WIDE = 100  # times a range of seconds from which its middle chooses the unit
+FRAME, PLOT, SLOT = 0.45, 1.75, 0.22  # inches: around the axes, of the data, of one failure above it
+IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
 DOTTED: Dash = (0, (1, 1.6))
+
+
+def height(panel: Panel) -> float:
+    """How tall a panel is, in inches: failures take room of their own."""
+    return FRAME + PLOT + SLOT * _slots(_failures(curves(panel)))
 
 
 def draw(axes: Axes, panel: Panel) -> None:
@@ -40,72 +43,19 @@ def draw(axes: Axes, panel: Panel) -> None:
     tried = sorted({int(ranks) for ranks in panel.runs.ranks})
     times = [float(seconds) for curve in lines for seconds in curve.points.epoch_seconds_median]
     failed = _failures(lines)
-    slots = max(map(len, failed.values()), default=0)
-    unit = _unit(times)
-    _ranks_axis(axes, tried)
-    _seconds_axis(axes, [seconds * unit.per_second for seconds in times], unit, strip=slots * SLOT)
+    slot = SLOT / (PLOT + SLOT * _slots(failed))
+    unit = unit_of(times)
+    ranks_axis(axes, tried)
+    seconds_axis(axes, times + _ideal_ends(lines, times), unit, strip=slot * _slots(failed))
     for curve in lines:
         _draw_curve(axes, curve, unit, last=tried[-1])
     for ranks, curves_and_statuses in failed.items():
-        _draw_failures(axes, ranks, curves_and_statuses)
-
-
-def _ranks_axis(axes: Axes, tried: list[int]) -> None:
-    """Ticks at the numbers of ranks that were tried, labelled where there is room."""
-    axes.set_xscale("log", base=2)
-    pad = 2.0 if len(tried) == 1 else 2**0.4
-    axes.set_xlim(tried[0] / pad, tried[-1] * pad)
-    labelled = _labelled(tried)
-    axes.xaxis.set_major_locator(FixedLocator(tried))
-    axes.xaxis.set_major_formatter(FixedFormatter([str(p) if p in labelled else "" for p in tried]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("ranks")
-
-
-def _labelled(tried: list[int]) -> set[int]:
-    """Those that can have a label without touching another's; powers of two first."""
-    room = math.log2(tried[-1] / tried[0]) / 14
-    chosen: set[int] = set()
-    for ranks in sorted(tried, key=lambda ranks: (ranks & (ranks - 1) > 0, ranks)):
-        if all(abs(math.log2(ranks / other)) > room for other in chosen):
-            chosen.add(ranks)
-    return chosen
-
-
-def _unit(times: list[float]) -> Unit:
-    """The unit of the slowest epoch, unless the fastest would be a tiny fraction of it."""
-    if not times:
-        return UNITS[0]
-    wide = max(times) > WIDE * min(times)
-    return unit_for(math.sqrt(min(times) * max(times)) if wide else max(times))
-
-
-def _seconds_axis(axes: Axes, times: list[float], unit: Unit, strip: float) -> None:
-    """Ticks at powers of two around the data; above them a strip, a share of the height, for what failed."""
-    low, high = _octaves(times)
-    top = low + (high - low) / (1 - min(strip, 0.8))
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(2**low, 2**top)
-    powers = range(math.ceil(low), math.floor(high) + 1, math.ceil((high - low) / MOST_TICKS))
-    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in powers] if times else []))
-    axes.yaxis.set_major_formatter(FixedFormatter([f"{2.0**power:,g}" for power in powers]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel(f"epoch time ({unit.name})")
-    axes.grid(axis="y")
-    if strip:
+        _draw_failures(axes, ranks, curves_and_statuses, slot)
+    if failed:
+        depth = slot * _slots(failed)
         axes.add_patch(
-            Rectangle((0, 1 - strip), 1, strip, transform=axes.transAxes, facecolor=FAINT, zorder=0.6)
+            Rectangle((0, 1 - depth), 1, depth, transform=axes.transAxes, facecolor=FAINT, zorder=0.6)
         )
-
-
-def _octaves(times: list[float]) -> tuple[float, float]:
-    """The ends of an axis for these times, as powers of two, with at least two ticks between them."""
-    if not times:
-        return 0.0, 1.0
-    low, high = math.log2(min(times)) - 0.3, math.log2(max(times)) + 0.3
-    if math.floor(high) - math.ceil(low) < 1:
-        low, high = math.floor(low), math.ceil(high)
-    return low, high
 
 
 def _draw_curve(axes: Axes, curve: Curve, unit: Unit, last: int) -> None:
@@ -134,6 +84,13 @@ def _draw_curve(axes: Axes, curve: Curve, unit: Unit, last: int) -> None:
         ends = [ranks.iloc[0], last]
         ideal = [middle.iloc[0], middle.iloc[0] * ranks.iloc[0] / last]
         axes.plot(ends, ideal, color=colour, linestyle=DOTTED, linewidth=0.7, alpha=0.6, zorder=1.4)
+
+
+def _ideal_ends(lines: list[Curve], times: list[float]) -> list[float]:
+    """Where ideal lines end below their curves: they are to be seen, within reason, even if nothing comes near."""
+    measured = [curve.line for curve in lines if curve.source == "measured" and len(curve.line) > 1]
+    ends = [float(line.seconds.iloc[0] * line.ranks.iloc[0] / line.ranks.iloc[-1]) for line in measured]
+    return [max(end, min(times) / IDEAL_BELOW) for end in ends]
 
 
 def _sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
@@ -167,11 +124,15 @@ def _failures(lines: list[Curve]) -> dict[int, list[tuple[Curve, str]]]:
     return found
 
 
-def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]]) -> None:
+def _slots(failed: dict[int, list[tuple[Curve, str]]]) -> int:
+    return max(map(len, failed.values()), default=0)
+
+
+def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]], slot: float) -> None:
     """The curve's marker crossed out, and under it what happened, one below the other."""
     place = axes.get_xaxis_transform()
     for number, (curve, status) in enumerate(failed):
-        y = 1 - SLOT * (number + 0.36)
+        y = 1 - slot * (number + 0.36)
         look = curve.look
         axes.plot(
             ranks,
@@ -183,7 +144,7 @@ def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]]) -> N
             markeredgecolor=look.colour,
         )
         axes.plot(ranks, y, "x", transform=place, markersize=4, markeredgecolor=INK, markeredgewidth=1)
-        axes.text(ranks, y - 0.3 * SLOT, status, transform=place, ha="center", va="top", fontsize=6)
+        axes.text(ranks, y - 0.3 * slot, status, transform=place, ha="center", va="top", fontsize=6)
 
 
 def handles(some: Iterable[Panel]) -> list[Line2D]:

@@ -17,20 +17,23 @@ Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
 """A H for contiguous operands, or add_to + A H in add_to."""
 
 WORTH_COMPILING = 1 << 18
-"""Products (nonzeros times features) from which a compiled loop saves more than its call costs."""
+"""Products (nonzeros times features) from which the compiled loop saves more than its call costs."""
 
-WIDE = 32
-"""Features from which the loop beats the library, whose registers hold narrow rows whole."""
+NEAR_BYTES = 8 << 20
+"""An H of this size stays in cache."""
+
+WIDE_NEAR, WIDE_FAR = 256, 64
+"""Bytes of a row of H from which the loop wins: the library keeps narrower ones in registers, which matters
+while H is near; the loop asks for rows ahead, which matters when it is far."""
 
 
 def multiply_on_cpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """A H, or add_to + A H in add_to, for any strides and sizes."""
-    features = H.shape[1]
-    if A.nnz * features == 0:
-        return H.new_zeros((A.rows, features)) if add_to is None else add_to
+    if A.nnz * H.shape[1] == 0:
+        return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
         return add_to.add_(multiply_on_cpu(A, H, None))
-    return choose(A.nnz, features, H.dtype)(A, H.contiguous(), add_to)
+    return choose(A, H)(A, H.contiguous(), add_to)
 
 
 def multiply_on_gpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -38,13 +41,13 @@ def multiply_on_gpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     return by_matmul(A, H, add_to)
 
 
-def choose(nnz: int, features: int, dtype: torch.dtype) -> Way:
-    """The fastest way that takes this type; more threads help them all alike."""
-    if dtype not in (torch.float32, torch.float64):
+def choose(A: Csr, H: Tensor) -> Way:
+    """The fastest way that takes this type; more threads help all of them alike."""
+    if H.dtype not in (torch.float32, torch.float64):
         return by_reduction
-    if features < WIDE or nnz * features < WORTH_COMPILING:
-        return by_matmul
-    return by_loop
+    features = H.shape[1]
+    wide = features * H.dtype.itemsize >= (WIDE_FAR if _is_far(H) else WIDE_NEAR)
+    return by_loop if wide and A.nnz * features >= WORTH_COMPILING else by_matmul
 
 
 def by_matmul(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -64,8 +67,13 @@ def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
     Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
     rowptr, col, val, *dense = (tensor.detach().numpy() for tensor in (A.rowptr, A.col, A.val, H, Z))
-    multiply((rowptr, col, val), *dense, add=add_to is not None, threads=torch.get_num_threads())
+    threads = torch.get_num_threads()
+    multiply((rowptr, col, val), *dense, add=add_to is not None, far=_is_far(H), threads=threads)
     return Z
+
+
+def _is_far(H: Tensor) -> bool:
+    return H.nbytes > NEAR_BYTES
 
 
 def _sparse(A: Csr) -> Tensor:

@@ -14,15 +14,13 @@ from harness.kernels.prefetch import prefetch
 
 LINE = 64  # bytes
 AHEAD = 8  # entries between asking for a row of H and using it
-NEAR_BYTES = 16 << 20  # an H of this size is near enough; asking ahead would only cost
 
 Arrays = tuple[Any, Any, Any]
 """rowptr, col, val."""
 
 
-def multiply(A: Arrays, H: Any, Z: Any, *, add: bool, threads: int) -> None:
-    """Z = A H, or Z += A H; all arrays contiguous, Z not among the operands."""
-    far = H.nbytes > NEAR_BYTES
+def multiply(A: Arrays, H: Any, Z: Any, *, add: bool, far: bool, threads: int) -> None:
+    """Z = A H, or Z += A H; all arrays contiguous. `far`: ask for rows of H ahead, it is not in cache."""
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:
         multiply_rows(A, H, Z, add, far, 0, Z.shape[0])
@@ -41,7 +39,7 @@ def multiply_shares(A: Arrays, H: Any, Z: Any, add: bool, far: bool, shares: int
 
 @compiled(fastmath={"contract"})
 def multiply_rows(A: Arrays, H: Any, Z: Any, add: bool, far: bool, first: int, last: int) -> None:
-    """Rows first .. last - 1. `far`: ask ahead."""
+    """Rows first .. last - 1."""
     rowptr, col, val = A
     for i in range(first, last):
         row = Z[i]

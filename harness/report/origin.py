@@ -56,7 +56,9 @@ def machines(runs: Runs) -> Machines:
 def settings(runs: Runs) -> list[str]:
     """Every different set of versions and of allocator settings, in words."""
     measured = _measured(runs)
-    sets = [text for name in ("provenance.versions", "provenance.allocator") for text in measured[name].unique()]
+    sets = [
+        text for name in ("provenance.versions", "provenance.allocator") for text in measured[name].unique()
+    ]
     return [text for text in map(_text, sets) if text]
 
 

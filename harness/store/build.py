@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.graph.order import Permutation
 from harness.store.blocks import Blocks
 from harness.store.card import DatasetCard, load_card
-from harness.store.compose import compose, generator_of, source_files, versions
+from harness.store.compose import check_counts, compose, generator_of, source_files, versions
 from harness.store.manifest import SCHEMA, FileRecord, build_command
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
@@ -49,7 +49,7 @@ def open_dataset(root: Path, name: str, permutation: Permutation = "none", seed:
     card = load_card(root, name)
     folder = store_folder(root, card, permutation, seed)
     if folder.exists():
-        return Store(folder)
+        return _opened(folder, card)
     if _is_small(card):
         return MemoryStore(compose(card, data_folder(root)), permutation, seed)
     raise _not_built(folder, name, permutation, seed)
@@ -66,7 +66,7 @@ def build(
     folder = store_folder(root, card, permutation, seed)
     sources = source_files(card, data_folder(root))
     if _is_sound(folder, grid, sources):
-        return folder
+        return _opened(folder, card).folder
     graph = compose(card, data_folder(root))
     records = {name: _record(path) for name, path in sources.items()}
     if _is_sound(folder, grid, sources):  # another builder was faster
@@ -96,6 +96,13 @@ def verify(root: Path, name: str, permutation: Permutation = "none", seed: int =
         raise _not_built(folder, name, permutation, seed)
     Store(folder).verify()
     return folder
+
+
+def _opened(folder: Path, card: DatasetCard) -> Store:
+    """The store, held against what the card expects today: it may have been built before somebody said so."""
+    store = Store(folder)
+    check_counts(card, store.n, store.manifest.counts)
+    return store
 
 
 def _is_small(card: DatasetCard) -> bool:

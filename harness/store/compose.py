@@ -24,7 +24,7 @@ from harness.sources.npz import read_npz
 from harness.sources.planetoid import PARTS, read_planetoid
 from harness.sources.table import read_column, read_table
 from harness.store import recipes
-from harness.store.card import DatasetCard, Expected
+from harness.store.card import DatasetCard
 
 VERSION = 1
 """Changes with every change of normalisation, readers or recipes that gives another graph for the same card."""
@@ -36,7 +36,7 @@ def compose(card: DatasetCard, folder: Path) -> Graph:
     if raw.n < 1:
         raise UserError(f"dataset {card.name} has no vertex; a graph needs at least one.")
     A, counts = normalise(raw, card.directed)
-    _compare(card.name, card.expected, raw.n, counts)
+    check_counts(card, raw.n, counts)
     y = _labels(card, raw, A, folder)
     split = _split(card, raw, y, folder)
     if not bool((split == TRAIN).any()):
@@ -102,17 +102,17 @@ def _drawn(card: DatasetCard) -> RawGraph:
     return raw
 
 
-def _compare(name: str, expected: Expected, n: int, counts: Counts) -> None:
+def check_counts(card: DatasetCard, n: int, counts: Counts) -> None:
     """Refuses a graph that is not the one its card promises."""
     found = {"n": n, **asdict(counts)}
     wrong = [
         f"{key} is {found[key]:,}, expected {value:,}"
-        for key, value in expected
+        for key, value in card.expected
         if value is not None and value != found[key]
     ]
     if wrong:
         raise UserError(
-            f"dataset {name} is not the graph its card expects: {'; '.join(wrong)}. Either the file is another "
+            f"dataset {card.name} is not the graph its card expects: {'; '.join(wrong)}. Either the file is another "
             "version of the data, or the counts under `expected` are wrong."
         )
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from harness.kernels.csr import Csr, cast, from_coo, to_scipy
 from harness.kernels.multiply import (
-    WIDE,
     WORTH_COMPILING,
     by_loop,
     by_matmul,
@@ -107,7 +106,7 @@ def test_any_strides(A, features, dtype):
 def test_any_strides_when_the_loop_is_chosen():
     A = power_law(300, WORTH_COMPILING // 64)
     H, Z = whole_numbers(300, 128, torch.float32)[:, ::2], torch.ones(64, 300).T
-    assert choose(A.nnz, 64, H.dtype) is by_loop
+    assert choose(A, H) is by_loop
     expected = to_scipy(A) @ H.numpy()
     assert np.array_equal(multiply_on_cpu(A, H, None).numpy(), expected)
     assert multiply_on_cpu(A, H, Z) is Z
@@ -120,11 +119,21 @@ def test_bf16_sums_in_float32():
     assert multiply_on_cpu(A, torch.ones(1000, 3).bfloat16(), None).tolist() == [[1000.0] * 3]
 
 
-def test_the_choice():
-    assert choose(WORTH_COMPILING, WIDE, torch.float32) is by_loop
-    assert choose(WORTH_COMPILING, WIDE - 1, torch.float32) is by_matmul
-    assert choose(WORTH_COMPILING // WIDE - 1, WIDE, torch.float64) is by_matmul
-    assert choose(WORTH_COMPILING, WIDE, torch.bfloat16) is by_reduction
+@pytest.mark.parametrize(
+    ("rows", "nnz", "features", "dtype", "way"),
+    [
+        (1000, 10**4, 64, torch.float32, by_loop),
+        (1000, 10**4, 32, torch.float64, by_loop),
+        (1000, 10**4, 32, torch.float32, by_matmul),  # narrow and near
+        (10**6, 10**7, 16, torch.float32, by_loop),  # narrow and far
+        (10**6, 10**7, 1, torch.float32, by_matmul),
+        (1000, 1000, 64, torch.float32, by_matmul),  # small
+        (10**6, 10**7, 64, torch.bfloat16, by_reduction),
+    ],
+)
+def test_the_choice(rows, nnz, features, dtype, way):
+    A = Csr(torch.empty(0), torch.empty(0), torch.empty(nnz, device="meta"), rows)
+    assert choose(A, torch.empty(rows, features, dtype=dtype, device="meta")) is way
 
 
 def test_small_products_warn_of_nothing_and_leave_the_compiler_alone():

@@ -81,6 +81,14 @@ def test_words_and_checks_of_a_card_change_no_folder(root, write_card):
     assert build(root, "toy") == folder
 
 
+def test_a_store_is_held_against_what_its_card_expects_today(root, write_card):
+    build(root, "toy")
+    write_card(root, "toy", expected={"n": 54})
+    for ask in (build, open_dataset):
+        with pytest.raises(UserError, match="n is 53, expected 54"):
+            ask(root, "toy")
+
+
 @pytest.mark.parametrize("damage", ["alter", "truncate", "unlink", "manifest"])
 def test_a_damaged_store_is_refused_and_then_built_again(root, damage):
     folder = build(root, "toy")
