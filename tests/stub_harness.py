@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import sys
 import time
 from itertools import product
@@ -56,11 +57,15 @@ def plan(options: argparse.Namespace) -> None:
     Path(options.out).write_text(text)
 
 
+def status_of(folder: Path) -> str:
+    return json.loads((folder / "record.json").read_text())["status"]
+
+
 def run(options: argparse.Namespace) -> None:
     spec = json.loads(Path(options.spec).read_text())
     run_id = canonical_hash(spec)[:16]
     folder = Path(options.out) / run_id
-    if folder.exists():
+    if folder.exists() and status_of(folder) != "failed":
         note("kept", run_id)
         return
     note("start", run_id)
@@ -71,15 +76,16 @@ def run(options: argparse.Namespace) -> None:
     unfinished.mkdir(parents=True)
     status = "failed" if spec["strategy"] == os.environ.get("STUB_FAILED") else "ok"
     (unfinished / "record.json").write_text(json.dumps({"status": status}))
+    shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     note("finish", run_id)
 
 
 def collect(options: argparse.Namespace) -> None:
     wanted = [run["run_id"] for run in json.loads(Path(options.plan).read_text())["runs"]]
-    records = [json.loads((Path(options.runs) / run / "record.json").read_text()) for run in wanted]
+    statuses = [status_of(Path(options.runs) / run_id) for run_id in wanted]
     if options.verify:
-        sys.exit(int(any(record["status"] == "failed" for record in records)))
+        sys.exit(int("failed" in statuses))
     for table in ("runs", "epochs", "ledger", "accuracy", "memory"):
         (Path(options.out) / f"{table}.parquet").write_text(table)
 

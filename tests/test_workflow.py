@@ -199,10 +199,17 @@ def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project)
     assert len(project.subjects("finish")) == cagnet_runs, "the other runs go on"
 
 
-def test_a_recorded_failure_is_a_result_until_verify_is_asked(project: Project) -> None:
+def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_again(
+    project: Project,
+) -> None:
     project.snakemake(*LOCAL, STUB_FAILED="serial")
     assert (project.folder / "results" / "report.html").exists()
-    project.snakemake(*LOCAL, "verify", code=1)
+    assert "results/logs/verify.log" in project.snakemake("verify", *LOCAL, code=1)
+
+    project.snakemake("all", "verify", *LOCAL, "--forcerun", "run")
+    starts = Counter(project.subjects("start"))
+    serial_runs = 2 + 2
+    assert sorted(starts.values()) == [1] * (smoke_runs() - serial_runs) + [2] * serial_runs
 
 
 @pytest.mark.parametrize(

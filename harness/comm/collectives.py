@@ -71,8 +71,9 @@ def all_gather(
     """The members' rows, one after the other.
 
     Uneven sizes, which gloo's own all-gather refuses, go as one all-to-all in which everybody sends the same to
-    everybody: nothing is padded, and on two and four ranks it is the cheapest correct way up to 1 MiB and within a
-    fifth of broadcasts above; padding costs 1.1 to 5 times as much (benchmarks/collectives.py).
+    everybody. Padding to the longest costs up to four times as much. Broadcasts, one a member and all at once, need no
+    copies and take a tenth to a half less time at 16 MiB, but up to twice the time of small calls on four ranks, and
+    a call of the library a member (benchmarks/collectives.py).
     """
     piece = _packed(x, wire)
     buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
@@ -116,8 +117,8 @@ def reduce_scatter_by_exchange(
 ) -> Started[Tensor]:
     """Everybody sends everybody its rows, and each adds up what it got, in rank order and in full precision.
 
-    For uneven sizes, and always on gloo, whose own reduce-scatter costs a whole all-reduce: this takes half to a
-    quarter of its time, on shared memory and over a network alike (benchmarks/collectives.py).
+    For uneven sizes, and always on gloo, whose own reduce-scatter costs a whole all-reduce: this takes a quarter to
+    three quarters of its time (benchmarks/collectives.py).
     """
     whole, members = _packed(x, wire), len(sizes)
     parts = torch.empty((members, *own), dtype=whole.dtype, device=x.device)

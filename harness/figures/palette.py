@@ -44,7 +44,6 @@ KNOWN = {
     "scalegnn": Look(RED, "h", DOT_DASH),
     "g3": Look(MAGENTA, "*", PAIRS),
     "bns-gcn": Look(KHAKI, "p", DOTS),
-    "bulk": Look(SKY, "<", DOTS),
     "bulk-replicated": Look(SKY, "<", PAIRS),
     "bulk-partitioned": Look(AZURE, ">", SHORT),
 }

@@ -107,6 +107,9 @@ def _curves(panel: Panel) -> Iterator[Curve]:
 def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
     """What sets a variant apart from the strategy's others."""
     differing = [str(value) for name, value in zip(VARIANT, values, strict=True) if runs[name].nunique() > 1]
-    return ", ".join(
-        value.strip("{}").replace('"', "").replace(":", " ") or "defaults" for value in differing
-    )
+    return ", ".join(in_words(value) or "defaults" for value in differing)
+
+
+def in_words(json: str) -> str:
+    """A flat JSON object as people write it: samples 5, fanout 3."""
+    return json.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")

@@ -23,6 +23,6 @@ def three_digits(value: float) -> str:
     """12345 as 12,345; 123.4 as 123; 1.2345 as 1.23."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "–"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{decimals}f}"
-    return f"{value:,.{decimals - 1}f}" if decimals and len(text.replace(".", "").strip("-0")) > 3 else text
+    rounded = float(f"{value:.2e}")
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:,.{decimals}f}"

@@ -27,22 +27,19 @@ WIDE_NEAR, WIDE_FAR = 256, 64
 while H is near; the loop asks for rows ahead, which matters when it is far."""
 
 
-def multiply_on_cpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """A H, or add_to + A H in add_to, for any strides and sizes."""
     if A.nnz * H.shape[1] == 0:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
-        return add_to.add_(multiply_on_cpu(A, H, None))
+        return add_to.add_(multiply(A, H, None))
     return choose(A, H)(A, H.contiguous(), add_to)
 
 
-def multiply_on_gpu(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """The same by the vendor's library."""
-    return by_matmul(A, H, add_to)
-
-
 def choose(A: Csr, H: Tensor) -> Way:
-    """The fastest way that takes this type; more threads help all of them alike."""
+    """The fastest way on this device that takes this type; more threads help all of them alike."""
+    if H.is_cuda:
+        return by_matmul
     if H.dtype not in (torch.float32, torch.float64):
         return by_reduction
     features = H.shape[1]
@@ -63,12 +60,12 @@ def by_reduction(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """Our compiled loop."""
-    from harness.kernels.multiply_compiled import multiply
+    from harness.kernels.multiply_compiled import multiply_arrays
 
     Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
     rowptr, col, val, *dense = (tensor.detach().numpy() for tensor in (A.rowptr, A.col, A.val, H, Z))
     threads = torch.get_num_threads()
-    multiply((rowptr, col, val), *dense, add=add_to is not None, far=_is_far(H), threads=threads)
+    multiply_arrays((rowptr, col, val), *dense, add=add_to is not None, far=_is_far(H), threads=threads)
     return Z
 
 

@@ -19,7 +19,7 @@ Arrays = tuple[Any, Any, Any]
 """rowptr, col, val."""
 
 
-def multiply(A: Arrays, H: Any, Z: Any, *, add: bool, far: bool, threads: int) -> None:
+def multiply_arrays(A: Arrays, H: Any, Z: Any, *, add: bool, far: bool, threads: int) -> None:
     """Z = A H, or Z += A H; all arrays contiguous. `far`: ask for rows of H ahead, it is not in cache."""
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:

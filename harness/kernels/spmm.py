@@ -13,7 +13,7 @@ from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 
 from harness.kernels.csr import Csr
-from harness.kernels.multiply import Way, multiply_on_cpu, multiply_on_gpu
+from harness.kernels.multiply import Way, multiply
 
 OPERATORS = Library("harness", "DEF")
 OPERATORS.define("spmm(Tensor rowptr, Tensor col, Tensor val, int cols, Tensor H) -> Tensor")
@@ -54,12 +54,12 @@ class Aggregate(torch.autograd.Function):
         return spmm(ctx.A_T_KN, dZ_NF) if ctx.needs_input_grad[0] else None, None, None
 
 
-def _implement(device: str, multiply: Way) -> None:
+def _implement(device: str, way: Way) -> None:
     def product(rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> Tensor:
-        return multiply(Csr(rowptr, col, val, cols), H_KF, None)
+        return way(Csr(rowptr, col, val, cols), H_KF, None)
 
     def product_add(out: Tensor, rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> None:
-        multiply(Csr(rowptr, col, val, cols), H_KF, out)
+        way(Csr(rowptr, col, val, cols), H_KF, out)
 
     OPERATORS.impl("spmm", product, device)
     OPERATORS.impl("spmm_add_", product_add, device)
@@ -70,8 +70,8 @@ def _shape(A_NK: Csr, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 _implement("Meta", _shape)
-_implement("CPU", multiply_on_cpu)
-_implement("CUDA", multiply_on_gpu)
+_implement("CPU", multiply)
+_implement("CUDA", multiply)
 
 
 @register_flop_formula([torch.ops.harness.spmm, torch.ops.harness.spmm_add_])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.figures.palette import place_of
-from harness.figures.panels import SETTINGS, Panel
+from harness.figures.panels import SETTINGS, Panel, in_words
 from harness.figures.units import Unit, three_digits, unit_for
 from harness.results import statistics
 from harness.results.schema import SOURCES
@@ -105,11 +105,7 @@ def _detail(row: Any, varying: list[str]) -> str:
     for name in varying:
         value = str(row[name])
         if name == "strategy.params":
-            told += (
-                [value.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")]
-                if value != "{}"
-                else []
-            )
+            told += [in_words(value)] if value != "{}" else []
         else:
             told.append(f"{name.removeprefix('training.').replace('.', ' ')} {value}")
     return ", ".join(told)

@@ -18,7 +18,7 @@ from harness.kernels.multiply import (
     by_matmul,
     by_reduction,
     choose,
-    multiply_on_cpu,
+    multiply,
 )
 from harness.kernels.multiply_compiled import first_row, multiply_rows
 from harness.kernels.random import Purpose, integers, uniform
@@ -47,7 +47,7 @@ def power_law(n: int, nnz: int) -> Csr:
 @pytest.mark.parametrize(("way", "dtype"), WAYS)
 @given(A=st.from_type(Csr), features=st.integers(1, 40), add=st.booleans(), wide=st.booleans())
 def test_every_way(way, dtype, A, features, add, wide):
-    if A.nnz == 0:  # is nobody's work: `multiply_on_cpu` answers itself
+    if A.nnz == 0:  # is nobody's work: `multiply` answers itself
         return
     A = cast(A, dtype)._replace(col=A.col.long() if wide else A.col)
     H, Z = whole_numbers(A.cols, features, dtype), whole_numbers(A.rows, features, dtype)
@@ -97,9 +97,9 @@ def test_any_strides(A, features, dtype):
     one_row = whole_numbers(1, features, dtype).expand(A.cols, features)
     for operand in (H, H.T.contiguous().T, wide[:, ::2], one_row):
         expected = to_scipy(A) @ operand.float().numpy()
-        assert np.array_equal(multiply_on_cpu(A, operand, None).float().numpy(), expected)
+        assert np.array_equal(multiply(A, operand, None).float().numpy(), expected)
         into = torch.ones(features, A.rows, dtype=dtype).T
-        multiply_on_cpu(A, operand, into)
+        multiply(A, operand, into)
         assert np.array_equal(into.float().numpy(), expected + 1)
 
 
@@ -108,15 +108,15 @@ def test_any_strides_when_the_loop_is_chosen():
     H, Z = whole_numbers(300, 128, torch.float32)[:, ::2], torch.ones(64, 300).T
     assert choose(A, H) is by_loop
     expected = to_scipy(A) @ H.numpy()
-    assert np.array_equal(multiply_on_cpu(A, H, None).numpy(), expected)
-    assert multiply_on_cpu(A, H, Z) is Z
+    assert np.array_equal(multiply(A, H, None).numpy(), expected)
+    assert multiply(A, H, Z) is Z
     assert np.array_equal(Z.numpy(), expected + 1)
 
 
 def test_bf16_sums_in_float32():
     """A thousand ones: a sum kept in bf16 would stop at 256."""
     A = from_coo(torch.zeros(1000).long(), torch.arange(1000), torch.ones(1000).bfloat16(), (1, 1000))
-    assert multiply_on_cpu(A, torch.ones(1000, 3).bfloat16(), None).tolist() == [[1000.0] * 3]
+    assert multiply(A, torch.ones(1000, 3).bfloat16(), None).tolist() == [[1000.0] * 3]
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,7 @@ def test_a_job_that_hangs_ends_with_every_ranks_stack(pool: Pool) -> None:
 def test_a_rank_that_dies_while_idle_is_replaced(pool: Pool) -> None:
     before = check_serves_on(pool)
     os.kill(before[1], signal.SIGKILL)
-    while not gone(before[1]):
-        time.sleep(0.01)
+    time.sleep(1)  # the kernel closes its pipe when the last of its threads has ended
     after = check_serves_on(pool)
     assert (after[0], before[1] in after) == (before[0], False)
 

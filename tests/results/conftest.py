@@ -1,4 +1,4 @@
-"""What the tests of tables share: synthetic runs, and a user who may not write everywhere."""
+"""What the tests of tables share: synthetic runs, and a folder that nobody may write to."""
 
 import os
 import runpy
@@ -8,28 +8,35 @@ from types import SimpleNamespace
 
 import pytest
 
-SYNTHETIC = runpy.run_path(str(Path(__file__).parents[1] / "synthetic_runs.py"))
+NOBODY = 65534
 
 
 @pytest.fixture(scope="session")
 def synthetic() -> SimpleNamespace:
     """The functions of tests/synthetic_runs.py."""
-    return SimpleNamespace(**SYNTHETIC)
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "synthetic_runs.py")))
 
 
 @pytest.fixture
 def forbidden(tmp_path: Path) -> Iterator[Path]:
-    """A folder that this user may not write to, even if this user is root."""
+    """A folder that the user of this process may not write to. Root may write anywhere, so root steps down."""
     folder = tmp_path / "forbidden"
-    folder.mkdir()
-    folder.chmod(0o555)
-    for parent in folder.parents[:3]:
-        if parent.name.startswith("pytest-"):
-            parent.chmod(0o755)
+    folder.mkdir(mode=0o555)
+    closed = [
+        each
+        for each in tmp_path.parents
+        if each.stat().st_uid == os.geteuid() and not each.stat().st_mode & 1
+    ]
+    for each in closed:
+        each.chmod(each.stat().st_mode | 0o011)
     tmp_path.chmod(0o755)
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    yield folder
-    if root:
-        os.seteuid(0)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        if is_root:
+            os.seteuid(0)
+        for each in closed:
+            each.chmod(each.stat().st_mode & ~0o011)

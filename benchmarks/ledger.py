@@ -1,0 +1,87 @@
+"""Cost of recording: microseconds an entry on this machine, on and off.
+
+    python benchmarks/ledger.py
+
+An entry is what an operator or a collective writes: a scope entered and left, and a count where words moved. The
+best of several rounds, because what is asked for is the cost and not the load of the machine.
+"""
+
+import os
+from collections.abc import Callable
+from timeit import repeat
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+from harness.ledger import AxisName, Ledger, Op, Phase, TensorName, apply
+
+CALLS, ROUNDS = 500, 100  # an epoch of five layers writes a few hundred entries
+
+
+class Pass(torch.autograd.Function):
+    """y = x: nothing but what autograd costs."""
+
+    @staticmethod
+    def forward(_, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_, dy: torch.Tensor) -> torch.Tensor:
+        return dy
+
+
+def microseconds(ledger: Ledger, entry: Callable[[], object]) -> float:
+    """Of one entry, its share of the settling at the end of the epoch included."""
+
+    def epoch() -> None:
+        ledger.start()
+        for _ in range(CALLS):
+            entry()
+        ledger.stop()
+
+    def nothing() -> None:
+        for _ in range(CALLS):
+            do_nothing()
+
+    def do_nothing() -> None: ...
+
+    full, empty = (min(repeat(what, number=1, repeat=ROUNDS)) for what in (epoch, nothing))
+    return 1e6 * (full - empty) / CALLS
+
+
+def entries(ledger: Ledger) -> dict[str, Callable[[], object]]:
+    x = torch.ones(1, requires_grad=True)
+
+    def phase() -> None:
+        with ledger.phase(Phase.CONVOLVE, layer=1):
+            pass
+
+    def op() -> None:
+        with ledger.op(Op.SPMM, tensor=TensorName.T):
+            pass
+
+    def collective() -> None:
+        with ledger.op(Op.BROADCAST, axis=AxisName.P, tensor=TensorName.H):
+            ledger.count(payload=1.0, received=1.0, bytes=4)
+
+    def function() -> None:
+        apply(ledger, Pass, x).backward()
+
+    return {
+        "a phase": phase,
+        "an op": op,
+        "an op that counts words": collective,
+        "a recorded function, forward and backward": function,
+    }
+
+
+def main() -> None:
+    on, off = Ledger(), Ledger(recording=False)
+    print(f"{'microseconds':44}{'on':>8}{'off':>8}")
+    for (name, entry), silent in zip(entries(on).items(), entries(off).values(), strict=True):
+        print(f"{name:44}{microseconds(on, entry):8.2f}{microseconds(off, silent):8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The bars of a breakdown are the epoch, part by part."""
+
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from harness.figures import breakdown
+from harness.figures.palette import GROUPS
+from harness.figures.panels import Panel, curves, panels
+from harness.figures.save import styled
+from harness.results.parquet import read_collected
+
+
+@pytest.fixture(scope="module")
+def products(runs: pd.DataFrame) -> Panel:
+    return next(panel for panel in panels(runs) if panel.dataset == "products-14m")
+
+
+@pytest.fixture(scope="module")
+def rows(products: Panel, tables) -> breakdown.Rows:
+    epochs, ledgers = (
+        dict(list(read_collected(tables, name).groupby("run_id"))) for name in ("epochs", "ledger")
+    )
+    return breakdown.rows(products, epochs, ledgers)
+
+
+def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: breakdown.Rows) -> None:
+    measured = {curve.label: curve.line for curve in curves(products) if curve.source == "measured"}
+    assert [label for label, _ in rows] == list(measured)
+    for label, bars in rows:
+        done = [bar for bar in bars if bar.status == "ok"]
+        assert [bar.total for bar in done] == pytest.approx(list(measured[label].seconds), rel=1e-9)
+
+
+def test_groups_have_the_order_of_the_palette(rows: breakdown.Rows) -> None:
+    for _, bars in rows:
+        for bar in bars:
+            assert list(bar.seconds) in (list(GROUPS), [])
+
+
+def test_local_work_is_not_communication(rows: breakdown.Rows) -> None:
+    bars = dict(rows)
+    serial, one_d = bars["serial"][0].seconds, bars["cagnet-1d"][1].seconds
+    communication = ("broadcast, gather", "reduce", "exchange")
+    assert sum(serial[group] for group in communication) == 0
+    assert sum(one_d[group] for group in communication) == pytest.approx(0.16, rel=0.1)
+    assert one_d["SpMM"] == pytest.approx(0.62, rel=0.1)
+
+
+def test_failures_have_a_row(rows: breakdown.Rows) -> None:
+    assert [(bar.label, bar.status) for bar in dict(rows)["cagnet-1d"]][-1] == ("8", "oom")
+
+
+def test_bars_are_drawn_end_to_end_with_their_total(rows: breakdown.Rows) -> None:
+    with styled():
+        axes = Figure().add_subplot()
+        breakdown.draw(axes, rows)
+    ends: dict[float, list[tuple[float, float]]] = {}
+    for patch in axes.patches:
+        ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))
+    for bar in ends.values():
+        assert bar[0][0] == 0
+        assert all(left[1] == pytest.approx(right[0]) for left, right in pairwise(bar))
+    texts = [text.get_text() for text in axes.texts]
+    assert "× oom" in texts
+    assert any(text.startswith("1.9") or text.startswith("1.8") for text in texts)
+    assert len(ends) == sum(bar.status == "ok" for _, bars in rows for bar in bars)

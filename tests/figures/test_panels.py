@@ -1,0 +1,66 @@
+"""What may be compared is in one panel, what may not is in two, and nothing is lost between them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+
+from harness.figures.panels import curves, panels
+from harness.results.parquet import read_collected
+
+Collected = Callable[[Callable[[Path], object]], Path]
+
+
+def test_every_run_is_in_one_curve_of_one_panel(runs: pd.DataFrame) -> None:
+    drawn = [run for panel in panels(runs) for curve in curves(panel) for run in curve.runs.run_id]
+    assert sorted(drawn) == sorted(runs.run_id)
+
+
+def test_protocols_and_widths_are_never_in_one_panel(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        for protocol in ("corrected", "faithful"):
+            for hidden in (16, 32):
+                changes = {"protocol": protocol, "model": {"hidden": hidden}}
+                synthetic.write_quoted(
+                    folder, synthetic.make_spec("serial", "tiny", {"p": 1}, **changes), 1.0, "measured"
+                )
+
+    found = panels(read_collected(collected(write), "runs"))
+    assert [panel.title for panel in found] == [
+        "tiny, hidden 16, corrected protocol",
+        "tiny, hidden 16, faithful protocol",
+        "tiny, hidden 32, corrected protocol",
+        "tiny, hidden 32, faithful protocol",
+    ]
+
+
+def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd.DataFrame) -> None:
+    (panel,) = [panel for panel in panels(runs) if panel.dataset == "products-14m"]
+    plexus = next(curve for curve in curves(panel) if curve.label == "plexus")
+    assert list(plexus.line.grid) == ["x2y1z1", "x2y2z1"]
+    mine = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured")]
+    assert sorted(plexus.points.run_id) == sorted(mine.run_id)
+    fastest = mine[mine.grid == "x2y2z1"].epoch_seconds_median
+    (row,) = plexus.line[plexus.line.ranks == 4].to_dict("records")
+    assert (row["low"], row["seconds"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
+
+
+def test_parameters_make_curves_with_names_that_differ(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        for samples in (5, 10):
+            strategy = {"name": "bulk", "params": {"samples": samples, "fanout": 3}}
+            synthetic.write_quoted(folder, synthetic.make_spec(strategy, "tiny", {"p": 2}), 1.0, "measured")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    labels = [curve.label for curve in curves(panel)]
+    assert labels == ["bulk (fanout 3, samples 10)", "bulk (fanout 3, samples 5)"]
+    assert [curve.variant for curve in curves(panel)] == [0, 1]
+
+
+def test_runs_that_never_took_place_are_not_drawn(runs: pd.DataFrame) -> None:
+    assert panels(runs.assign(status="missing")) == []

@@ -1,0 +1,156 @@
+"""What a strong-scaling panel shows, read back from what is drawn."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.figures import scaling
+from harness.figures.palette import look_of
+from harness.figures.panels import Panel, panels
+from harness.figures.save import styled
+from harness.results.parquet import read_collected
+
+Collected = Callable[[Callable[[Path], object]], Path]
+
+
+@pytest.fixture
+def axes() -> Iterator[Axes]:
+    with styled():
+        yield Figure().add_subplot()
+
+
+@pytest.fixture(scope="module")
+def products(runs: pd.DataFrame) -> Panel:
+    return next(panel for panel in panels(runs) if panel.dataset == "products-14m")
+
+
+def line_of(axes: Axes, label: str) -> Line2D:
+    (line,) = [line for line in axes.lines if line.get_label() == label]
+    return line
+
+
+def test_both_axes_are_logarithms_of_two_with_ticks_at_the_ranks(axes: Axes, products: Panel) -> None:
+    scaling.draw(axes, products)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert list(axes.get_xticks()) == [1, 2, 4, 8, 16]
+    assert axes.get_xticks(minor=True).size == 0
+    assert all(float(np.log2(tick)).is_integer() for tick in axes.get_yticks())
+    assert len(axes.get_yticks()) >= 2
+
+
+def test_a_line_joins_the_medians_in_absolute_time(axes: Axes, products: Panel) -> None:
+    scaling.draw(axes, products)
+    line = line_of(axes, "cagnet-1d")
+    mine = products.runs[(products.runs["strategy.name"] == "cagnet-1d") & (products.runs.status == "ok")]
+    medians = mine.groupby("ranks").epoch_seconds_median.median()
+    assert list(line.get_xdata()) == list(medians.index)
+    assert axes.get_ylabel() == "epoch time (s)"
+    np.testing.assert_allclose(line.get_ydata(), medians)
+
+
+def test_every_launch_is_a_point(axes: Axes, products: Panel) -> None:
+    scaling.draw(axes, products)
+    points = [tuple(point) for cloud in axes.collections for point in getattr(cloud, "get_offsets", list)()]
+    measured = products.runs[(products.runs.status == "ok") & (products.runs.source == "measured")]
+    expected = zip(measured.ranks, measured.epoch_seconds_median, strict=True)
+    drawn = {(round(float(x)), round(float(y), 9)) for x, y in points}
+    assert {(int(x), round(y, 9)) for x, y in expected} <= drawn
+
+
+def test_ideal_lines_start_at_the_first_measured_point(axes: Axes, products: Panel) -> None:
+    scaling.draw(axes, products)
+    ideals = [line for line in axes.lines if line.get_alpha() is not None]
+    assert len(ideals) == 2  # cagnet-1d and plexus; one point has no scaling
+    starts = {tuple(np.column_stack(line_of(axes, name).get_data())[0]) for name in ("cagnet-1d", "plexus")}
+    assert {tuple(np.column_stack(line.get_data())[0]) for line in ideals} == starts
+    for line in ideals:
+        x, y = np.array(line.get_data())
+        np.testing.assert_allclose(x * y, x[0] * y[0])
+
+
+def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
+    scaling.draw(axes, products)
+    measured, predicted, published = (
+        line_of(axes, f"plexus{kind}") for kind in ("", " predicted", " published")
+    )
+    assert measured.get_linestyle() == "-"
+    assert predicted.get_linestyle() == "--"
+    assert published.get_linestyle() == "None"
+    colour = look_of("plexus").colour
+    assert {line.get_markeredgecolor() for line in (published,)} == {colour}
+    assert published.get_markerfacecolor() != colour
+    assert {line.get_marker() for line in (measured, predicted, published)} == {look_of("plexus").marker}
+
+
+def test_failures_stand_above_all_data_with_their_status(axes: Axes, runs: pd.DataFrame) -> None:
+    for panel in panels(runs):
+        axes.clear()
+        scaling.draw(axes, panel)
+        (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+        failed = panel.runs[panel.runs.status != "ok"].iloc[0]
+        assert list(cross.get_xdata()) == [failed.ranks]
+        assert failed.status in [text.get_text() for text in axes.texts]
+        slowest = panel.runs.epoch_seconds_median.max() * (1 if axes.get_ylabel().endswith("(s)") else 1000)
+        low, high = map(math.log, axes.get_ylim())
+        share = (math.log(slowest) - low) / (high - low)
+        assert share < cross.get_ydata()[0]
+
+
+def test_as_many_failures_as_there_are_have_room(
+    axes: Axes, synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        synthetic.write_quoted(folder, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0, "measured")
+        for number in range(9):
+            spec = synthetic.make_spec(f"s{number}", "tiny", {"p": 2})
+            synthetic.write_failed(folder, spec, "oom", "MemoryError", "")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    scaling.draw(axes, panel)
+    heights = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == "x"]
+    assert len(heights) == 9
+    low, high = map(math.log, axes.get_ylim())
+    assert -low / (high - low) < min(heights) < max(heights) < 1
+    assert scaling.height(panel) > 3
+
+
+def test_one_rank_alone_is_drawn(axes: Axes, synthetic: SimpleNamespace, collected: Collected) -> None:
+    spec = synthetic.make_spec("serial", "tiny", {"p": 1})
+    (panel,) = panels(read_collected(collected(lambda to: synthetic.write_ok(to, spec, 0.002)), "runs"))
+    scaling.draw(axes, panel)
+    assert list(axes.get_xticks()) == [1]
+    assert axes.get_ylabel() == "epoch time (ms)"
+    assert len(axes.get_yticks()) >= 2
+
+
+def test_failures_alone_are_drawn(axes: Axes, synthetic: SimpleNamespace, collected: Collected) -> None:
+    spec = synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 2, "z": 2})
+    write = lambda to: synthetic.write_failed(to, spec, "refused", "UserError", "no")  # noqa: E731
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    scaling.draw(axes, panel)
+    assert "refused" in [text.get_text() for text in axes.texts]
+    assert len(axes.get_yticks()) == 0
+
+
+def test_the_legend_names_every_curve_once(runs: pd.DataFrame) -> None:
+    with styled():
+        labels = [handle.get_label() for handle in scaling.handles(panels(runs))]
+    assert labels == [
+        "serial",
+        "cagnet-1d",
+        "plexus",
+        "bns-gcn",
+        "plexus predicted",
+        "plexus published",
+        "one launch",
+        "ideal",
+        "did not finish",
+    ]

@@ -1,0 +1,38 @@
+"""Numbers for people."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.figures.units import three_digits, unit_for
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1.0, "1.00"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (12345.6, "12,346"),
+        (0.01234, "0.0123"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (0.09996, "0.100"),
+        (float("nan"), "–"),
+    ],
+)
+def test_three_digits(value: float, text: str) -> None:
+    assert three_digits(value) == text
+
+
+@given(st.floats(1e-6, 1e6))
+def test_three_digits_are_within_half_a_percent(value: float) -> None:
+    assert float(three_digits(value).replace(",", "")) == pytest.approx(value, rel=0.00501)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name"), [(90, "s"), (1, "s"), (0.5, "ms"), (0.0009, "µs"), (1e-9, "µs")]
+)
+def test_the_unit_suits_the_time(seconds: float, name: str) -> None:
+    assert unit_for(seconds).name == name

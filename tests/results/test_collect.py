@@ -1,0 +1,183 @@
+"""The tables hold every row of every record, no more and no less, failures included."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.errors import UserError
+from harness.results.collect import collect
+from harness.results.parquet import read_collected
+from harness.results.schema import RUN_TABLES, RUNS, TABLES
+from harness.spec.spec import Spec, canonical_json
+
+
+@pytest.fixture(scope="module")
+def specs(synthetic: SimpleNamespace) -> list[Spec]:
+    """Three that run and one that does not."""
+    return [
+        synthetic.make_spec("serial", "tiny", {"p": 1}),
+        synthetic.make_spec("cagnet-1d", "tiny", {"p": 2}),
+        synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 1, "z": 1}, launch=1),
+        synthetic.make_spec("cagnet-1d", "tiny", {"p": 4}),
+    ]
+
+
+@pytest.fixture
+def runs(synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path) -> Path:
+    """Their run folders, and what a killed writer leaves."""
+    for spec in specs[:3]:
+        synthetic.write_ok(tmp_path / "runs", spec, 1.0, 0.1)
+    synthetic.write_failed(tmp_path / "runs", specs[3], "oom", "MemoryError", "out of\nmemory")
+    (tmp_path / "runs" / ".0123.abcd.part").mkdir()
+    (tmp_path / "runs" / "notes.txt").write_text("")
+    return tmp_path / "runs"
+
+
+def plan_of(specs: list[Spec], path: Path) -> Path:
+    listed = [{"run_id": s.run_id, "label": s.label, "spec": s.model_dump(mode="json")} for s in specs]
+    path.write_text(json.dumps({"schema": 1, "runs": listed}))
+    return path
+
+
+def test_there_is_one_row_a_run(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    collect(runs, tmp_path)
+    table = read_collected(tmp_path, "runs").set_index("run_id")
+    assert set(table.index) == {spec.run_id for spec in specs}
+    row = table.loc[specs[2].run_id]
+    assert row["strategy.name"] == "plexus"
+    assert (row["grid"], row["grid.x"], row["grid.z"]) == ("x2y1z1", 2, 1)
+    assert pd.isna(row["grid.p"])
+    assert row["model.hidden"] == 128
+    assert row.launch == 1
+    assert row["provenance.host"] == "node17"
+    assert json.loads(row["provenance.versions"])["torch"] == "2.13.0"
+    assert pd.isna(row["accuracy_test"])
+    assert row.extra == ""
+    assert Spec.model_validate_json(row.spec) == specs[2]
+    failed = table.loc[specs[3].run_id]
+    assert (failed.status, failed["error.rank"]) == ("oom", 3)
+    assert pd.isna(failed.epoch_seconds_median)
+
+
+@pytest.mark.parametrize("name", list(RUN_TABLES))
+def test_the_rows_of_all_runs_are_there(name: str, runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    collect(runs, tmp_path)
+    together = read_collected(tmp_path, name)
+    assert list(together) == TABLES[name].names
+    for spec in specs[:3]:
+        mine = together[together.run_id == spec.run_id].drop(columns="run_id").reset_index(drop=True)
+        pd.testing.assert_frame_equal(mine, pd.read_parquet(runs / spec.run_id / f"{name}.parquet"))
+    assert specs[3].run_id not in set(together.run_id)
+
+
+def test_what_has_no_column_is_kept(synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path) -> None:
+    told = synthetic.provenance(placement=[0, 1], weather={"sky": "grey"})
+    synthetic.write_ok(tmp_path / "runs", specs[0], 1.0, provenance=told)
+    row = collect(tmp_path / "runs", tmp_path).runs.iloc[0]
+    assert json.loads(row.extra) == {"provenance.placement": [0, 1], "provenance.weather.sky": "grey"}
+
+
+def test_collecting_twice_changes_no_file(runs: Path, tmp_path: Path) -> None:
+    collect(runs, tmp_path)
+    dates = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
+    assert len(dates) == len(TABLES)
+    collect(runs, tmp_path)
+    assert dates == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
+
+
+def test_a_plan_chooses_its_runs_and_names_those_that_are_missing(
+    synthetic: SimpleNamespace, runs: Path, specs: list[Spec], tmp_path: Path
+) -> None:
+    absent = synthetic.make_spec("serial", "other", {"p": 1})
+    collected = collect(runs, tmp_path, plan_of([specs[0], absent], tmp_path / "plan.json"))
+    assert dict(zip(collected.runs.run_id, collected.runs.status, strict=True)) == {
+        specs[0].run_id: "ok",
+        absent.run_id: "missing",
+    }
+    assert not collected.complete
+    assert absent.label in collected.as_text()
+    assert set(read_collected(tmp_path, "epochs").run_id) == {specs[0].run_id}
+    row = collected.runs.set_index("run_id").loc[absent.run_id]
+    assert row["dataset.name"] == "other"
+    assert row.spec == canonical_json(absent.model_dump(mode="json"))
+
+
+def test_failures_are_listed_with_their_cause(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    collected = collect(runs, tmp_path)
+    assert not collected.complete
+    assert "4 runs (3 ok, 1 oom)" in collected.as_text()
+    assert f"{specs[3].label}  oom      rank 3: MemoryError: out of memory" in collected.as_text()
+    told = collected.as_dict()
+    assert told["runs"] == {"ok": 3, "oom": 1}
+    assert [failure["run_id"] for failure in told["failures"]] == [specs[3].run_id]
+    json.dumps(told)
+
+
+def test_runs_that_all_succeeded_are_complete(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    assert collect(runs, tmp_path, plan_of(specs[:3], tmp_path / "plan.json")).complete
+
+
+def test_runs_of_another_schema_are_refused_by_name(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    for spec in specs[:2]:
+        path = runs / spec.run_id / "record.json"
+        path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    with pytest.raises(UserError, match="schema 2") as refusal:
+        collect(runs, tmp_path)
+    assert all(spec.run_id in str(refusal.value) for spec in specs[:2])
+    assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+@pytest.mark.parametrize("name", ["runs", "ledger"])
+def test_tables_of_another_schema_are_refused_by_name(name: str, runs: Path, tmp_path: Path) -> None:
+    collect(runs, tmp_path)
+    path = tmp_path / f"{name}.parquet"
+    pd.read_parquet(path).to_parquet(path)
+    with pytest.raises(UserError, match=rf"{name}\.parquet has schema none.*harness collect"):
+        read_collected(tmp_path, name)
+
+
+def test_a_folder_that_is_no_run_is_named(runs: Path, tmp_path: Path) -> None:
+    (runs / "old-things").mkdir()
+    with pytest.raises(UserError, match="old-things is no run folder"):
+        collect(runs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ("{", "not JSON"),
+        ("[]", "no plan"),
+        ('{"schema": 9, "runs": []}', "no plan"),
+    ],
+)
+def test_a_wrong_plan_is_refused(text: str | None, said: str, runs: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    if text is not None:
+        plan.write_text(text)
+    with pytest.raises(UserError, match=rf"plan\.json.*{said}.*harness plan"):
+        collect(runs, tmp_path, plan)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_nothing_to_collect_is_said(exists: bool, tmp_path: Path) -> None:
+    if exists:
+        (tmp_path / "runs").mkdir()
+    with pytest.raises(UserError, match=r"runs.*harness run"):
+        collect(tmp_path / "runs", tmp_path)
+
+
+def test_a_forbidden_place_is_refused(runs: Path, forbidden: Path) -> None:
+    with pytest.raises(UserError, match="Permission denied"):
+        collect(runs, forbidden)
+
+
+def test_no_column_of_the_runs_is_left_to_chance(runs: Path, tmp_path: Path) -> None:
+    collect(runs, tmp_path)
+    kinds: dict[str, Any] = {column.name: column.dtype for column in RUNS.columns}
+    assert read_collected(tmp_path, "runs").dtypes.to_dict() == kinds

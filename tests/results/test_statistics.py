@@ -1,0 +1,145 @@
+"""The definitions of the project's numbers, against counting by hand and against scipy."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from harness.results import composition, statistics
+from harness.results.collect import collect
+
+PIECES = [("convolve", "spmm"), ("convolve", "glue"), ("sync", "all_reduce"), ("other", "glue")]
+
+
+def epochs_of(seconds: list[list[float]], first: int = 0) -> pd.DataFrame:
+    """The table of epochs in which row e has the seconds of each rank."""
+    rows = [
+        {"epoch": first + epoch, "rank": rank, "seconds": value, "loss": 1.0}
+        for epoch, ranks in enumerate(seconds)
+        for rank, value in enumerate(ranks)
+    ]
+    return pd.DataFrame(rows)
+
+
+def ledger_of(pieces: dict[tuple[int, int], dict[tuple[str, str], float]]) -> pd.DataFrame:
+    """A ledger with the seconds of each (phase, op) on each (epoch, rank)."""
+    rows = [
+        {"epoch": epoch, "rank": rank, "phase": phase, "op": op, "seconds": seconds}
+        for (epoch, rank), parts in pieces.items()
+        for (phase, op), seconds in parts.items()
+    ]
+    return pd.DataFrame(rows, columns=["epoch", "rank", "phase", "op", "seconds"])
+
+
+def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
+    epochs = epochs_of([[9, 9], [1, 5], [2, 1], [4, 3]], first=-1)
+    assert statistics.median_epoch(epochs) == 4  # of 5, 2, 4; the warm-up does not count
+
+
+def test_the_papers_count_epochs_two_to_nine() -> None:
+    epochs = epochs_of([[100.0]] * 2 + [[float(n)] for n in range(2, 10)] + [[1000.0]] * 5)
+    assert statistics.paper_epoch(epochs) == pytest.approx(5.5)
+
+
+def test_two_epochs_are_too_few_for_the_papers() -> None:
+    assert statistics.paper_epoch(epochs_of([[1.0], [2.0]])) is None
+
+
+def test_the_sum_of_phases_is_a_mean_over_ranks_without_what_has_no_name() -> None:
+    named, nameless = ("convolve", "spmm"), ("other", "glue")
+    ledger = ledger_of(
+        {(0, 0): {named: 3, nameless: 9}, (0, 1): {named: 1}, (1, 0): {named: 8}, (1, 1): {named: 8}}
+    )
+    assert statistics.phase_sum(ledger) == 5  # the median of 2 and 8
+    assert statistics.phase_sum(ledger.iloc[:0]) is None
+
+
+@given(st.integers(0, 60))
+def test_the_interval_covers_and_no_narrower_one_would(n: int) -> None:
+    """scipy counts: the k-th smallest of n lies above the median with probability P(Binomial(n, 1/2) < k)."""
+    interval = statistics.median_interval(pd.Series(np.arange(1.0, n + 1)))
+    if interval is None:
+        assert n < 6
+        assert 1 - 2 * binom.cdf(0, n, 0.5) < 0.95
+        return
+    k = int(interval.low)
+    assert interval.high == n + 1 - k
+    assert 1 - 2 * binom.cdf(k - 1, n, 0.5) >= 0.95
+    assert 1 - 2 * binom.cdf(k, n, 0.5) < 0.95
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (8, 1, 8), (10, 2, 9), (20, 6, 15)])
+def test_the_known_order_statistics(n: int, low: int, high: int) -> None:
+    shuffled = pd.Series(np.random.default_rng(n).permutation(np.arange(1.0, n + 1)))
+    assert statistics.median_interval(shuffled) == (low, high)
+
+
+times = st.lists(st.floats(0.001, 100), min_size=1, max_size=7)
+
+
+@given(st.lists(times, min_size=1, max_size=6), st.data())
+def test_the_parts_of_the_median_epoch_add_up_to_it(seconds: list[list[float]], data: st.DataObject) -> None:
+    """Whatever share of an epoch its rows cover, and whether the number of epochs is odd or even."""
+    width = min(map(len, seconds))
+    epochs = epochs_of([row[:width] for row in seconds])
+    pieces = {
+        (row.epoch, row.rank): {key: row.seconds * data.draw(st.floats(0, 0.25)) for key in PIECES}
+        for row in epochs.itertuples()
+    }
+    parts = composition.of_launch(epochs, ledger_of(pieces))
+    assert parts.sum() == pytest.approx(statistics.median_epoch(epochs), rel=1e-9)
+    assert (parts > -1e-9).all()
+
+
+def test_the_parts_are_those_of_the_slowest_rank() -> None:
+    spmm, wait = ("convolve", "spmm"), ("sync", "all_reduce")
+    ledger = ledger_of({(0, 0): {spmm: 1, wait: 1}, (0, 1): {spmm: 4, wait: 0}})
+    parts = composition.of_launch(epochs_of([[2.0, 4.5]]), ledger)
+    assert parts.to_dict() == {spmm: 4, wait: 0, ("other", "glue"): 0.5}
+
+
+def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    values = [1.0, 5.0, 2.0, 4.0]
+    frames, ledgers = {}, {}
+    for launch, seconds in enumerate(values):
+        spec = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=launch)
+        summary = {"epoch_seconds_median": seconds, "epoch_seconds_paper": 2 * seconds}
+        synthetic.write_ok(tmp_path / "runs", spec, seconds, summary=summary)
+        frames[spec.run_id] = epochs_of([[seconds]])
+        ledgers[spec.run_id] = ledger_of({(0, 0): {("convolve", "spmm"): seconds}})
+    failed = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=9)
+    synthetic.write_failed(tmp_path / "runs", failed, "timeout", "TimeoutError", "late")
+    runs = collect(tmp_path / "runs", tmp_path).runs
+    (row,) = statistics.configurations(runs).to_dict("records")
+    assert (row["launches"], row["ok"], row["statuses"]) == (5, 4, "timeout")
+    assert (row["seconds"], row["low"], row["high"]) == (3.0, 1.0, 5.0)
+    assert row["seconds_paper"] == 6.0
+    assert math.isnan(row["interval_low"])
+    parts = composition.of_launches(runs[runs.status == "ok"], frames, ledgers)
+    assert parts.sum() == pytest.approx(3.0)
+
+
+def test_an_interval_appears_with_the_sixth_launch(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    for launch in range(6):
+        spec = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=launch)
+        synthetic.write_quoted(tmp_path / "runs", spec, 1.0 + launch, "measured")
+    (row,) = statistics.configurations(collect(tmp_path / "runs", tmp_path).runs).to_dict("records")
+    assert (row["interval_low"], row["interval_high"]) == (1.0, 6.0)
+
+
+def test_sources_and_settings_are_never_summed_up_together(
+    synthetic: SimpleNamespace, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    synthetic.write_quoted(runs, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0, "measured")
+    synthetic.write_quoted(runs, synthetic.make_spec("serial", "tiny", {"p": 1}, launch=1), 2.0, "predicted")
+    synthetic.write_quoted(
+        runs, synthetic.make_spec("serial", "tiny", {"p": 1}, protocol="faithful"), 3.0, "measured"
+    )
+    assert len(statistics.configurations(collect(runs, tmp_path).runs)) == 3
