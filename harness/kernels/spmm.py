@@ -18,6 +18,7 @@ from harness.kernels.multiply import Way, multiply
 OPERATORS = Library("harness", "DEF")
 OPERATORS.define("spmm(Tensor rowptr, Tensor col, Tensor val, int cols, Tensor H) -> Tensor")
 OPERATORS.define("spmm_add_(Tensor(a!) out, Tensor rowptr, Tensor col, Tensor val, int cols, Tensor H) -> ()")
+PRODUCT, PRODUCT_ADD = torch.ops.harness.spmm.default, torch.ops.harness.spmm_add_.default
 
 
 def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
@@ -26,11 +27,11 @@ def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
     assert A_NK.val.dtype == H_KF.dtype, f"{A_NK.val.dtype} times {H_KF.dtype}"
     assert not (H_KF.requires_grad and torch.is_grad_enabled()), "a gradient would be lost: use aggregate"
     if add_to is None:
-        Z_NF: Tensor = torch.ops.harness.spmm(*A_NK, H_KF)
+        Z_NF: Tensor = PRODUCT(*A_NK, H_KF)
         return Z_NF
     assert add_to.shape == (A_NK.rows, H_KF.shape[1]), f"the sum has shape {tuple(add_to.shape)}"
     assert add_to.dtype == H_KF.dtype
-    torch.ops.harness.spmm_add_(add_to, *A_NK, H_KF)
+    PRODUCT_ADD(add_to, *A_NK, H_KF)
     return add_to
 
 
@@ -74,7 +75,7 @@ _implement("CPU", multiply)
 _implement("CUDA", multiply)
 
 
-@register_flop_formula([torch.ops.harness.spmm, torch.ops.harness.spmm_add_])
+@register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket])
 def spmm_flops(*shapes: Any, **_options: Any) -> int:
     """A multiplication and an addition for each nonzero and feature; of the shapes of the operands."""
     *_, val, _cols, H = shapes

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels.csr import Csr, from_coo, index_dtype, row_of
+from harness.kernels.csr import Csr, from_coo, index_dtype, row_of, take
 from harness.kernels.spgemm import select_rows
 
 
@@ -21,10 +21,13 @@ def select_columns(A: Csr, cols: Tensor) -> Csr:
     width = len(cols)
     place = torch.full((A.cols,), -1, dtype=index_dtype(width), device=cols.device)
     place[cols] = torch.arange(width, dtype=place.dtype, device=cols.device)
-    new_col = place[A.col]
-    kept = new_col >= 0
-    rowptr = pad(kept.cumsum(0), (1, 0))[A.rowptr]
+    col = take(place, A.col)
+    inside = col >= 0
+    kept = inside.nonzero()[:, 0]
+    col, val = take(col, kept), take(A.val, kept)
     if bool((cols.diff() > 0).all()):
-        return Csr(rowptr, new_col[kept], A.val[kept], width)
-    assert bool((place[cols] == torch.arange(width, device=cols.device)).all()), "a column is there twice"
-    return from_coo(row_of(A)[kept], new_col[kept], A.val[kept], (A.rows, width))
+        return Csr(take(pad(inside.cumsum(0), (1, 0)), A.rowptr), col, val, width)
+    assert bool((take(place, cols) == torch.arange(width, device=cols.device)).all()), (
+        "a column is there twice"
+    )
+    return from_coo(take(row_of(A), kept), col, val, (A.rows, width))

@@ -62,10 +62,12 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
 def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Parts put together until they are worth a row group."""
     waiting: list[pa.Table] = []
+    rows = 0
     for part in parts:
         waiting.append(part)
-        if sum(rows.num_rows for rows in waiting) >= ROW_GROUP:
+        rows += part.num_rows
+        if rows >= ROW_GROUP:
             yield pa.concat_tables(waiting)
-            waiting = []
+            waiting, rows = [], 0
     if waiting:
         yield pa.concat_tables(waiting)

@@ -43,7 +43,7 @@ def uneven(world: int) -> list[int]:
 
 def sent(world: int, sender: int) -> list[int]:
     """Rows that a member sends to each."""
-    return [(sender + 2 * receiver) % 3 for receiver in range(world)]
+    return [(sender + receiver + 1) % 3 for receiver in range(world)]
 
 
 def received(world: int, receiver: int) -> list[int]:

@@ -142,6 +142,35 @@ def test_a_copy_is_named_and_in_place_spares_it(ranks) -> None:
     assert ranks(2, copies, True) == [[], []]
 
 
+def share_a_gradient() -> tuple[Tensor, Tensor]:
+    """The backward of an addition hands the same buffer to both of its terms."""
+    axis = Grid.build({P: 2}, Ledger())[P]
+    x, u = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    both = axis.spread(x, gradient=DT) + u
+    (both * (1.0 + axis.index)).sum().backward()
+    assert x.grad is not None
+    assert u.grad is not None
+    return x.grad, u.grad
+
+
+def test_a_gradient_that_others_hold_is_not_overwritten(ranks) -> None:
+    for rank, (dx, du) in enumerate(ranks(2, share_a_gradient)):
+        assert dx.tolist() == [3, 3]
+        assert du.tolist() == [1 + rank] * 2
+
+
+def overwrite() -> None:
+    axis = Grid.build({P: 2}, Ledger())[P]
+    y = torch.ones(2, requires_grad=True).exp()  # its backward needs y itself
+    axis.sum(y, tensor=T, in_place=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_tensor_that_autograd_needs_cannot_be_summed_in_place(ranks) -> None:
+    ranks(2, overwrite)
+
+
 def sum_narrow() -> tuple[Tensor, Tensor]:
     axis = Grid.build({P: 2}, Ledger())[P]
     x = (torch.ones(2) / 3).requires_grad_()
