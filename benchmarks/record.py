@@ -1,0 +1,78 @@
+"""Runs the benchmarks and keeps what each printed in benchmarks/results/, with the commit, machine and settings.
+
+    python benchmarks/record.py             all, about half an hour: let the machine do nothing else
+    python benchmarks/record.py epoch pool  some
+
+One thread, and the allocator's settings of machines/local.yaml, as the launcher gives them to ranks.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.run.provenance import provenance
+from harness.spec.machine import load_machine
+from harness.spec.root import project_root
+
+COMMANDS = {
+    "epoch": [
+        "benchmarks/epoch.py serial --dataset sbm-4096",
+        "benchmarks/epoch.py serial --dataset rmat-17 --turns 7",
+        "benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2",
+        "benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --turns 7",
+    ],
+    "spmm": ["benchmarks/spmm.py"],
+    "collectives": ["benchmarks/collectives.py"],
+    "ledger": ["benchmarks/ledger.py"],
+    "pool": ["benchmarks/pool.py"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMMANDS))
+    names = parser.parse_args().names or list(COMMANDS)
+    if unknown := set(names) - set(COMMANDS):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
+    root = project_root()
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": ".", **load_machine(root, "local").allocator}
+    os.environ.update(settings)
+    folder = root / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        page = [f"# {name}", "", origin(root, settings)]
+        for command in COMMANDS[name]:
+            page += ["", f"    python {command}", "", ran(root, command)]
+        (folder / f"{name}.md").write_text("\n".join(page) + "\n")
+        print(folder / f"{name}.md", flush=True)
+
+
+def origin(root: Path, settings: dict[str, str]) -> str:
+    """What the numbers below depend on, in a paragraph."""
+    facts = provenance(root)
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    state = ", with changes" if facts["dirty"] else ""
+    versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
+    return (
+        f"{facts['cores']} cores of {facts['cpu']}, {gib:.0f} GiB, load {facts['load_average']:.1f} at the start. "
+        f"Commit {facts['commit'][:10]}{state}. {versions}. "
+        + " ".join(f"{key}={value}" for key, value in settings.items())
+        + "."
+    )
+
+
+def ran(root: Path, command: str) -> str:
+    """What a benchmark printed: tables as they are, anything else as a block."""
+    done = subprocess.run(
+        [sys.executable, *command.split()], cwd=root, stdout=subprocess.PIPE, text=True, check=True
+    )
+    printed = done.stdout.strip()
+    return printed if "| --- |" in printed else f"```\n{printed}\n```"
+
+
+if __name__ == "__main__":
+    main()
