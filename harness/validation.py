@@ -1,7 +1,7 @@
 """One way to turn data from outside (YAML, JSON, options) into a frozen model, with errors for people."""
 
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -36,19 +36,45 @@ def unknown(kind: str, name: str, known: list[str], way_out: str = "") -> UserEr
 
 
 def _fault(model: type[BaseModel], detail: ErrorDetails) -> str:
-    field = ".".join(str(part) for part in detail["loc"]) or "the whole"
+    names, keys = _place(model, detail["loc"])
+    field = ".".join(names) or "the whole"
     if detail["type"] == "extra_forbidden":
-        return f"{field} is not a key here; accepted keys: {', '.join(_keys(model, detail['loc'][:-1]))}"
+        return f"{field} is not a key here; accepted keys: {', '.join(keys)}"
     if detail["type"] == "missing":
         return f"{field} is missing"
     wish = detail["msg"].removeprefix("Value error, ")
     return f"{field} = {detail['input']!r} is not accepted: {wish[0].lower() + wish[1:]}"
 
 
-def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The field names of the model at the end of `path`."""
-    here: Any = model
-    for part in path:
-        fields = getattr(here, "model_fields", {})
-        here = fields[part].annotation if part in fields else here
-    return list(getattr(here, "model_fields", model.model_fields))
+def _place(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """The path to a fault as its writer knows it, and the keys of the innermost model on it.
+
+    Where pydantic chose among models by their `kind`, it puts that kind into `loc`; in the file it is no level.
+    """
+    names: list[str] = []
+    inner: type[BaseModel] = model
+    here: tuple[type[BaseModel], ...] = (model,)
+    for part in loc:
+        kinds = [option for option in here if part in _values(option, "kind")]
+        if kinds and not any(part in option.model_fields for option in here):
+            inner = kinds[0]
+            here = (inner,)
+            continue
+        names.append(str(part))
+        fields = [option.model_fields[part] for option in here if part in option.model_fields]
+        if fields:
+            here = _models(fields[0].annotation)
+            inner = here[0] if len(here) == 1 else inner
+    return names, list(inner.model_fields)
+
+
+def _values(model: type[BaseModel], field: str) -> tuple[Any, ...]:
+    """What a field of literals may be."""
+    return get_args(model.model_fields[field].annotation) if field in model.model_fields else ()
+
+
+def _models(annotation: Any) -> tuple[type[BaseModel], ...]:
+    """The models that an annotation speaks of: itself, or those of its union, list or dictionary."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return (annotation,)
+    return tuple(found for part in get_args(annotation) for found in _models(part))
