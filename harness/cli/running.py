@@ -12,8 +12,8 @@ from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
 from harness.validation import validated
 
-SETTLED = ("ok", "oom", "timeout", "refused")
-"""Statuses that are results: the same spec would end the same way. A failed run is run again."""
+SETTLED = ("ok", "oom", "timeout")
+"""Statuses that are not asked for again. What refused a run may have been mended since, and so may what failed it."""
 
 
 def add_verbs(verbs: Verbs) -> None:
