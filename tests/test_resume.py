@@ -35,15 +35,16 @@ def root(tmp_path: Path) -> Path:
 
 def start(root: Path, *words: str) -> subprocess.Popen[bytes]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HARNESS_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *words, *OPTIONS],
-        cwd=root,
-        env=environment | {"HARNESS_ROOT": str(root), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=(root / "output").open("ab"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    with (root / "output").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *words, *OPTIONS],
+            cwd=root,
+            env=environment | {"HARNESS_ROOT": str(root), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def snakemake(root: Path, *words: str) -> None:
