@@ -48,7 +48,7 @@ def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
     blocks = open_dataset(root, spec.dataset.name, "none", 0)
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
     grid = Grid.build(strategy.grid, ledger)
-    return Trainer(strategy, Context(spec, grid, ledger, blocks, torch.device("cpu")))
+    return Trainer(strategy, Context(strategy, grid, ledger, blocks))
 
 
 class Pyg:

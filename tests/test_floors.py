@@ -24,6 +24,7 @@ FLOORS = (
     "results",
     "run",
     "launch",
+    "replay",
     "check",
     "figures",
     "report",

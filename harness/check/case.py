@@ -8,15 +8,14 @@ from torch import Tensor
 
 from harness.check.graph import check_graph
 from harness.comm.grid import Grid
-from harness.ledger import Amounts, AxisName, Key, Ledger, Op
+from harness.ledger import Amounts, AxisName, Key, TensorName
 from harness.registry import load_strategy
+from harness.replay import MOVING, Line, Meter, Tape, outline
 from harness.run.replicas import checksum, compare
-from harness.run.trainer import Trainer
+from harness.run.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
 from harness.store.memory import MemoryStore
 from harness.strategy import Context, Strategy, WordsKey, admit, facts_of
-
-MOVING = {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,8 @@ class Case:
     spec: Spec
     vertices: int
     directed: bool = True
+    again: bool = False
+    """Train twice: the second time gives the same bits."""
 
     def store(self) -> MemoryStore:
         choice = self.spec.dataset
@@ -47,20 +48,28 @@ class RankResult:
     weights: list[Tensor]
     output: Tensor
     words: dict[WordsKey, float]
+    lines: list[Line]
+    """What the first epoch issued and waited for."""
+    unaccounted: float
+    """Ticks of the first epoch that no entry has, beyond those of calls that ended meanwhile."""
+    persistent_bytes: dict[TensorName, int]
 
 
 def train_rank(case: Case, epochs: int) -> RankResult:
     """One rank of the case; called on every rank of a world."""
-    strategy, ledger = case.strategy(), Ledger()
-    grid = Grid.build(strategy.grid, ledger)
-    trainer = Trainer(strategy, Context(case.spec, grid, ledger, case.store(), torch.device("cpu")))
-    done = [trainer.epoch()]
+    strategy, tape = case.strategy(), Tape()
+    grid = Grid.build(strategy.grid, tape)
+    ctx = Context(strategy, grid, tape, case.store())
+    trainer = Trainer(strategy, ctx)
+    with Meter(tape):
+        done = [trainer.epoch()]
+    lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
     gradients = [weight.grad.clone() for weight in trainer.weights if weight.grad is not None]
     sums = [checksum(trainer.weights)]
     for _ in range(epochs - 1):
         done.append(trainer.epoch())
         sums.append(checksum(trainer.weights))
-    ledger.recording = False
+    tape.recording = False
     compare(grid, strategy, sums)
     with torch.no_grad():
         output = trainer.forward()
@@ -71,7 +80,16 @@ def train_rank(case: Case, epochs: int) -> RankResult:
         weights=[weight.detach() for weight in trainer.weights],
         output=output,
         words=_moved(done[0].entries),
+        lines=lines,
+        unaccounted=unaccounted,
+        persistent_bytes=ctx.persistent_bytes(),
     )
+
+
+def _unaccounted(epoch: Epoch, tape: Tape) -> float:
+    """A call that ends on a thread of the library may take a tick just before the epoch or just after it."""
+    recorded = sum(amounts.seconds for amounts in epoch.entries.values())
+    return max(abs(epoch.seconds - recorded) - sum(event.leaves for event in tape.events), 0)
 
 
 def _moved(entries: dict[Key, Amounts]) -> dict[WordsKey, float]:

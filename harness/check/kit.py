@@ -4,10 +4,11 @@ It serves built-in and foreign strategies alike, and knows none of them.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from harness.check.case import Case, RankResult, train_rank
-from harness.check.laws import Finding, equal_to_formula, equal_to_serial
+from harness.check.laws import Finding, adds_up, equal_to_formula, equal_to_replay, equal_to_serial, repeats
 from harness.check.reference import train_densely
 from harness.errors import UserError
 from harness.ledger import AxisName
@@ -51,7 +52,7 @@ def _cases(name: str, grids: list[dict[AxisName, int]]) -> Iterator[Case]:
     small = [grid for grid in grids if _size(grid) <= 4][-1]
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
-    yield _case(name, small, "five layers", model=ModelChoice(layers=5, hidden=4))
+    yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
     yield _case(name, small, "undirected", directed=False)
     yield _case(name, small, "single permutation", permutation="single")
     yield _case(name, small, "faithful protocol", protocol="faithful")
@@ -89,6 +90,10 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     if strategy.promise == "exact":
         yield from equal_to_serial(case, ranks, train_densely(case.spec, case.store(), EPOCHS))
     yield equal_to_formula(case, ranks)
+    yield adds_up(case, ranks)
+    yield from equal_to_replay(case, ranks)
+    if case.again:
+        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS))
 
 
 def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
 
 from harness.check.case import Case, RankResult
 from harness.check.reference import Trained
+from harness.replay import Line, outline, replay
 from harness.strategy import Piece, Strategy
 
 TOLERANCE = 1e-12
@@ -50,6 +52,52 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     total = sum(sum(rank.words.values()) for rank in ranks)
     detail = "; ".join(wrong[:3]) or f"{total:,.0f}"
     return Finding("words equal the formula", case.name, not wrong, detail)
+
+
+def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
+    """Replayed on shapes, every rank issues and waits for the same things in the same order, and holds as much."""
+    strategy, store = case.strategy(), case.store()
+    wrong, heavier = [], []
+    for number, rank in enumerate(ranks):
+        try:
+            replayed = replay(strategy, number, store)
+        except Exception as error:
+            return [Finding("equal to its replay", case.name, False, f"{type(error).__name__}: {error}")]
+        wrong += _first_difference(number, rank.lines, outline(replayed.events))
+        if rank.persistent_bytes != replayed.persistent_bytes:
+            heavier.append(f"rank {number}: {rank.persistent_bytes}, replayed {replayed.persistent_bytes}")
+    lines, held = (
+        sum(len(rank.lines) for rank in ranks),
+        sum(sum(rank.persistent_bytes.values()) for rank in ranks),
+    )
+    return [
+        Finding("equal to its replay", case.name, not wrong, "; ".join(wrong[:3]) or f"{lines:,} events"),
+        Finding(
+            "memory equals the replay", case.name, not heavier, "; ".join(heavier[:3]) or f"{held:,} bytes"
+        ),
+    ]
+
+
+def _first_difference(number: int, run: Sequence[Line], replayed: Sequence[Line]) -> list[str]:
+    for place, (mine, theirs) in enumerate(zip_longest(run, replayed)):
+        if mine != theirs:
+            return [f"rank {number}, event {place}: ran {mine}, replayed {theirs}"]
+    return []
+
+
+def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
+    """At every instant one entry is current: together they are the epoch."""
+    worst = max(rank.unaccounted for rank in ranks)
+    return Finding("entries add up to the epoch", case.name, worst == 0, f"{worst:g} ticks missing")
+
+
+def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
+    """The same seed gives the same bits."""
+    same = all(
+        mine.losses == theirs.losses and all(map(torch.equal, mine.weights, theirs.weights))
+        for mine, theirs in zip(once, again, strict=True)
+    )
+    return Finding("same seed, same bits", case.name, same, f"{len(once)} ranks, twice")
 
 
 def _difference(strategy: Strategy, number: int, rank: RankResult) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.options import Verbs, add_verb, show
+from harness.cli.request import add_request, requested
 from harness.errors import UserError
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
@@ -22,15 +23,7 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where run folders go (default: results/runs)"
     )
-    parser.add_argument("--strategy", metavar="NAME", help="a registered name, or path/to/file.py:Class")
-    parser.add_argument("--dataset", metavar="NAME")
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument(
-        "--grid", metavar="2x2x2", help="sizes along the strategy's axes (default: its first guess)"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, as training.epochs=5"
-    )
+    add_request(parser)
     parser.add_argument(
         "--in-process", action="store_true", help="one rank in this very process, for debuggers"
     )
@@ -72,38 +65,12 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     from harness.registry import load_strategy
     from harness.store.build import open_dataset
     from harness.strategy import admit, facts_of
-    from harness.strategy.request import make_spec
 
-    if not (options.strategy and options.dataset):
-        raise UserError("run takes either --spec FILE or --strategy NAME --dataset NAME [--ranks P].")
-    request: dict[str, Any] = {
-        "strategy": {"name": options.strategy},
-        "dataset": {"name": options.dataset},
-        "ranks": options.ranks,
-        "grid": options.grid,
-    }
-    for setting in options.set:
-        _put(request, setting)
-    spec = make_spec(root, request, "the options")
+    spec = requested(root, options)
     choice = spec.dataset
     facts = facts_of(open_dataset(root, choice.name, choice.permutation, choice.seed))
     admit(load_strategy(spec.strategy.name), spec, facts)  # before any rank is started
     return spec
-
-
-def _put(request: dict[str, Any], setting: str) -> None:
-    """training.epochs=5 into a nested request."""
-    import yaml
-
-    path, equals, text = setting.partition("=")
-    if not equals:
-        raise UserError(f"--set {setting!r} is not understood: it takes KEY=VALUE, as training.epochs=5.")
-    *parents, key = path.split(".")
-    for parent in parents:
-        request = request.setdefault(parent, {})
-        if not isinstance(request, dict):
-            raise UserError(f"--set {setting!r}: {parent} has no keys of its own.")
-    request[key] = yaml.safe_load(text)
 
 
 def _say(progress: str) -> None:

@@ -371,7 +371,7 @@ class Axis:
         """Starts a call in its row, and waits for it there or leaves that to the caller."""
         ledger = self.ledger
         with ledger.at(key):
-            issued = ledger.clock.mark() if later and ledger.recording else None
+            left = ledger.leave() if later and ledger.recording else None
             started = start()
             if words is not None:
                 ledger.count(payload=words.payload, received=words.received, bytes=started.bytes)
@@ -379,7 +379,7 @@ class Axis:
                 for work in started.works:
                     work.wait()
                 return started.land()
-        return Pending(ledger, key, issued, started)
+        return Pending(ledger, key, left, started)
 
     def _key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
         here = self.ledger.here

@@ -178,7 +178,7 @@ def exchange(
         dist.P2POp(dist.isend, _packed(x, wire), group=group, tag=tag, group_peer=peer)
         for peer, x in sends.items()
     ]
-    works = dist.batch_isend_irecv(calls)
+    works = _start_all(calls)
     moved = sum(call.tensor.nbytes for call in calls)
     return Started(works, lambda: {peer: landing.land() for peer, landing in receives.items()}, moved)
 
@@ -219,6 +219,14 @@ def landing(
         return Landing(out, lambda: out)
     buffer = torch.empty(tuple(shape), dtype=wire, device=device)
     return Landing(buffer, lambda: out.copy_(buffer))
+
+
+def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
+    if calls[
+        0
+    ].tensor.is_meta:  # the library's batches look for the backend of a device, and shapes are on none
+        return [call.op(call.tensor, call.peer, call.group, call.tag) for call in calls]
+    return dist.batch_isend_irecv(calls)
 
 
 def _works(work: dist.Work | None) -> tuple[dist.Work, ...]:

@@ -17,11 +17,15 @@ from harness.errors import UserError
 
 
 class Engine(StrEnum):
-    """Gloo between processes on CPUs, NCCL between GPUs, or a single rank that speaks to nobody."""
+    """Gloo between processes on CPUs, NCCL between GPUs, or a single rank that speaks to nobody.
+
+    Replay is one rank of any world alone in a process: tensors have shapes only, and nothing is sent.
+    """
 
     GLOO = "gloo"
     NCCL = "nccl"
     SINGLE = "single"
+    REPLAY = "replay"
 
 
 class Place(NamedTuple):
@@ -56,11 +60,15 @@ def start(
     device = _device(engine, at.local_rank)
     if at.world == 1:
         return device
-    store = None if meeting is None else dist.FileStore(str(meeting), at.world)  # type: ignore[attr-defined]
+    backend, store = engine.value, None
+    if engine is Engine.REPLAY:
+        backend, store = "fake", _store_of_nobody()
+    elif meeting is not None:
+        store = dist.FileStore(str(meeting), at.world)  # type: ignore[attr-defined]
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
     try:
         dist.init_process_group(
-            engine.value,
+            backend,
             rank=at.rank,
             world_size=at.world,
             store=store,
@@ -88,9 +96,16 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def _store_of_nobody() -> dist.Store:  # type: ignore[name-defined]
+    """The library's own means for a process group that sends nothing; it also registers the backend `fake`."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
 def _device(engine: Engine, local_rank: int) -> torch.device:
     if engine is not Engine.NCCL:
-        return torch.device("cpu")
+        return torch.device("meta" if engine is Engine.REPLAY else "cpu")
     if not (torch.cuda.is_available() and dist.is_nccl_available()):
         raise UserError(
             f"The engine nccl needs a GPU and a torch built for it; torch {torch.__version__} here has "

@@ -1,7 +1,7 @@
 """A grid: the ranks of a world, arranged along named axes over torch's DeviceMesh.
 
 Ranks are numbered row-major, the first axis slowest. A grid knows which ranks an axis joins; what an axis can do is
-`harness.comm.axis`. Grids are built before any fake tensor mode is entered.
+`harness.comm.axis`.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,8 @@ class Grid:
         _check(shape, world)
         mesh = None
         if world > 1:
-            mesh = init_device_mesh(device.type, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
+            kind = "cuda" if device.type == "cuda" else "cpu"
+            mesh = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
         rank = engine.rank()
         return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, mesh)
 

@@ -13,24 +13,23 @@ T = TypeVar("T")
 class Pending(Generic[T]):
     """What a call with `later=True` returns. Its buffers are neither read nor written before `wait`."""
 
-    __slots__ = ("_issued", "_key", "_ledger", "_result", "_started")
+    __slots__ = ("_key", "_ledger", "_left", "_result", "_started", "_told")
 
-    def __init__(self, ledger: Ledger, key: Key, issued: Any, started: Started[T]) -> None:
-        self._ledger, self._key, self._issued = ledger, key, issued
+    def __init__(self, ledger: Ledger, key: Key, left: Any, started: Started[T]) -> None:
+        self._ledger, self._key, self._left = ledger, key, left
         self._started: Started[T] | None = started
         self._result: T
-        if ledger.recording and started.works and _tell(started.works[-1], ledger, key, issued):
-            self._issued = None
+        self._told = left is None or (bool(started.works) and _tell(started.works[-1], ledger, key, left))
 
     def wait(self) -> T:
         """The result; a second call returns it again."""
         if self._started is not None:
             ledger = self._ledger
-            with ledger.at(self._key):
+            with ledger.landing(self._key, self._left):
                 for work in self._started.works:
                     work.wait()
-                if self._issued is not None:
-                    ledger.flew(self._key, self._issued, ledger.clock.mark())
+                if not self._told:
+                    ledger.flew(self._key, self._left, ledger.clock.mark())
                 self._result = self._started.land()
             self._started = None
         return self._result
@@ -46,11 +45,11 @@ class Landed(Pending[T]):
         self._result = result
 
 
-def _tell(work: Work, ledger: Ledger, key: Key, issued: Any) -> bool:
+def _tell(work: Work, ledger: Ledger, key: Key, left: Any) -> bool:
     """Asks the library to note the end of a flight; gloo cannot say when a message ended, only that it did."""
     try:
         future = work.get_future()
     except RuntimeError:
         return False
-    future.add_done_callback(lambda _: ledger.flew(key, issued, ledger.clock.mark()))
+    future.add_done_callback(lambda _: ledger.flew(key, left, ledger.clock.mark()))
     return True

@@ -54,6 +54,9 @@ def from_coo(
 
 def transpose(A: Csr) -> Csr:
     """A^T. Entries that share a row and a column stay in order."""
+    if A.val.is_meta:
+        rowptr, col = A.rowptr.new_empty(A.cols + 1), A.col.new_empty(A.nnz, dtype=index_dtype(A.rows))
+        return Csr(rowptr, col, A.val, A.rows)
     M = _scipy(_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
     val = torch.from_numpy(M.data).view(A.val.dtype)
     return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(A.rows)), val, A.rows)

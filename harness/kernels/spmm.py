@@ -75,8 +75,8 @@ _implement("CPU", multiply)
 _implement("CUDA", multiply)
 
 
-@register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket])
-def spmm_flops(*shapes: Any, **_options: Any) -> int:
-    """A multiplication and an addition for each nonzero and feature; of the shapes of the operands."""
-    *_, val, _cols, H = shapes
-    return 2 * int(val[0]) * int(H[1])
+@register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket], get_raw=True)
+def spmm_flops(*operands: Any, **_options: Any) -> int:
+    """A multiplication and an addition for each nonzero and feature."""
+    *_, val, _cols, H = operands
+    return 2 * int(val.numel()) * int(H.shape[1])

@@ -132,6 +132,14 @@ class Ledger:
         if self.recording:
             self.add(self.here, calls=1, words_payload=payload, words_received=received, bytes=bytes)
 
+    def leave(self) -> Any:
+        """A call starts whose result is waited for later; what this returns goes to `landing` and `flew`."""
+        return self.clock.mark()
+
+    def landing(self, key: Key, left: Any) -> Scope:
+        """The wait for such a call belongs to the row in which it was issued."""
+        return self.at(key)
+
     def flew(self, key: Key, issued: Any, done: Any) -> None:
         """An asynchronous call of this key was under way between two marks of the clock."""
         if self.recording:

@@ -65,7 +65,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path) -> 
     device = engine.start(Engine(spec.machine.engine), at)
     try:
         ledger = Ledger(clock_for(device))
-        ctx = Context(spec, Grid.build(strategy.grid, ledger, device), ledger, blocks, device)
+        ctx = Context(strategy, Grid.build(strategy.grid, ledger, device), ledger, blocks)
         ranks = gather(ctx.grid.world, train(strategy, ctx, scratch))
     finally:
         engine.stop()

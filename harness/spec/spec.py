@@ -15,6 +15,9 @@ from harness.ledger import AxisName
 from harness.spec.machine import Machine
 from harness.validation import Frozen
 
+Protocol = Literal["corrected", "faithful"]
+"""A loss over the labelled training vertices, or over what the paper's code trained on."""
+
 
 class StrategyChoice(Frozen):
     """Which strategy, with its own parameters, complete with their defaults."""
@@ -61,7 +64,7 @@ class Spec(Frozen):
     grid: dict[AxisName, int]
     model: ModelChoice = ModelChoice()
     training: Training = Training()
-    protocol: Literal["corrected", "faithful"] = "corrected"
+    protocol: Protocol = "corrected"
     precision: Literal["float32", "float64"] = "float32"
     machine: Machine
     seed: int = Field(0, ge=0)

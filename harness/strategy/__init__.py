@@ -10,6 +10,7 @@ from harness.strategy.contract import Piece as Piece
 from harness.strategy.contract import Promise as Promise
 from harness.strategy.contract import Strategy as Strategy
 from harness.strategy.facts import Facts as Facts
+from harness.strategy.facts import facts_of_card as facts_of_card
 from harness.strategy.facts import widths as widths
 from harness.strategy.words import Words as Words
 from harness.strategy.words import WordsKey as WordsKey

@@ -15,9 +15,8 @@ from harness.kernels import Csr, cast, transpose
 from harness.kernels.recorded import Kernels
 from harness.ledger import Ledger, TensorName
 from harness.models.weights import initial_weight
-from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
-from harness.strategy.contract import Coordinates, Piece
+from harness.strategy.contract import Coordinates, Piece, Strategy
 from harness.strategy.facts import Facts
 
 IGNORED = -100
@@ -29,15 +28,15 @@ SPLITS = {"train": 1, "valid": 2, "test": 3}
 class Context:
     """One rank's view of its run."""
 
-    def __init__(self, spec: Spec, grid: Grid, ledger: Ledger, blocks: Blocks, device: torch.device) -> None:
-        self.spec = spec
+    def __init__(self, strategy: Strategy, grid: Grid, ledger: Ledger, blocks: Blocks) -> None:
+        self.spec = spec = strategy.spec
+        self.facts = strategy.facts
         self.grid = grid
         self.ledger = ledger
         self.kernels = Kernels(ledger)
-        self.device = device
+        self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
-        self.facts = facts_of(blocks)
-        self.trained_on = _count_trained(spec, blocks)
+        self.trained_on = self.facts.trained_on(spec.protocol)
         self._blocks = blocks
         self._adjacency: dict[tuple[range, range, int], Csr] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
@@ -88,8 +87,9 @@ class Context:
         total: dict[TensorName, int] = defaultdict(int)
         seen = set()
         for name, tensor in self._held:
-            if tensor.data_ptr() not in seen:
-                seen.add(tensor.data_ptr())
+            memory = tensor.untyped_storage()._cdata  # unlike its address, shapes without memory have one too
+            if memory not in seen:
+                seen.add(memory)
                 total[name] += tensor.nbytes
         return dict(total)
 
@@ -110,20 +110,16 @@ class Context:
 
 
 def facts_of(blocks: Blocks) -> Facts:
-    """The facts that a store states exactly."""
+    """The facts of a store, counted."""
+    everyone = range(blocks.n)
+    labelled = blocks.labels(everyone) >= 0
+    trains = labelled & (blocks.split(everyone) == SPLITS["train"])
     return Facts(
         vertices=blocks.n,
         nonzeros=blocks.nnz,
         features=blocks.features,
         classes=blocks.classes,
         directed=blocks.directed,
+        labelled=int(labelled.sum()),
+        training=int(trains.sum()),
     )
-
-
-def _count_trained(spec: Spec, blocks: Blocks) -> int:
-    """How many vertices the loss is a mean over, in the whole graph."""
-    everyone = range(blocks.n)
-    counted = blocks.labels(everyone) >= 0
-    if spec.protocol == "corrected":
-        counted &= blocks.split(everyone) == SPLITS["train"]
-    return int(counted.sum())

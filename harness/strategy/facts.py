@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-from harness.spec.spec import ModelChoice
+from harness.errors import UserError
+from harness.spec.spec import ModelChoice, Protocol
+from harness.store.card import DatasetCard
+from harness.store.recipes import AllTrain, RandomSplit
 
 
 @dataclass(frozen=True)
@@ -14,8 +17,47 @@ class Facts:
     features: int
     classes: int
     directed: bool
+    labelled: int
+    """Vertices that have a label: the loss of the faithful protocol is a mean over them."""
+    training: int
+    """Those of the training split: the loss of the corrected protocol is a mean over them."""
+    exact: bool = True
+    """Counted in a store; or expected, from a card."""
+
+    def trained_on(self, protocol: Protocol) -> int:
+        """How many vertices the loss is a mean over, in the whole graph."""
+        return self.training if protocol == "corrected" else self.labelled
 
 
 def widths(model: ModelChoice, facts: Facts) -> list[int]:
     """f_0 (the input features), the hidden widths, f_L (the classes)."""
     return [facts.features, *[model.hidden] * (model.layers - 1), facts.classes]
+
+
+def facts_of_card(card: DatasetCard) -> Facts:
+    """What a card lets expect of a graph that nobody has built. What it leaves open is an error."""
+    n, nonzeros = card.expected.n, card.expected.nnz_adj
+    known = {
+        "expected.n": n,
+        "expected.nnz_adj": nonzeros,
+        "features.width": getattr(card.features, "width", None),
+    }
+    shares = {RandomSplit: getattr(card.split, "train", None), AllTrain: 1.0}
+    known["split"] = shares.get(type(card.split))
+    if missing := [key for key, value in known.items() if value is None]:
+        raise UserError(
+            f"The card of {card.name} does not say {', '.join(missing)}, so sizes cannot be expected from it. "
+            f"Build the dataset (harness data build {card.name}) and leave out --from-card."
+        )
+    assert n is not None
+    assert nonzeros is not None
+    return Facts(
+        vertices=n,
+        nonzeros=nonzeros,
+        features=int(known["features.width"] or 0),
+        classes=card.classes,
+        directed=card.directed,
+        labelled=n,
+        training=round(n * float(known["split"] or 0)),
+        exact=False,
+    )

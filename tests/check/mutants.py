@@ -3,10 +3,14 @@
 Half of them leave the words right, which is why words never replace equality.
 """
 
+import time
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, dropout
 
+from harness.kernels import Csr
 from harness.ledger import Direction, Op, TensorName
 from harness.strategy import IGNORED, Context, Coordinates, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
@@ -67,6 +71,30 @@ class DriftingRows(BlockRows):
         return super().convolve(layer, H_NF, W_FH * (1 + 1e-6 * self.axis.index))
 
 
+class UnseededRows(BlockRows):
+    """Drops entries of H at the whim of the clock."""
+
+    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
+        torch.manual_seed(time.perf_counter_ns())
+        return dropout(super().activate(layer, Z_NH), 0.1)
+
+
+class PeekingRows(BlockRows):
+    """Branches on a value, and so has no size before it has data."""
+
+    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
+        H_NH = super().activate(layer, Z_NH)
+        return H_NH if float(H_NH.detach().sum()) >= 0 else -H_NH
+
+
+class EngineAskedRows(BlockRows):
+    """Does something else where it believes itself unobserved."""
+
+    def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, moves: TensorName) -> Tensor:
+        T_NF = super().aggregate(A_NK, H_NF, moves)
+        return super().aggregate(A_NK, H_NF, moves) if H_NF.is_meta else T_NF
+
+
 class LostSum(OneD):
     def operators(self, ctx: Context) -> BlockRows:
         return LostSumRows(ctx)
@@ -90,6 +118,21 @@ class EveryLabel(OneD):
 class Drifting(OneD):
     def operators(self, ctx: Context) -> BlockRows:
         return DriftingRows(ctx)
+
+
+class Unseeded(OneD):
+    def operators(self, ctx: Context) -> BlockRows:
+        return UnseededRows(ctx)
+
+
+class Peeking(OneD):
+    def operators(self, ctx: Context) -> BlockRows:
+        return PeekingRows(ctx)
+
+
+class EngineAsked(OneD):
+    def operators(self, ctx: Context) -> BlockRows:
+        return EngineAskedRows(ctx)
 
 
 class WrongFormula(OneD):

@@ -34,7 +34,7 @@ def serial(order: str, *, directed: bool, layers: int = 3) -> tuple[Trainer, Cas
     case = Case("test", Spec.model_validate({**SPEC, "model": model}), vertices=97, directed=directed)
     strategy, ledger = case.strategy(), Ledger()
     grid = Grid.build(strategy.grid, ledger)
-    return Trainer(strategy, Context(case.spec, grid, ledger, case.store(), torch.device("cpu"))), case
+    return Trainer(strategy, Context(strategy, grid, ledger, case.store())), case
 
 
 def pyg_layers(weights: list[Tensor]) -> list[GCNConv]:

@@ -1,0 +1,55 @@
+"""The options that ask for one run: what is trained, on what, by how many ranks, and any other key of a spec."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.spec.spec import Spec
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strategy", metavar="NAME", help="a registered name, or path/to/file.py:Class")
+    parser.add_argument("--dataset", metavar="NAME")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--grid", metavar="2x2x2", help="sizes along the strategy's axes (default: its first guess)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, as training.epochs=5"
+    )
+
+
+def requested(root: Path, options: argparse.Namespace) -> "Spec":
+    """The spec that the options ask for, not yet admitted by its strategy."""
+    from harness.strategy.request import make_spec
+
+    if not (options.strategy and options.dataset):
+        way = "either --spec FILE or " if hasattr(options, "spec") else ""
+        raise UserError(f"{options.verb} takes {way}--strategy NAME --dataset NAME [--ranks P].")
+    request: dict[str, Any] = {
+        "strategy": {"name": options.strategy},
+        "dataset": {"name": options.dataset},
+        "ranks": options.ranks,
+        "grid": options.grid,
+    }
+    for setting in options.set:
+        _put(request, setting)
+    return make_spec(root, request, "the options")
+
+
+def _put(request: dict[str, Any], setting: str) -> None:
+    """training.epochs=5 into a nested request."""
+    import yaml
+
+    path, equals, text = setting.partition("=")
+    if not equals:
+        raise UserError(f"--set {setting!r} is not understood: it takes KEY=VALUE, as training.epochs=5.")
+    *parents, key = path.split(".")
+    for parent in parents:
+        request = request.setdefault(parent, {})
+        if not isinstance(request, dict):
+            raise UserError(f"--set {setting!r}: {parent} has no keys of its own.")
+    request[key] = yaml.safe_load(text)

@@ -1,0 +1,188 @@
+"""A rank replayed on shapes does what the same rank does in a run, in any world, and as its formula says."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from harness.check.graph import check_graph
+from harness.comm import engine
+from harness.comm.engine import Engine, Place
+from harness.comm.grid import Grid
+from harness.errors import UserError
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.registry import load_strategy
+from harness.replay import MOVING, Meter, ShapeBlocks, Tape, outline, replay
+from harness.spec.spec import Spec
+from harness.store.card import DatasetCard
+from harness.store.memory import MemoryStore
+from harness.strategy import Facts, Strategy, WordsKey, facts_of, facts_of_card
+
+PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
+H, T = TensorName.H, TensorName.T
+
+
+def strategy(ranks: int, facts: Facts = PRODUCTS, name: str = "cagnet-1d") -> Strategy:
+    spec = Spec.model_validate(
+        {
+            "strategy": {"name": name},
+            "dataset": {"name": "any"},
+            "ranks": ranks,
+            "grid": {"p": ranks},
+            "model": {"hidden": 128, "layers": 3},
+            "machine": {"name": "any"},
+        }
+    )
+    return load_strategy(name)(spec, facts)
+
+
+@pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (7, 6), (2048, 0), (4096, 4095)])
+def test_any_rank_of_any_world_sends_the_words_of_the_formula(ranks: int, rank: int) -> None:
+    ready = strategy(ranks)
+    words: dict[WordsKey, float] = defaultdict(float)
+    for key, amounts in replay(ready, rank).entries.items():
+        if key.op in MOVING:
+            assert key.axis is not None
+            assert key.tensor is not None
+            words[WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)] += amounts.words_payload
+    assert words == {key: count for key, count in ready.words({AxisName.P: rank}).items() if count}
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 16])
+def test_the_ranks_of_a_world_share_the_flops_of_serial_training(ranks: int) -> None:
+    """3 sparse products forward, 3 backward over A^T, however the rows are cut."""
+    flops = dict.fromkeys(Op, 0)
+    for rank in range(ranks):
+        for key, amounts in replay(strategy(ranks), rank).entries.items():
+            flops[key.op] += amounts.flops
+    n, widths = PRODUCTS.vertices, [100, 128, 128, 47]
+    forward, backward = sum(widths[:-1]), sum(widths[1:])
+    assert flops[Op.SPMM] == pytest.approx(2 * PRODUCTS.nonzeros * (forward + backward), rel=1e-6)
+    dense = 2 * n * (100 * 128 + 128 * 128 + 128 * 47)
+    first_input_has_no_gradient = 2 * n * 100 * 128
+    assert flops[Op.GEMM] == 3 * dense - first_input_has_no_gradient
+
+
+def talk(grid: Grid) -> None:
+    """Every call of an axis, at once and for later, even and uneven, through a narrower type."""
+    axis, ledger, device = grid[AxisName.P], grid.ledger, grid.device
+    p, i = axis.size, axis.index
+    sizes = [2 * member + 1 for member in range(p)]
+    x = torch.ones(sum(sizes), 3, device=device)
+    mine = torch.ones(sizes[i], 3, device=device)
+    with ledger.phase(Phase.CONVOLVE, 4):
+        axis.all_reduce(x.clone(), tensor=T)
+        axis.reduce_scatter(x, tensor=T, sizes=sizes, wire=torch.bfloat16)
+        axis.all_gather(mine, tensor=H, sizes=sizes)
+        axis.all_gather(torch.ones(2, 2, device=device), tensor=H)
+        axis.broadcast(x, root=1, shape=x.shape, tensor=H)
+        first = axis.broadcast(x, root=0, shape=x.shape, tensor=H, later=True)
+        second = axis.broadcast(x, root=0, shape=x.shape, tensor=H, later=True)
+        shares = axis.all_to_all(
+            torch.ones(2 * p, 3, device=device), send=[2] * p, receive=[2] * p, tensor=H, later=True
+        )
+        second.wait()
+        first.wait()
+        shares.wait()
+        ring = {(i + 1) % p: mine}
+        axis.exchange(ring, {(i - 1) % p: (sizes[i - 1], 3)}, dtype=x.dtype, tensor=H, later=True).wait()
+        if i == 0:
+            axis.send(mine, to=1, tensor=T)
+        elif i == 1:
+            axis.recv((sizes[0], 3), source=0, dtype=x.dtype, tensor=T)
+        w = torch.ones(4, 4, device=device, requires_grad=True)
+        total = axis.sum(axis.gather(axis.spread(w, gradient=H), tensor=H, gradient=T), tensor=T)
+        lost = axis.scatter(total, tensor=H, gradient=H).sum()
+    with ledger.backward():
+        lost.backward()
+
+
+def taped() -> Any:
+    tape = Tape()
+    grid = Grid.build({AxisName.P: engine.world_size()}, tape, DEVICE)
+    tape.start()
+    with Meter(tape):
+        talk(grid)
+    tape.stop()
+    return outline(tape.events)
+
+
+DEVICE = torch.device("cpu")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_call_of_an_axis_is_replayed_as_it_runs(
+    world: int, ranks: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = ranks(world, taped)
+    for rank, lines in enumerate(ran):
+        monkeypatch.setattr(f"{__name__}.DEVICE", engine.start(Engine.REPLAY, Place(rank, world)))
+        try:
+            assert taped() == lines
+        finally:
+            engine.stop()
+        waits = [line.waits_for for line in lines if line.waits_for >= 0]
+        assert all(lines[number].leaves for number in waits)
+        assert len(waits) == len(set(waits)) == sum(line.leaves for line in lines) == 4
+        assert waits[0] == waits[1] + 1, "the second was waited for first"
+
+
+def test_expected_blocks_hold_the_graph_once() -> None:
+    facts = Facts(1009, 7013, 5, 3, True, 1009, 500, exact=False)
+    cuts = [range(0, 337), range(337, 338), range(338, 338), range(338, 1009)]
+    blocks = [[ShapeBlocks(facts).adjacency(rows, cols) for cols in cuts] for rows in cuts]
+    assert sum(block.nnz for row in blocks for block in row) == 7013
+    assert [[block.shape for block in row] for row in blocks] == [
+        [(len(r), len(c)) for c in cuts] for r in cuts
+    ]
+
+
+def test_sizes_of_a_store_are_replayed_exactly() -> None:
+    store = MemoryStore(check_graph(101))
+    ready = strategy(3, facts_of(store))
+    for rank, rows in enumerate((range(0, 34), range(34, 68), range(68, 101))):
+        entries = replay(ready, rank, store).entries
+        flops = sum(
+            a.flops
+            for key, a in entries.items()
+            if key.op is Op.SPMM and key.layer == 0 and key.direction is Direction.FORWARD
+        )
+        assert flops == 2 * store.adjacency(rows, range(101)).nnz * store.features
+
+
+def test_a_rank_outside_the_world_is_refused() -> None:
+    with pytest.raises(UserError, match=r"rank = 4: the ranks of this world are 0 to 3\."):
+        replay(strategy(4), 4)
+
+
+def card(**changes: Any) -> DatasetCard:
+    whole = {
+        "name": "any",
+        "source": {"kind": "edges", "path": "edges.txt"},
+        "classes": 3,
+        "features": {"kind": "uniform", "width": 8},
+        "labels": {"kind": "degree"},
+        "split": {"kind": "random", "train": 0.25},
+        "expected": {"n": 100, "nnz_adj": 700},
+    }
+    return DatasetCard.model_validate(whole | changes)
+
+
+def test_a_card_says_what_to_expect() -> None:
+    assert facts_of_card(card()) == Facts(100, 700, 8, 3, False, 100, 25, exact=False)
+    assert facts_of_card(card(split={"kind": "all"})).training == 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"expected": {"n": 100}}, "expected.nnz_adj"),
+        ({"features": {"kind": "file"}}, "features.width"),
+        ({"split": {"kind": "file"}}, "split"),
+    ],
+)
+def test_what_a_card_leaves_open_is_named(changes: dict[str, Any], missing: str) -> None:
+    with pytest.raises(UserError, match=f"does not say {missing}, so"):
+        facts_of_card(card(**changes))
