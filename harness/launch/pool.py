@@ -139,10 +139,15 @@ class Pool:
             rank.tell(Job(i, len(ranks), meeting, patience + 2 * GRACE, function, arguments))
 
     def _release(self, ranks: Sequence[_Rank], replies: Mapping[int, Done | Raised]) -> None:
-        """Lets ranks leave their world. Who has not replied, perhaps because we were interrupted, is ended."""
-        self._end([rank for i, rank in enumerate(ranks) if i not in replies])
-        for i in replies:
-            ranks[i].tell(None)
+        """Lets ranks leave their world. A world in which one failed, or did not reply, is ended whole.
+
+        What gloo had half connected would otherwise meet the next world's listeners, and rarely, that one hangs.
+        """
+        if len(replies) < len(ranks) or any(isinstance(reply, Raised) for reply in replies.values()):
+            self._end(ranks)
+            return
+        for rank in ranks:
+            rank.tell(None)
 
     def _end(self, ranks: Sequence[_Rank]) -> None:
         for rank in ranks:

@@ -6,6 +6,8 @@ knows nothing of what the bytes mean.
 
 import errno
 import os
+import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -67,7 +69,22 @@ def sync_folder(folder: Path) -> None:
 
 def sibling(path: Path) -> Path:
     """A hidden name of nobody's in the same folder: a rename from there stays on one file system."""
-    return path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+    return path.with_name(f".{path.name}.{owner_tag()}.{uuid4().hex[:8]}.part")
+
+
+def owner_tag() -> str:
+    """Names this process, for `sweep`: what it leaves behind when it is killed can be told from what is in use."""
+    return f"{platform.node()}-{os.getpid()}"
+
+
+def sweep(folder: Path) -> None:
+    """Removes what processes of this machine that are gone had not finished writing in a folder."""
+    for path in [*folder.glob(".*.part"), *folder.glob("launch-*")]:
+        owner = re.search(re.escape(platform.node()) + r"-(\d+)\.", path.name)
+        if owner and not Path(f"/proc/{owner[1]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 @contextmanager

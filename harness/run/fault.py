@@ -1,10 +1,9 @@
-"""How a rank says why it ended: one small file a rank, and the first in time is the cause.
+"""How a rank says why it ended: one small file a rank. Most of the others only report that somebody is gone."""
 
-The others only report that somebody closed the connection.
-"""
-
+import faulthandler
 import json
 import os
+import signal
 import time
 import traceback
 from pathlib import Path
@@ -12,6 +11,10 @@ from typing import Any
 
 from harness.errors import UserError
 
+Fault = dict[str, Any]
+"""rank, type, message, status, trace and time."""
+
+LOST_SIGNS = ("closed by peer", "reset by peer", "broken pipe", "gloo/transport")
 MEMORY_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
 
 
@@ -27,7 +30,7 @@ def status_of(error: BaseException) -> str:
     return "failed"
 
 
-def describe(rank: int, error: BaseException) -> dict[str, Any]:
+def describe(rank: int, error: BaseException) -> Fault:
     """The error of a record."""
     return {
         "rank": rank,
@@ -47,7 +50,28 @@ def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
     partial.replace(path)
 
 
-def first_fault(scratch: Path) -> dict[str, Any] | None:
-    """The fault that came first in time, if any rank left one."""
-    faults = [json.loads(path.read_text()) for path in sorted(scratch.glob("fault-*.json"))]
-    return min(faults, key=lambda fault: float(fault["time"]), default=None)
+def faults(scratch: Path) -> list[Fault]:
+    """What every rank that failed has said."""
+    return [json.loads(path.read_text()) for path in sorted(scratch.glob("fault-*.json"))]
+
+
+def is_consequence(fault: Fault) -> bool:
+    """Whether it only tells that another rank is gone, or does not answer."""
+    text = fault["message"].lower()
+    return any(sign in text for sign in LOST_SIGNS)
+
+
+def answer_for_stacks(scratch: Path, rank: int) -> None:
+    """From now on, the signal writes this process's stacks where the launcher looks."""
+    file = _stacks(scratch, rank).open("w")
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+
+
+def stacks_of(scratch: Path, rank: int) -> str:
+    """What a rank answered when it was asked for its stacks."""
+    path = _stacks(scratch, rank)
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _stacks(scratch: Path, rank: int) -> Path:
+    return scratch / f"stacks-{rank}"

@@ -19,7 +19,7 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.registry import load_strategy
-from harness.run.fault import write_fault
+from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.gather import gather
 from harness.run.provenance import provenance
 from harness.run.replicas import checksum, compare
@@ -38,23 +38,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="harness.run.rank")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument(
+        "--meeting", type=Path, help="a file in which the ranks of one machine find each other"
+    )
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    return attempt(engine.place(os.environ), project_root(), options.scratch, options.runs)
+    at = engine.place(os.environ)
+    answer_for_stacks(options.scratch, at.rank)
+    return attempt(at, project_root(), options.scratch, options.runs, options.meeting)
 
 
-def attempt(at: engine.Place, root: Path, scratch: Path, runs: Path) -> int:
+def attempt(at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None = None) -> int:
     """Runs the spec in the scratch folder as this rank. What goes wrong is left there as a fault."""
     try:
         spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
-        run(spec, at, root, scratch, runs)
+        run(spec, at, root, scratch, runs, meeting)
     except BaseException as error:
         write_fault(scratch, at.rank, error)
         return 1
     return 0
 
 
-def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path) -> None:
+def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None) -> None:
     """Load, set up, warm up, train, evaluate, record."""
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
@@ -62,7 +67,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path) -> 
     choice = spec.dataset
     blocks = open_dataset(root, choice.name, choice.permutation, choice.seed)
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
-    device = engine.start(Engine(spec.machine.engine), at)
+    device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
         ledger = Ledger(clock_for(device))
         ctx = Context(strategy, Grid.build(strategy.grid, ledger, device), ledger, blocks)

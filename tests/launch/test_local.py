@@ -10,7 +10,7 @@ import pytest
 from harness.comm.engine import Place
 from harness.launch.local import launch
 from harness.results.record import Record, read_record
-from harness.run.fault import first_fault
+from harness.run.fault import faults
 from harness.run.rank import attempt
 from harness.spec.spec import Spec, canonical_json
 from harness.strategy.request import make_spec
@@ -85,8 +85,7 @@ def test_ranks_that_leave_no_reason_are_recorded_with_the_end_of_their_log(tmp_p
 def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(canonical_json(spec("cagnet-1d", 2).model_dump(mode="json")))
     assert attempt(Place(0, world, 0), ROOT, tmp_path, tmp_path / "runs") == 1
-    fault = first_fault(tmp_path)
-    assert fault is not None
+    (fault,) = faults(tmp_path)
     assert fault["status"] == "refused"
     assert f"{world} ranks" in fault["message"] and "2" in fault["message"]
     assert not (tmp_path / "runs").exists()

@@ -116,8 +116,7 @@ def test_the_rank_that_failed_first_is_named_and_the_pool_serves_on(
     assert message in caught.value.message
     if kind != "died":
         assert "in fail_at" in str(caught.value)
-    lost = {before[rank]} if kind == "died" else set()
-    assert set(before) - set(check_serves_on(pool)) == lost, "who waited for it was released, not ended"
+    assert not set(before) & set(check_serves_on(pool)), "what a failed world had half connected is gone"
 
 
 def fail_in_turn(first: int) -> None:

@@ -1,0 +1,85 @@
+"""Why a run did not end well: its first cause, not what the other ranks say of the consequences."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+from harness.launch.processes import Watched
+from harness.run.fault import Fault, faults, is_consequence, stacks_of
+
+LOG_KEPT = 4000
+WAITING = "torch/distributed"
+"""In the stack of a rank that waits for another."""
+FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+
+
+def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool) -> Fault:
+    """The fault that goes on record for a run that left none."""
+    if watched.still:
+        return _stillness(watched, scratch, world)
+    told = faults(scratch)
+    deaths = [
+        _death(death.rank, death.code, death.at, scratch, memory_ran_out)
+        for death in watched.deaths
+        if death.rank not in {fault["rank"] for fault in told}
+    ]
+    causes = [fault for fault in told if not is_consequence(fault)] + deaths
+    found: Fault = min(causes or told, key=lambda fault: float(fault["time"]), default=_nothing(scratch))
+    return found
+
+
+def _death(rank: int, code: int, at: float, scratch: Path, memory_ran_out: bool) -> Fault:
+    """A rank that could not say anything any more."""
+    by_kernel = code == -signal.SIGKILL and memory_ran_out
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    why = ", the machine's memory had run out" if by_kernel else ""
+    return {
+        "rank": rank,
+        "type": "Died",
+        "message": f"{how}{why}; `trace` has the end of the ranks' log",
+        "status": "oom" if by_kernel else "failed",
+        "trace": _end_of(scratch / "log"),
+        "time": at,
+    }
+
+
+def _stillness(watched: Watched, scratch: Path, world: int) -> Fault:
+    """Everybody waits: for the one who does not wait for somebody else."""
+    stacks = {rank: stacks_of(scratch, rank) for rank in range(world)}
+    suspects = watched.stopped or [rank for rank, stack in stacks.items() if WAITING not in stack]
+    rank = suspects[0] if len(suspects) == 1 else -1
+    if watched.stopped:
+        told = f"rank {rank} was stopped by a signal" if rank >= 0 else "ranks were stopped by a signal"
+    elif rank >= 0:
+        told = f"rank {rank} hangs{_where(stacks[rank])}"
+    else:
+        told = "the ranks wait for each other"
+    return {
+        "rank": rank,
+        "type": "Hang",
+        "message": f"nobody did anything any more: {told}; `trace` has every rank's stack",
+        "status": "timeout",
+        "trace": "\n".join(f"Rank {rank}:\n{stack or '(no answer)'}" for rank, stack in stacks.items()),
+        "time": time.time(),
+    }
+
+
+def _where(stack: str) -> str:
+    frame = FRAME.search(stack)
+    return f" in {frame['function']} ({frame['file']}:{frame['line']})" if frame else ""
+
+
+def _nothing(scratch: Path) -> Fault:
+    return {
+        "rank": -1,
+        "type": "Exit",
+        "message": "the ranks ended without a record and without a reason; `trace` has the end of their log",
+        "status": "failed",
+        "trace": _end_of(scratch / "log"),
+        "time": time.time(),
+    }
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-LOG_KEPT:] if log.exists() else ""

@@ -1,0 +1,117 @@
+"""The rank processes of a run on this machine: started, watched and ended together.
+
+A run ends soon after its first rank does: the others get a moment to leave their own reasons. A run in which nobody
+uses the processor any more is ended too, with every rank's stack. Ranks die with the process that started them.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from ctypes import CDLL
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.launch.stillness import Stillness
+
+POLL_SECONDS = 0.05
+GRACE = 3.0
+"""Seconds that ranks have for their own reasons once another has ended."""
+NOTICE = 1.0
+"""Seconds that ranks have to write down their stacks."""
+STACKS = signal.SIGUSR1
+PR_SET_PDEATHSIG = 1
+
+
+class Death(NamedTuple):
+    """A rank that ended by itself, and not well."""
+
+    rank: int
+    code: int
+    at: float
+    """By the clock of the day, not later than a poll after it happened."""
+
+
+class Watched(NamedTuple):
+    """How a run ended."""
+
+    deaths: list[Death]
+    """In the order in which they were seen."""
+    still: bool
+    """Nobody did anything any more."""
+    stopped: list[int]
+    """Ranks that were stopped by a signal, when everybody was still."""
+
+
+class Ranks:
+    """`with Ranks(command, environments, log) as ranks: ranks.watch(...)`; none outlives the block."""
+
+    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], log: Path) -> None:
+        self._command, self._environments, self._log = command, environments, log
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "Ranks":
+        tie = _die_with(os.getpid())
+        with self._log.open("wb") as log:
+            for environment in self._environments:
+                self._processes.append(
+                    subprocess.Popen(
+                        self._command,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        preexec_fn=tie,  # noqa: PLW1509  the launcher has no threads of its own
+                    )
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def watch(self, patience: float | None, meanwhile: Callable[[], None]) -> Watched:
+        """Until every rank has ended well, or one has not, or all were still for `patience` seconds."""
+        still = Stillness([process.pid for process in self._processes], patience)
+        deaths: dict[int, Death] = {}
+        until = float("inf")
+        while time.monotonic() < until:
+            meanwhile()
+            codes = [process.poll() for process in self._processes]
+            for rank, code in enumerate(codes):
+                if code and rank not in deaths:
+                    deaths[rank] = Death(rank, code, time.time())
+                    until = min(until, time.monotonic() + GRACE)
+            if None not in codes:
+                break
+            if not deaths and still.now():
+                stopped = [
+                    rank for rank, process in enumerate(self._processes) if still.is_stopped(process.pid)
+                ]
+                self._ask_for_stacks()
+                return Watched([], True, stopped)
+            time.sleep(POLL_SECONDS)
+        return Watched(list(deaths.values()), False, [])
+
+    def _ask_for_stacks(self) -> None:
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, STACKS)
+        time.sleep(NOTICE)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What a child does first: ask the kernel for death when its parent dies, which may have happened already."""
+    libc = CDLL(None)
+
+    def tie() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie

@@ -1,0 +1,99 @@
+"""A strategy in which one rank comes to grief, in a way and at a moment of one's choice."""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from harness.strategy import Context
+from harness.validation import Frozen
+from strategies.cagnet.oned import BlockRows, OneD
+
+Way = Literal["raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write"]
+
+
+class Grief(Frozen):
+    way: Way
+    rank: int = 1
+    call: int = 0
+    """At which activation; an epoch of three layers has two."""
+
+
+class FaultyRows(BlockRows):
+    def __init__(self, ctx: Context, grief: Grief) -> None:
+        super().__init__(ctx)
+        self.grief, self.calls = grief, 0
+
+    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
+        if self.axis.index == self.grief.rank and self.calls == self.grief.call:
+            WAYS[self.grief.way]()
+        self.calls += 1
+        return super().activate(layer, Z_NH)
+
+
+class Faulty(OneD):
+    Params: ClassVar[type[Frozen]] = Grief
+    params: Grief
+
+    def operators(self, ctx: Context) -> BlockRows:
+        return FaultyRows(ctx, self.params)
+
+
+def fail() -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+def leave() -> None:
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(7)
+
+
+def ask_for_too_much() -> None:
+    torch.empty(1 << 50)
+
+
+def cut_links() -> None:
+    for handle in Path("/proc/self/fd").iterdir():
+        try:
+            with socket.socket(fileno=os.dup(int(handle.name))) as link:
+                link.getpeername()  # not one that only listens
+                link.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue
+
+
+def die_while_writing() -> None:
+    """The record's second file is the last thing that this rank writes."""
+    from harness.results import files
+
+    real, written = os.fsync, []
+
+    def sync(handle: int) -> None:
+        real(handle)
+        written.append(handle)
+        if len(written) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    files.os.fsync = sync  # type: ignore[attr-defined]
+
+
+WAYS: dict[str, Callable[[], object]] = {
+    "raise": fail,
+    "exit": leave,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "memory": ask_for_too_much,
+    "hang": lambda: time.sleep(1e6),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "link": cut_links,
+    "write": die_while_writing,
+}
