@@ -1,8 +1,10 @@
-"""Time of a training epoch: `serial` against PyTorch Geometric, and a parallel strategy against plain torch.
+"""Time of a training epoch: `serial` against PyTorch Geometric, a parallel strategy against plain torch, and a
+strategy that records against itself when it does not.
 
     python benchmarks/epoch.py serial --dataset rmat-17
     python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
     python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4
+    python benchmarks/epoch.py recording --dataset rmat-17 --ranks 2
 
 Competitors take turns epoch by epoch in one process, so that a machine whose speed drifts drifts for all of them.
 Ratios are of medians over the same turns. One thread a rank.
@@ -25,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
 from harness.launch.pool import Pool
-from harness.ledger import Ledger
+from harness.ledger import Ledger, Op, Phase
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
@@ -160,6 +162,44 @@ def rank_epochs(strategy: str, dataset: str, ranks: int, turns: int) -> tuple[li
     return walls, process_time() - begun
 
 
+def compare_recording(strategy: str, dataset: str, ranks: int, turns: int) -> None:
+    """The same trainer with its ledger on and off in turns; and what the ledger cannot say of where time went."""
+    with Pool() as pool:
+        found = pool.run(ranks, rank_recording, strategy, dataset, ranks, turns)
+    on, off = (
+        [max(turn) for turn in zip(*walls, strict=True)]
+        for walls in zip(*(f[:2] for f in found), strict=True)
+    )
+    show({"off": off, "on": on}, base="off")
+    paired = median(a / b for a, b in zip(on, off, strict=True))
+    print(
+        f"{strategy} P={ranks}: recording costs {100 * (paired - 1):+.2f} % of an epoch (median of {turns} pairs)"
+    )
+    print(
+        f"entries of an epoch: {found[0][2]}; phase other and op glue: {100 * max(f[3] for f in found):.2f} % of it"
+    )
+
+
+def rank_recording(
+    strategy: str, dataset: str, ranks: int, turns: int
+) -> tuple[list[float], list[float], int, float]:
+    trainer = trainer_of(spec_of(strategy, dataset, ranks, "aggregate_first"))
+    ledger = trainer.ctx.ledger
+    for _ in range(3):
+        trainer.epoch()
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    unclaimed, entries = [], 0
+    for turn in range(2 * turns):
+        ledger.recording = turn % 4 in (0, 3)  # on off off on: a drift favours neither
+        epoch = trainer.epoch()
+        seconds[ledger.recording].append(epoch.seconds)
+        if ledger.recording:
+            lost = [a for key, a in epoch.entries.items() if key.phase is Phase.OTHER or key.op is Op.GLUE]
+            unclaimed.append(sum(amounts.seconds for amounts in lost) / epoch.seconds)
+            entries = sum(1 for _ in epoch.entries)
+    return seconds[True], seconds[False], entries, median(unclaimed)
+
+
 def show(seconds: dict[str, list[float]], base: str) -> None:
     reference = median(seconds[base])
     print(f"{'':20}{'median ms':>12}{'min ms':>10}{'to ' + base:>20}")
@@ -172,7 +212,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("serial", "parallel"))
+    parser.add_argument("what", choices=("serial", "parallel", "recording"))
     parser.add_argument("--dataset", default="sbm-4096")
     parser.add_argument("--strategy", default="cagnet-1d")
     parser.add_argument("--ranks", type=int, default=2)
@@ -182,5 +222,7 @@ if __name__ == "__main__":
     print(f"{options.what} {options.dataset}, {torch.get_num_threads()} thread a rank")
     if options.what == "serial":
         compare_serial(options.dataset, options.turns)
+    elif options.what == "recording":
+        compare_recording(options.strategy, options.dataset, options.ranks, options.turns)
     else:
         compare_parallel(options.strategy, options.dataset, options.ranks, options.turns)

@@ -3,7 +3,7 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-One thread, and the allocator's settings of machines/local.yaml, as the launcher gives them to ranks.
+`links` needs root. One thread, and the allocator's settings of machines/local.yaml, as the launcher gives them.
 """
 
 import argparse
@@ -22,11 +22,19 @@ COMMANDS = {
         "benchmarks/epoch.py serial --dataset rmat-17 --turns 7",
         "benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2",
         "benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --turns 7",
+        "benchmarks/epoch.py recording --dataset rmat-17 --ranks 2",
     ],
     "spmm": ["benchmarks/spmm.py"],
     "collectives": ["benchmarks/collectives.py"],
+    "links": [
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/links.py",
+        "benchmarks/testbed down",
+    ],
     "ledger": ["benchmarks/ledger.py"],
     "pool": ["benchmarks/pool.py"],
+    "replay": ["benchmarks/replay.py"],
+    "startup": ["benchmarks/startup.py"],
 }
 
 
@@ -41,12 +49,14 @@ def main() -> None:
     root = project_root()
     settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": ".", **load_machine(root, "local").allocator}
     os.environ.update(settings)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     folder = root / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
     for name in names:
         page = [f"# {name}", "", origin(root, settings)]
         for command in COMMANDS[name]:
-            page += ["", f"    python {command}", "", ran(root, command)]
+            page += ["", f"    python {command}"]
+            page += ["", printed] if (printed := ran(root, command)) else []
         (folder / f"{name}.md").write_text("\n".join(page) + "\n")
         print(folder / f"{name}.md", flush=True)
 
@@ -71,6 +81,8 @@ def ran(root: Path, command: str) -> str:
         [sys.executable, *command.split()], cwd=root, stdout=subprocess.PIPE, text=True, check=True
     )
     printed = done.stdout.strip()
+    if not printed:
+        return ""
     return printed if "| --- |" in printed else f"```\n{printed}\n```"
 
 

@@ -48,6 +48,8 @@ class Axis:
     """None for an axis of one."""
     ledger: Ledger
     device: torch.device
+    composed_from: int | None = None
+    """Bytes from which calls that are waited for at once are composed out of rounds (`harness.comm.rounds`)."""
 
     # Reductions.
 
@@ -103,7 +105,14 @@ class Axis:
         return self._call(
             self._key(Op.REDUCE_SCATTER, tensor),
             traffic.reduce_scatter(x.numel(), self.size),
-            lambda: collectives.reduce_scatter(group, _plain(x), rows, wire, later=later),
+            lambda: collectives.reduce_scatter(
+                group,
+                _plain(x),
+                rows,
+                wire,
+                later=later,
+                composed=self._composes(x.numel(), wire or x.dtype, later),
+            ),
             later,
         )
 
@@ -145,11 +154,20 @@ class Axis:
         if (group := self.group) is None:
             return _as_it_is(x, later)
         rows = sizes or [x.shape[0]] * self.size
+        words = sum(rows) * prod(x.shape[1:])
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
         return self._call(
             self._key(Op.ALL_GATHER, tensor),
-            traffic.all_gather(sum(rows) * prod(x.shape[1:]), x.numel()),
-            lambda: collectives.all_gather(group, _plain(x), rows, wire, out, later=later),
+            traffic.all_gather(words, x.numel()),
+            lambda: collectives.all_gather(
+                group,
+                _plain(x),
+                rows,
+                wire,
+                out,
+                later=later,
+                composed=self._composes(words, wire or x.dtype, later),
+            ),
             later,
         )
 
@@ -198,11 +216,12 @@ class Axis:
             return _as_it_is(_given(x), later)
 
         def start() -> Started[Tensor]:
+            dtype = _given(x if here or out is None else out).dtype
+            how = {"later": later, "composed": self._composes(prod(shape), wire or dtype, later)}
             if here:
-                return collectives.broadcast_from_here(group, _plain(_given(x)), wire, later=later)
-            dtype = _given(x if out is None else out).dtype
+                return collectives.broadcast_from_here(group, _plain(_given(x)), wire, **how)
             landing = collectives.landing(shape, dtype, self.device, wire, out)
-            return collectives.broadcast_to_here(group, root, landing, later=later)
+            return collectives.broadcast_to_here(group, root, landing, **how)
 
         words = traffic.broadcast(prod(shape), root=here)
         return self._call(self._key(Op.BROADCAST, tensor), words, start, later)
@@ -233,7 +252,15 @@ class Axis:
         return self._call(
             self._key(Op.ALL_TO_ALL, tensor),
             traffic.all_to_all(sum(receive) * row, receive[self.index] * row),
-            lambda: collectives.all_to_all(group, _plain(x), send, receive, wire, later=later),
+            lambda: collectives.all_to_all(
+                group,
+                _plain(x),
+                send,
+                receive,
+                wire,
+                later=later,
+                composed=self._composes(None, x.dtype, later),
+            ),
             later,
         )
 
@@ -380,6 +407,12 @@ class Axis:
                     work.wait()
                 return started.land()
         return Pending(ledger, key, left, started)
+
+    def _composes(self, words: int | None, wire: torch.dtype, later: bool) -> bool:
+        """All members must agree, so it goes by what all know; nobody knows the size of a whole all-to-all."""
+        if self.composed_from is None or later:
+            return False
+        return words is None or words * wire.itemsize >= self.composed_from
 
     def _key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
         here = self.ledger.here

@@ -3,6 +3,9 @@
 The only file that names a collective of the library. It hands over contiguous buffers only (gloo ignores strides
 and is silently wrong), pads nothing, and works on empty buffers. It knows nothing of grids or ledgers.
 
+`composed` asks for the rounds of `harness.comm.rounds` instead of the library's collective. They are over when
+they return, so they cannot be waited for later.
+
 Every function returns a `Started`: what to wait for, how the result is had afterwards, and the bytes of the full
 buffer in the type that travels.
 """
@@ -14,6 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from harness.comm import rounds
 
 T = TypeVar("T")
 Group = dist.ProcessGroup
@@ -67,6 +72,7 @@ def all_gather(
     out: Tensor | None,
     *,
     later: bool,
+    composed: bool = False,
 ) -> Started[Tensor]:
     """The members' rows, one after the other.
 
@@ -77,7 +83,12 @@ def all_gather(
     """
     piece = _packed(x, wire)
     buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
-    if len(set(sizes)) == 1:
+    if composed:
+        blocks = buffer.split(list(sizes))
+        blocks[group.rank()].copy_(piece)
+        rounds.gather(group, blocks)
+        work = None
+    elif len(set(sizes)) == 1:
         work = _all_gather_single(buffer, piece, group=group, async_op=later)
     else:
         copies, members = torch.cat([piece] * len(sizes)), len(sizes)
@@ -88,10 +99,18 @@ def all_gather(
 
 
 def reduce_scatter(
-    group: Group, x: Tensor, sizes: Sequence[int], wire: torch.dtype | None, *, later: bool
+    group: Group,
+    x: Tensor,
+    sizes: Sequence[int],
+    wire: torch.dtype | None,
+    *,
+    later: bool,
+    composed: bool = False,
 ) -> Started[Tensor]:
     """This rank's rows of the sum of every member's x."""
     own = (sizes[group.rank()], *x.shape[1:])
+    if composed:
+        return reduce_scatter_by_rounds(group, x, own, sizes, wire)
     if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
         return reduce_scatter_by_library(group, x, own, wire, later=later)
     return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later)
@@ -133,18 +152,40 @@ def reduce_scatter_by_exchange(
     return Started(_works(work), lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
 
 
-def broadcast_from_here(group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool) -> Started[Tensor]:
+def reduce_scatter_by_rounds(
+    group: Group, x: Tensor, own: tuple[int, ...], sizes: Sequence[int], wire: torch.dtype | None
+) -> Started[Tensor]:
+    """The same exchange and the same sums, where links are the bottleneck."""
+    whole = _packed(x, wire)
+    parts = torch.empty((len(sizes), *own), dtype=whole.dtype, device=x.device)
+    rounds.exchange(group, whole.split(list(sizes)), parts.unbind())
+    return Started((), lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
+
+
+def broadcast_from_here(
+    group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, composed: bool = False
+) -> Started[Tensor]:
     """x itself; through a narrower type, what the others get."""
     buffer = _packed(x, wire)
-    work = dist.broadcast(buffer, group=group, group_src=group.rank(), async_op=later)
+    work = _broadcast(group, group.rank(), buffer, later, composed)
     same = buffer.dtype == x.dtype
     return Started(_works(work), lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
 
 
-def broadcast_to_here(group: Group, root: int, landing: Landing, *, later: bool) -> Started[Tensor]:
+def broadcast_to_here(
+    group: Group, root: int, landing: Landing, *, later: bool, composed: bool = False
+) -> Started[Tensor]:
     """The root's tensor."""
-    work = dist.broadcast(landing.buffer, group=group, group_src=root, async_op=later)
+    work = _broadcast(group, root, landing.buffer, later, composed)
     return Started(_works(work), landing.land, landing.buffer.nbytes)
+
+
+def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, composed: bool) -> dist.Work | None:
+    if composed:
+        rounds.broadcast(group, root, buffer)
+        return None
+    work: dist.Work | None = dist.broadcast(buffer, group=group, group_src=root, async_op=later)
+    return work
 
 
 def all_to_all(
@@ -155,10 +196,14 @@ def all_to_all(
     wire: torch.dtype | None,
     *,
     later: bool,
+    composed: bool = False,
 ) -> Started[Tensor]:
     """Rows for each member out of x, rows from each member into the result, both in the members' order."""
     packed = _packed(x, wire)
     buffer, land = landing((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
+    if composed:
+        rounds.exchange(group, packed.split(list(send)), buffer.split(list(receive)))
+        return Started((), land, buffer.nbytes)
     work = dist.all_to_all_single(buffer, packed, list(receive), list(send), group=group, async_op=later)
     return Started(_works(work), land, buffer.nbytes)
 

@@ -3,6 +3,8 @@
 A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
 """
 
+import os
+import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -37,12 +39,42 @@ class Place(NamedTuple):
 
 
 PATIENCE = timedelta(minutes=10)
+HOST = re.compile(r"(?P<stem>[^\[\],]+)(\[(?P<number>\d+)[^\]]*\])?(?P<rest>[^\[\],]*)")
+FIRST_PORT, PORTS = 20_000, 20_000
+
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+"""What each task of a step finds in its environment. Batch scripts and shells of an allocation find only some."""
 
 
 def place(environ: Mapping[str, str]) -> Place:
-    """Where the launcher (torchrun, or a Slurm script that sets the same names) has put this process."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    """Where the launcher has put this process: torchrun's names if they are there, else those of a Slurm step."""
+    by_slurm = TORCHRUN[0] not in environ and "SLURM_STEP_ID" in environ and SRUN[0] in environ
+    names = SRUN if by_slurm else TORCHRUN
     return Place(*(int(environ.get(name, default)) for name, default in zip(names, Place(), strict=True)))
+
+
+def address(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where the ranks of a Slurm step meet, in the names that torch reads; nothing where somebody has said so.
+
+    The port differs between steps that run side by side.
+    """
+    if "MASTER_ADDR" in environ or "SLURM_STEP_NODELIST" not in environ:
+        return {}
+    job, step = int(environ.get("SLURM_JOB_ID", "0")), int(environ.get("SLURM_STEP_ID", "0"))
+    port = FIRST_PORT + (job + step) % PORTS
+    return {"MASTER_ADDR": first_host(environ["SLURM_STEP_NODELIST"]), "MASTER_PORT": str(port)}
+
+
+def first_host(nodes: str) -> str:
+    """nid[001004-001007,001012],login1 begins with nid001004."""
+    first = HOST.match(nodes)
+    if first is None:
+        raise UserError(
+            f"SLURM_STEP_NODELIST = {nodes!r} is not understood. Set MASTER_ADDR and MASTER_PORT."
+        )
+    return f"{first['stem']}{first['number'] or ''}{first['rest']}"
 
 
 def start(
@@ -60,6 +92,7 @@ def start(
     device = _device(engine, at.local_rank)
     if at.world == 1:
         return device
+    os.environ.update(address(os.environ))
     backend, store = engine.value, None
     if engine is Engine.REPLAY:
         backend, store = "fake", _store_of_nobody()

@@ -32,14 +32,22 @@ class Grid:
     coordinates: dict[AxisName, int]
     ledger: Ledger
     device: torch.device
+    composed_from: int | None
     _mesh: DeviceMesh | None
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
 
     @classmethod
     def build(
-        cls, shape: Mapping[AxisName, int], ledger: Ledger, device: torch.device | None = None
+        cls,
+        shape: Mapping[AxisName, int],
+        ledger: Ledger,
+        device: torch.device | None = None,
+        composed_from: int | None = None,
     ) -> "Grid":
-        """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point."""
+        """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point.
+
+        `composed_from` is said of axes: bytes from which their calls are composed out of rounds.
+        """
         world, device = engine.world_size(), device or torch.device("cpu")
         _check(shape, world)
         mesh = None
@@ -47,7 +55,7 @@ class Grid:
             kind = "cuda" if device.type == "cuda" else "cpu"
             mesh = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
         rank = engine.rank()
-        return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, mesh)
+        return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, composed_from, mesh)
 
     def __getitem__(self, name: AxisName) -> Axis:
         return self.axis((name,))
@@ -81,7 +89,8 @@ class Grid:
         ranks = tuple(rank_at(self.shape, at) for at in members)
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._group(names)
-        return Axis(label, len(ranks), ranks.index(self.rank), ranks, group, self.ledger, self.device)
+        here = ranks.index(self.rank)
+        return Axis(label, len(ranks), here, ranks, group, self.ledger, self.device, self.composed_from)
 
     def _group(self, names: tuple[AxisName, ...]) -> Group | None:
         wide = tuple(name for name in names if self.shape[name] > 1)

@@ -182,6 +182,11 @@ RUNS = Table(
             ("machine.device", TEXT, "cpu or cuda"),
             ("machine.engine", TEXT, "gloo or nccl"),
             ("machine.threads_per_rank", NULLABLE, "threads of a rank"),
+            (
+                "machine.composed_from",
+                NULLABLE,
+                "bytes from which collectives are composed out of rounds; null: never",
+            ),
             ("machine.allocator", TEXT, "allocator settings of the card, as JSON"),
             ("seed", NULLABLE, "seed of weights, masks and samples"),
             ("launch", NULLABLE, "number of this launch of an otherwise equal spec"),

@@ -70,22 +70,25 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
         ledger = Ledger(clock_for(device))
-        ctx = Context(strategy, Grid.build(strategy.grid, ledger, device), ledger, blocks)
-        ranks = gather(ctx.grid.world, train(strategy, ctx, scratch))
+        grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
+        trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
+        first_epoch = time.time()
+        ranks = gather(grid.world, train(strategy, trainer, scratch))
     finally:
         engine.stop()
     if at.rank == 0:
         from harness.run.recording import record_run
 
         told = {**provenance(root), "engine": spec.machine.engine if at.world > 1 else "single"}
-        times = {"started": started, "finished": time.time()}
+        times = {"started": started, "first_epoch": first_epoch, "finished": time.time()}
         record_run(runs, strategy, ranks, {**told, "store_manifest": blocks.manifest_hash, **times})
         (scratch / "done").touch()
 
 
-def train(strategy: Strategy, ctx: Context, scratch: Path) -> RankTables:
+def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
     """Every epoch of the spec on this rank."""
-    trainer, tables = Trainer(strategy, ctx), RankTables(ctx.grid.rank)
+    ctx = trainer.ctx
+    tables = RankTables(ctx.grid.rank)
     training, sums = ctx.spec.training, []
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):

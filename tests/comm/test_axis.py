@@ -196,10 +196,12 @@ CASES = {
 }
 
 
-def run_case(name: str, dtype: torch.dtype) -> list[tuple[Tensor, dict[Key, Amounts]]]:
+def run_case(
+    name: str, dtype: torch.dtype, composed_from: int | None
+) -> list[tuple[Tensor, dict[Key, Amounts]]]:
     """One call in every manner: its result, and the rows of the ledger that counted anything."""
     case, ledger, found = CASES[name], Ledger(), []
-    axis = Grid.build({P: engine.world_size()}, ledger)[P]
+    axis = Grid.build({P: engine.world_size()}, ledger, composed_from=composed_from)[P]
     rows = case.rows(axis.index, axis.size)
     for strided, later, wire in MANNERS:
         x = matrix(rows, axis.index, dtype, strided)
@@ -228,11 +230,14 @@ def check_row(
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_collective_does_what_one_process_says_and_counts_its_words(ranks, world: int, name: str) -> None:
+@pytest.mark.parametrize("composed_from", [None, 0])
+def test_a_collective_does_what_one_process_says_and_counts_its_words(
+    ranks, world: int, name: str, composed_from: int | None
+) -> None:
     case = CASES[name]
     for dtype in DTYPES if world in (1, 3) else DTYPES[:1]:
         xs = [matrix(case.rows(rank, world), rank, dtype) for rank in range(world)]
-        for rank, found in enumerate(ranks(world, run_case, name, dtype)):
+        for rank, found in enumerate(ranks(world, run_case, name, dtype, composed_from)):
             members = Members(rank, xs)
             for (result, entries), (_, later, wire) in zip(found, MANNERS, strict=True):
                 assert result.dtype == dtype
@@ -330,6 +335,25 @@ def scatter_both_ways() -> tuple[Tensor, Tensor]:
 def test_both_ways_to_reduce_and_scatter_agree(ranks) -> None:
     for library, ours in ranks(3, scatter_both_ways):
         assert torch.equal(library, ours)
+
+
+def compose(rows: list[int]) -> list[bool]:
+    """Buffers of many pieces."""
+    axis = Grid.build({P: engine.world_size()}, Ledger(), composed_from=1 << 17)[P]
+    whole = torch.arange(sum(rows) * 64, dtype=torch.float32).view(-1, 64)
+    mine = whole.split(rows)[axis.index]
+    sums = axis.reduce_scatter(whole, tensor=H, sizes=rows)
+    return [
+        torch.equal(axis.broadcast(whole, root=1, shape=whole.shape, tensor=H), whole),
+        torch.equal(axis.all_gather(mine, tensor=H, sizes=rows), whole),
+        torch.equal(sums, mine * axis.size),
+    ]
+
+
+@pytest.mark.parametrize("rows", [[5000, 5000], [9000, 0, 77], [1, 2500, 7000, 300]], ids=str)
+def test_what_is_cut_into_pieces_arrives_whole(ranks, rows: list[int]) -> None:
+    for checks in ranks(len(rows), compose, rows):
+        assert all(checks), checks
 
 
 def mistaken(name: str) -> None:
