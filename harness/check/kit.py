@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from harness.check.case import Case, RankResult, train_rank
-from harness.check.laws import Finding, adds_up, equal_to_formula, equal_to_replay, equal_to_serial, repeats
+from harness.check.laws import (
+    Finding,
+    adds_up,
+    equal_to_formula,
+    equal_to_replay,
+    equal_to_serial,
+    memory_equal_to_formula,
+    repeats,
+)
 from harness.check.reference import train_densely
 from harness.errors import UserError
 from harness.ledger import AxisName
@@ -91,6 +99,7 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
         yield from equal_to_serial(case, ranks, train_densely(case.spec, case.store(), EPOCHS))
     yield equal_to_formula(case, ranks)
     yield adds_up(case, ranks)
+    yield memory_equal_to_formula(case, ranks)
     yield from equal_to_replay(case, ranks)
     if case.again:
         yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS))

@@ -1,6 +1,6 @@
 """The laws a strategy is held to, each checked on every rank of a case."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from harness.check.case import Case, RankResult
 from harness.check.reference import Trained
+from harness.kernels.csr import to_scipy
+from harness.ledger import TensorName
 from harness.replay import Line, outline, replay
 from harness.strategy import Piece, Strategy
 
@@ -65,16 +67,14 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
             return [Finding("equal to its replay", case.name, False, f"{type(error).__name__}: {error}")]
         wrong += _first_difference(number, rank.lines, outline(replayed.events))
         if rank.persistent_bytes != replayed.persistent_bytes:
-            heavier.append(f"rank {number}: {rank.persistent_bytes}, replayed {replayed.persistent_bytes}")
-    lines, held = (
-        sum(len(rank.lines) for rank in ranks),
-        sum(sum(rank.persistent_bytes.values()) for rank in ranks),
-    )
+            heavier.append(
+                f"rank {number}: holds {_told(rank.persistent_bytes)}; replayed {_told(replayed.persistent_bytes)}"
+            )
+    lines = sum(len(rank.lines) for rank in ranks)
+    held = f"{len(ranks)} ranks"
     return [
         Finding("equal to its replay", case.name, not wrong, "; ".join(wrong[:3]) or f"{lines:,} events"),
-        Finding(
-            "memory equals the replay", case.name, not heavier, "; ".join(heavier[:3]) or f"{held:,} bytes"
-        ),
+        Finding("memory equals the replay", case.name, not heavier, "; ".join(heavier[:3]) or held),
     ]
 
 
@@ -83,6 +83,31 @@ def _first_difference(number: int, run: Sequence[Line], replayed: Sequence[Line]
         if mine != theirs:
             return [f"rank {number}, event {place}: ran {mine}, replayed {theirs}"]
     return []
+
+
+def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
+    """What every rank holds all the time is what the strategy says, its nonzeros counted by scipy."""
+    strategy, store = case.strategy(), case.store()
+    everyone = range(store.n)
+    A = to_scipy(store.adjacency(everyone, everyone))
+
+    def nonzeros(rows: range, cols: range) -> int:
+        return int(A[rows.start : rows.stop, cols.start : cols.stop].nnz)
+
+    wrong = []
+    for number, rank in enumerate(ranks):
+        formula = {name: size for name, size in strategy.memory(rank.at, nonzeros).items() if size}
+        held = {name: size for name, size in rank.persistent_bytes.items() if size}
+        if held != formula:
+            wrong.append(f"rank {number}: holds {_told(held)}; formula {_told(formula)}")
+    total = sum(sum(rank.persistent_bytes.values()) for rank in ranks)
+    return Finding(
+        "memory equals the formula", case.name, not wrong, "; ".join(wrong[:3]) or f"{total:,} bytes"
+    )
+
+
+def _told(sizes: Mapping[TensorName, int]) -> str:
+    return ", ".join(f"{name} {size:,}" for name, size in sorted(sizes.items()))
 
 
 def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:

@@ -10,7 +10,11 @@ from torch.nn.functional import cross_entropy
 from harness.comm.layout import split
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.models import Hits
-from harness.strategy import IGNORED, Context, Coordinates, Piece, Strategy
+from harness.strategy import IGNORED, SPLITS, Context, Coordinates, Nonzeros, Piece, Strategy
+
+WORD = {"float32": 4, "float64": 8}
+INDEX, LONG = 4, 8
+"""Bytes: of a number by the precision of the run, of a column index, of a row pointer or a label."""
 
 
 class RowStrategy(Strategy):
@@ -32,6 +36,20 @@ class RowStrategy(Strategy):
     def output(self, at: Coordinates) -> Piece:
         rows = split(self.facts.vertices, self.grid[AxisName.P])[at[AxisName.P]]
         return Piece(rows, range(self.facts.classes))
+
+    def memory(self, at: Coordinates, nonzeros: Nonzeros) -> dict[TensorName, int]:
+        """A block row of A and, if it differs, one of A^T, each cut at the other ranks' vertices; nothing twice."""
+        rows, everyone = self.output(at).rows, range(self.facts.vertices)
+        word = WORD[self.spec.precision]
+        pieces = [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
+        found = [nonzeros(rows, everyone), *([nonzeros(everyone, rows)] if self.facts.directed else [])]
+        pointers = len(found) * self.grid[AxisName.P] * (len(rows) + 1)
+        return {
+            TensorName.A: LONG * pointers + (INDEX + word) * sum(found),
+            TensorName.X: word * len(rows) * self.facts.features,
+            TensorName.W: word * sum(len(piece.rows) * len(piece.cols) for piece in pieces),
+            TensorName.LABELS: LONG * len(rows) * (1 + len(SPLITS)),
+        }
 
 
 class RowOperators:

@@ -2,9 +2,11 @@
 
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import IGNORED as IGNORED
+from harness.strategy.context import SPLITS as SPLITS
 from harness.strategy.context import Context as Context
 from harness.strategy.context import facts_of as facts_of
 from harness.strategy.contract import Coordinates as Coordinates
+from harness.strategy.contract import Nonzeros as Nonzeros
 from harness.strategy.contract import NoParams as NoParams
 from harness.strategy.contract import Piece as Piece
 from harness.strategy.contract import Promise as Promise

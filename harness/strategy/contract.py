@@ -5,13 +5,13 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from harness.comm.layout import coordinates
-from harness.ledger import AxisName
+from harness.ledger import AxisName, TensorName
 from harness.spec.spec import Spec
 from harness.strategy.facts import Facts, widths
 from harness.strategy.words import Words
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 Coordinates = Mapping[AxisName, int]
 """Where a rank stands: its index along every axis."""
+
+
+Nonzeros = Callable[[range, range], int]
+"""How many nonzeros A[rows, cols] has."""
 
 
 class Promise(StrEnum):
@@ -95,3 +99,10 @@ class Strategy(ABC):
     @abstractmethod
     def words(self, at: Coordinates) -> Words:
         """Payload words of one training epoch for the rank at `at`, from spec and facts alone."""
+
+    @abstractmethod
+    def memory(self, at: Coordinates, nonzeros: Nonzeros) -> dict[TensorName, int]:
+        """Bytes of what the rank at `at` holds all the time, by tensor; sums that are zero are left out.
+
+        How many nonzeros a rectangle has, no formula knows: `nonzeros` says it.
+        """

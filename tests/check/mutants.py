@@ -144,6 +144,14 @@ class WrongFormula(OneD):
         return words
 
 
+class HoldsTwice(OneD):
+    """Keeps a second copy of the features that its formula does not know."""
+
+    def operators(self, ctx: Context) -> BlockRows:
+        ctx.features(range(1), range(ctx.facts.features))
+        return BlockRows(ctx)
+
+
 class AcceptsAnything(OneD):
     """Refuses nothing."""
 

@@ -35,6 +35,7 @@ def test_a_built_in_strategy_conforms(name: str, pool) -> None:
         ("Unseeded", "same seed, same bits"),
         ("Peeking", "equal to its replay"),
         ("EngineAsked", "equal to its replay"),
+        ("HoldsTwice", "memory equals the formula"),
         ("WrongFormula", "words equal the formula"),
         ("AcceptsAnything", "refused with a reason"),
     ],

@@ -1,0 +1,94 @@
+"""The first cause of a failed run, among what ranks said, how they died, and what was only a consequence."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.launch.cause import find_cause
+from harness.launch.processes import Death, Watched
+from harness.run.fault import status_of, write_fault
+
+LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
+NOBODY_DIED = Watched([], False, [])
+WAITS = """Current thread 0x1 (most recent call first):
+  File "/env/torch/distributed/distributed_c10d.py", line 3 in wait
+"""
+SLEEPS = """Current thread 0x1 (most recent call first):
+  File "/mine/layer.py", line 7 in naps
+"""
+
+
+def test_the_fault_that_came_first_is_the_cause(tmp_path: Path) -> None:
+    write_fault(tmp_path, 3, MemoryError("no room"))
+    write_fault(tmp_path, 0, ZeroDivisionError("later"))
+    cause = find_cause(NOBODY_DIED, tmp_path, 4, memory_ran_out=False)
+    assert (cause["rank"], cause["type"], cause["status"]) == (3, "MemoryError", "oom")
+
+
+def test_a_lost_connection_is_the_cause_only_if_there_is_no_other(tmp_path: Path) -> None:
+    write_fault(tmp_path, 0, LOST)
+    assert find_cause(NOBODY_DIED, tmp_path, 3, memory_ran_out=False)["rank"] == 0
+    died = Watched([Death(2, -9, time.time() + 1)], False, [])
+    assert find_cause(died, tmp_path, 3, memory_ran_out=False)["rank"] == 2
+    write_fault(tmp_path, 1, ZeroDivisionError("x"))
+    assert find_cause(died, tmp_path, 3, memory_ran_out=False)["rank"] == 1
+
+
+def test_a_rank_that_spoke_is_not_said_to_have_died(tmp_path: Path) -> None:
+    write_fault(tmp_path, 1, ZeroDivisionError("x"))
+    cause = find_cause(Watched([Death(1, 1, 0.0)], False, []), tmp_path, 2, memory_ran_out=False)
+    assert cause["type"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize(
+    ("code", "ran_out", "status"), [(-9, True, "oom"), (-9, False, "failed"), (-11, True, "failed")]
+)
+def test_who_the_kernel_kills_for_memory_ran_out_of_it(
+    code: int, ran_out: bool, status: str, tmp_path: Path
+) -> None:
+    cause = find_cause(Watched([Death(0, code, 0.0)], False, []), tmp_path, 1, memory_ran_out=ran_out)
+    assert cause["status"] == status
+    assert ("memory" in cause["message"]) == (status == "oom")
+
+
+@pytest.mark.parametrize(
+    ("stacks", "stopped", "rank", "said"),
+    [
+        ([WAITS, SLEEPS, WAITS], [], 1, "rank 1 hangs in naps (/mine/layer.py:7)"),
+        ([WAITS, WAITS, WAITS], [], -1, "wait for each other"),
+        ([SLEEPS, SLEEPS, WAITS], [], -1, "wait for each other"),
+        ([WAITS, "", WAITS], [1], 1, "rank 1 was stopped by a signal"),
+    ],
+)
+def test_who_does_not_wait_is_waited_for(
+    stacks: list[str], stopped: list[int], rank: int, said: str, tmp_path: Path
+) -> None:
+    for number, stack in enumerate(stacks):
+        (tmp_path / f"stacks-{number}").write_text(stack)
+    cause = find_cause(Watched([], True, stopped), tmp_path, 3, memory_ran_out=False)
+    assert (cause["rank"], cause["status"]) == (rank, "timeout")
+    assert said in cause["message"]
+    assert all(stack in cause["trace"] for stack in stacks)
+
+
+def test_nothing_said_and_nobody_dead_is_told_with_the_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("last words")
+    cause = find_cause(NOBODY_DIED, tmp_path, 1, memory_ran_out=False)
+    assert (cause["rank"], cause["trace"]) == (-1, "last words")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), "oom"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "oom"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "oom"),
+        (TimeoutError("late"), "timeout"),
+        (ZeroDivisionError("x"), "failed"),
+        (KeyboardInterrupt(), "failed"),
+    ],
+)
+def test_how_a_rank_ended_is_a_status(error: BaseException, status: str) -> None:
+    assert status_of(error) == status
