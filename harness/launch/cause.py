@@ -53,6 +53,8 @@ def _stillness(watched: Watched, scratch: Path, world: int) -> Fault:
         told = f"rank {rank} was stopped by a signal" if rank >= 0 else "ranks were stopped by a signal"
     elif rank >= 0:
         told = f"rank {rank} hangs{_where(stacks[rank])}"
+    elif suspects:
+        told = f"ranks {', '.join(map(str, suspects))} hang"
     else:
         told = "the ranks wait for each other"
     return {

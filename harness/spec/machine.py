@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from harness.validation import Frozen, unknown, validated
 
@@ -22,6 +22,13 @@ class Machine(Frozen):
     threads_per_rank: int = Field(1, ge=1)
     allocator: dict[str, str] = {}
     """Environment variables of the memory allocator, set for every rank and recorded."""
+
+    @field_validator("composed_from")
+    @classmethod
+    def _only_gloo_is_slow(cls, size: int | None, known: ValidationInfo) -> int | None:
+        if size is not None and known.data.get("engine") == "nccl":
+            raise ValueError("it is for the engine gloo; nccl has rings of its own")
+        return size
 
 
 def load_machine(root: Path, name: str) -> Machine:

@@ -58,7 +58,7 @@ def test_who_the_kernel_kills_for_memory_ran_out_of_it(
     [
         ([WAITS, SLEEPS, WAITS], [], 1, "rank 1 hangs in naps (/mine/layer.py:7)"),
         ([WAITS, WAITS, WAITS], [], -1, "wait for each other"),
-        ([SLEEPS, SLEEPS, WAITS], [], -1, "wait for each other"),
+        ([SLEEPS, SLEEPS, WAITS], [], -1, "ranks 0, 1 hang"),
         ([WAITS, "", WAITS], [1], 1, "rank 1 was stopped by a signal"),
     ],
 )

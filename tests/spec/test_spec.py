@@ -52,6 +52,7 @@ def test_a_spec_survives_its_file() -> None:
         {"protocol": "faithful"},
         {"precision": "float64"},
         {"machine": {"name": "local", "threads_per_rank": 2}},
+        {"machine": {"name": "local", "composed_from": 0}},
         {"training": {"epochs": 11}},
         {"dataset": "tiny-sbm"},
         {"strategy": {"name": "cagnet-1d", "params": {"a": 1}}},
@@ -69,6 +70,10 @@ def test_every_part_of_a_spec_is_in_its_id(change: dict[str, Any]) -> None:
         ({"model": {"hiden": 3}}, ["model.hiden", "layers", "hidden", "order"]),
         ({"grid": {"q": 4}}, ["grid.q", "'p'", "'fibre'"]),
         ({"grid": {"p": 3}}, ["p3", "4 ranks"]),
+        (
+            {"machine": {"name": "any", "engine": "nccl", "composed_from": 1}},
+            ["machine.composed_from", "1", "gloo"],
+        ),
         ({"grid": {"p": -4}}, ["p-4"]),
         ({"colour": "red"}, ["colour", "protocol", "launch"]),
         ({"ranks": "many"}, ["ranks", "many", "integer"]),
