@@ -75,6 +75,7 @@ def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path) -> None:
     status, kind, message = WAYS[way]
     assert (error["status"], error["type"], error["rank"]) == (status, kind, rank), error
     assert message in error["message"]
+    assert {"exit": "last words", "raise": "in fail", "hang": "Rank 0:"}.get(way, "") in error["trace"]
 
 
 @pytest.mark.parametrize("way", WAYS)

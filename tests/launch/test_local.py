@@ -1,6 +1,9 @@
 """A launched run always ends in a whole record: of what was measured, or of why it was not."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,6 @@ from harness.spec.spec import Spec, canonical_json
 from harness.strategy.request import make_spec
 
 ROOT = Path(__file__).parents[2]
-BROKEN = Path(__file__).parent / "broken.py"
 
 
 def spec(strategy: str, ranks: int, **more: Any) -> Spec:
@@ -66,21 +68,6 @@ def test_entries_of_an_epoch_add_up_to_it(records: dict[str, Record]) -> None:
         assert ((told - taken).abs() <= 0.02 * taken + 5e-4).all()
 
 
-def test_a_rank_that_raises_is_the_cause_of_its_run(tmp_path: Path) -> None:
-    record = read_record(launch(spec(f"{BROKEN}:RaisesOnRankOne", 2), ROOT, tmp_path / "runs", ignore)).record
-    assert record["status"] == "failed"
-    assert (record["error"]["rank"], record["error"]["type"]) == (1, "ZeroDivisionError")
-    assert "on purpose" in record["error"]["message"]
-    assert record["provenance"]["commit"]
-
-
-def test_ranks_that_leave_no_reason_are_recorded_with_the_end_of_their_log(tmp_path: Path) -> None:
-    record = read_record(launch(spec(f"{BROKEN}:Vanishes", 1), ROOT, tmp_path / "runs", ignore)).record
-    assert record["status"] == "failed"
-    assert "code 7" in record["error"]["message"]
-    assert "last words" in record["error"]["trace"]
-
-
 @pytest.mark.parametrize("world", [1, 3])
 def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(canonical_json(spec("cagnet-1d", 2).model_dump(mode="json")))
@@ -94,3 +81,21 @@ def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
 def test_a_run_in_this_process_leaves_the_same_kind_of_record(tmp_path: Path) -> None:
     folder = launch(spec("serial", 1), ROOT, tmp_path / "runs", ignore, in_process=True)
     assert json.loads((folder / "record.json").read_text())["status"] == "ok"
+
+
+def test_torchrun_can_start_the_ranks_too(tmp_path: Path) -> None:
+    asked = spec("cagnet-1d", 2)
+    (tmp_path / "spec.json").write_text(canonical_json(asked.model_dump(mode="json")))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    rank = ["-m", "harness.run.rank", "--scratch", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, *torchrun, *rank],
+        env={**environ, "HARNESS_ROOT": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    record = read_record(tmp_path / "runs" / asked.run_id).record
+    assert (record["status"], record["provenance"]["engine"]) == ("ok", "gloo")
