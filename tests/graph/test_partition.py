@@ -1,0 +1,144 @@
+"""A partition gives every vertex to one part, is a function of the seed, and the engines do what each is for.
+
+The graph has four communities of unequal degree: an engine that cuts along them exchanges few rows. It is directed,
+so that rows and columns, and what is needed and who needs it, are not the same.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from harness.errors import UserError
+from harness.graph.generate import generate
+from harness.graph.model import RawGraph
+from harness.graph.normalise import normalise
+from harness.graph.order import permuted
+from harness.graph.partition import in_order, parts_of, random_parts
+from harness.graph.partition_hypergraph import EPSILON, nets
+from harness.graph.partition_metis import neighbours
+from harness.graph.sbm import Sbm
+from harness.graph.volume import volumes
+from harness.kernels.csr import from_coo, to_scipy
+
+METHODS = ["random", "metis", "hypergraph"]
+N, PARTS = 307, 4
+
+
+@pytest.fixture(scope="module")
+def communities():
+    """Edges from even vertices to odd ones are kept in both directions, others in one."""
+    raw = generate(Sbm(N, PARTS, 12, 0.95, seed=1))
+    kept = (raw.source % 2 == 0) | (raw.source < raw.target)
+    return normalise(RawGraph(N, raw.source[kept], raw.target[kept]), directed=True)[0]
+
+
+@pytest.fixture(scope="module")
+def found(communities):
+    """The part of every vertex, by method, found once."""
+    return {method: parts_of(communities, method, PARTS, seed=3) for method in METHODS}
+
+
+def total(A, part):
+    """Rows exchanged by all parts."""
+    partition = in_order(part, PARTS)
+    return sum(volumes(permuted(A, partition.order, partition.order), partition.bounds))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_vertex_is_in_exactly_one_part_and_parts_keep_their_order(found, method):
+    part = found[method]
+    partition = in_order(part, PARTS)
+    assert sorted(partition.order.tolist()) == list(range(N))
+    assert (partition.bounds[0], partition.bounds[-1]) == (0, N)
+    for number, rows in enumerate(partition.ranges):
+        members = partition.order[rows.start : rows.stop]
+        assert members.tolist() == torch.nonzero(part == number)[:, 0].tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_partitioned_matrix_is_scipys(communities, found, method):
+    part = found[method]
+    order = in_order(part, PARTS).order
+    P = np.eye(N)[order]
+    expected = P @ to_scipy(communities).toarray() @ P.T
+    np.testing.assert_array_equal(to_scipy(permuted(communities, order, order)).toarray(), expected)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_partition_is_a_function_of_the_seed(communities, found, method):
+    assert torch.equal(parts_of(communities, method, PARTS, seed=3), found[method])
+    assert not torch.equal(parts_of(communities, method, PARTS, seed=4), found[method])
+
+
+def test_a_hypergraph_is_cut_alike_on_any_number_of_threads(communities, found, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert torch.equal(parts_of(communities, "hypergraph", PARTS, seed=3), found["hypergraph"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("parts", [1, 2, 7, N])
+def test_any_number_of_parts_up_to_the_vertices(communities, method, parts):
+    part = parts_of(communities, method, parts, seed=0)
+    assert part.shape == (N,)
+    assert part.dtype == torch.int64
+    assert set(part.tolist()) <= set(range(parts))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_graph_without_edges(method):
+    A, _ = normalise(RawGraph(5, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)), directed=True)
+    assert total(A, parts_of(A, method, PARTS, seed=0)) == 0
+
+
+def test_random_parts_are_equal_blocks_of_a_shuffle(communities):
+    sizes = torch.bincount(random_parts(communities, PARTS, 0)).tolist()
+    assert sizes == [77, 77, 77, N - 3 * 77]
+
+
+@pytest.mark.parametrize("method", ["metis", "hypergraph"])
+def test_an_engine_exchanges_far_fewer_rows_than_chance(communities, found, method):
+    assert total(communities, found[method]) < 0.5 * total(communities, found["random"])
+
+
+def test_metis_balances_vertices(found):
+    """Its own tolerance is 3 %."""
+    assert max(torch.bincount(found["metis"])) <= np.ceil(1.03 * N / PARTS)
+
+
+def test_a_hypergraph_balances_nonzeros_to_epsilon_and_one_row(communities, found):
+    rows = communities.rowptr.diff()
+    weights = torch.bincount(found["hypergraph"], weights=rows.double())
+    assert float(weights.max()) <= (1 + EPSILON) * communities.nnz / PARTS + int(rows.max())
+
+
+def test_metis_sees_an_undirected_graph_without_loops(communities):
+    dense = to_scipy(communities).toarray() != 0
+    expected = (dense | dense.T) & ~np.eye(N, dtype=bool)
+    np.testing.assert_array_equal(neighbours(communities).toarray(), expected)
+
+
+def test_the_metric_of_the_column_nets_is_the_volume(communities, found):
+    """Sum over nets of (parts it touches - 1), the number that the engine minimises."""
+    part = found["random"].numpy()
+    km1 = sum(len(set(part[net])) - 1 for net in nets(communities, np.arange(N)))
+    assert km1 == total(communities, found["random"])
+
+
+def test_a_net_holds_its_own_row_even_without_loops():
+    path = from_coo(torch.tensor([1, 2]), torch.tensor([0, 1]), torch.ones(2), (3, 3))
+    assert [sorted(net.tolist()) for net in nets(path, np.arange(3))] == [[0, 1], [1, 2], [2]]
+
+
+def test_parts_may_be_empty():
+    partition = in_order(torch.tensor([3, 0, 3, 0]), 5)
+    assert partition.order.tolist() == [1, 3, 0, 2]
+    assert partition.bounds == (0, 2, 2, 2, 4, 4)
+
+
+@pytest.mark.parametrize(("method", "package"), [("metis", "pymetis"), ("hypergraph", "mtkahypar")])
+def test_a_missing_library_is_named_with_how_to_get_it(communities, monkeypatch, method, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"partition {method} needs .*{package}.*pip install"):
+        parts_of(communities, method, PARTS, seed=0)
