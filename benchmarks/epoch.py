@@ -47,7 +47,7 @@ def spec_of(strategy: str, dataset: str, ranks: int, order: str) -> Spec:
 
 def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
     root, ledger = project_root(), Ledger(recording=recording)
-    blocks = open_dataset(root, spec.dataset.name, "none", 0)
+    blocks = open_dataset(root, spec.dataset)
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
     grid = Grid.build(strategy.grid, ledger)
     return Trainer(strategy, Context(strategy, grid, ledger, blocks))
@@ -122,7 +122,7 @@ def in_turn(
 
 def compare_serial(dataset: str, turns: int) -> None:
     spec = spec_of("serial", dataset, 1, "combine_first")
-    blocks = open_dataset(project_root(), dataset, "none", 0)
+    blocks = open_dataset(project_root(), spec.dataset)
     competitors = {
         "serial": trainer_of(spec),
         "pyg csr": Pyg(spec, blocks, csr=True),
@@ -134,7 +134,7 @@ def compare_serial(dataset: str, turns: int) -> None:
 def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int) -> None:
     """The parallel epochs run between two rounds of the serial ones, and on the same cores."""
     spec = spec_of("serial", dataset, 1, "aggregate_first")
-    blocks = open_dataset(project_root(), dataset, "none", 0)
+    blocks = open_dataset(project_root(), spec.dataset)
     serial, plain = trainer_of(spec), PlainTorch(spec, blocks)
     with Pool() as pool:
         pool.run(ranks, rank_epochs, strategy, dataset, ranks, 3)

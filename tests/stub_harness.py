@@ -17,6 +17,7 @@ from pathlib import Path
 
 import yaml
 
+ORDER = {"permutation": "none", "seed": 0, "partition": "block", "parts": 0}
 FIGURES = ("strong-scaling", "breakdown")
 DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
 
@@ -35,6 +36,10 @@ def listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
+def named(choice: object) -> dict:
+    return choice if isinstance(choice, dict) else {"name": choice}
+
+
 def specs(entry: dict) -> list[dict]:
     """Every combination of an entry's lists, less the excluded ones."""
     keys = [key for key in entry if key != "exclude"]
@@ -49,10 +54,10 @@ def plan(options: argparse.Namespace) -> None:
     note("plan", experiment["name"])
     runs = []
     for spec in (spec for entry in experiment["runs"] for spec in specs(entry)):
-        spec["dataset"] = {"name": spec["dataset"], "permutation": "none", "seed": 0}
+        spec["dataset"] = {**ORDER, **named(spec["dataset"])}
         run_id = canonical_hash(spec)[:16]
         runs.append({"run_id": run_id, "label": f"label-of-{run_id}", "spec": spec})
-    text = json.dumps({"schema": 1, "runs": runs})
+    text = json.dumps({"schema": 2, "runs": runs})
     Path(options.out).parent.mkdir(parents=True, exist_ok=True)
     Path(options.out).write_text(text)
 
@@ -101,6 +106,7 @@ def report(options: argparse.Namespace) -> None:
 
 def data(options: argparse.Namespace) -> None:
     note("build", options.name)
+    note("order", " ".join(str(getattr(options, option)) for option in ORDER))
 
 
 def main() -> None:
@@ -116,8 +122,8 @@ def main() -> None:
     words.set_defaults(do=data)
     words.add_argument("build")
     words.add_argument("name")
-    words.add_argument("--permutation")
-    words.add_argument("--seed")
+    for option in ORDER:
+        words.add_argument(f"--{option}")
     options = parser.parse_args()
     options.do(options)
 

@@ -113,6 +113,25 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
     assert sorted(project.subjects("start")) == sorted(project.subjects("finish"))
 
 
+def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
+    """The file that a user brings is an input: without it nothing runs, and a new one is built."""
+    orders = [{"partition": "metis", "parts": 2, "seed": 3}, {"partition": "file:my.part-2", "parts": 2}]
+    runs = [{"strategy": "serial", "dataset": [{"name": "tiny-sbm", **order} for order in orders]}]
+    (project.folder / "parts.yaml").write_text(yaml.safe_dump({"name": "parts", "runs": runs}))
+    words = [*LOCAL, "results/runs.parquet", "--config", "experiment=parts.yaml"]
+    assert "datasets/partitions/my.part-2" in project.snakemake(*words, code=1)
+    assert project.subjects("build") == []
+    brought = project.folder / "datasets" / "partitions" / "my.part-2"
+    brought.parent.mkdir()
+    brought.touch()
+    project.snakemake(*words)
+    built = ["none 3 metis 2", "none 0 file:my.part-2 2"]
+    assert sorted(project.subjects("order")) == sorted(built)
+    brought.write_text("0\n")
+    project.snakemake(*words)
+    assert project.subjects("order")[2:] == built[1:]
+
+
 def test_one_device_carries_one_timed_run_at_a_time(finished: tuple[Project, str]) -> None:
     project, _ = finished
     timed = [

@@ -22,7 +22,8 @@ from harness.errors import UserError
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine import Machine
-from harness.spec.spec import DatasetChoice, ModelChoice, Spec, StrategyChoice, Training, grid_text
+from harness.spec.spec import ModelChoice, Spec, StrategyChoice, Training, grid_text
+from harness.store.choice import DatasetChoice
 from harness.strategy import Strategy, admit, facts_of
 
 Runner = Callable[..., list[Any]]

@@ -45,10 +45,9 @@ def _graph(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Facts, Blocks
     from harness.store.card import load_card
     from harness.strategy import facts_of, facts_of_card
 
-    choice = spec.dataset
     if from_card:
-        return facts_of_card(load_card(root, choice.name)), None
-    blocks = open_dataset(root, choice.name, choice.permutation, choice.seed)
+        return facts_of_card(load_card(root, spec.dataset.name)), None
+    blocks = open_dataset(root, spec.dataset)
     return facts_of(blocks), blocks
 
 

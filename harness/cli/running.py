@@ -67,8 +67,7 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     from harness.strategy import admit, facts_of
 
     spec = requested(root, options)
-    choice = spec.dataset
-    facts = facts_of(open_dataset(root, choice.name, choice.permutation, choice.seed))
+    facts = facts_of(open_dataset(root, spec.dataset))
     admit(load_strategy(spec.strategy.name), spec, facts)  # before any rank is started
     return spec
 

@@ -21,7 +21,7 @@ SETTINGS = {
     "precision": "{}",
     "machine.name": "on {}",
 }
-VARIANT = ["strategy.params", "dataset.permutation"]
+VARIANT = ["strategy.params", "dataset.permutation", "dataset.partition"]
 POINT = ["ranks", "grid"]
 
 

@@ -19,6 +19,7 @@ class ShapeBlocks:
         self.n, self.nnz = facts.vertices, facts.nonzeros
         self.features, self.classes, self.directed = facts.features, facts.classes, facts.directed
         self.permutation: Permutation = permutation
+        self.bounds = facts.bounds
         self.manifest_hash = "shapes"
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:

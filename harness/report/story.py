@@ -8,8 +8,10 @@ import pandas as pd
 from harness.figures.palette import place_of
 from harness.results.collect import cause
 from harness.results.schema import MISSING
+from harness.store.choice import DatasetChoice
 
 Runs = pd.DataFrame
+STORE = [f"dataset.{key}" for key in DatasetChoice.model_fields]
 SIGNS = {"ok": "✓", "oom": "×", "timeout": "×", "failed": "×", "refused": "×", MISSING: "–"}
 
 
@@ -59,9 +61,7 @@ def notes(runs: Runs) -> list[str]:
     hosts = set(measured["provenance.host"])
     protocols = set(runs.protocol[runs.status != MISSING])
     busy = int((measured["provenance.load_average"] > measured["provenance.cores"]).sum())
-    stores = measured.groupby(["dataset.name", "dataset.permutation", "dataset.seed"])[
-        "provenance.store_manifest"
-    ]
+    stores = measured.groupby(STORE)["provenance.store_manifest"]
     altered = sorted({str(key[0]) for key, count in stores.nunique().items() if count > 1})  # type: ignore[index]
     said = {
         f"{_count(dirty, 'run comes', 'runs come')} from a checkout with changes that no commit holds: "

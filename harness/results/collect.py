@@ -20,7 +20,7 @@ from harness.results.flatten import flatten
 from harness.results.record import Record, read_record
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, conform
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch", "run_id"]
 NAMED = 5
 

@@ -159,6 +159,16 @@ RUNS = Table(
             ("dataset.name", TEXT, "the dataset"),
             ("dataset.permutation", TEXT, "order of the vertices: none, single or double"),
             ("dataset.seed", NULLABLE, "seed of that order"),
+            (
+                "dataset.partition",
+                TEXT,
+                "parts of the vertices: block, random, metis, hypergraph or file:NAME",
+            ),
+            (
+                "dataset.parts",
+                NULLABLE,
+                "number of those parts; 0 for block, which every strategy cuts itself",
+            ),
             ("ranks", NULLABLE, "number of ranks"),
             ("grid", TEXT, "the grid as people write it, x2y2z1"),
             *(

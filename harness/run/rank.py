@@ -64,8 +64,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     started = time.time()
-    choice = spec.dataset
-    blocks = open_dataset(root, choice.name, choice.permutation, choice.seed)
+    blocks = open_dataset(root, spec.dataset)
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:

@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from harness.ledger import AxisName
 from harness.spec.machine import Machine
+from harness.store.choice import DatasetChoice
 from harness.validation import Frozen
 
 Protocol = Literal["corrected", "faithful"]
@@ -24,14 +25,6 @@ class StrategyChoice(Frozen):
 
     name: str
     params: dict[str, JsonValue] = {}
-
-
-class DatasetChoice(Frozen):
-    """Which dataset, in which order of its vertices."""
-
-    name: str
-    permutation: Literal["none", "single", "double"] = "none"
-    seed: int = Field(0, ge=0)
 
 
 class ModelChoice(Frozen):

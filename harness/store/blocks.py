@@ -35,6 +35,10 @@ class Blocks(Protocol):
     def permutation(self) -> Permutation: ...
 
     @property
+    def bounds(self) -> tuple[int, ...] | None:
+        """Where the parts of a partition begin, and the end; None without a partition."""
+
+    @property
     def manifest_hash(self) -> str:
         """Stands for everything that is served: equal hashes, equal data."""
 

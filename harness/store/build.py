@@ -1,25 +1,27 @@
-"""Datasets by name: open one for training, build its store, ask about it, verify it.
+"""Datasets by name: open one for training, build its store, verify it.
 
 Stores, and the files that cards name, live under HARNESS_DATASETS, or datasets/ under the project root. A store
-is the folder store/NAME-HASH: the hash stands for the card, the order of the vertices and the versions of what
-wrote it, so that a changed card never meets an old store.
+is the folder store/NAME-HASH: the hash stands for the card, the order of the vertices (permuted, or partitioned, by
+the user's file if so chosen) and the versions of what wrote it, so that a changed card never meets an old store.
 """
 
 import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from harness.errors import UserError
-from harness.graph.order import Permutation
+from harness.graph.model import Graph
+from harness.graph.partition import Partition
 from harness.store.blocks import Blocks
 from harness.store.card import DatasetCard, load_card
-from harness.store.compose import check_counts, compose, generator_of, source_files, versions
-from harness.store.manifest import SCHEMA, FileRecord, build_command
+from harness.store.choice import DatasetChoice
+from harness.store.compose import check_counts, compose, generator_of, source_files
+from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory import MemoryStore
+from harness.store.partitions import brought, partition_of
 from harness.store.reader import Store
-from harness.store.shard import write
+from harness.store.shard import code_versions, write
 from harness.store.writer import remove_folder
 
 SMALL = 1 << 20
@@ -31,71 +33,63 @@ def data_folder(root: Path) -> Path:
     return Path(os.environ.get("HARNESS_DATASETS") or root / "datasets")
 
 
-def store_folder(root: Path, card: DatasetCard, permutation: Permutation, seed: int) -> Path:
-    """The folder of a store, built or not. Without a permutation the seed says nothing."""
+def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
+    """The folder of a store, built or not."""
+    files = brought(choice, data_folder(root))
     inputs = {
         "schema": SCHEMA,
-        "versions": versions(card),
+        "versions": code_versions(card, choice),
         "card": card.content(),
-        "permutation": permutation,
-        "seed": seed if permutation != "none" else 0,
+        "choice": {**choice.model_dump(), "seed": choice.drawn_by},
+        "brought": {name: _record(path).sha256 for name, path in files.items()},
     }
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     return data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
 
 
-def open_dataset(root: Path, name: str, permutation: Permutation = "none", seed: int = 0) -> Blocks:
+def open_dataset(root: Path, choice: DatasetChoice) -> Blocks:
     """The blocks of a dataset: from its store if there is one, else in memory if it is drawn and small."""
-    card = load_card(root, name)
-    folder = store_folder(root, card, permutation, seed)
+    card = load_card(root, choice.name)
+    folder = store_folder(root, card, choice)
     if folder.exists():
         return _opened(folder, card)
     if _is_small(card):
-        return MemoryStore(compose(card, data_folder(root)), permutation, seed)
-    raise _not_built(folder, name, permutation, seed)
+        graph, partition = _composed(root, card, choice)
+        return MemoryStore(graph, choice.permutation, choice.seed, partition)
+    raise _not_built(folder, choice)
 
 
-def build(
-    root: Path, name: str, permutation: Permutation = "none", seed: int = 0, *, grid: int | None = None
-) -> Path:
+def build(root: Path, choice: DatasetChoice, *, grid: int | None = None) -> Path:
     """The folder of a dataset's store, after building it unless it is there, whole and from the same files.
 
     `grid` sets the number of blocks along each side. Of several builders at once, the first one's store stays.
     """
-    card = load_card(root, name)
-    folder = store_folder(root, card, permutation, seed)
-    sources = source_files(card, data_folder(root))
+    card = load_card(root, choice.name)
+    folder = store_folder(root, card, choice)
+    sources = source_files(card, data_folder(root)) | brought(choice, data_folder(root))
     if _is_sound(folder, grid, sources):
         return _opened(folder, card).folder
-    graph = compose(card, data_folder(root))
+    graph, partition = _composed(root, card, choice)
     records = {name: _record(path) for name, path in sources.items()}
     if _is_sound(folder, grid, sources):  # another builder was faster
         return folder
     remove_folder(folder)
-    write(graph, folder, card, permutation, seed if permutation != "none" else 0, grid=grid, sources=records)
+    write(graph, folder, card, choice, partition, grid=grid, sources=records)
     return folder
 
 
-def info(root: Path, name: str, permutation: Permutation = "none", seed: int = 0) -> dict[str, Any]:
-    """What is known of a dataset: its card, and its store's manifest, without the files, if it is built."""
-    card = load_card(root, name)
-    folder = store_folder(root, card, permutation, seed)
-    known = {"card": card.model_dump(mode="json"), "folder": str(folder), "built": folder.exists()}
-    if folder.exists():
-        store = Store(folder)
-        known["manifest_hash"] = store.manifest_hash
-        known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance"})
-        known["bytes"] = sum(record.bytes for record in store.manifest.files.values())
-    return known
-
-
-def verify(root: Path, name: str, permutation: Permutation = "none", seed: int = 0) -> Path:
+def verify(root: Path, choice: DatasetChoice) -> Path:
     """The folder of a store, after every file in it was held against its checksum."""
-    folder = store_folder(root, load_card(root, name), permutation, seed)
+    folder = store_folder(root, load_card(root, choice.name), choice)
     if not folder.exists():
-        raise _not_built(folder, name, permutation, seed)
+        raise _not_built(folder, choice)
     Store(folder).verify()
     return folder
+
+
+def _composed(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Graph, Partition | None]:
+    graph = compose(card, data_folder(root))
+    return graph, partition_of(choice, graph.A, data_folder(root))
 
 
 def _opened(folder: Path, card: DatasetCard) -> Store:
@@ -113,9 +107,9 @@ def _is_small(card: DatasetCard) -> bool:
     return generator.draws + generator.n * width <= SMALL
 
 
-def _not_built(folder: Path, name: str, permutation: Permutation, seed: int) -> UserError:
+def _not_built(folder: Path, choice: DatasetChoice) -> UserError:
     return UserError(
-        f"dataset {name} is not built: there is no {folder}. Build it: {build_command(name, permutation, seed)}"
+        f"dataset {choice.name} is not built: there is no {folder}. Build it: {choice.build_command}"
     )
 
 

@@ -14,9 +14,10 @@ from pydantic import JsonValue
 from harness.errors import UserError
 from harness.graph.model import Counts
 from harness.graph.order import Permutation
+from harness.store.choice import DatasetChoice
 from harness.validation import Frozen, validated
 
-SCHEMA = 1
+SCHEMA = 2
 FILE = "manifest.json"
 
 
@@ -34,16 +35,27 @@ class BlockGrid(Frozen):
     features: int
 
 
+class Cut(Frozen):
+    """What the partition of a store makes of its graph, part by part."""
+
+    bounds: tuple[int, ...]
+    """Where the parts begin, and the end."""
+    nonzeros: tuple[int, ...]
+    """In the rows of each part: its work."""
+    needed: tuple[int, ...]
+    """Rows of other parts that each part multiplies by: what it must receive."""
+
+
 class Provenance(Frozen):
     """Where the data came from."""
 
     harness: str
     """Version of the harness."""
     versions: dict[str, int]
-    """Versions of the generator and of the recipes."""
+    """Versions of the generator, of the recipes and of what partitions."""
     card: dict[str, JsonValue]
     sources: dict[str, FileRecord]
-    """The files that were read, by the path in the card."""
+    """The files that were read, by their path in the data folder."""
 
 
 class Manifest(Frozen):
@@ -58,13 +70,22 @@ class Manifest(Frozen):
     counts: Counts
     permutation: Permutation
     seed: int
-    """Of the permutation; the card holds the seed of the graph."""
+    """Of the permutation or the partition; the card holds the seed of the graph."""
+    partition: str
+    parts: int
+    cut: Cut | None
+    """None without a partition."""
     orders: tuple[int, ...]
     """The orders whose adjacency is stored; order 1 may be the transpose of order 0."""
     grid: BlockGrid
     dtypes: dict[str, str]
     provenance: Provenance
     files: dict[str, FileRecord]
+
+    @property
+    def choice(self) -> DatasetChoice:
+        """What was asked for when the store was built."""
+        return DatasetChoice(**{key: getattr(self, key) for key in DatasetChoice.model_fields})
 
     def text(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
@@ -91,14 +112,10 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         raise UserError(f"{error} {_build(folder, fields)}") from None
 
 
-def build_command(name: str, permutation: str, seed: int) -> str:
-    """What a user types to make a store, or to make it again."""
-    return f"harness data build {name} --permutation {permutation} --seed {seed}"
-
-
 def _build(folder: Path, fields: Any) -> str:
     """The way out for a folder whose manifest may say little."""
-    known = fields if isinstance(fields, dict) else {}
-    name = known.get("name", folder.name.rpartition("-")[0] or folder.name)
-    permutation = known.get("permutation", "none")
-    return f"Build it again: {build_command(name, permutation, known.get('seed', 0))}"
+    known: dict[str, Any] = {"name": folder.name.rpartition("-")[0] or folder.name}
+    if isinstance(fields, dict):
+        known |= {key: fields[key] for key in DatasetChoice.model_fields if key in fields}
+    choice = DatasetChoice.model_construct(**known)  # as it stands, sound or not
+    return f"Build it again: {choice.build_command}"

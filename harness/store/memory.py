@@ -7,17 +7,26 @@ from torch import Tensor
 
 from harness.graph.model import Graph
 from harness.graph.order import Orders, Permutation, orders, permuted
+from harness.graph.partition import Partition
 from harness.kernels.csr import Csr, block
 from harness.store.blocks import assert_within
 
 
 class MemoryStore:
-    """`Blocks` over a graph."""
+    """`Blocks` over a graph, permuted or partitioned."""
 
-    def __init__(self, graph: Graph, permutation: Permutation = "none", seed: int = 0) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        permutation: Permutation = "none",
+        seed: int = 0,
+        partition: Partition | None = None,
+    ) -> None:
+        assert permutation == "none" or partition is None
         self.permutation: Permutation = permutation
+        self.bounds = partition.bounds if partition else None
         self._graph = graph
-        self.orders: Orders = orders(permutation, graph.n, seed)
+        self.orders: Orders = partition.orders if partition else orders(permutation, graph.n, seed)
         self._A = [permuted(graph.A, self.orders.p, self.orders.q)]
         if permutation == "double":
             self._A.append(permuted(graph.A, self.orders.q, self.orders.p))
@@ -44,7 +53,8 @@ class MemoryStore:
 
     @cached_property
     def manifest_hash(self) -> str:
-        digest = hashlib.sha256(f"memory {self.permutation} {self.classes} {self.directed}".encode())
+        told = f"memory {self.permutation} {self.bounds} {self.classes} {self.directed}"
+        digest = hashlib.sha256(told.encode())
         A = self._graph.A
         for tensor in (A.rowptr, A.col, A.val, self._graph.X, self._graph.y, self._graph.split, *self.orders):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -18,7 +18,7 @@ from harness.graph.blocks import below, beside
 from harness.graph.order import Orders, Permutation
 from harness.kernels.csr import Csr, block, index_dtype, transpose
 from harness.store.blocks import assert_within
-from harness.store.manifest import Manifest, build_command, read_manifest
+from harness.store.manifest import Manifest, read_manifest
 
 
 class Store:
@@ -57,6 +57,10 @@ class Store:
         return self.manifest.permutation
 
     @property
+    def bounds(self) -> tuple[int, ...] | None:
+        return self.manifest.cut.bounds if self.manifest.cut else None
+
+    @property
     def touched(self) -> int:
         """How many files have been opened."""
         return len(self._seen)
@@ -64,7 +68,7 @@ class Store:
     @property
     def orders(self) -> Orders:
         """The index maps, whole."""
-        if self.permutation == "none":
+        if "orders/p.npy" not in self.manifest.files:
             return Orders(torch.arange(self.n), torch.arange(self.n))
         p = torch.from_numpy(self._array("orders/p"))
         return Orders(p, torch.from_numpy(self._array("orders/q")) if self.permutation == "double" else p)
@@ -165,7 +169,7 @@ class Store:
             self._refuse(name, "was altered: its checksum is not the one in the manifest")
 
     def _refuse(self, name: str, reason: str) -> Never:
-        again = build_command(self.manifest.name, self.permutation, self.manifest.seed)
+        again = self.manifest.choice.build_command
         raise UserError(f"{self.folder / name} {reason}. Build the store again: {again}")
 
 

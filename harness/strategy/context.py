@@ -122,4 +122,5 @@ def facts_of(blocks: Blocks) -> Facts:
         directed=blocks.directed,
         labelled=int(labelled.sum()),
         training=int(trains.sum()),
+        bounds=blocks.bounds,
     )

@@ -18,7 +18,7 @@ from harness.strategy.admit import parse_grid
 from harness.strategy.request import make_spec
 from harness.validation import Frozen, validated
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 NESTED = ("model", "training")
 
 
@@ -66,6 +66,8 @@ def plan(root: Path, experiment: Experiment) -> dict[str, Any]:
                 "dataset": spec.dataset.name,
                 "permutation": spec.dataset.permutation,
                 "seed": spec.dataset.seed,
+                "partition": spec.dataset.partition,
+                "parts": spec.dataset.parts,
                 "spec": spec.model_dump(mode="json"),
             }
             for spec in expand(root, experiment)

@@ -1,7 +1,9 @@
 """Facts about a graph and sizes of a model: what formulas, layouts and grids are computed from."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
+from harness.comm.layout import split
 from harness.errors import UserError
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
@@ -21,12 +23,21 @@ class Facts:
     """Vertices that have a label: the loss of the faithful protocol is a mean over them."""
     training: int
     """Those of the training split: the loss of the corrected protocol is a mean over them."""
+    bounds: tuple[int, ...] | None = None
+    """Where the parts of a partition begin, and the end; None without a partition."""
     exact: bool = True
     """Counted in a store; or expected, from a card."""
 
     def trained_on(self, protocol: Protocol) -> int:
         """How many vertices the loss is a mean over, in the whole graph."""
         return self.training if protocol == "corrected" else self.labelled
+
+    def blocks(self, parts: int) -> list[range]:
+        """The vertices in so many blocks: the parts of the partition, or blocks of equal size."""
+        if self.bounds is None:
+            return split(self.vertices, parts)
+        assert len(self.bounds) == parts + 1, (self.bounds, parts)
+        return [range(start, stop) for start, stop in pairwise(self.bounds)]
 
 
 def widths(model: ModelChoice, facts: Facts) -> list[int]:

@@ -58,6 +58,16 @@ def run(*options: str) -> list[str]:
         (["plan"], ["--experiment", "--strategy"]),
         (["plan", "--experiment", "absent.yaml"], ["absent.yaml", "workflows/experiments"]),
         (["data", "build", "cora"], ["cora", "Known", "tiny-sbm"]),
+        (["data", "build", "tiny-sbm", "--partition", "metis"], ["parts = 0", "metis", "number of parts"]),
+        (
+            ["data", "build", "tiny-sbm", "--partition", "kway", "--parts", "2"],
+            ["kway", "hypergraph", "file:NAME"],
+        ),
+        (
+            ["data", "info", "tiny-sbm", "--partition", "file:mine", "--parts", "2"],
+            ["partitions/mine", "a line"],
+        ),
+        (["data", "build", "tiny-sbm", "--partition", "random", "--parts", "9999"], ["9999", "vertices"]),
         (["check", "nobody"], ["nobody", "serial", "entry-point"]),
         (["collect", "--runs", "absent"], ["absent"]),
         (["figures", "--tables", "absent"], ["absent", "harness collect"]),

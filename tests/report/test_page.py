@@ -182,7 +182,7 @@ def test_a_planned_run_without_a_record_is_said(
         {"run_id": s.run_id, "label": s.label, "spec": s.model_dump(mode="json")} for s in (done, absent)
     ]
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"schema": 1, "runs": listed}))
+    plan.write_text(json.dumps({"schema": 2, "runs": listed}))
     text = Elements(page_of(lambda folder: synthetic.write_ok(folder, done, 0.01), plan)).text
     assert "– missing" in text
     assert absent.label in text

@@ -39,7 +39,7 @@ def runs(synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path) -> Path:
 
 def plan_of(specs: list[Spec], path: Path) -> Path:
     listed = [{"run_id": s.run_id, "label": s.label, "spec": s.model_dump(mode="json")} for s in specs]
-    path.write_text(json.dumps({"schema": 1, "runs": listed}))
+    path.write_text(json.dumps({"schema": 2, "runs": listed}))
     return path
 
 

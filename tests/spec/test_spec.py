@@ -55,6 +55,7 @@ def test_a_spec_survives_its_file() -> None:
         {"machine": {"name": "local", "composed_from": 0}},
         {"training": {"epochs": 11}},
         {"dataset": "tiny-sbm"},
+        {"dataset": {"name": "tiny-sbm", "partition": "metis", "parts": 4, "seed": 1}},
         {"strategy": {"name": "cagnet-1d", "params": {"a": 1}}},
     ],
 )
@@ -78,6 +79,11 @@ def test_every_part_of_a_spec_is_in_its_id(change: dict[str, Any]) -> None:
         ({"colour": "red"}, ["colour", "protocol", "launch"]),
         ({"ranks": "many"}, ["ranks", "many", "integer"]),
         ({"dataset": {"permutation": "none"}}, ["dataset.name", "missing"]),
+        ({"dataset": {"name": "x", "partition": "metis"}}, ["dataset.parts", "0", "number of parts"]),
+        (
+            {"dataset": {"name": "x", "partition": "metiss", "parts": 2}},
+            ["dataset.partition", "metiss", "file:NAME"],
+        ),
     ],
 )
 def test_a_wrong_spec_names_field_value_and_what_is_accepted(change: dict[str, Any], said: list[str]) -> None:

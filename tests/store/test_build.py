@@ -11,12 +11,17 @@ from scipy import sparse
 
 from harness.errors import RunError, UserError
 from harness.store import build as build_module
-from harness.store.build import SMALL, build, info, open_dataset, verify
+from harness.store.build import SMALL, build, open_dataset, verify
+from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
 
 LARGE = {"source": {"kind": "sbm", "n": SMALL, "mean_degree": 2, "homophily": 0.5}}
+
+
+def chosen(name="toy", **order):
+    return DatasetChoice(name=name, **order)
 
 
 def stamps(folder):
@@ -40,26 +45,26 @@ def same_blocks(one, other):
 
 @pytest.mark.parametrize("permutation", ["none", "single", "double"])
 def test_a_small_dataset_is_the_same_in_memory_and_on_disk(root, permutation):
-    in_memory = open_dataset(root, "toy", permutation, seed=2)
+    in_memory = open_dataset(root, chosen(permutation=permutation, seed=2))
     assert isinstance(in_memory, MemoryStore)
-    folder = build(root, "toy", permutation, seed=2)
-    on_disk = open_dataset(root, "toy", permutation, seed=2)
+    folder = build(root, chosen(permutation=permutation, seed=2))
+    on_disk = open_dataset(root, chosen(permutation=permutation, seed=2))
     assert isinstance(on_disk, Store)
     assert on_disk.folder == folder
     assert same_blocks(in_memory, on_disk)
 
 
 def test_a_second_build_does_nothing(root):
-    folder = build(root, "toy")
+    folder = build(root, chosen())
     before = stamps(folder)
-    assert build(root, "toy") == folder
+    assert build(root, chosen()) == folder
     assert stamps(folder) == before
 
 
 def test_equal_inputs_give_equal_bytes_anywhere(root, tmp_path, monkeypatch):
-    first = build(root, "toy", "double", 1)
+    first = build(root, chosen(permutation="double", seed=1))
     monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path / "elsewhere"))
-    second = build(root, "toy", "double", 1)
+    second = build(root, chosen(permutation="double", seed=1))
     assert second.parent == tmp_path / "elsewhere" / "store"
     assert (first / FILE).read_bytes() == (second / FILE).read_bytes()
     assert str(tmp_path) not in (first / FILE).read_text()
@@ -67,31 +72,33 @@ def test_equal_inputs_give_equal_bytes_anywhere(root, tmp_path, monkeypatch):
 
 def test_every_input_has_a_folder_of_its_own(root, write_card):
     folders = {
-        build(root, "toy", permutation, seed) for permutation in ("single", "double") for seed in (0, 1)
+        build(root, chosen(permutation=permutation, seed=seed))
+        for permutation in ("single", "double")
+        for seed in (0, 1)
     }
-    folders |= {build(root, "toy", "none", seed) for seed in (0, 1)}
+    folders |= {build(root, chosen(seed=seed)) for seed in (0, 1)}
     write_card(root, "toy", seed=4)
-    folders.add(build(root, "toy"))
+    folders.add(build(root, chosen()))
     assert len(folders) == 6
 
 
 def test_words_and_checks_of_a_card_change_no_folder(root, write_card):
-    folder = build(root, "toy")
+    folder = build(root, chosen())
     write_card(root, "toy", description="other words", expected={"n": 53})
-    assert build(root, "toy") == folder
+    assert build(root, chosen()) == folder
 
 
 def test_a_store_is_held_against_what_its_card_expects_today(root, write_card):
-    build(root, "toy")
+    build(root, chosen())
     write_card(root, "toy", expected={"n": 54})
     for ask in (build, open_dataset):
         with pytest.raises(UserError, match="n is 53, expected 54"):
-            ask(root, "toy")
+            ask(root, chosen())
 
 
 @pytest.mark.parametrize("damage", ["alter", "truncate", "unlink", "manifest"])
 def test_a_damaged_store_is_refused_and_then_built_again(root, damage):
-    folder = build(root, "toy")
+    folder = build(root, chosen())
     path = folder / (FILE if damage == "manifest" else "features/1-0.npy")
     content = path.read_bytes()
     match damage:
@@ -102,10 +109,10 @@ def test_a_damaged_store_is_refused_and_then_built_again(root, damage):
         case _:
             path.unlink()
     with pytest.raises(UserError, match="harness data build toy"):
-        verify(root, "toy")
-    assert build(root, "toy") == folder
+        verify(root, chosen())
+    assert build(root, chosen()) == folder
     assert path.read_bytes() == content
-    assert verify(root, "toy") == folder
+    assert verify(root, chosen()) == folder
 
 
 def test_a_changed_source_file_is_built_again_and_a_lost_one_is_not_missed(root, write_card):
@@ -116,43 +123,43 @@ def test_a_changed_source_file_is_built_again_and_a_lost_one_is_not_missed(root,
     )
     (raw / "e.txt").write_text("0 1\n")
     with pytest.raises(UserError, match="harness data build mine"):
-        open_dataset(root, "mine")
-    folder = build(root, "mine")
-    assert open_dataset(root, "mine").nnz == 11
+        open_dataset(root, chosen("mine"))
+    folder = build(root, chosen("mine"))
+    assert open_dataset(root, chosen("mine")).nnz == 11
     (raw / "e.txt").write_text("0 1\n2 3\n")
-    assert build(root, "mine") == folder
-    assert open_dataset(root, "mine").nnz == 13
+    assert build(root, chosen("mine")) == folder
+    assert open_dataset(root, chosen("mine")).nnz == 13
     shutil.rmtree(raw)
-    assert build(root, "mine") == folder
-    assert open_dataset(root, "mine").nnz == 13
+    assert build(root, chosen("mine")) == folder
+    assert open_dataset(root, chosen("mine")).nnz == 13
 
 
 def test_the_manifest_says_where_the_data_came_from(root, write_card):
     sparse.save_npz(root / "datasets" / "g.npz", sparse.csr_array(np.eye(5)))
     write_card(root, "mine", source={"kind": "npz", "path": "g.npz"}, labels={"kind": "degree"})
-    provenance = Store(build(root, "mine")).manifest.provenance
+    provenance = Store(build(root, chosen("mine"))).manifest.provenance
     assert provenance.sources["g.npz"].bytes == (root / "datasets" / "g.npz").stat().st_size
     assert provenance.card["source"] == {"kind": "npz", "path": "g.npz"}
     assert provenance.versions == {"recipes": 1}
-    assert Store(build(root, "toy")).manifest.provenance.versions == {"recipes": 1, "generator": 1}
+    assert Store(build(root, chosen())).manifest.provenance.versions == {"recipes": 1, "generator": 1}
 
 
 def test_a_grid_can_be_asked_for(root):
-    assert Store(build(root, "toy")).manifest.grid.vertices == 4
-    assert Store(build(root, "toy", grid=3)).manifest.grid.vertices == 3
-    before = stamps(build(root, "toy", grid=3))
-    assert stamps(build(root, "toy")) == before
+    assert Store(build(root, chosen())).manifest.grid.vertices == 4
+    assert Store(build(root, chosen(), grid=3)).manifest.grid.vertices == 3
+    before = stamps(build(root, chosen(), grid=3))
+    assert stamps(build(root, chosen())) == before
 
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_builders_at_once_leave_one_sound_store(root, damaged):
     folders, errors = [], []
     if damaged:
-        (build(root, "toy", "double", 7) / "features" / "0-0.npy").unlink()
+        (build(root, chosen(permutation="double", seed=7)) / "features" / "0-0.npy").unlink()
 
     def work():
         try:
-            folders.append(build(root, "toy", "double", 7))
+            folders.append(build(root, chosen(permutation="double", seed=7)))
         except Exception as error:
             errors.append(error)
 
@@ -173,40 +180,29 @@ def test_a_build_that_fails_leaves_nothing(root, monkeypatch):
 
     monkeypatch.setattr(build_module, "compose", fail)
     with pytest.raises(MemoryError):
-        build(root, "toy")
+        build(root, chosen())
     assert not (root / "datasets" / "store").exists()
 
 
 def test_a_large_dataset_is_not_made_unasked(root, write_card):
     write_card(root, "large", **LARGE)
     with pytest.raises(UserError, match="harness data build large --permutation double --seed 5"):
-        open_dataset(root, "large", "double", 5)
+        open_dataset(root, chosen("large", permutation="double", seed=5))
     with pytest.raises(UserError, match="harness data build large"):
-        verify(root, "large")
-
-
-def test_info_before_and_after(root):
-    before = info(root, "toy")
-    assert not before["built"]
-    assert before["card"]["classes"] == 3
-    build(root, "toy")
-    after = info(root, "toy")
-    assert after["built"]
-    assert after["manifest"]["n"] == 53
-    assert after["bytes"] > 1000
+        verify(root, chosen("large"))
 
 
 def test_the_manifest_hash_stands_for_the_data(root, write_card):
-    first = open_dataset(root, "toy", "single", 1).manifest_hash
-    assert open_dataset(root, "toy", "single", 1).manifest_hash == first
-    assert open_dataset(root, "toy", "single", 2).manifest_hash != first
+    first = open_dataset(root, chosen(permutation="single", seed=1)).manifest_hash
+    assert open_dataset(root, chosen(permutation="single", seed=1)).manifest_hash == first
+    assert open_dataset(root, chosen(permutation="single", seed=2)).manifest_hash != first
     write_card(root, "toy", seed=1)
-    assert open_dataset(root, "toy", "single", 1).manifest_hash != first
+    assert open_dataset(root, chosen(permutation="single", seed=1)).manifest_hash != first
 
 
 @pytest.mark.parametrize("permutation", ["none", "double"])
 def test_the_room_a_store_needs_is_known_before_it_is_written(root, monkeypatch, permutation):
-    folder = build(root, "toy", permutation)
+    folder = build(root, chosen(permutation=permutation))
     taken = sum(path.stat().st_size for path in folder.rglob("*.npy"))
     shutil.rmtree(folder)
 
@@ -215,6 +211,6 @@ def test_the_room_a_store_needs_is_known_before_it_is_written(root, monkeypatch,
 
     free(taken - 1)
     with pytest.raises(RunError, match="bytes free"):
-        build(root, "toy", permutation)
+        build(root, chosen(permutation=permutation))
     free(5 * taken)
-    assert build(root, "toy", permutation) == folder
+    assert build(root, chosen(permutation=permutation)) == folder

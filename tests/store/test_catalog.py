@@ -9,6 +9,7 @@ from harness.graph.model import TRAIN
 from harness.kernels.csr import to_scipy
 from harness.store.build import build, open_dataset
 from harness.store.card import list_cards, load_card
+from harness.store.choice import DatasetChoice
 from harness.store.facts import nonzeros
 from harness.store.reader import Store
 
@@ -28,7 +29,7 @@ def test_every_card_is_accepted_and_described(name):
 
 @pytest.mark.parametrize("name", DRAWN_IN_MEMORY)
 def test_small_datasets_are_made_where_they_are_needed(name):
-    blocks = open_dataset(ROOT, name, "double", 0)
+    blocks = open_dataset(ROOT, DatasetChoice(name=name, permutation="double"))
     everyone = range(blocks.n)
     assert blocks.nnz == blocks.adjacency(everyone, everyone).nnz
     assert (blocks.split(everyone) == TRAIN).any()
@@ -36,13 +37,13 @@ def test_small_datasets_are_made_where_they_are_needed(name):
 
 
 def test_the_timed_block_model_has_the_size_it_is_quoted_with():
-    blocks = open_dataset(ROOT, "sbm-4096")
+    blocks = open_dataset(ROOT, DatasetChoice(name="sbm-4096"))
     assert (blocks.n, blocks.features, blocks.classes) == (4096, 64, 8)
     assert (blocks.nnz - blocks.n) / blocks.n == pytest.approx(15, abs=0.2)
 
 
 def test_the_directed_toy_is_not_its_own_transpose():
-    blocks = open_dataset(ROOT, "directed-toy")
+    blocks = open_dataset(ROOT, DatasetChoice(name="directed-toy"))
     A = to_scipy(blocks.adjacency(range(blocks.n), range(blocks.n)))
     assert blocks.directed
     assert (A != A.T).nnz > blocks.nnz / 2
@@ -50,7 +51,7 @@ def test_the_directed_toy_is_not_its_own_transpose():
 
 @pytest.mark.slow
 def test_the_large_graph_has_the_counts_of_its_card(tmp_path):
-    store = Store(build(ROOT, "rmat-17", "double", 0))
+    store = Store(build(ROOT, DatasetChoice(name="rmat-17", permutation="double")))
     assert store.nnz == load_card(ROOT, "rmat-17").expected.nnz_adj
     counts = nonzeros(store, ceil_blocks(store.n, 8), ceil_blocks(store.n, 8))
     assert int(counts.sum()) == store.nnz

@@ -6,16 +6,19 @@ import pytest
 
 from harness.errors import UserError
 from harness.graph.blocks import ceil_blocks
+from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE, SCHEMA
 from harness.store.reader import Store
 from harness.store.shard import write
 
+PLAIN = DatasetChoice(name="toy")
+DOUBLE = DatasetChoice(name="toy", permutation="double", seed=3)
 AGAIN = "harness data build toy --permutation double --seed 3"
 
 
 @pytest.fixture
 def folder(tmp_path, make_graph, make_card):
-    write(make_graph(directed=True), tmp_path / "toy-1", make_card(), "double", 3, grid=4)
+    write(make_graph(directed=True), tmp_path / "toy-1", make_card(), DOUBLE, grid=4)
     return tmp_path / "toy-1"
 
 
@@ -37,7 +40,7 @@ def test_a_rectangle_opens_the_blocks_that_hold_a_part_of_it(folder, rows, cols)
 
 def test_features_are_cut_both_ways(tmp_path, make_graph, make_card):
     wide = {"features": {"kind": "uniform", "width": 128}}
-    write(make_graph(**wide), tmp_path / "s", make_card(**wide), grid=4)
+    write(make_graph(**wide), tmp_path / "s", make_card(**wide), PLAIN, grid=4)
     store = Store(tmp_path / "s")
     store.feature_block(range(14), range(32))
     assert store.touched == 1
@@ -47,7 +50,7 @@ def test_features_are_cut_both_ways(tmp_path, make_graph, make_card):
 
 @pytest.mark.parametrize(("directed", "versions"), [(False, 1), (True, 2)])
 def test_a_symmetric_graph_is_stored_once(tmp_path, make_graph, make_card, directed, versions):
-    write(make_graph(directed=directed), tmp_path / "s", make_card(), "double", 3, grid=2)
+    write(make_graph(directed=directed), tmp_path / "s", make_card(), DOUBLE, grid=2)
     assert len(list((tmp_path / "s" / "adjacency").iterdir())) == versions
 
 
@@ -100,7 +103,7 @@ def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
         ("", "cannot be read"),
         ("{", "cannot be read"),
         ("[]", "schema version None"),
-        ('{"schema_version": 1}', "is missing"),
+        ('{"schema_version": 2}', "is missing"),
         ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "schema version 99"),
     ],
 )

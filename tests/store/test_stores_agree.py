@@ -1,4 +1,7 @@
-"""Both stores serve what numpy cuts out of the dense permuted matrix, for any rectangle, order and permutation."""
+"""Both stores serve what numpy cuts out of the dense matrix in another order, for any rectangle of it.
+
+The orders are every permutation, and a partition in three parts of which one is empty.
+"""
 
 from itertools import pairwise
 
@@ -7,13 +10,17 @@ import pytest
 import torch
 
 from harness.graph.order import orders
+from harness.graph.partition import in_order
 from harness.kernels.csr import to_scipy
+from harness.store.choice import DatasetChoice
 from harness.store.facts import nonzeros
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
 from harness.store.shard import write
 
-PERMUTATIONS = ["none", "single", "double"]
+PARTS = "three parts"
+ORDERS = ["none", "single", "double", PARTS]
+SEED = 5
 GRAPHS = {
     "undirected, prime n": {},
     "directed": {"directed": True},
@@ -43,15 +50,32 @@ def graph(request, make_graph):
 
 @pytest.fixture(params=["memory", 1, 3, 7], ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind)
 def store_of(request, tmp_path, make_card):
-    """A function from (graph, permutation, seed) to its store, in memory or in a folder of that many blocks."""
+    """A function from a graph and an order to its store, in memory or in a folder of that many blocks."""
 
-    def store(graph, permutation, seed):
+    def store(graph, order):
+        partition = partition_of(graph) if order == PARTS else None
+        told = {"partition": "random", "parts": 3} if order == PARTS else {"permutation": order}
+        choice = DatasetChoice(name="toy", seed=SEED, **told)
         if request.param == "memory":
-            return MemoryStore(graph, permutation, seed)
-        write(graph, tmp_path / "store", make_card(), permutation, seed, grid=request.param)
+            return MemoryStore(graph, choice.permutation, SEED, partition)
+        write(graph, tmp_path / "store", make_card(), choice, partition, grid=request.param)
         return Store(tmp_path / "store")
 
     return store
+
+
+def partition_of(graph):
+    """Every third vertex in part 2, the others in part 0."""
+    return in_order(2 * (torch.arange(graph.n) % 3 == 0), 3)
+
+
+def maps_of(graph, order):
+    """The index maps p and q that the store must follow."""
+    if order != PARTS:
+        return orders(order, graph.n, SEED)
+    third = torch.arange(graph.n) % 3 == 0
+    p = torch.cat([torch.nonzero(~third)[:, 0], torch.nonzero(third)[:, 0]])
+    return p, p
 
 
 def ranges(n, rng):
@@ -62,10 +86,10 @@ def ranges(n, rng):
         yield range(start, stop)
 
 
-@pytest.mark.parametrize("permutation", PERMUTATIONS)
-def test_any_rectangle(graph, store_of, permutation):
-    store, rng = store_of(graph, permutation, seed=5), np.random.default_rng(0)
-    p, q = (each.numpy() for each in orders(permutation, graph.n, seed=5))
+@pytest.mark.parametrize("name", ORDERS)
+def test_any_rectangle(graph, store_of, name):
+    store, rng = store_of(graph, name), np.random.default_rng(0)
+    p, q = (each.numpy() for each in maps_of(graph, name))
     dense = to_scipy(graph.A).toarray()
     for order, expected in enumerate((dense[p][:, q], dense[q][:, p])):
         for rows, cols in zip(ranges(graph.n, rng), reversed(list(ranges(graph.n, rng))), strict=True):
@@ -77,10 +101,10 @@ def test_any_rectangle(graph, store_of, permutation):
             assert A.nnz == np.count_nonzero(here)
 
 
-@pytest.mark.parametrize("permutation", PERMUTATIONS)
-def test_features_labels_and_split_follow_their_orders(graph, store_of, permutation):
-    store, rng = store_of(graph, permutation, seed=5), np.random.default_rng(1)
-    p, q = orders(permutation, graph.n, seed=5)
+@pytest.mark.parametrize("name", ORDERS)
+def test_features_labels_and_split_follow_their_orders(graph, store_of, name):
+    store, rng = store_of(graph, name), np.random.default_rng(1)
+    p, q = maps_of(graph, name)
     columns = list(ranges(graph.X.shape[1], rng))
     for rows, cols in zip(ranges(graph.n, rng), columns, strict=True):
         part = slice(rows.start, rows.stop)
@@ -95,15 +119,31 @@ def test_features_labels_and_split_follow_their_orders(graph, store_of, permutat
 
 
 def test_the_stores_say_the_same_of_the_graph(graph, store_of):
-    store = store_of(graph, "double", seed=5)
+    store = store_of(graph, "double")
     assert (store.n, store.nnz) == (graph.n, graph.counts.nnz_adj)
     assert (store.features, store.classes) == (graph.X.shape[1], graph.classes)
     assert (store.directed, store.permutation) == (graph.directed, "double")
     assert len(store.manifest_hash) == 64
+    assert store.bounds is None
+
+
+def test_the_bounds_of_a_partition_are_kept(graph, store_of):
+    store = store_of(graph, PARTS)
+    others = graph.n - len(range(0, graph.n, 3))
+    assert store.bounds == (0, others, others, graph.n)
+    assert store.permutation == "none"
+
+
+def test_two_partitions_of_one_order_are_two_datasets(make_graph):
+    graph = make_graph()
+    partitions = [in_order(torch.arange(graph.n) // size, 6) for size in (9, 10)]
+    one, two = (MemoryStore(graph, partition=partition) for partition in partitions)
+    assert torch.equal(one.orders.p, two.orders.p)
+    assert one.manifest_hash != two.manifest_hash
 
 
 def test_what_is_served_belongs_to_the_caller(graph, store_of):
-    store, everything = store_of(graph, "single", seed=5), range(graph.n)
+    store, everything = store_of(graph, "single"), range(graph.n)
     for serve in (
         lambda: store.adjacency(everything, everything).val,
         lambda: store.adjacency(everything, everything).col,
@@ -116,10 +156,10 @@ def test_what_is_served_belongs_to_the_caller(graph, store_of):
         assert torch.equal(serve(), before)
 
 
-@pytest.mark.parametrize("permutation", PERMUTATIONS)
-def test_nonzeros_of_an_arrangement_are_counted_exactly(graph, store_of, permutation):
-    store, n = store_of(graph, permutation, seed=5), graph.n
-    p, q = (each.numpy() for each in orders(permutation, n, seed=5))
+@pytest.mark.parametrize("name", ORDERS)
+def test_nonzeros_of_an_arrangement_are_counted_exactly(graph, store_of, name):
+    store, n = store_of(graph, name), graph.n
+    p, q = (each.numpy() for each in maps_of(graph, name))
     dense = to_scipy(graph.A).toarray()[p][:, q]
     cuts = sorted({0, n // 3, n // 2, n})
     rows = [range(a, b) for a, b in pairwise(cuts)] + [range(n, n)]
@@ -132,7 +172,7 @@ def test_nonzeros_of_an_arrangement_are_counted_exactly(graph, store_of, permuta
 
 @pytest.mark.parametrize("part", [range(-1, 3), range(0, 9999), range(3, 2), range(0, 4, 2)])
 def test_a_rectangle_that_leaves_the_matrix_is_a_defect(make_graph, store_of, part):
-    store, inside = store_of(make_graph(), "none", 0), range(3)
+    store, inside = store_of(make_graph(), "none"), range(3)
     for ask in (
         lambda: store.adjacency(part, inside),
         lambda: store.adjacency(inside, part),

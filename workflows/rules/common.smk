@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from snakemake.exceptions import WorkflowError
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 
 # Snakemake may be started by its path, out of an environment that is not active: `harness` stands beside it.
 os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}
@@ -21,7 +21,10 @@ os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.execut
 
 wildcard_constraints:
     run_id="[0-9a-f]{16}",
+    dataset="[^:/]+",
     permutation="none|single|double",
+    partition=r"block|random|metis|hypergraph|file:\w[\w.-]*",
+    parts="[0-9]+",
     seed="[0-9]+",
 
 
@@ -86,8 +89,20 @@ def label(wildcards):
 
 def dataset_marker(wildcards):
     """The file that says a run's graph is on disk. It lies beside the stores and is deleted with them."""
-    dataset = RUNS[wildcards.run_id]["spec"]["dataset"]
-    return f"{STORES}/.built/{dataset['name']}-{dataset['permutation']}-s{dataset['seed']}"
+    choice = RUNS[wildcards.run_id]["spec"]["dataset"]
+    return f"{STORES}/.built/{ORDERED}".format(dataset=choice["name"], **choice)
+
+
+def brought_partition(wildcards):
+    """The file of a partition that the user brings. A changed one is another store."""
+    kind, _, name = wildcards.partition.partition(":")
+    return [f"{os.environ.get('HARNESS_DATASETS', 'datasets')}/partitions/{name}"] if kind == "file" else []
+
+
+def order_options(wildcards):
+    """What `harness data build` is told of the order: every key but the name."""
+    keys = ("permutation", "seed", "partition", "parts")
+    return " ".join(f"--{key} {wildcards[key]}" for key in keys)
 
 
 def announce(paths):
@@ -112,4 +127,5 @@ EXPERIMENT = read_experiment(config["experiment"])
 PLAN = plan_file(config["experiment"], EXPERIMENT)
 RUNS = read_plan(config["experiment"], PLAN)
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
+ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 TABLES = ["runs", "epochs", "ledger", "accuracy", "memory"]

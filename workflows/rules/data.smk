@@ -1,16 +1,19 @@
-# Graphs: from a dataset's card to its store.
+# Graphs: from a dataset's card to its store, in the order or the partition that a run asks for.
 
 
 rule build_dataset:
     input:
-        "datasets/catalog/{dataset}.yaml",
+        brought_partition,
+        card="datasets/catalog/{dataset}.yaml",
     output:
-        touch(f"{STORES}/.built/{{dataset}}-{{permutation}}-s{{seed}}"),
+        touch(f"{STORES}/.built/{ORDERED}"),
     log:
-        "results/logs/data/{dataset}-{permutation}-s{seed}.log",
+        f"results/logs/data/{ORDERED}.log",
     resources:
         device=1,  # a build beside a timed run would slow it
+    params:
+        order=order_options,
     message:
-        "Building {wildcards.dataset}, permutation {wildcards.permutation}, seed {wildcards.seed}"
+        "Building {wildcards.dataset}, {params.order}"
     shell:
-        "harness data build {wildcards.dataset} --permutation {wildcards.permutation} --seed {wildcards.seed} > {log} 2>&1"
+        "harness data build {wildcards.dataset} {params.order} > {log} 2>&1"

@@ -1,0 +1,78 @@
+"""Which dataset, and how its vertices are ordered: permuted, or partitioned for strategies that split rows.
+
+It knows nothing of the files behind the name, and does not import torch.
+"""
+
+import re
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from harness.validation import Frozen
+
+COMPUTED = ("random", "metis", "hypergraph")
+FILE = "file:"
+ACCEPTED = f"block, {', '.join(COMPUTED)}, or {FILE}NAME for the file partitions/NAME of the data folder"
+
+
+class DatasetChoice(Frozen):
+    """A dataset in an order. Equal choices are the same data, so what says nothing must not be said."""
+
+    name: str
+    permutation: Literal["none", "single", "double"] = "none"
+    seed: int = Field(0, ge=0)
+    """Of the permutation, or of the partition."""
+    partition: str = "block"
+    """How vertices are given to parts; `block` leaves them as they stand and cuts equal blocks."""
+    parts: int = Field(0, ge=0, validate_default=True)
+    """How many parts; 0 with `block`, which is cut only where it is used."""
+
+    @field_validator("partition")
+    @classmethod
+    def _known(cls, partition: str, known: ValidationInfo) -> str:
+        if partition not in ("block", *COMPUTED) and not re.fullmatch(r"file:\w[\w.-]*", partition):
+            raise ValueError(f"accepted are {ACCEPTED} (letters, digits, '.', '_' and '-')")
+        permutation = known.data.get("permutation", "none")
+        if partition != "block" and permutation != "none":
+            raise ValueError(
+                f"a partition is an order of the vertices of its own, which permutation = {permutation!r} would "
+                "destroy; set permutation to none, or partition to block"
+            )
+        return partition
+
+    @field_validator("parts")
+    @classmethod
+    def _as_many_as_the_partition_needs(cls, parts: int, known: ValidationInfo) -> int:
+        partition = known.data.get("partition")
+        if partition == "block" and parts:
+            raise ValueError(
+                f"blocks are cut where they are used, so parts is 0 with partition = 'block'; for parts of a "
+                f"store's own, partition is one of {', '.join(COMPUTED)} or {FILE}NAME"
+            )
+        if partition not in (None, "block") and not parts:
+            raise ValueError(
+                f"partition = {partition!r} needs to know its number of parts: the ranks that split the rows, 1 or more"
+            )
+        return parts
+
+    @property
+    def partitioned(self) -> bool:
+        return self.partition != "block"
+
+    @property
+    def file(self) -> str | None:
+        """The name of the partition that the user brings."""
+        return self.partition.removeprefix(FILE) if self.partition.startswith(FILE) else None
+
+    @property
+    def drawn_by(self) -> int:
+        """The seed, or 0 where the order does not depend on it."""
+        return self.seed if self.permutation != "none" or self.partition in COMPUTED else 0
+
+    @property
+    def build_command(self) -> str:
+        """What a user types to make the store, or to make it again."""
+        order = f"--permutation {self.permutation}"
+        if self.partitioned:
+            order = f"--partition {self.partition} --parts {self.parts}"
+        return f"harness data build {self.name} {order} --seed {self.seed}"

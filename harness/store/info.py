@@ -1,0 +1,41 @@
+"""What is known of a dataset: its card and, if its store is built, what the manifest says of it."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from harness.graph.partition import ranges_of
+from harness.store.build import store_folder
+from harness.store.card import load_card
+from harness.store.choice import DatasetChoice
+from harness.store.manifest import Cut
+from harness.store.reader import Store
+
+
+def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
+    """The facts, without the list of files."""
+    card = load_card(root, choice.name)
+    folder = store_folder(root, card, choice)
+    known = {"card": card.model_dump(mode="json"), "folder": str(folder), "built": folder.exists()}
+    if folder.exists():
+        store = Store(folder)
+        known["manifest_hash"] = store.manifest_hash
+        known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance", "cut"})
+        known["bytes"] = sum(record.bytes for record in store.manifest.files.values())
+        if store.manifest.cut:
+            known["cut"] = _summary(store.manifest.cut)
+    return known
+
+
+def _summary(cut: Cut) -> dict[str, Any]:
+    """How even the parts are, and what they exchange: rows, each sent once; times a width they are words."""
+    sizes = [len(part) for part in ranges_of(cut.bounds)]
+    return {
+        "vertices": {"fewest": min(sizes), "most": max(sizes)},
+        "nonzeros": {
+            "most": max(cut.nonzeros),
+            "mean": fmean(cut.nonzeros),
+            "most_over_mean": max(cut.nonzeros) / fmean(cut.nonzeros),
+        },
+        "rows_needed": {"total": sum(cut.needed), "most": max(cut.needed)},
+    }

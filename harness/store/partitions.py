@@ -1,0 +1,152 @@
+"""The partition of a dataset: read from a file the user brings, drawn, or computed once and kept.
+
+What an engine computes may take longer than everything else of a build, so it is kept beside the stores, as the
+folder partitions/computed/NAME-METHOD-PARTS-sSEED-HASH of one array and a record. The hash stands for the graph's
+structure: a changed graph never meets an old partition. All ranks that open a graph in memory read the same folder,
+whoever wrote it. A folder that does not fit is refused, never repaired unasked.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Never, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.graph.partition import VERSION, Method, Partition, in_order, parts_of
+from harness.graph.partition_engine import PACKAGES, engine
+from harness.kernels.csr import Csr
+from harness.sources.partition import check_there, read_partition
+from harness.store.choice import DatasetChoice
+from harness.store.manifest import FileRecord
+from harness.store.writer import whole_folder
+from harness.validation import Frozen, validated
+
+FOLDER = "partitions"
+RECORD = "partition.json"
+ARRAY = "part.npy"
+
+
+class Kept(Frozen):
+    """The record beside a kept partition: what it is a partition of, and what the array must be."""
+
+    name: str
+    method: str
+    parts: int
+    seed: int
+    structure: str
+    engine: str
+    """The library and its version. Another version may cut otherwise; what it cut stays valid."""
+    array: FileRecord
+
+
+def partition_of(choice: DatasetChoice, A: Csr, folder: Path) -> Partition | None:
+    """The partition of a graph that stands in its original order; None if the choice is blocks."""
+    if not choice.partitioned:
+        return None
+    if choice.parts > A.rows:
+        raise UserError(
+            f"dataset {choice.name} has {A.rows:,} vertices, so it cannot be cut into parts = {choice.parts}: "
+            f"1 to {A.rows} are accepted."
+        )
+    return in_order(_part(choice, A, folder), choice.parts)
+
+
+def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
+    """The file a choice brings along, by its name under the data folder."""
+    if choice.file is None:
+        return {}
+    path = folder / FOLDER / choice.file
+    check_there(path)
+    return {f"{FOLDER}/{choice.file}": path}
+
+
+def _part(choice: DatasetChoice, A: Csr, folder: Path) -> Tensor:
+    if choice.file is not None:
+        (path,) = brought(choice, folder).values()
+        return torch.from_numpy(read_partition(path, A.rows, choice.parts))
+    if choice.partition not in PACKAGES:
+        return _computed(choice, A)
+    return _kept(choice, A, folder)
+
+
+def _computed(choice: DatasetChoice, A: Csr) -> Tensor:
+    return parts_of(A, cast(Method, choice.partition), choice.parts, choice.seed)
+
+
+def _kept(choice: DatasetChoice, A: Csr, folder: Path) -> Tensor:
+    """What is on disk, after computing it if nothing is: of several at once, the first one's stays."""
+    structure = _structure(A)
+    told = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
+    path = folder / FOLDER / "computed" / told
+    if not path.exists():
+        _keep(path, choice, structure, _computed(choice, A))
+    return _read(path, choice, structure, A.rows)
+
+
+def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor) -> None:
+    with whole_folder(path, needs=4 * len(part) + 4096) as writer:
+        writer.put(ARRAY.removesuffix(".npy"), part.numpy().astype(np.int32))
+        kept = Kept(
+            **_expected(choice, structure), engine=engine(choice.partition), array=writer.files[ARRAY]
+        )
+        writer.seal(RECORD, json.dumps(kept.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+
+
+def _expected(choice: DatasetChoice, structure: str) -> dict[str, Any]:
+    return {
+        "name": choice.name,
+        "method": choice.partition,
+        "parts": choice.parts,
+        "seed": choice.seed,
+        "structure": structure,
+    }
+
+
+def _read(path: Path, choice: DatasetChoice, structure: str, n: int) -> Tensor:
+    kept = _record(path, choice)
+    for key, value in _expected(choice, structure).items():
+        if getattr(kept, key) != value:
+            _refuse(path / RECORD, f"says {key} = {getattr(kept, key)!r}, and not {value!r}", choice)
+    part = _array(path / ARRAY, kept.array, choice)
+    if part.shape != (n,) or part.dtype != np.int32:
+        _refuse(path / ARRAY, f"holds {part.dtype} of the shape {part.shape}, not {n} of int32", choice)
+    if part.min() < 0 or part.max() >= choice.parts:
+        _refuse(path / ARRAY, f"has parts {part.min()} to {part.max()}, not 0 to {choice.parts - 1}", choice)
+    return torch.from_numpy(part).long()
+
+
+def _record(path: Path, choice: DatasetChoice) -> Kept:
+    try:
+        return validated(Kept, json.loads((path / RECORD).read_bytes()), RECORD)
+    except (OSError, ValueError) as error:
+        _refuse(path / RECORD, f"cannot be read: {error}", choice)
+
+
+def _array(path: Path, record: FileRecord, choice: DatasetChoice) -> NDArray[Any]:
+    try:
+        content = path.read_bytes()
+        if (len(content), hashlib.sha256(content).hexdigest()) != (record.bytes, record.sha256):
+            _refuse(path, f"was altered: it is not what {RECORD} says", choice)
+        return cast(NDArray[Any], np.load(path, allow_pickle=False))
+    except OSError as error:
+        _refuse(path, f"cannot be read: {error.strerror or error}", choice)
+
+
+def _refuse(path: Path, reason: str, choice: DatasetChoice) -> Never:
+    raise UserError(
+        f"{path} {reason}. Delete the folder {path.parent} and build again: {choice.build_command}"
+    ) from None
+
+
+def _structure(A: Csr) -> str:
+    """Stands for the places of the nonzeros, and for the code that partitions by them."""
+    digest = hashlib.sha256(f"partition {VERSION}".encode())
+    for tensor in (A.rowptr, A.col):
+        digest.update(f"{tensor.dtype} {len(tensor)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()

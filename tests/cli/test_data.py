@@ -1,0 +1,41 @@
+"""harness data: a partitioned store is built, verified and described from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_ROOT", str(ROOT))
+    monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path))
+
+
+def answer(capsys: pytest.CaptureFixture[str], action: str, *order: str) -> dict[str, object]:
+    assert main(["data", action, "tiny-sbm", *order, "--json"]) == 0
+    told: dict[str, object] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_a_partitioned_store_is_built_verified_and_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = ("--partition", "metis", "--parts", "8")
+    built = answer(capsys, "build", *order)
+    assert Path(str(built["store"])).parent == tmp_path / "store"
+    assert answer(capsys, "verify", *order) == built
+    described = answer(capsys, "info", *order)
+    assert described["folder"] == built["store"]
+    assert set(described["cut"]) == {"vertices", "nonzeros", "rows_needed"}  # type: ignore[call-overload]
+    assert main(["data", "info", "tiny-sbm", *order]) == 0
+    assert "rows_needed:" in capsys.readouterr().out
+
+
+def test_a_partition_is_another_store_than_a_permutation(capsys: pytest.CaptureFixture[str]) -> None:
+    orders = [(), ("--permutation", "double"), ("--partition", "random", "--parts", "2")]
+    assert len({str(answer(capsys, "build", *order)["store"]) for order in orders}) == 3

@@ -1,0 +1,42 @@
+"""A choice says one order, completely and without what says nothing, so that equal data has equal names."""
+
+import pytest
+
+from harness.errors import UserError
+from harness.store.choice import DatasetChoice
+from harness.validation import validated
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"partition": "metis"}, ["parts = 0", "'metis' needs to know its number of parts"]),
+        ({"partition": "metis", "parts": -1}, ["parts = -1", "greater than or equal to 0"]),
+        ({"parts": 4}, ["parts = 4", "parts is 0 with partition = 'block'", "metis", "file:NAME"]),
+        ({"partition": "scotch", "parts": 4}, ["partition = 'scotch'", "block, random, metis, hypergraph"]),
+        ({"partition": "file:", "parts": 4}, ["partition = 'file:'", "file:NAME"]),
+        ({"partition": "file:../../etc/passwd", "parts": 4}, ["file:../../etc/passwd", "letters, digits"]),
+        ({"partition": "file:.hidden", "parts": 4}, ["file:.hidden", "accepted are"]),
+        (
+            {"partition": "metis", "parts": 4, "permutation": "double"},
+            ["partition = 'metis'", "an order of the vertices of its own", "permutation = 'double'"],
+        ),
+    ],
+)
+def test_what_is_not_an_order_is_refused(fields, said):
+    with pytest.raises(UserError) as refusal:
+        validated(DatasetChoice, {"name": "toy", **fields}, "test")
+    assert all(word in str(refusal.value) for word in said), str(refusal.value)
+
+
+@pytest.mark.parametrize("partition", ["random", "metis", "hypergraph", "file:my.part_8-b"])
+def test_a_partition_may_have_any_number_of_parts(partition):
+    assert DatasetChoice(name="toy", partition=partition, parts=8).partitioned
+
+
+def test_the_seed_counts_where_something_is_drawn():
+    def drawn_by(**order):
+        return DatasetChoice(name="toy", seed=7, **order).drawn_by
+
+    assert drawn_by(permutation="single") == drawn_by(partition="metis", parts=2) == 7
+    assert drawn_by() == drawn_by(partition="file:mine", parts=2) == 0

@@ -1,0 +1,36 @@
+"""What is known of a dataset before and after its store is built, and what its partition costs."""
+
+import pytest
+
+from harness.graph.volume import volumes
+from harness.store.build import build, open_dataset
+from harness.store.choice import DatasetChoice
+from harness.store.info import info
+
+PLAIN = DatasetChoice(name="toy")
+PARTS = DatasetChoice(name="toy", partition="random", parts=4)
+
+
+def test_before_and_after(root):
+    before = info(root, PLAIN)
+    assert not before["built"]
+    assert before["card"]["classes"] == 3
+    build(root, PLAIN)
+    after = info(root, PLAIN)
+    assert after["built"]
+    assert after["manifest"]["n"] == 53
+    assert after["bytes"] > 1000
+    assert "cut" not in after
+    assert not info(root, PARTS)["built"]
+
+
+def test_what_the_parts_exchange_is_told(root):
+    """53 vertices in random quarters: 14, 14, 14 and 11."""
+    build(root, PARTS)
+    known = info(root, PARTS)
+    store = open_dataset(root, PARTS)
+    needed = volumes(store.adjacency(range(53), range(53)), store.bounds)
+    assert known["cut"]["vertices"] == {"fewest": 11, "most": 14}
+    assert known["cut"]["rows_needed"] == {"total": sum(needed), "most": max(needed)}
+    assert known["cut"]["nonzeros"]["mean"] == pytest.approx(store.nnz / 4)
+    assert known["manifest"]["partition"] == "random"

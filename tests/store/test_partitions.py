@@ -1,0 +1,232 @@
+"""A partitioned dataset is the same graph in another order; what was computed is kept, and used only if it fits."""
+
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from harness.errors import UserError
+from harness.graph import partition as engines
+from harness.kernels.csr import to_scipy
+from harness.store.build import build, open_dataset, store_folder, verify
+from harness.store.card import load_card
+from harness.store.choice import DatasetChoice
+from harness.store.memory import MemoryStore
+from harness.store.reader import Store
+
+PLAIN = DatasetChoice(name="toy")
+METIS = DatasetChoice(name="toy", partition="metis", parts=4, seed=1)
+N = 53
+EVERYONE = range(N)
+
+
+@pytest.fixture
+def bring(root):
+    """Puts a partition file under the data folder."""
+
+    def write(name, part):
+        path = root / "datasets" / "partitions" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{each}\n" for each in part))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def kept(root):
+    """The folder of a partition that was computed and kept."""
+    build(root, METIS)
+    (folder,) = (root / "datasets" / "partitions" / "computed").iterdir()
+    return folder
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """How often METIS was asked."""
+    asked = []
+    metis = engines.ENGINES["metis"]
+    monkeypatch.setitem(engines.ENGINES, "metis", lambda *given: asked.append(given[1:]) or metis(*given))
+    return asked
+
+
+def dense(store):
+    return to_scipy(store.adjacency(EVERYONE, EVERYONE)).toarray().astype(np.float32)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("partition", ["random", "metis", "hypergraph", "file:mine"])
+def test_the_partitioned_store_is_the_same_graph_in_another_order(root, bring, where, partition):
+    bring("mine", [3 - v % 4 for v in EVERYONE])
+    choice = DatasetChoice(name="toy", partition=partition, parts=4)
+    if where == "disk":
+        build(root, choice)
+    store, plain = open_dataset(root, choice), open_dataset(root, PLAIN)
+    assert isinstance(store, Store if where == "disk" else MemoryStore)
+    order = store.orders.p
+    P = np.eye(N, dtype=np.float32)[order]
+    np.testing.assert_array_equal(dense(store), P @ dense(plain) @ P.T)
+    assert torch.equal(store.labels(EVERYONE), plain.labels(EVERYONE)[order])
+    assert torch.equal(store.split(EVERYONE), plain.split(EVERYONE)[order])
+    widths = range(plain.features)
+    assert torch.equal(store.feature_block(EVERYONE, widths), plain.feature_block(EVERYONE, widths)[order])
+    assert len(store.bounds) == 5
+    assert plain.bounds is None
+
+
+def test_a_brought_partition_is_followed(root, bring):
+    bring("mine", [2] * 3 + [0] * 50)
+    store = open_dataset(root, DatasetChoice(name="toy", partition="file:mine", parts=3))
+    assert store.bounds == (0, 50, 50, 53)
+    assert store.orders.p.tolist() == [*range(3, 53), 0, 1, 2]
+
+
+def test_every_partition_has_a_folder_of_its_own(root, bring):
+    def folder(**order):
+        return store_folder(root, load_card(root, "toy"), DatasetChoice(name="toy", **order))
+
+    bring("mine", [0, 1])
+    folders = [folder(), folder(permutation="single")]
+    folders += [
+        folder(partition=method, parts=parts, seed=seed)
+        for method in ("random", "metis", "hypergraph")
+        for parts in (2, 3)
+        for seed in (0, 1)
+    ]
+    folders.append(folder(partition="file:mine", parts=2))
+    assert folder(partition="file:mine", parts=2, seed=9) == folders[-1]
+    bring("mine", [1, 0])
+    folders.append(folder(partition="file:mine", parts=2))
+    bring("yours", [1, 0])
+    folders.append(folder(partition="file:yours", parts=2))
+    assert len(set(folders)) == len(folders)
+
+
+def test_the_manifest_says_what_the_partition_is(root, bring):
+    brought = bring("mine", [v % 4 for v in EVERYONE])
+    manifest = Store(build(root, METIS)).manifest
+    assert (manifest.partition, manifest.parts, manifest.seed) == ("metis", 4, 1)
+    assert manifest.choice == METIS
+    assert manifest.provenance.versions["partition"] == engines.VERSION
+    assert sum(manifest.cut.nonzeros) == manifest.counts.nnz_adj
+    mine = Store(build(root, DatasetChoice(name="toy", partition="file:mine", parts=4))).manifest
+    assert mine.provenance.sources["partitions/mine"].bytes == brought.stat().st_size
+
+
+def test_a_damaged_partitioned_store_names_the_command_that_makes_it_right(root):
+    folder = build(root, METIS)
+    (folder / "orders" / "p.npy").write_bytes(b"?")
+    again = "harness data build toy --partition metis --parts 4 --seed 1"
+    with pytest.raises(UserError, match=again):
+        verify(root, METIS)
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=again):
+        verify(root, METIS)
+    assert build(root, METIS) == folder
+    assert verify(root, METIS) == folder
+
+
+@pytest.mark.parametrize("partition", ["random", "metis", "file:mine"])
+def test_more_parts_than_vertices_are_refused(root, bring, partition):
+    bring("mine", EVERYONE)
+    with pytest.raises(UserError, match=r"toy has 53 vertices, .* parts = 54: 1 to 53 are accepted"):
+        open_dataset(root, DatasetChoice(name="toy", partition=partition, parts=54))
+
+
+def test_a_brought_partition_of_another_graph_is_refused_by_name(root, bring):
+    path = bring("mine", range(4))
+    for ask in (build, open_dataset):
+        with pytest.raises(UserError, match=f"{path} holds 4 lines, but the graph has 53 vertices"):
+            ask(root, DatasetChoice(name="toy", partition="file:mine", parts=4))
+    with pytest.raises(UserError, match="partitions/absent is no file"):
+        build(root, DatasetChoice(name="toy", partition="file:absent", parts=4))
+
+
+def test_a_computed_partition_is_kept_and_used_again(root, computed):
+    build(root, METIS)
+    first = open_dataset(root, METIS).orders.p.clone()
+    shutil.rmtree(root / "datasets" / "store")
+    again = open_dataset(root, METIS)
+    assert isinstance(again, MemoryStore)
+    assert torch.equal(first, again.orders.p)
+    assert computed == [(4, 1)]
+
+
+def test_nothing_is_kept_of_what_costs_nothing(root, bring):
+    bring("mine", [0] * N)
+    build(root, DatasetChoice(name="toy", partition="random", parts=4))
+    build(root, DatasetChoice(name="toy", partition="file:mine", parts=4))
+    assert [path.name for path in (root / "datasets" / "partitions").iterdir()] == ["mine"]
+
+
+def test_a_changed_graph_never_meets_an_old_partition(root, write_card, computed):
+    build(root, METIS)
+    write_card(root, "toy", seed=4)
+    build(root, METIS)
+    write_card(root, "toy", seed=4, features={"kind": "uniform", "width": 3})  # the same edges
+    build(root, METIS)
+    assert len(computed) == 2
+
+
+def test_of_two_that_compute_at_once_both_use_what_the_first_kept(root, monkeypatch):
+    """The slower one finds the faster one's partition where it meant to put its own."""
+    metis = engines.ENGINES["metis"]
+
+    def overtaken(*given):
+        monkeypatch.setitem(engines.ENGINES, "metis", metis)
+        build(root, METIS)
+        return torch.zeros(N, dtype=torch.int64)
+
+    monkeypatch.setitem(engines.ENGINES, "metis", overtaken)
+    slow = open_dataset(root, METIS)
+    assert torch.equal(slow.orders.p, open_dataset(root, METIS).orders.p)
+    assert slow.bounds != (0, N, N, N, N)
+
+
+def altered(folder, **changes):
+    """A record with other words."""
+    path = folder / "partition.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def replaced(folder, array):
+    """Another array, with the checksum that fits it."""
+    np.save(folder / "part.npy", array)
+    content = (folder / "part.npy").read_bytes()
+    altered(folder, array={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+
+
+@pytest.mark.parametrize(
+    ("harm", "file", "said"),
+    [
+        (lambda f: (f / "part.npy").write_bytes(b"?" * 340), "part.npy", "was altered"),
+        (lambda f: (f / "part.npy").unlink(), "part.npy", "cannot be read"),
+        (lambda f: (f / "partition.json").unlink(), "partition.json", "cannot be read"),
+        (lambda f: (f / "partition.json").write_text("{"), "partition.json", "cannot be read"),
+        (lambda f: (f / "partition.json").write_text("{}"), "partition.json", "name is missing"),
+        (lambda f: altered(f, parts=8), "partition.json", "says parts = 8, and not 4"),
+        (lambda f: altered(f, structure="0" * 64), "partition.json", "says structure"),
+        (lambda f: replaced(f, np.zeros(52, np.int32)), "part.npy", "shape (52,), not 53"),
+        (lambda f: replaced(f, np.zeros(53)), "part.npy", "float64"),
+        (lambda f: replaced(f, np.full(53, 4, np.int32)), "part.npy", "parts 4 to 4, not 0 to 3"),
+        (lambda f: replaced(f, np.full(53, -1, np.int32)), "part.npy", "parts -1 to -1, not 0 to 3"),
+    ],
+)
+def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
+    root, kept, computed, harm, file, said
+):
+    harm(kept)
+    shutil.rmtree(root / "datasets" / "store")
+    for ask in (build, open_dataset):
+        with pytest.raises(UserError) as refusal:
+            ask(root, METIS)
+        assert str(kept / file) in str(refusal.value)
+        assert said in str(refusal.value)
+        assert f"Delete the folder {kept} and build again: harness data build toy" in str(refusal.value)
+    assert computed == []
+    shutil.rmtree(kept)
+    assert build(root, METIS).exists()
+    assert len(computed) == 1

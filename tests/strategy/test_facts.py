@@ -1,0 +1,27 @@
+"""Facts of a partitioned graph: its parts are its blocks, in a store and in shapes alone."""
+
+import torch
+
+from harness.check.graph import check_graph
+from harness.graph.partition import in_order
+from harness.replay.shapes import ShapeBlocks
+from harness.store.memory import MemoryStore
+from harness.strategy import facts_of
+
+N = 101
+
+
+def test_the_parts_of_a_partition_are_the_blocks() -> None:
+    graph = check_graph(N)
+    partition = in_order(torch.arange(N) % 10 // 4, 3)
+    facts = facts_of(MemoryStore(graph, partition=partition))
+    assert facts.bounds == partition.bounds
+    assert facts.blocks(3) == partition.ranges
+    assert facts_of(MemoryStore(graph)).blocks(3) == [range(34), range(34, 68), range(68, N)]
+
+
+def test_shapes_have_the_parts_of_their_facts() -> None:
+    graph = check_graph(N)
+    facts = facts_of(MemoryStore(graph, partition=in_order(torch.arange(N) // 60, 2)))
+    assert ShapeBlocks(facts).bounds == (0, 60, N)
+    assert ShapeBlocks(facts_of(MemoryStore(graph))).bounds is None
