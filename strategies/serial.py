@@ -7,14 +7,14 @@ from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
 from harness.parallel.rows import RowOperators, RowStrategy
-from harness.strategy import Context, Coordinates, Promise, Words
+from harness.strategy import Context, Coordinates, Counts, Promise, Words
 
 
 class PlainTorch(RowOperators):
     """One block of rows, the whole graph; autograd writes the backward."""
 
     def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
+        super().__init__(ctx, range(ctx.facts.vertices), over=ctx.grid[AxisName.P])
         self.A_NN = ctx.adjacency(self.rows, self.rows)
         self.A_T_NN = ctx.transposed(self.rows, self.rows)
         self.combine_first = ctx.spec.model.order == "combine_first"
@@ -42,5 +42,5 @@ class Serial(RowStrategy):
     def operators(self, ctx: Context) -> PlainTorch:
         return PlainTorch(ctx)
 
-    def words(self, at: Coordinates) -> Words:
+    def words(self, at: Coordinates, counts: Counts) -> Words:
         return Words(self.spec.grid)

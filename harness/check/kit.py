@@ -5,7 +5,8 @@ It serves built-in and foreign strategies alike, and knows none of them.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from math import prod
+from typing import Any, get_args
 
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import (
@@ -30,8 +31,9 @@ Runner = Callable[..., list[Any]]
 """`run(world, function, *arguments)`: the function's results on every rank of a world."""
 
 WORLDS = (1, 2, 3, 4, 6)
+FULL = range(1, 13)
 EPOCHS = 5
-VERTICES, FEW = 211, 5
+VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
 HERE = Machine(name="kit")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
@@ -41,10 +43,14 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 def check(name: str, run: Runner, *, full: bool = False) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time."""
     strategy = load_strategy(name)
-    grids = [grid for ranks in WORLDS for grid in _grids(strategy, ranks, full)]
+    worlds = FULL if full else WORLDS
+    ample = max(4, 2 ** len(strategy.axes))  # every axis can have two ranks
+    grids = [grid for ranks in sorted({*worlds, ample}) for grid in _grids(strategy, ranks, full)]
     if not grids:
-        raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, WORLDS))} ranks.")
-    for case in _cases(name, grids):
+        raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, worlds))} ranks.")
+    usual = [grid for grid in grids if prod(grid.values()) <= ample]
+    peculiar = next(grid for grid in usual if prod(grid.values()) == prod(usual[-1].values()))
+    for case in [*_cases(name, strategy, grids, peculiar), *_with_an_empty_rank(name, usual)]:
         yield from _findings(case, run)
     yield from _refusals(name, strategy, grids[-1])
 
@@ -54,18 +60,47 @@ def _grids(strategy: type[Strategy], ranks: int, full: bool) -> list[dict[AxisNa
     return grids if full else grids[:2]
 
 
-def _cases(name: str, grids: list[dict[AxisName, int]]) -> Iterator[Case]:
-    """Every grid on the ordinary case, and each peculiarity on the largest grid of at most four ranks."""
+def _cases(
+    name: str, strategy: type[Strategy], grids: list[dict[AxisName, int]], small: dict[AxisName, int]
+) -> Iterator[Case]:
+    """Every grid on the ordinary case; each peculiarity, and each parameter's other choices, on a small one."""
     for grid in grids:
         yield _case(name, grid, "directed, prime, partial mask")
-    small = [grid for grid in grids if _size(grid) <= 4][-1]
+    for params in _choices(strategy):
+        said = ", ".join(f"{key} = {value}" for key, value in params.items())
+        yield _case(name, small, said, params=params)
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
     yield _case(name, small, "undirected", directed=False)
     yield _case(name, small, "single permutation", permutation="single")
     yield _case(name, small, "faithful protocol", protocol="faithful")
-    yield _case(name, small, "a rank without vertices", vertices=FEW)
+
+
+def _with_an_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator[Case]:
+    """The largest grid, with the fewest vertices, on which some rank has none."""
+    for grid in reversed(grids):
+        ranks = prod(grid.values())
+        for vertices in range(ranks, 3 * ranks):
+            case = _case(name, grid, "a rank without vertices", vertices=vertices)
+            if _leaves_a_rank_empty(case):
+                yield case
+                return
+
+
+def _leaves_a_rank_empty(case: Case) -> bool:
+    try:
+        strategy = case.strategy()
+    except UserError:
+        return False
+    return any(not strategy.output(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks))
+
+
+def _choices(strategy: type[Strategy]) -> Iterator[dict[str, Any]]:
+    """Each parameter once with every other value of its type, or with its examples where these are too many."""
+    for name, field in strategy.Params.model_fields.items():
+        values = field.examples or ([False, True] if field.annotation is bool else get_args(field.annotation))
+        yield from ({name: value} for value in values if value != field.default)
 
 
 def _case(
@@ -76,12 +111,13 @@ def _case(
     vertices: int = VERTICES,
     directed: bool = True,
     permutation: str = "none",
+    params: dict[str, Any] | None = None,
     **more: Any,
 ) -> Case:
     dataset = DatasetChoice.model_validate({"name": "check", "permutation": permutation, "seed": 3})
     fixed = {"model": MODEL, "training": TRAINING, "precision": "float64", "machine": HERE}
-    settings = {"ranks": _size(grid), "grid": grid, "dataset": dataset, **fixed, **more}
-    spec = Spec.model_validate({"strategy": StrategyChoice(name=name), **settings})
+    settings = {"ranks": prod(grid.values()), "grid": grid, "dataset": dataset, **fixed, **more}
+    spec = Spec.model_validate({"strategy": StrategyChoice(name=name, params=params or {}), **settings})
     return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed)
 
 
@@ -108,8 +144,8 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
 
 def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:
     """Grids that cannot be: refused, and with a reason."""
-    crowded = _case(name, grid, "more ranks than vertices", vertices=max(1, _size(grid) - 1))
-    if _size(grid) > 1:
+    crowded = _case(name, grid, "more ranks than vertices", vertices=max(1, prod(grid.values()) - 1))
+    if prod(grid.values()) > 1:
         yield _refused(crowded)
     foreign = next(axis for axis in AxisName if axis not in strategy.axes)
     yield _refused(_case(name, {foreign: 2}, "an axis it does not have"))
@@ -125,10 +161,3 @@ def _refused(case: Case) -> Finding:
     except UserError as refusal:
         return Finding("refused with a reason", case.name, True, str(refusal))
     return Finding("refused with a reason", case.name, False, "was accepted")
-
-
-def _size(grid: dict[AxisName, int]) -> int:
-    size = 1
-    for extent in grid.values():
-        size *= extent
-    return size

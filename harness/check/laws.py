@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from harness.check.case import Case, RankResult
+from harness.check.counts import ScipyCounts
 from harness.check.reference import Trained
-from harness.kernels.csr import to_scipy
 from harness.ledger import TensorName
 from harness.replay import Line, outline, replay
-from harness.strategy import Piece, Strategy
+from harness.strategy import Counts, Piece, Strategy
 
 TOLERANCE = 1e-12
 """On ||x - y|| / ||y|| in double precision. The largest seen in a right strategy is below 1e-14."""
@@ -49,8 +49,10 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
 
 def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """The ledger's payload words are the formula's, row by row, on every rank."""
-    strategy = case.strategy()
-    wrong = [line for number, rank in enumerate(ranks) for line in _difference(strategy, number, rank)]
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    wrong = [
+        line for number, rank in enumerate(ranks) for line in _difference(strategy, counts, number, rank)
+    ]
     total = sum(sum(rank.words.values()) for rank in ranks)
     detail = "; ".join(wrong[:3]) or f"{total:,.0f}"
     return Finding("words equal the formula", case.name, not wrong, detail)
@@ -87,16 +89,10 @@ def _first_difference(number: int, run: Sequence[Line], replayed: Sequence[Line]
 
 def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """What every rank holds all the time is what the strategy says, its nonzeros counted by scipy."""
-    strategy, store = case.strategy(), case.store()
-    everyone = range(store.n)
-    A = to_scipy(store.adjacency(everyone, everyone))
-
-    def nonzeros(rows: range, cols: range) -> int:
-        return int(A[rows.start : rows.stop, cols.start : cols.stop].nnz)
-
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = []
     for number, rank in enumerate(ranks):
-        formula = {name: size for name, size in strategy.memory(rank.at, nonzeros).items() if size}
+        formula = {name: size for name, size in strategy.memory(rank.at, counts).items() if size}
         held = {name: size for name, size in rank.persistent_bytes.items() if size}
         if held != formula:
             wrong.append(f"rank {number}: holds {_told(held)}; formula {_told(formula)}")
@@ -125,8 +121,8 @@ def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult])
     return Finding("same seed, same bits", case.name, same, f"{len(once)} ranks, twice")
 
 
-def _difference(strategy: Strategy, number: int, rank: RankResult) -> list[str]:
-    formula = strategy.words(rank.at)
+def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[str]:
+    formula = strategy.words(rank.at, counts)
     rows = sorted(formula.keys() | rank.words.keys())
     return [
         f"rank {number}: {' '.join(map(str, row))}: "

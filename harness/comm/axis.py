@@ -181,6 +181,7 @@ class Axis:
         tensor: TensorName,
         wire: Wire = ...,
         out: Out = ...,
+        words: int | None = ...,
         later: No = ...,
     ) -> Tensor: ...
     @overload
@@ -193,9 +194,10 @@ class Axis:
         tensor: TensorName,
         wire: Wire = ...,
         out: Out = ...,
+        words: int | None = ...,
         later: Yes,
     ) -> Pending[Tensor]: ...
-    def broadcast(
+    def broadcast(  # noqa: PLR0913
         self,
         x: Tensor | None,
         *,
@@ -204,11 +206,13 @@ class Axis:
         tensor: TensorName,
         wire: Wire = None,
         out: Out = None,
+        words: int | None = None,
         later: bool = False,
     ) -> Tensor | Pending[Tensor]:
         """The root's x: itself on the root, elsewhere fresh or in `out`.
 
-        What the others pass as x is not read, but for its type; who has no x gives `out`.
+        What the others pass as x is not read, but for its type; who has no x gives `out`. `words` is how many numbers
+        are packed into x, if it is bytes.
         """
         here = self.index == root
         assert not here or (x is not None and x.shape == tuple(shape)), "the root says its own shape"
@@ -223,8 +227,8 @@ class Axis:
             landing = collectives.landing(shape, dtype, self.device, wire, out)
             return collectives.broadcast_to_here(group, root, landing, **how)
 
-        words = traffic.broadcast(prod(shape), root=here)
-        return self._call(self._key(Op.BROADCAST, tensor), words, start, later)
+        moved = traffic.broadcast(prod(shape) if words is None else words, root=here)
+        return self._call(self._key(Op.BROADCAST, tensor), moved, start, later)
 
     @overload
     def all_to_all(

@@ -40,6 +40,8 @@ KNOWN = {
     "cagnet-1.5d": Look(SKY, "D", DOT_DASH),
     "cagnet-2d": Look(AZURE, "^", LONG),
     "cagnet-3d": Look(KHAKI, "v", TWO_DOTS),
+    "cagnet-sa-1d": Look(MAGENTA, "H", SHORT),
+    "cagnet-sa-1.5d": Look(ORANGE, "8", DOT_DASH),
     "plexus": Look(ORANGE, "P", SHORT),
     "scalegnn": Look(RED, "h", DOT_DASH),
     "g3": Look(MAGENTA, "*", PAIRS),

@@ -16,6 +16,8 @@ def ceil_blocks(n: int, blocks: int) -> list[range]:
 
 def beside(pieces: Sequence[Csr]) -> Csr:
     """Matrices of the same rows, from left to right, as one."""
+    if pieces[0].val.is_meta:
+        return _shape_beside(pieces)
     lengths = torch.stack([piece.rowptr.diff() for piece in pieces])
     rowptr = _rowptr(lengths.sum(0))
     starts = rowptr[:-1] + lengths.cumsum(0) - lengths
@@ -29,6 +31,12 @@ def beside(pieces: Sequence[Csr]) -> Csr:
         val[place] = piece.val
         left += piece.cols
     return Csr(rowptr, col, val, width)
+
+
+def _shape_beside(pieces: Sequence[Csr]) -> Csr:
+    rowptr, col, val, _ = pieces[0]
+    nnz, width = sum(piece.nnz for piece in pieces), sum(piece.cols for piece in pieces)
+    return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
 
 
 def below(pieces: Sequence[Csr]) -> Csr:

@@ -24,9 +24,14 @@ class Kernels:
             result = function(*tensors)
         return follow(self.ledger, result, tensors, op=op, tensor=makes)
 
-    def gemm(self, X: Tensor, Y: Tensor, makes: TensorName | None = None) -> Tensor:
-        """X Y, dense."""
-        return self.run(Op.GEMM, makes, torch.mm, X, Y)
+    def gemm(
+        self, X: Tensor, Y: Tensor, makes: TensorName | None = None, add_to: Tensor | None = None
+    ) -> Tensor:
+        """X Y, dense; or add_to += X Y in place, inside an autograd function."""
+        if add_to is None:
+            return self.run(Op.GEMM, makes, torch.mm, X, Y)
+        with self.ledger.op(Op.GEMM, tensor=makes):
+            return add_to.addmm_(X, Y)
 
     def aggregate(self, A: Csr, A_T: Csr, H: Tensor, makes: TensorName | None = None) -> Tensor:
         """A H, differentiable in H: its backward multiplies by the given transpose."""

@@ -73,6 +73,7 @@ class TensorName(StrEnum):
     S = "S"
     DH = "dH"
     DW = "dW"
+    INDEX = "index"
     LABELS = "labels"
     LOSS = "loss"
     COUNT = "count"

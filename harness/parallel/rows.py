@@ -1,16 +1,18 @@
-"""What strategies share that split vertices over the axis p and keep every row whole: all but the convolution.
+"""What strategies share that split vertices over one axis and keep every row whole: all but the convolution.
 
 Legend: N this rank's vertices, H features, C classes. On an axis of one rank this is plain serial training.
 """
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from harness.comm.layout import split
+from harness.comm.axis import Axis
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.models import Hits
-from harness.strategy import IGNORED, SPLITS, Context, Coordinates, Nonzeros, Piece, Strategy
+from harness.strategy import IGNORED, SPLITS, Context, Coordinates, Counts, Piece, Strategy
 
 WORD = {"float32": 4, "float64": 8}
 INDEX, LONG = 4, 8
@@ -18,51 +20,87 @@ INDEX, LONG = 4, 8
 
 
 class RowStrategy(Strategy):
-    """Rows of the graph and of everything computed from them are split over p; weights are whole on every rank."""
+    """Rows of the graph and of everything computed from them are split over an axis; weights are whole everywhere."""
 
     axes = (AxisName.P,)
+    rows_over: ClassVar[AxisName] = AxisName.P
+    partitioned_over: ClassVar[AxisName | None] = AxisName.P
 
     def refuse(self) -> str | None:
-        ranks, vertices = self.spec.ranks, self.facts.vertices
+        ranks, vertices, bounds = self.spec.ranks, self.facts.vertices, self.facts.bounds
         if ranks > vertices:
             return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
         if self.spec.dataset.permutation == "double":
             return "its layers do not alternate between two orders, as a double permutation asks: use single or none"
+        blocks = self.grid[self.rows_over]
+        if bounds and len(bounds) - 1 != blocks:
+            return (
+                f"the partition has {len(bounds) - 1} parts, and the grid splits the rows into {blocks}: "
+                f"ask for {blocks}"
+            )
         return None
+
+    def blocks(self) -> list[range]:
+        """The vertices of every block of rows."""
+        return self.facts.blocks(self.grid[self.rows_over])
+
+    def rows(self, at: Coordinates) -> range:
+        """The vertices of the rank at `at`."""
+        return self.blocks()[at[self.rows_over]]
+
+    def columns(self, at: Coordinates, width: int) -> range:
+        """The part of a row of this width that the rank at `at` holds."""
+        return range(width)
+
+    def multiplied(self, at: Coordinates) -> list[Piece]:
+        """The rectangles of A, and of A^T, by which the rank at `at` multiplies."""
+        rows = self.rows(at)
+        return [Piece(rows, block) for block in self.blocks()]
 
     def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
         return Piece(range(shape[0]), range(shape[1]))
 
     def output(self, at: Coordinates) -> Piece:
-        rows = split(self.facts.vertices, self.grid[AxisName.P])[at[AxisName.P]]
-        return Piece(rows, range(self.facts.classes))
+        return Piece(self.rows(at), self.columns(at, self.facts.classes))
 
-    def memory(self, at: Coordinates, nonzeros: Nonzeros) -> dict[TensorName, int]:
-        """A block row of A and, if it differs, one of A^T, each cut at the other ranks' vertices; nothing twice."""
-        rows, everyone = self.output(at).rows, range(self.facts.vertices)
-        word = WORD[self.spec.precision]
-        pieces = [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
-        found = [nonzeros(rows, everyone), *([nonzeros(everyone, rows)] if self.facts.directed else [])]
-        pointers = len(found) * self.grid[AxisName.P] * (len(rows) + 1)
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        rows, word = len(self.rows(at)), WORD[self.spec.precision]
         return {
-            TensorName.A: LONG * pointers + (INDEX + word) * sum(found),
-            TensorName.X: word * len(rows) * self.facts.features,
-            TensorName.W: word * sum(len(piece.rows) * len(piece.cols) for piece in pieces),
-            TensorName.LABELS: LONG * len(rows) * (1 + len(SPLITS)),
+            TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts),
+            TensorName.X: word * rows * len(self.columns(at, self.facts.features)),
+            TensorName.W: word * sum(f_in * f_out for f_in, f_out in self.shapes),
+            TensorName.LABELS: LONG * rows * (1 + len(SPLITS)),
         }
+
+    def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
+        """Of these rectangles of A and, where it differs, of A^T: row pointers, columns, values."""
+        entry = INDEX + WORD[self.spec.precision]
+        total = 0
+        for rows, cols in pieces:
+            for transposed in self.sides():
+                nonzeros = counts.nonzeros(rows, cols, transposed=transposed)
+                total += LONG * (len(rows) + 1) + entry * nonzeros
+        return total
+
+    def sides(self) -> list[bool]:
+        """What is held of the graph: A, and A^T where that is another matrix."""
+        return [False, True] if self.facts.directed else [False]
 
 
 class RowOperators:
-    """Input, activation, loss and evaluation, all local to a row but for the sums over the axis."""
+    """Input, activation, loss and evaluation, all local to a row but for the sums over the blocks of rows."""
 
-    def __init__(self, ctx: Context) -> None:
-        self.ledger, self.kernels, self.axis = ctx.ledger, ctx.kernels, ctx.grid[AxisName.P]
-        self.blocks = split(ctx.facts.vertices, self.axis.size)
-        self.rows = self.blocks[self.axis.index]
-        self.X_NF = ctx.features(self.rows, range(ctx.facts.features))
-        self.labels_N = ctx.training_labels(self.rows)
-        self.splits = ctx.split_labels(self.rows)
+    def __init__(self, ctx: Context, rows: range, over: Axis) -> None:
+        """This rank has these rows; the members of `over` have all of them, each once."""
+        self.ledger, self.kernels, self.over = ctx.ledger, ctx.kernels, over
+        self.rows = rows
+        self.labels_N = ctx.training_labels(rows)
+        self.splits = ctx.split_labels(rows)
         self.trained_on = max(ctx.trained_on, 1)
+        self.X_NF = self.features(ctx)
+
+    def features(self, ctx: Context) -> Tensor:
+        return ctx.features(self.rows, range(ctx.facts.features))
 
     def inputs(self) -> Tensor:
         return self.X_NF
@@ -73,17 +111,23 @@ class RowOperators:
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         with self.ledger.phase(Phase.LOSS):
-            share = self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
-            return self.axis.sum(share, tensor=TensorName.LOSS)
+            return self.over.sum(self.share(Z_NC), tensor=TensorName.LOSS)
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        """This rank's part of the mean over all training vertices of the graph."""
+        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
 
     def _share(self, Z_NC: Tensor) -> Tensor:
-        """This rank's part of the mean over all training vertices of the graph."""
         return cross_entropy(Z_NC, self.labels_N, ignore_index=IGNORED, reduction="sum") / self.trained_on
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
-        guess_N = Z_NC.argmax(dim=1)
+        guess_N = self.guess(Z_NC)
         here = [
             [(guess_N == labels_N).sum(), (labels_N != IGNORED).sum()] for labels_N in self.splits.values()
         ]
-        everywhere = self.axis.all_reduce(torch.tensor(here), tensor=TensorName.COUNT)
+        everywhere = self.over.all_reduce(torch.tensor(here), tensor=TensorName.COUNT)
         return {name: Hits(*counts) for name, counts in zip(self.splits, everywhere.tolist(), strict=True)}
+
+    def guess(self, Z_NC: Tensor) -> Tensor:
+        """The class of every row."""
+        return Z_NC.argmax(dim=1)

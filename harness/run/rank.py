@@ -101,6 +101,7 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
     ctx.ledger.recording = False
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
+    tables.words_formula = sum(strategy.words(ctx.at, ctx.counts).values())
     return tables
 
 

@@ -19,7 +19,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "label": spec.label,
         "status": "ok",
         "source": "measured",
-        "summary": {**summarise(tables), "words_formula": _formula(strategy)},
+        "summary": {**summarise(tables), "words_formula": max(rank.words_formula for rank in ranks)},
         "provenance": provenance,
         "error": None,
     }
@@ -60,9 +60,3 @@ def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:
         return None
     rows = accuracy[accuracy.split == split].dropna(subset=["accuracy"])
     return None if rows.empty else float(rows.accuracy.iloc[-1])
-
-
-def _formula(strategy: Strategy) -> float:
-    """Payload words of the rank that has most, by the strategy's own account."""
-    ranks = range(strategy.spec.ranks)
-    return max(float(sum(strategy.words(strategy.coordinates(rank)).values())) for rank in ranks)

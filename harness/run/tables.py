@@ -23,6 +23,8 @@ class RankTables:
     ledger: list[Row] = field(default_factory=list)
     accuracy: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
+    words_formula: float = 0
+    """Payload words an epoch, by the strategy's own account."""
 
     def add_epoch(self, number: int, epoch: Epoch) -> None:
         at = {"epoch": number, "rank": self.rank}

@@ -6,13 +6,16 @@ from harness.strategy.context import SPLITS as SPLITS
 from harness.strategy.context import Context as Context
 from harness.strategy.context import facts_of as facts_of
 from harness.strategy.contract import Coordinates as Coordinates
-from harness.strategy.contract import Nonzeros as Nonzeros
 from harness.strategy.contract import NoParams as NoParams
 from harness.strategy.contract import Piece as Piece
 from harness.strategy.contract import Promise as Promise
 from harness.strategy.contract import Strategy as Strategy
+from harness.strategy.counts import BlockCounts as BlockCounts
+from harness.strategy.counts import Counts as Counts
 from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import facts_of_card as facts_of_card
 from harness.strategy.facts import widths as widths
+from harness.strategy.published import Published as Published
+from harness.strategy.published import Quantity as Quantity
 from harness.strategy.words import Words as Words
 from harness.strategy.words import WordsKey as WordsKey

@@ -6,17 +6,22 @@ are in the precision and on the device of the run. What is handed out here is wh
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from harness.comm.grid import Grid
+from harness.graph.blocks import beside
 from harness.kernels import Csr, cast, transpose
+from harness.kernels.compact import filled_columns, without_empty_columns
+from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.recorded import Kernels
 from harness.ledger import Ledger, TensorName
 from harness.models.weights import initial_weight
 from harness.store.blocks import Blocks
 from harness.strategy.contract import Coordinates, Piece, Strategy
+from harness.strategy.counts import BlockCounts, Counts
 from harness.strategy.facts import Facts
 
 IGNORED = -100
@@ -37,6 +42,7 @@ class Context:
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.trained_on = self.facts.trained_on(spec.protocol)
+        self.counts: Counts = BlockCounts(blocks)
         self._blocks = blocks
         self._adjacency: dict[tuple[range, range, int], Csr] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
@@ -59,6 +65,40 @@ class Context:
             other = 1 - order if self.spec.dataset.permutation == "double" else order
             return self.adjacency(rows, cols, other)
         return self._place(transpose(self._blocks.adjacency(cols, rows, order)))
+
+    def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
+        """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and what a receiver must know of them."""
+        A = cast(self._rectangle(rows, cols, transposed), self.dtype)
+        return self._hold(TensorName.A, pack(A)), form_of(A)
+
+    def form(self, rows: range, cols: range, *, transposed: bool = False) -> Form:
+        """What a receiver must know of such a matrix."""
+        return Form(len(rows), len(cols), self.counts.nonzeros(rows, cols, transposed=transposed), self.dtype)
+
+    def needed(
+        self, others: Sequence[range], cols: range, *, transposed: bool = False
+    ) -> tuple[Tensor, list[int]]:
+        """Which of `cols`, counted from their start, have a nonzero in A[rows, cols] or A^T[rows, cols].
+
+        For each of the rows in `others` in turn, and how many they are for each.
+        """
+        needed = [filled_columns(self._rectangle(rows, cols, transposed)) for rows in others]
+        nothing = torch.empty(0, dtype=torch.int64)
+        return self._hold(TensorName.INDEX, torch.cat(needed or [nothing])), list(map(len, needed))
+
+    def compact(
+        self, rows: range, blocks: Sequence[range], *, transposed: bool = False
+    ) -> tuple[Csr, list[int]]:
+        """A[rows, blocks] or A^T[rows, blocks], side by side and without empty columns; the columns left of each."""
+        pieces = [
+            without_empty_columns(self._rectangle(rows, cols, transposed)) for cols in blocks or [range(0)]
+        ]
+        return self._place(beside(pieces)), [piece.cols for piece in pieces] if blocks else []
+
+    def _rectangle(self, rows: range, cols: range, transposed: bool) -> Csr:
+        if transposed and self.facts.directed:
+            return transpose(self._blocks.adjacency(cols, rows))
+        return self._blocks.adjacency(rows, cols)
 
     def features(self, rows: range, cols: range) -> Tensor:
         """X[rows, cols]."""

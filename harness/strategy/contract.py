@@ -5,7 +5,7 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from harness.comm.layout import coordinates
 from harness.ledger import AxisName, TensorName
 from harness.spec.spec import Spec
+from harness.strategy.counts import Counts
 from harness.strategy.facts import Facts, widths
+from harness.strategy.published import Published
 from harness.strategy.words import Words
 from harness.validation import Frozen, validated
 
@@ -23,10 +25,6 @@ if TYPE_CHECKING:
 
 Coordinates = Mapping[AxisName, int]
 """Where a rank stands: its index along every axis."""
-
-
-Nonzeros = Callable[[range, range], int]
-"""How many nonzeros A[rows, cols] has."""
 
 
 class Promise(StrEnum):
@@ -55,6 +53,8 @@ class Strategy(ABC):
     promise: ClassVar[Promise]
     axes: ClassVar[tuple[AxisName, ...]]
     """The axes of its grid, slowest first."""
+    partitioned_over: ClassVar[AxisName | None] = None
+    """The axis over which rows are split as a partition of the vertices says; None, where that has no meaning."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
@@ -69,6 +69,10 @@ class Strategy(ABC):
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis is the fastest."""
         return coordinates(self.grid, rank)
+
+    def published(self) -> list[Published]:
+        """What the strategy's paper says of its costs; nothing, where there is no paper or no formula in it."""
+        return []
 
     def weights_of(self, rank: int) -> list[Piece]:
         """The piece of every layer's weights that a rank holds."""
@@ -97,12 +101,9 @@ class Strategy(ABC):
         """The operator set of one rank."""
 
     @abstractmethod
-    def words(self, at: Coordinates) -> Words:
-        """Payload words of one training epoch for the rank at `at`, from spec and facts alone."""
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        """Payload words of one training epoch for the rank at `at`, from spec and facts, and counts of the graph."""
 
     @abstractmethod
-    def memory(self, at: Coordinates, nonzeros: Nonzeros) -> dict[TensorName, int]:
-        """Bytes of what the rank at `at` holds all the time, by tensor; sums that are zero are left out.
-
-        How many nonzeros a rectangle has, no formula knows: `nonzeros` says it.
-        """
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """Bytes of what the rank at `at` holds all the time, by tensor; sums that are zero are left out."""

@@ -1,6 +1,7 @@
 """The communication contract of a strategy: payload words of one rank and epoch, by row of the ledger."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import NamedTuple
 
 from harness.ledger import AxisName, Direction, Op, TensorName
@@ -24,9 +25,17 @@ class Words(dict[WordsKey, float]):
         self._grid = grid
 
     def put(
-        self, direction: Direction, layer: int, op: Op, axis: AxisName, tensor: TensorName, words: float
+        self,
+        direction: Direction,
+        layer: int,
+        op: Op,
+        axes: AxisName | tuple[AxisName, ...],
+        tensor: TensorName,
+        words: float,
     ) -> None:
-        """Adds words to a row; rows without any do not appear."""
-        if self._grid[axis] > 1 and words:
-            key = WordsKey(direction, layer, op, axis, tensor)
+        """Adds words to a row of an axis, or of several taken as one; rows without any do not appear."""
+        joint = (axes,) if isinstance(axes, AxisName) else axes
+        if prod(self._grid[axis] for axis in joint) > 1 and words:
+            name = "+".join(axis for axis in self._grid if axis in joint)
+            key = WordsKey(direction, layer, op, name, tensor)
             self[key] = self.get(key, 0) + words

@@ -12,21 +12,21 @@ from torch.nn.functional import cross_entropy, dropout
 
 from harness.kernels import Csr
 from harness.ledger import Direction, Op, TensorName
-from harness.strategy import IGNORED, Context, Coordinates, Words
+from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
 
 
 class LostSumRows(BlockRows):
     """Every rank keeps its own share of the weight gradient."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
-        axis, real = self.axis, self.axis.all_reduce
+    def __init__(self, ctx: Context, strategy: OneD) -> None:
+        super().__init__(ctx, strategy)
+        axis, real = self.over, self.over.all_reduce
 
         def all_reduce(x: Tensor, *, tensor: TensorName, **more: object) -> Tensor:
             return x if tensor is TensorName.DW else real(x, tensor=tensor, **more)  # type: ignore[arg-type]
 
-        self.axis = _Changed(axis, all_reduce=all_reduce)  # type: ignore[assignment]
+        self.over = _Changed(axis, all_reduce=all_reduce)  # type: ignore[assignment]
 
 
 class _Changed:
@@ -43,16 +43,16 @@ class _Changed:
 class WrongTransposeRows(BlockRows):
     """A where A^T belongs: right on every undirected graph."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
+    def __init__(self, ctx: Context, strategy: OneD) -> None:
+        super().__init__(ctx, strategy)
         self.A_T_NK = self.A_NK
 
 
 class LocalMeanRows(BlockRows):
     """The mean over this rank's training vertices instead of everybody's."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
+    def __init__(self, ctx: Context, strategy: OneD) -> None:
+        super().__init__(ctx, strategy)
         self.trained_on = max(int((self.labels_N != IGNORED).sum()), 1)
 
 
@@ -68,7 +68,7 @@ class DriftingRows(BlockRows):
     """Replicas of a weight that are not quite the same."""
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
-        return super().convolve(layer, H_NF, W_FH * (1 + 1e-6 * self.axis.index))
+        return super().convolve(layer, H_NF, W_FH * (1 + 1e-6 * self.over.index))
 
 
 class UnseededRows(BlockRows):
@@ -90,56 +90,56 @@ class PeekingRows(BlockRows):
 class EngineAskedRows(BlockRows):
     """Does something else where it believes itself unobserved."""
 
-    def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, moves: TensorName) -> Tensor:
-        T_NF = super().aggregate(A_NK, H_NF, moves)
-        return super().aggregate(A_NK, H_NF, moves) if H_NF.is_meta else T_NF
+    def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, **names: TensorName) -> Tensor:
+        T_NF = super().aggregate(A_NK, H_NF, **names)
+        return super().aggregate(A_NK, H_NF, **names) if H_NF.is_meta else T_NF
 
 
 class LostSum(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return LostSumRows(ctx)
+        return LostSumRows(ctx, self)
 
 
 class WrongTranspose(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return WrongTransposeRows(ctx)
+        return WrongTransposeRows(ctx, self)
 
 
 class LocalMean(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return LocalMeanRows(ctx)
+        return LocalMeanRows(ctx, self)
 
 
 class EveryLabel(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return EveryLabelRows(ctx)
+        return EveryLabelRows(ctx, self)
 
 
 class Drifting(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return DriftingRows(ctx)
+        return DriftingRows(ctx, self)
 
 
 class Unseeded(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return UnseededRows(ctx)
+        return UnseededRows(ctx, self)
 
 
 class Peeking(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return PeekingRows(ctx)
+        return PeekingRows(ctx, self)
 
 
 class EngineAsked(OneD):
     def operators(self, ctx: Context) -> BlockRows:
-        return EngineAskedRows(ctx)
+        return EngineAskedRows(ctx, self)
 
 
 class WrongFormula(OneD):
     """Forgets that a backward pass broadcasts too, in one layer."""
 
-    def words(self, at: Coordinates) -> Words:
-        words = super().words(at)
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        words = super().words(at, counts)
         words.put(Direction.BACKWARD, 1, Op.BROADCAST, P, TensorName.G, -1)
         return words
 
@@ -149,7 +149,7 @@ class HoldsTwice(OneD):
 
     def operators(self, ctx: Context) -> BlockRows:
         ctx.features(range(1), range(ctx.facts.features))
-        return BlockRows(ctx)
+        return BlockRows(ctx, self)
 
 
 class AcceptsAnything(OneD):

@@ -1,12 +1,15 @@
 """Blocks cover their range once and in order; coordinates are numpy's row-major order."""
 
+from itertools import product
+from math import prod
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.layout import balanced, coordinates, rank_at, split
+from harness.comm.layout import balanced, coordinates, grids_of, rank_at, split
 from harness.ledger import AxisName
 
 amounts, parts_of = st.integers(0, 300), st.integers(1, 40)
@@ -51,3 +54,13 @@ def test_coordinates_are_row_major(sizes: list[int], data: st.DataObject) -> Non
 def test_a_rank_outside_the_grid_is_a_mistake_of_ours() -> None:
     with pytest.raises(AssertionError):
         coordinates({AxisName.P: 3}, 3)
+
+
+@given(st.integers(1, 60), st.integers(1, 3))
+def test_grids_are_all_the_factorisations(ranks: int, axes: int) -> None:
+    names = (AxisName.X, AxisName.Y, AxisName.Z)[:axes]
+    found = [tuple(grid.values()) for grid in grids_of(ranks, *names)]
+    numbers = range(1, ranks + 1)
+    assert len(set(found)) == len(found)
+    assert set(found) == {shape for shape in product(*[numbers] * axes) if prod(shape) == ranks}
+    assert sum(found[0]) == min(map(sum, found))

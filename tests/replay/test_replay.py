@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -18,19 +19,21 @@ from harness.replay import MOVING, Meter, ShapeBlocks, Tape, outline, replay
 from harness.spec.spec import Spec
 from harness.store.card import DatasetCard
 from harness.store.memory import MemoryStore
-from harness.strategy import Facts, Strategy, WordsKey, facts_of, facts_of_card
+from harness.strategy import BlockCounts, Facts, Strategy, WordsKey, facts_of, facts_of_card
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 H, T = TensorName.H, TensorName.T
 
 
-def strategy(ranks: int, facts: Facts = PRODUCTS, name: str = "cagnet-1d") -> Strategy:
+def strategy(
+    ranks: int, facts: Facts = PRODUCTS, name: str = "cagnet-1d", grid: dict[str, int] | None = None
+) -> Strategy:
     spec = Spec.model_validate(
         {
             "strategy": {"name": name},
             "dataset": {"name": "any"},
             "ranks": ranks,
-            "grid": {"p": ranks},
+            "grid": grid or {"p": ranks},
             "model": {"hidden": 128, "layers": 3},
             "machine": {"name": "any"},
         }
@@ -38,16 +41,35 @@ def strategy(ranks: int, facts: Facts = PRODUCTS, name: str = "cagnet-1d") -> St
     return load_strategy(name)(spec, facts)
 
 
-@pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (7, 6), (2048, 0), (4096, 4095)])
-def test_any_rank_of_any_world_sends_the_words_of_the_formula(ranks: int, rank: int) -> None:
-    ready = strategy(ranks)
+@pytest.mark.parametrize(
+    ("name", "grid", "rank"),
+    [
+        ("cagnet-1d", {"p": 1}, 0),
+        ("cagnet-1d", {"p": 7}, 6),
+        ("cagnet-1d", {"p": 2048}, 0),
+        ("cagnet-1d", {"p": 4096}, 4095),
+        ("cagnet-1.5d", {"row": 128, "col": 16}, 2047),
+        ("cagnet-2d", {"row": 64, "col": 32}, 33),
+        ("cagnet-2d", {"row": 45, "col": 45}, 2024),
+        ("cagnet-3d", {"row": 16, "col": 16, "fibre": 8}, 5),
+        ("cagnet-sa-1d", {"p": 512}, 511),
+        ("cagnet-sa-1.5d", {"row": 64, "col": 4}, 17),
+    ],
+)
+def test_any_rank_of_any_world_sends_the_words_of_the_formula(
+    name: str, grid: dict[str, int], rank: int
+) -> None:
+    ready = strategy(prod(grid.values()), name=name, grid=grid)
     words: dict[WordsKey, float] = defaultdict(float)
     for key, amounts in replay(ready, rank).entries.items():
         if key.op in MOVING:
             assert key.axis is not None
             assert key.tensor is not None
             words[WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)] += amounts.words_payload
-    assert words == {key: count for key, count in ready.words({AxisName.P: rank}).items() if count}
+    counts = BlockCounts(ShapeBlocks(PRODUCTS))
+    assert words == {
+        key: count for key, count in ready.words(ready.coordinates(rank), counts).items() if count
+    }
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 16])

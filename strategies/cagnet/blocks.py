@@ -1,0 +1,130 @@
+"""Blocks of CAGNET's 2D and 3D algorithms: which one a rank has, and how they travel along a row and along a column.
+
+What is computed from them is said in `twod` and `threed`.
+Legend: N the vertices of this grid row, K those of a stage, F this rank's share of the features.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.comm.layout import balanced
+from harness.kernels.packed import Form
+from harness.ledger import AxisName, Phase, TensorName, apply
+from harness.parallel.arrivals import arrivals
+from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.parallel.rows import RowOperators
+from harness.parallel.summa import Split3D, Stage
+from harness.strategy import Context
+
+ROW, COL = AxisName.ROW, AxisName.COL
+
+
+class Travelling(NamedTuple):
+    """A block of A or A^T that one stage multiplies by."""
+
+    stage: Stage
+    form: Form
+    bytes: Tensor | None
+    """On the rank that has it."""
+
+
+class Blocks(RowOperators):
+    """One rank's blocks of A and of A^T, packed to travel, and its blocks of everything dense."""
+
+    def __init__(self, ctx: Context, layout: Split3D, layer: int, *, overlap: bool) -> None:
+        at, facts = ctx.at, ctx.facts
+        self.layout, self.layer, self.overlap = layout, layer, overlap
+        self.row_number, self.col_number = at[ROW], at[COL]
+        self.along_row, self.along_col = ctx.grid[COL], ctx.grid[ROW]
+        self.cols = balanced(facts.features, layout.cols)[at[COL]]
+        self.classes = balanced(facts.classes, layout.cols)[at[COL]]
+        self.stages = layout.stages(layer)
+        every_row = ctx.grid.axis(tuple(axis for axis in ctx.grid.shape if axis is not COL))
+        super().__init__(ctx, layout.rows_of(at[ROW], layer), over=every_row)
+        self.plane, self.everyone = ctx.grid.axis((ROW, COL)), ctx.grid.world
+        self.no_bytes = torch.empty(0, dtype=torch.uint8, device=ctx.device)
+        self.A_NK = self._travelling(ctx, transposed=False)
+        self.A_T_NK = self._travelling(ctx, transposed=True) if facts.directed else self.A_NK
+
+    def _travelling(self, ctx: Context, *, transposed: bool) -> list[Travelling]:
+        return [self._block(ctx, stage, transposed) for stage in self.stages]
+
+    def _block(self, ctx: Context, stage: Stage, transposed: bool) -> Travelling:
+        rows, cols = self.layout.block(self.row_number), stage.vertices
+        if stage.col == self.col_number:
+            buffer, form = ctx.packed(rows, cols, transposed=transposed)
+            return Travelling(stage, form, buffer)
+        return Travelling(stage, ctx.form(rows, cols, transposed=transposed), None)
+
+    def features(self, ctx: Context) -> Tensor:
+        return ctx.features(self.rows, self.cols)
+
+    def sparse_blocks(self, A_NK: Sequence[Travelling]) -> Iterator[Tensor]:
+        """The block of A of each stage, out of this grid row."""
+
+        def broadcast(A: Travelling, **when: Any) -> Any:
+            mine = self.no_bytes if A.bytes is None else A.bytes
+            shape, words = (A.form.bytes,), A.form.words
+            return self.along_row.broadcast(
+                mine, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A, **when
+            )
+
+        return arrivals(broadcast, A_NK, overlap=self.overlap)
+
+    def column(self, X_NF: Tensor, name: TensorName) -> Iterator[Tensor]:
+        """The rows of X at the vertices of each stage, out of this grid column."""
+
+        def broadcast(stage: Stage, **when: Any) -> Any:
+            shape, here = (len(stage.vertices), X_NF.shape[1]), self.rows.start
+            mine = X_NF
+            if stage.row == self.row_number:
+                mine = X_NF[stage.vertices.start - here : stage.vertices.stop - here]
+            return self.along_col.broadcast(mine, root=stage.row, shape=shape, tensor=name, **when)
+
+        return arrivals(broadcast, self.stages, overlap=self.overlap)
+
+    def row(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
+        """Every block of the rows of X, which have this width, in turn."""
+
+        def broadcast(c: int, **when: Any) -> Any:
+            shape = (len(self.rows), len(balanced(width, self.layout.cols)[c]))
+            return self.along_row.broadcast(X_NF, root=c, shape=shape, tensor=name, **when)
+
+        return arrivals(broadcast, range(self.layout.cols), overlap=self.overlap)
+
+    def transposed(self, H_KF: Tensor) -> Iterator[Tensor]:
+        """The rows of H_KF at the vertices of each stage, out of this grid row."""
+        mine = [stage for stage in self.stages if stage.col == self.col_number]
+        starts = dict(zip(mine, accumulate((len(stage.vertices) for stage in mine), initial=0), strict=False))
+
+        def broadcast(stage: Stage, **when: Any) -> Any:
+            shape, here = (len(stage.vertices), H_KF.shape[1]), H_KF
+            if stage in starts:
+                here = H_KF[starts[stage] : starts[stage] + len(stage.vertices)]
+            return self.along_row.broadcast(here, root=stage.col, shape=shape, tensor=TensorName.H, **when)
+
+        return arrivals(broadcast, self.stages, overlap=self.overlap)
+
+    def gathered(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
+        """The whole matrix from the block of every rank of a plane."""
+        sizes = [len(a) * len(c) for a in down for c in across]
+        flat = self.plane.all_gather(Y.flatten(), sizes=sizes, tensor=TensorName.DW)
+        blocks = iter(flat.split(sizes))
+        return torch.cat(
+            [torch.cat([next(blocks).view(len(a), len(c)) for c in across], dim=1) for a in down]
+        )
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        labels, classes = self.labels_N, self.classes
+        return apply(self.ledger, CrossEntropy, Z_NC, labels, classes, self.along_row, self.trained_on)
+
+    def loss(self, Z_NC: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.LOSS):
+            return self.everyone.sum(self.share(Z_NC), tensor=TensorName.LOSS)
+
+    def guess(self, Z_NC: Tensor) -> Tensor:
+        return guess(Z_NC, self.classes, self.along_row)

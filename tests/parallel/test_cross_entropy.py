@@ -1,0 +1,60 @@
+"""Cross-entropy over split classes is torch's on whole rows: value, gradient, best class; its words are two a row."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from harness.comm import engine
+from harness.comm.grid import Grid
+from harness.comm.layout import balanced
+from harness.ledger import AxisName, Ledger, Op, TensorName, apply
+from harness.parallel.cross_entropy import CrossEntropy, guess
+
+P = AxisName.P
+ROWS, CLASSES, OF = 11, 7, 5
+
+
+def logits(scale: float) -> Tensor:
+    Z = torch.randn(ROWS, CLASSES, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * scale
+    Z[2] = Z[2, 0]  # a tie
+    return Z
+
+
+def labels() -> Tensor:
+    y = torch.arange(ROWS) % CLASSES
+    y[[0, 4]] = -100
+    return y
+
+
+def share(scale: float) -> tuple[Tensor, Tensor, Tensor, dict[str, float]]:
+    ledger = Ledger()
+    axis = Grid.build({P: engine.world_size()}, ledger)[P]
+    classes = balanced(CLASSES, axis.size)[axis.index]
+    Z = logits(scale)[:, classes.start : classes.stop].clone().requires_grad_()
+    ledger.start()
+    loss = apply(ledger, CrossEntropy, Z, labels(), classes, axis, OF)
+    (3 * loss).backward()
+    moved = {
+        str(key.tensor): amounts.words_payload
+        for key, amounts in ledger.stop().items()
+        if key.op is Op.ALL_REDUCE
+    }
+    assert Z.grad is not None
+    return loss.detach(), Z.grad, guess(Z.detach(), classes, axis), moved
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("scale", [1.0, 400.0])
+def test_it_is_torchs_own(ranks, world: int, scale: float) -> None:
+    """The larger logits would overflow an exponential that is not shifted."""
+    Z = logits(scale).requires_grad_()
+    whole = cross_entropy(Z, labels(), reduction="sum", ignore_index=-100) / OF
+    (3 * whole).backward()
+    assert Z.grad is not None
+    got = ranks(world, share, scale)
+    torch.testing.assert_close(sum(loss for loss, *_ in got), whole.detach(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(torch.cat([dZ for _, dZ, *_ in got], dim=1), Z.grad, rtol=1e-13, atol=1e-13)
+    for *_, best, moved in got:
+        assert torch.equal(best, Z.argmax(dim=1))
+        assert moved == ({} if world == 1 else {TensorName.Z: 2 * ROWS})

@@ -1,0 +1,46 @@
+"""In the layout of the transpose, every rank has the pieces of the whole matrix that the layout says."""
+
+import pytest
+import torch
+
+from harness.comm.grid import Grid
+from harness.comm.layout import balanced
+from harness.ledger import AxisName, Ledger
+from harness.parallel.summa import Split3D
+from harness.parallel.transposition import transposed_layout
+
+ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE
+FEATURES = 5
+
+
+def trade(layout: Split3D) -> tuple[dict[AxisName, int], torch.Tensor]:
+    grid = Grid.build({ROW: layout.rows, COL: layout.cols, FIBRE: layout.fibres}, Ledger())
+    i, j, k = grid.coordinates.values()
+    rows, cols = layout.rows_of(i, k), balanced(FEATURES, layout.cols)[j]
+    mine = whole(layout)[rows.start : rows.stop, cols.start : cols.stop]
+    return grid.coordinates, transposed_layout(mine, FEATURES, layout, k, grid.axis((ROW, COL)))
+
+
+def whole(layout: Split3D) -> torch.Tensor:
+    return torch.arange(layout.vertices * FEATURES).view(-1, FEATURES).double()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Split3D(17, 1, 1),
+        Split3D(17, 2, 2),
+        Split3D(17, 3, 2),
+        Split3D(17, 1, 4),
+        Split3D(17, 6, 1),
+        Split3D(17, 2, 1, 2),
+        Split3D(3, 2, 2, 1, 1),
+    ],
+    ids=str,
+)
+def test_every_rank_has_its_piece(ranks, layout: Split3D) -> None:
+    H = whole(layout)
+    for at, piece in ranks(layout.rows * layout.cols * layout.fibres, trade, layout):
+        rows = [v for part in layout.columns_of(at[COL], at[FIBRE]) for v in part]
+        cols = balanced(FEATURES, layout.rows)[at[ROW]]
+        assert torch.equal(piece, H[rows][:, cols.start : cols.stop])

@@ -1,0 +1,150 @@
+"""CAGNET's formulas against counts that others made, and what its strategies refuse."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.ledger import Op
+from harness.registry import load_strategy
+from harness.spec.spec import Spec
+from harness.strategy import Facts, Strategy, admit
+
+FACTS = Facts(
+    vertices=4096, nonzeros=63_986, features=64, classes=8, directed=False, labelled=4096, training=4096
+)
+
+
+class Even:
+    """Nonzeros spread evenly over the matrix."""
+
+    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False) -> int:
+        return FACTS.nonzeros * len(rows) * len(cols) // FACTS.vertices**2
+
+    filled = nonzeros
+
+
+def ready(
+    name: str, grid: dict[str, int], facts: Facts = FACTS, *, model: Any = None, **params: Any
+) -> Strategy:
+    ranks = 1
+    for size in grid.values():
+        ranks *= size
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": "any",
+        "ranks": ranks,
+        "grid": grid,
+        "model": {"layers": 2, "hidden": 16, **(model or {})},
+        "machine": {"name": "any"},
+    }
+    return admit(load_strategy(name), Spec.model_validate(spec), facts)
+
+
+def payload(strategy: Strategy, rank: int = 0) -> Counter[tuple[str, Op]]:
+    """Words by direction and kind of call, the loss left out."""
+    found: Counter[tuple[str, Op]] = Counter()
+    for key, words in strategy.words(strategy.coordinates(rank), Even()).items():
+        if key.layer >= 0:
+            found[key.direction, key.op] += int(words)
+    return found
+
+
+def test_words_that_the_authors_code_was_seen_to_send_in_1d() -> None:
+    """Counted in their code on a graph of this size, widths 64, 16, 8, four ranks."""
+    found = payload(ready("cagnet-1d", {"p": 4}))
+    assert found == {
+        ("forward", Op.BROADCAST): 327_680,
+        ("backward", Op.BROADCAST): 98_304,
+        ("backward", Op.ALL_REDUCE): 1_152,
+    }
+
+
+def test_words_that_the_authors_code_was_seen_to_send_in_one_and_a_half_d() -> None:
+    found = payload(ready("cagnet-1.5d", {"row": 2, "col": 2}))
+    assert found == {
+        ("forward", Op.BROADCAST): 163_840,
+        ("forward", Op.ALL_REDUCE): 163_840,
+        ("backward", Op.BROADCAST): 49_152,
+        ("backward", Op.ALL_REDUCE): 50_304,
+    }
+
+
+def test_dense_words_of_2d_are_the_terms_of_the_paper() -> None:
+    """n f / sqrt(P) of H, T, G, S and twice for Y; f^2 once; the transposition, which the paper does not count."""
+    n, side = FACTS.vertices, 2
+    strategy = ready("cagnet-2d", {"row": side, "col": side})
+    sparse = 2 * (FACTS.nonzeros // 2) + 2 * (n // side + 1)
+    by_tensor: Counter[str] = Counter()
+    for key, words in strategy.words(strategy.coordinates(1), Even()).items():
+        by_tensor[f"{key.direction} {key.op} {key.tensor} {key.layer}"] += int(words)
+    for layer, (f_in, f_out) in enumerate([(64, 16), (16, 8)]):
+        said = {name: by_tensor[f"{name} {layer}"] for name in ("forward broadcast H", "forward broadcast T")}
+        assert set(said.values()) == {n * f_in // side}
+        assert by_tensor[f"forward broadcast A {layer}"] == by_tensor[f"backward broadcast A {layer}"]
+        assert by_tensor[f"forward broadcast A {layer}"] == pytest.approx(sparse, abs=8)
+        assert by_tensor[f"backward broadcast G {layer}"] == n * f_out // side
+        summed = n * f_out // side * (2 if layer else 1)  # S W^T is not asked for in the first layer
+        assert by_tensor[f"backward broadcast S {layer}"] == summed
+        assert by_tensor[f"backward broadcast H {layer}"] == n * f_in // side
+        assert by_tensor[f"backward all_gather dW {layer}"] == f_in * f_out
+        assert by_tensor[f"backward recv H {layer}"] == n * f_in // side**2
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_3d_moves_less_than_the_paper_says_by_the_sum_that_a_product_with_w_does_not_need(rank: int) -> None:
+    n, side = 4096, 2
+    strategy = ready("cagnet-3d", {"row": side, "col": side, "fibre": side}, weight_gradient="S")
+    found = payload(strategy, rank)
+    assert found["forward", Op.REDUCE_SCATTER] == n * (64 + 16) // side**2
+    assert found["backward", Op.REDUCE_SCATTER] == n * (16 + 8) // side**2
+
+
+def test_keeping_a_product_sends_fewer_words() -> None:
+    for name, grid in (("cagnet-1d", {"p": 4}), ("cagnet-1.5d", {"row": 2, "col": 2})):
+        kept, papers = payload(ready(name, grid, weight_gradient="T")), payload(ready(name, grid))
+        assert papers["backward", Op.BROADCAST] - kept["backward", Op.BROADCAST] == 4096 * 16 // len(grid)
+    square = {"row": 2, "col": 2}
+    by_way = [payload(ready("cagnet-2d", square, weight_gradient=way)).total() for way in ("T", "S", "summa")]
+    assert by_way == sorted(by_way)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "params", "reason"),
+    [
+        (
+            "cagnet-3d",
+            {"row": 1, "col": 9, "fibre": 1},
+            {},
+            "8 features or classes are too few for 9 grid columns",
+        ),
+        ("cagnet-2d", {"row": 1, "col": 9}, {}, "use a grid of at most 8 columns"),
+        ("cagnet-1d", {"p": 5000}, {}, "5000 ranks for 4096 vertices"),
+        ("cagnet-1d", {"p": 2}, {"moves": "all_gather", "overlap": True}, "has no stages"),
+        ("cagnet-2d", {"row": 1, "col": 2}, {"block": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(
+    name: str, grid: dict[str, int], params: Any, reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        ready(name, grid, **params)
+
+
+@pytest.mark.parametrize("name", ["cagnet-1d", "cagnet-1.5d", "cagnet-2d", "cagnet-3d", "cagnet-sa-1d"])
+def test_nothing_is_kept_of_a_product_that_is_never_made(name: str) -> None:
+    grid = load_strategy(name).grids(4)[0]
+    shape = {axis.value: size for axis, size in grid.items()}
+    with pytest.raises(UserError, match="order aggregate_first"):
+        ready(name, shape, model={"order": "combine_first"}, weight_gradient="T")
+
+
+def test_a_replication_that_does_not_divide_the_ranks_has_no_grid() -> None:
+    assert load_strategy("cagnet-1.5d").grids(6) == [
+        {"row": 2, "col": 3},
+        {"row": 3, "col": 2},
+        {"row": 1, "col": 6},
+        {"row": 6, "col": 1},
+    ]
+    assert len(load_strategy("cagnet-3d").grids(7)) == 3
