@@ -3,7 +3,7 @@ strategy that records against itself when it does not.
 
     python benchmarks/epoch.py serial --dataset rmat-17
     python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
-    python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4
+    python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --strategy cagnet-2d --grid 2x2
     python benchmarks/epoch.py recording --dataset rmat-17 --ranks 2
 
 Competitors take turns epoch by epoch in one process, so that a machine whose speed drifts drifts for all of them.
@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
 import torch
+import yaml
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -35,13 +36,21 @@ from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
 from harness.store.build import open_dataset
 from harness.strategy import Context, admit, facts_of
+from harness.strategy.admit import parse_grid
 
 HIDDEN = 16
 
 
-def spec_of(strategy: str, dataset: str, ranks: int, order: str) -> Spec:
+def spec_of(strategy: str, dataset: str, ranks: int, order: str, grid: str | None = None) -> Spec:
+    """`strategy` may carry parameters, as cagnet-2d:weight_gradient=S,overlap=true."""
+    name, _, text = strategy.partition(":")
+    params = {
+        key: yaml.safe_load(value) for key, value in (part.split("=") for part in text.split(",") if text)
+    }
     model = {"hidden": HIDDEN, "layers": 2 if dataset.startswith("sbm") else 3, "order": order}
-    given = {"strategy": strategy, "dataset": dataset, "ranks": ranks, "grid": {"p": ranks}, "model": model}
+    shape = parse_grid(load_strategy(name), grid, ranks)
+    chosen = {"strategy": {"name": name, "params": params}, "dataset": dataset, "ranks": ranks, "grid": shape}
+    given = {**chosen, "model": model}
     return Spec.model_validate({**given, "machine": {"name": "benchmark"}})
 
 
@@ -131,18 +140,18 @@ def compare_serial(dataset: str, turns: int) -> None:
     show(in_turn(competitors, turns), base="serial")
 
 
-def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int) -> None:
+def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int, grid: str | None) -> None:
     """The parallel epochs run between two rounds of the serial ones, and on the same cores."""
     spec = spec_of("serial", dataset, 1, "aggregate_first")
     blocks = open_dataset(project_root(), spec.dataset)
     serial, plain = trainer_of(spec), PlainTorch(spec, blocks)
     with Pool() as pool:
-        pool.run(ranks, rank_epochs, strategy, dataset, ranks, 3)
+        pool.run(ranks, rank_epochs, strategy, dataset, ranks, 3, grid)
         before = in_turn({"plain torch": plain, "serial": serial}, turns)
-        measured = pool.run(ranks, rank_epochs, strategy, dataset, ranks, turns)
+        measured = pool.run(ranks, rank_epochs, strategy, dataset, ranks, turns, grid)
         after = in_turn({"plain torch": plain, "serial": serial}, turns)
     walls, cpus = zip(*measured, strict=True)
-    name = f"{strategy} P={ranks}"
+    name = f"{strategy} {grid or ranks}"
     seconds = {key: before[key] + after[key] for key in before}
     seconds[name] = [max(epoch) for epoch in zip(*walls, strict=True)]
     show(seconds, base="plain torch")
@@ -152,9 +161,11 @@ def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int) -> Non
     print(f"CPU seconds of a serial epoch: {alone:.4f}; ratio {cpu / alone:.2f}")
 
 
-def rank_epochs(strategy: str, dataset: str, ranks: int, turns: int) -> tuple[list[float], float]:
+def rank_epochs(
+    strategy: str, dataset: str, ranks: int, turns: int, grid: str | None
+) -> tuple[list[float], float]:
     """Seconds of each epoch on one rank, and the CPU seconds of all of them."""
-    trainer = trainer_of(spec_of(strategy, dataset, ranks, "aggregate_first"))
+    trainer = trainer_of(spec_of(strategy, dataset, ranks, "aggregate_first", grid))
     for _ in range(3):
         trainer.epoch()
     begun = process_time()
@@ -216,6 +227,7 @@ if __name__ == "__main__":
     parser.add_argument("--dataset", default="sbm-4096")
     parser.add_argument("--strategy", default="cagnet-1d")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--grid", help="as 2x2 (default: the strategy's first guess)")
     parser.add_argument("--turns", type=int, default=20)
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -225,4 +237,4 @@ if __name__ == "__main__":
     elif options.what == "recording":
         compare_recording(options.strategy, options.dataset, options.ranks, options.turns)
     else:
-        compare_parallel(options.strategy, options.dataset, options.ranks, options.turns)
+        compare_parallel(options.strategy, options.dataset, options.ranks, options.turns, options.grid)

@@ -1,0 +1,107 @@
+"""Draws who holds what of A and of H, asked of the strategies themselves: the pictures of docs/strategies.
+
+python docs/strategies/draw_layouts.py
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from harness.comm.layout import coordinates
+from harness.figures.palette import COLOURS, INK, PAPER
+from harness.figures.save import styled
+from harness.parallel.rows import RowStrategy
+from harness.registry import load_strategy
+from harness.results.files import replace_files
+from harness.spec.spec import Spec
+from harness.strategy import Facts
+
+HERE = Path(__file__).parent / "pictures"
+VERTICES, WIDTH = 24, 8
+FACTS = Facts(VERTICES, 4 * VERTICES, WIDTH, WIDTH, False, VERTICES, VERTICES)
+DRAWN = {
+    "cagnet-1d": {"p": 4},
+    "cagnet-1.5d": {"row": 4, "col": 2},
+    "cagnet-2d": {"row": 2, "col": 2},
+    "cagnet-2d-rectangular": {"row": 2, "col": 3},
+    "cagnet-3d": {"row": 2, "col": 2, "fibre": 2},
+}
+
+Holders = dict[tuple[range, range], list[int]]
+
+
+def main() -> None:
+    for name, grid in DRAWN.items():
+        strategy = strategy_of(name.removesuffix("-rectangular"), grid)
+        with styled():
+            figure = drawn(strategy)
+            path = HERE / f"{name}.svg"
+            path.parent.mkdir(exist_ok=True)
+            replace_files({path: svg(figure, name)})
+        print(path.relative_to(Path.cwd()))
+
+
+def strategy_of(name: str, grid: dict[str, int]) -> RowStrategy:
+    ranks = 1
+    for size in grid.values():
+        ranks *= size
+    asked: dict[str, Any] = {"strategy": name, "dataset": "any", "ranks": ranks, "grid": grid}
+    spec = Spec.model_validate({**asked, "model": {"layers": 2, "hidden": WIDTH}, "machine": {"name": "any"}})
+    strategy = load_strategy(name)(spec, FACTS)
+    assert isinstance(strategy, RowStrategy)
+    return strategy
+
+
+def drawn(strategy: RowStrategy) -> Figure:
+    """A beside H; a rectangle has the numbers of the ranks that hold it."""
+    A: Holders = defaultdict(list)
+    H: Holders = defaultdict(list)
+    for rank in range(strategy.spec.ranks):
+        at = coordinates(strategy.grid, rank)
+        for rows, cols in strategy.multiplied(at):
+            A[rows, cols].append(rank)
+        H[strategy.rows(at), strategy.columns(at, WIDTH)].append(rank)
+    figure = Figure(figsize=(4.6, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[VERTICES, WIDTH])
+    draw(left, A, VERTICES, "A")
+    draw(right, H, WIDTH, "H")
+    return figure
+
+
+def draw(axes: Axes, holders: Holders, width: int, title: str) -> None:
+    for (rows, cols), ranks in holders.items():
+        colour = COLOURS[ranks[0] % len(COLOURS)]
+        corner = (cols.start, rows.start)
+        axes.add_patch(
+            Rectangle(
+                corner, len(cols), len(rows), facecolor=colour, alpha=0.35, edgecolor=PAPER, linewidth=1.5
+            )
+        )
+        middle = cols.start + len(cols) / 2, rows.start + len(rows) / 2
+        axes.text(*middle, ", ".join(map(str, ranks)), ha="center", va="center", fontsize=7, color=INK)
+    axes.set_xlim(0, width)
+    axes.set_ylim(VERTICES, 0)
+    axes.set_aspect("equal")
+    axes.set_title(title)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+
+
+def svg(figure: Figure, name: str) -> bytes:
+    from io import BytesIO
+
+    import matplotlib as mpl
+
+    buffer = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Title": name})
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    main()
