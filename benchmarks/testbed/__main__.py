@@ -2,6 +2,7 @@
 
 python benchmarks/testbed up --hosts 4 --rate 200mbit
 python benchmarks/testbed run --ranks-per-host 1 -- python benchmarks/links.py
+python benchmarks/testbed experiment workflows/experiments/cagnet-figure-2.yaml
 python benchmarks/testbed show
 python benchmarks/testbed down
 """
@@ -9,6 +10,7 @@ python benchmarks/testbed down
 import argparse
 import os
 import sys
+from pathlib import Path
 
 import cluster
 
@@ -25,6 +27,9 @@ def main() -> int:
     verbs.add_parser("show", help="what is up")
     run = verbs.add_parser("run", help="a command on every rank of every host")
     run.add_argument("--ranks-per-host", type=int, default=1)
+    experiment = verbs.add_parser("experiment", help="the runs of an experiment, recorded in results/runs")
+    experiment.add_argument("--ranks-per-host", type=int, default=1)
+    experiment.add_argument("file", type=Path)
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     options = parser.parse_args()
     try:
@@ -45,6 +50,10 @@ def act(options: argparse.Namespace) -> int:
             if not command or options.ranks_per_host < 1:
                 raise cluster.TestbedError("run takes --ranks-per-host from 1 on, and a command after --.")
             return cluster.run(command, options.ranks_per_host, {"OMP_NUM_THREADS": "1", **os.environ})
+        case "experiment":
+            from experiment import run_all
+
+            return run_all(options.file, options.ranks_per_host, {"OMP_NUM_THREADS": "1", **os.environ})
     cluster.check_machine()
     print(f"{cluster.hosts_up()} hosts are up.")
     return 0

@@ -1,4 +1,4 @@
-"""Where an epoch's time goes: one bar a number of ranks, stacked by groups of (phase, op), in seconds.
+"""Where an epoch's time goes: one bar a number of ranks and grid, stacked by groups of ledger rows, in seconds.
 
 A bar is the median epoch on its slowest rank (`harness.results.composition`), so its length is the epoch time that the
 scaling figure shows. Groups have one order and one look everywhere; local work comes first, communication after it.
@@ -14,10 +14,11 @@ from matplotlib.patches import Patch
 from harness.figures.palette import GROUPS, PAPER
 from harness.figures.panels import Curve, Panel, curves
 from harness.figures.units import UNITS, three_digits, unit_for
-from harness.ledger import Op, Phase
+from harness.ledger import Op, Phase, TensorName
 from harness.results import composition
 from harness.results.composition import Frames
 
+SPARSE = "broadcast of A"
 GATHERING = {Phase.LOAD, Phase.SAMPLE, Phase.FETCH}
 GROUP_OF_OP = {
     Op.SPMM: "SpMM",
@@ -53,27 +54,30 @@ class Bar(NamedTuple):
         return sum(self.seconds.values())
 
 
-def group_of(phase: str, op: str) -> str:
-    """The group that a row of the ledger counts in."""
-    return "sampling, fetching" if Phase(phase) in GATHERING else GROUP_OF_OP[Op(op)]
+def group_of(phase: str, op: str, tensor: str) -> str:
+    """The group that a row of the ledger counts in. Broadcasts of the graph itself stand apart."""
+    if Phase(phase) in GATHERING:
+        return "sampling, fetching"
+    return SPARSE if op == Op.BROADCAST and tensor == TensorName.A else GROUP_OF_OP[Op(op)]
 
 
 def grouped(parts: "pd.Series[float]") -> dict[str, float]:
-    """Seconds by group, in the order of stacking, of seconds by (phase, op)."""
+    """Seconds by group, in the order of stacking, of seconds by phase, op and tensor."""
     sums = dict.fromkeys(GROUPS, 0.0)
-    for (phase, op), seconds in zip(parts.index, parts, strict=True):
-        sums[group_of(phase, op)] += seconds
+    for (phase, op, tensor), seconds in zip(parts.index, parts, strict=True):
+        sums[group_of(phase, op, tensor)] += seconds
     return sums
 
 
 def bars(curve: Curve, epochs: Frames, ledgers: Frames) -> list[Bar]:
-    """One for each number of ranks, with the fastest grid, and one for each failure."""
+    """One for each number of ranks and grid, and one for each failure."""
     found: list[tuple[int, Bar]] = []
     points = curve.points
-    for ranks, grid in zip(curve.line.ranks, curve.line.grid, strict=True):
-        launches = points[(points.ranks == ranks) & (points.grid == grid)]
+    for _, launches in points.groupby(["ranks", "grid"]):
         parts = composition.of_launches(launches, epochs, ledgers)
-        found.append((int(ranks), Bar(_ranks_and_grid(launches.iloc[0]), grouped(parts), "ok")))
+        found.append(
+            (int(launches.ranks.iloc[0]), Bar(_ranks_and_grid(launches.iloc[0]), grouped(parts), "ok"))
+        )
     for _, run in curve.failures.iterrows():
         found.append((int(run.ranks), Bar(_ranks_and_grid(run), {}, run.status)))
     return [bar for _, bar in sorted(found, key=lambda pair: pair[0])]

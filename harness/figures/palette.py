@@ -82,6 +82,7 @@ GROUPS = {
     "sampling, fetching": Fill("#5f9e6e", "||||"),
     "broadcast, gather": Fill("#d9480f", "\\\\\\\\"),
     "reduce": Fill("#f79a4f", ""),
+    "broadcast of A": Fill("#d9480f", "...."),
     "exchange": Fill("#fdd5a8", "xxxx"),
     "glue, other": Fill("#b4bac2", ""),
 }

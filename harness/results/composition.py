@@ -1,4 +1,4 @@
-"""Where the median epoch went: its seconds by phase and op, adding up to the epoch time that is reported.
+"""Where the median epoch went: its seconds by phase, op and tensor, adding up to the epoch time that is reported.
 
 An epoch takes as long as its slowest rank, so that rank's rows are the epoch's. The median of an odd number of epochs
 is one epoch, and its rows are taken; of an even number it is the mean of the two in the middle, and so are the rows.
@@ -12,11 +12,12 @@ import pandas as pd
 from harness.ledger import Op, Phase
 
 Frames = Mapping[str, pd.DataFrame]
-REST = (Phase.OTHER.value, Op.GLUE.value)
+KEY = ["phase", "op", "tensor"]
+REST = (Phase.OTHER.value, Op.GLUE.value, "")
 
 
 def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
-    """Seconds by (phase, op) of one launch; their sum is `statistics.median_epoch` of it.
+    """Seconds by phase, op and tensor of one launch; their sum is `statistics.median_epoch` of it.
 
     The instants between two rows of the ledger, which no row has, are counted as other.
     """
@@ -24,8 +25,8 @@ def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
     slowest = timed.loc[timed.groupby("epoch").seconds.idxmax()]
     middle = _middle(slowest.sort_values(["seconds", "epoch"]))
     rows = ledger.merge(middle[["epoch", "rank"]], on=["epoch", "rank"])
-    sums = rows.groupby(["phase", "op"]).seconds.sum() / len(middle)
-    parts: dict[tuple[str, str], float] = dict(zip(sums.index, sums, strict=True))
+    sums = rows.groupby(KEY).seconds.sum() / len(middle)
+    parts: dict[tuple[str, str, str], float] = dict(zip(sums.index, sums, strict=True))
     rest = middle.seconds.mean() - sum(parts.values())
     return _series({**parts, REST: parts.get(REST, 0.0) + rest})
 
@@ -44,8 +45,8 @@ def of_launches(runs: pd.DataFrame, epochs: Frames, ledgers: Frames) -> "pd.Seri
     return _series({key: sum(part.get(key, 0.0) for part in parts) / len(parts) for key in keys})
 
 
-def _series(parts: dict[tuple[str, str], float]) -> "pd.Series[float]":
-    index = pd.MultiIndex.from_tuples(list(parts), names=["phase", "op"])
+def _series(parts: dict[tuple[str, str, str], float]) -> "pd.Series[float]":
+    index = pd.MultiIndex.from_tuples(list(parts), names=KEY)
     return pd.Series(list(parts.values()), index=index, name="seconds", dtype=float)
 
 

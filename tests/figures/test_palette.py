@@ -40,11 +40,13 @@ def test_the_hash_of_a_name_never_changes() -> None:
 
 @pytest.mark.parametrize(("phase", "op"), list(product(Phase, Op)))
 def test_every_row_of_a_ledger_counts_in_one_group(phase: Phase, op: Op) -> None:
-    assert group_of(phase.value, op.value) in GROUPS
+    assert group_of(phase.value, op.value, "H") in GROUPS
+    assert group_of(phase.value, op.value, "A") in GROUPS
 
 
-def test_there_are_at_most_eight_groups_and_neighbours_differ_in_grey() -> None:
-    assert len(GROUPS) <= 8
+def test_groups_have_at_most_eight_colours_and_neighbours_differ_in_grey() -> None:
+    assert len({fill.colour for fill in GROUPS.values()}) <= 8
+    assert len(set(GROUPS.values())) == len(GROUPS)
     fills = list(GROUPS.values())
     for left, right in pairwise(fills):
         assert left.hatch != right.hatch or abs(luminance(left.colour) - luminance(right.colour)) > 0.15

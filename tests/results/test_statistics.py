@@ -30,11 +30,11 @@ def epochs_of(seconds: list[list[float]], first: int = 0) -> pd.DataFrame:
 def ledger_of(pieces: dict[tuple[int, int], dict[tuple[str, str], float]]) -> pd.DataFrame:
     """A ledger with the seconds of each (phase, op) on each (epoch, rank)."""
     rows = [
-        {"epoch": epoch, "rank": rank, "phase": phase, "op": op, "seconds": seconds}
+        {"epoch": epoch, "rank": rank, "phase": phase, "op": op, "tensor": "", "seconds": seconds}
         for (epoch, rank), parts in pieces.items()
         for (phase, op), seconds in parts.items()
     ]
-    return pd.DataFrame(rows, columns=["epoch", "rank", "phase", "op", "seconds"])
+    return pd.DataFrame(rows, columns=["epoch", "rank", "phase", "op", "tensor", "seconds"])
 
 
 def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
@@ -101,7 +101,7 @@ def test_the_parts_are_those_of_the_slowest_rank() -> None:
     spmm, wait = ("convolve", "spmm"), ("sync", "all_reduce")
     ledger = ledger_of({(0, 0): {spmm: 1, wait: 1}, (0, 1): {spmm: 4, wait: 0}})
     parts = composition.of_launch(epochs_of([[2.0, 4.5]]), ledger)
-    assert parts.to_dict() == {spmm: 4, wait: 0, ("other", "glue"): 0.5}
+    assert parts.to_dict() == {(*spmm, ""): 4, (*wait, ""): 0, ("other", "glue", ""): 0.5}
 
 
 def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Epochs where links are the bottleneck: the communication of each scheme beside its words over the link's rate.
+
+    python benchmarks/testbed up --hosts 4 --rate 200mbit
+    python benchmarks/testbed run -- python benchmarks/network.py --rate 200
+    python benchmarks/testbed down
+
+Seconds are those in which the slowest rank was in collectives, the median of epochs; the bound is what that rank
+received by the ledger's conventions over the link's rate. Large calls are composed out of rounds, as
+machines/ethernet.yaml says.
+"""
+
+import argparse
+import os
+from math import prod
+from statistics import median
+from typing import Any
+
+import torch
+
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.ledger import Ledger
+from harness.registry import load_strategy
+from harness.replay import MOVING
+from harness.run.trainer import Trainer
+from harness.spec.root import project_root
+from harness.spec.spec import Spec
+from harness.store.build import open_dataset
+from harness.strategy import Context, admit, facts_of
+from harness.strategy.request import make_spec
+
+SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
+    ("cagnet-1d", "4", {}),
+    ("cagnet-1d", "4", {"moves": "all_gather"}),
+    ("cagnet-1d", "4", {"weight_gradient": "T"}),
+    ("cagnet-1d", "4", {"overlap": True}),
+    ("cagnet-1.5d", "2x2", {}),
+    ("cagnet-1.5d", "1x4", {}),
+    ("cagnet-2d", "2x2", {}),
+    ("cagnet-2d", "2x2", {"weight_gradient": "S"}),
+    ("cagnet-2d", "2x2", {"weight_gradient": "T"}),
+    ("cagnet-3d", "2x1x2", {}),
+    ("cagnet-sa-1d", "4", {}),
+    ("cagnet-sa-1.5d", "2x2", {}),
+]
+WARM = 1
+
+
+def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str) -> Spec:
+    ranks = prod(map(int, grid.split("x")))
+    asked = {"strategy": {"name": name, "params": params}, "dataset": dataset, "ranks": ranks, "grid": grid}
+    return make_spec(project_root(), {**asked, "machine": "ethernet"}, "network")
+
+
+def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float]]:
+    """Seconds of an epoch, of its collectives, and words received: of every rank, on rank 0."""
+    blocks, ledger = open_dataset(project_root(), spec.dataset), Ledger()
+    strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
+    grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
+    trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
+    whole, moving, received = [], [], 0.0
+    for number in range(-WARM, epochs):
+        grid.world.barrier()
+        epoch = trainer.epoch()
+        moved = [amounts for key, amounts in epoch.entries.items() if key.op in MOVING]
+        if number >= 0:
+            whole.append(epoch.seconds)
+            moving.append(sum(amounts.seconds for amounts in moved))
+            received = sum(amounts.words_received for amounts in moved)
+    return grid.gather_objects((median(whole), median(moving), received))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", default="rmat-17")
+    parser.add_argument("--rate", type=float, required=True, help="of the links, in Mbit/s")
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    place = engine.place(os.environ)
+    engine.start(Engine.GLOO, place)
+    if place.rank == 0:
+        print("| scheme | grid | epoch s | collectives s | received MB | at the link's rate s | ratio |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, grid, params in SCHEMES:
+        everyone = measure(spec_of(name, grid, params, options.dataset), options.epochs)
+        if place.rank == 0:
+            epoch, moving, words = map(max, zip(*everyone, strict=True))
+            bound = 32 * words / options.rate / 1e6
+            said = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
+            times = f"{epoch:.3f} | {moving:.3f} | {4 * words / 1e6:.1f} | {bound:.3f} | {moving / bound:.2f}"
+            print(f"| {said} | {grid} | {times} |", flush=True)
+    engine.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The runs of an experiment on the emulated cluster, each recorded like any other: `harness collect` finds them.
+
+A run needs as many ranks as there are hosts, times the ranks on each. Runs that are recorded already are left alone.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import cluster
+
+from harness.results.record import read_record
+from harness.spec.root import project_root, results_folder
+from harness.strategy.experiment import expand, load_experiment
+
+
+def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int:
+    """0 if every run of the experiment is there afterwards, and went well."""
+    root = project_root()
+    runs = results_folder(root) / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for spec in expand(root, load_experiment(file)):
+        if spec.ranks != cluster.hosts_up() * ranks_per_host:
+            raise cluster.TestbedError(
+                f"{spec.label} is for {spec.ranks} ranks, and {cluster.hosts_up()} hosts are up with "
+                f"{ranks_per_host} ranks each: `up --hosts` others, or run it with --ranks-per-host."
+            )
+        folder = runs / spec.run_id
+        if not (folder.is_dir() and read_record(folder).record["status"] == "ok"):
+            shutil.rmtree(folder, ignore_errors=True)
+            scratch = Path(tempfile.mkdtemp(prefix="testbed-"))
+            (scratch / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
+            command = ["python", "-m", "harness.run.rank", "--scratch", str(scratch), "--runs", str(runs)]
+            cluster.run(command, ranks_per_host, {**environment, **spec.machine.allocator})
+            shutil.rmtree(scratch)
+        done = folder.is_dir()
+        failed += not done
+        print(f"{spec.label}: {'ok' if done else 'failed'}", flush=True)
+    return 1 if failed else 0
