@@ -38,9 +38,11 @@ SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
     ("cagnet-1.5d", "2x2", {}),
     ("cagnet-1.5d", "1x4", {}),
     ("cagnet-2d", "2x2", {}),
-    ("cagnet-2d", "2x2", {"weight_gradient": "S"}),
-    ("cagnet-2d", "2x2", {"weight_gradient": "T"}),
+    ("cagnet-2d", "2x2", {"overlap": True}),
+    ("cagnet-2d", "2x2", {"weight_gradient": "S", "overlap": True}),
+    ("cagnet-2d", "2x2", {"weight_gradient": "T", "overlap": True}),
     ("cagnet-3d", "2x1x2", {}),
+    ("cagnet-3d", "2x1x2", {"overlap": True}),
     ("cagnet-sa-1d", "4", {}),
     ("cagnet-sa-1.5d", "2x2", {}),
 ]

@@ -12,6 +12,7 @@ import cluster
 
 from harness.results.record import read_record
 from harness.spec.root import project_root, results_folder
+from harness.store.build import build
 from harness.strategy.experiment import expand, load_experiment
 
 
@@ -27,6 +28,7 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
                 f"{spec.label} is for {spec.ranks} ranks, and {cluster.hosts_up()} hosts are up with "
                 f"{ranks_per_host} ranks each: `up --hosts` others, or run it with --ranks-per-host."
             )
+        build(root, spec.dataset)
         folder = runs / spec.run_id
         if not (folder.is_dir() and read_record(folder).record["status"] == "ok"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -34,6 +36,10 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
             (scratch / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
             command = ["python", "-m", "harness.run.rank", "--scratch", str(scratch), "--runs", str(runs)]
             cluster.run(command, ranks_per_host, {**environment, **spec.machine.allocator})
+            causes = [
+                json.loads(fault.read_text())["message"] for fault in sorted(scratch.glob("fault-*.json"))
+            ]
+            print(*causes[:1], sep="\n")
             shutil.rmtree(scratch)
         done = folder.is_dir()
         failed += not done

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch import Tensor
-
 Call = Callable[..., Any]
-"""`call(stage, later=...)`: a collective of this stage, as an axis makes it."""
+"""`call(stage, later=...)`: a collective of this stage as an axis makes it, or a tuple of several."""
 
 
-def arrivals(call: Call, stages: Iterable[Any], *, overlap: bool) -> Iterator[Tensor]:
-    """The result of each stage's call. With `overlap` the next call leaves before the result is used."""
+def arrivals(call: Call, stages: Iterable[Any], *, overlap: bool) -> Iterator[Any]:
+    """What each stage's call brings. With `overlap` the next stage leaves before it is handed out."""
     if not overlap:
         for stage in stages:
             yield call(stage, later=False)
@@ -19,6 +17,10 @@ def arrivals(call: Call, stages: Iterable[Any], *, overlap: bool) -> Iterator[Te
     for stage in stages:
         under_way.append(call(stage, later=True))
         if len(under_way) > 1:
-            yield under_way.pop(0).wait()
+            yield _landed(under_way.pop(0))
     for last in under_way:
-        yield last.wait()
+        yield _landed(last)
+
+
+def _landed(pending: Any) -> Any:
+    return tuple(one.wait() for one in pending) if isinstance(pending, tuple) else pending.wait()

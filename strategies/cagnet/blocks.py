@@ -43,6 +43,9 @@ class Blocks(RowOperators):
         self.cols = balanced(facts.features, layout.cols)[at[COL]]
         self.classes = balanced(facts.classes, layout.cols)[at[COL]]
         self.stages = layout.stages(layer)
+        mine = [stage for stage in self.stages if stage.col == at[COL]]
+        starts = accumulate((len(stage.vertices) for stage in mine), initial=0)
+        self.starts = dict(zip(mine, starts, strict=False))
         every_row = ctx.grid.axis(tuple(axis for axis in ctx.grid.shape if axis is not COL))
         super().__init__(ctx, layout.rows_of(at[ROW], layer), over=every_row)
         self.plane, self.everyone = ctx.grid.axis((ROW, COL)), ctx.grid.world
@@ -63,29 +66,27 @@ class Blocks(RowOperators):
     def features(self, ctx: Context) -> Tensor:
         return ctx.features(self.rows, self.cols)
 
-    def sparse_blocks(self, A_NK: Sequence[Travelling]) -> Iterator[Tensor]:
-        """The block of A of each stage, out of this grid row."""
+    def block_of_A(self, A: Travelling, **when: Any) -> Any:
+        """The block of A of a stage, out of this grid row, packed."""
+        mine = self.no_bytes if A.bytes is None else A.bytes
+        shape, words = (A.form.bytes,), A.form.words
+        return self.along_row.broadcast(
+            mine, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A, **when
+        )
 
-        def broadcast(A: Travelling, **when: Any) -> Any:
-            mine = self.no_bytes if A.bytes is None else A.bytes
-            shape, words = (A.form.bytes,), A.form.words
-            return self.along_row.broadcast(
-                mine, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A, **when
-            )
+    def rows_of(self, X_NF: Tensor, stage: Stage, name: TensorName, **when: Any) -> Any:
+        """The rows of X at the vertices of a stage, out of this grid column."""
+        shape, here = (len(stage.vertices), X_NF.shape[1]), self.rows.start
+        if stage.row == self.row_number:
+            X_NF = X_NF[stage.vertices.start - here : stage.vertices.stop - here]
+        return self.along_col.broadcast(X_NF, root=stage.row, shape=shape, tensor=name, **when)
 
-        return arrivals(broadcast, A_NK, overlap=self.overlap)
-
-    def column(self, X_NF: Tensor, name: TensorName) -> Iterator[Tensor]:
-        """The rows of X at the vertices of each stage, out of this grid column."""
-
-        def broadcast(stage: Stage, **when: Any) -> Any:
-            shape, here = (len(stage.vertices), X_NF.shape[1]), self.rows.start
-            mine = X_NF
-            if stage.row == self.row_number:
-                mine = X_NF[stage.vertices.start - here : stage.vertices.stop - here]
-            return self.along_col.broadcast(mine, root=stage.row, shape=shape, tensor=name, **when)
-
-        return arrivals(broadcast, self.stages, overlap=self.overlap)
+    def rows_of_transposed(self, H_KF: Tensor, stage: Stage, **when: Any) -> Any:
+        """The rows of H, in the layout of its transpose, at the vertices of a stage, out of this grid row."""
+        shape = len(stage.vertices), H_KF.shape[1]
+        if stage in self.starts:
+            H_KF = H_KF[self.starts[stage] : self.starts[stage] + len(stage.vertices)]
+        return self.along_row.broadcast(H_KF, root=stage.col, shape=shape, tensor=TensorName.H, **when)
 
     def row(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
         """Every block of the rows of X, which have this width, in turn."""
@@ -95,19 +96,6 @@ class Blocks(RowOperators):
             return self.along_row.broadcast(X_NF, root=c, shape=shape, tensor=name, **when)
 
         return arrivals(broadcast, range(self.layout.cols), overlap=self.overlap)
-
-    def transposed(self, H_KF: Tensor) -> Iterator[Tensor]:
-        """The rows of H_KF at the vertices of each stage, out of this grid row."""
-        mine = [stage for stage in self.stages if stage.col == self.col_number]
-        starts = dict(zip(mine, accumulate((len(stage.vertices) for stage in mine), initial=0), strict=False))
-
-        def broadcast(stage: Stage, **when: Any) -> Any:
-            shape, here = (len(stage.vertices), H_KF.shape[1]), H_KF
-            if stage in starts:
-                here = H_KF[starts[stage] : starts[stage] + len(stage.vertices)]
-            return self.along_row.broadcast(here, root=stage.col, shape=shape, tensor=TensorName.H, **when)
-
-        return arrivals(broadcast, self.stages, overlap=self.overlap)
 
     def gathered(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
         """The whole matrix from the block of every rank of a plane."""
