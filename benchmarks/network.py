@@ -4,9 +4,10 @@
     python benchmarks/testbed run -- python benchmarks/network.py --rate 200
     python benchmarks/testbed down
 
-Seconds are those in which the slowest rank was in collectives, the median of epochs; the bound is what that rank
-received by the ledger's conventions over the link's rate. Large calls are composed out of rounds, as
-machines/ethernet.yaml says.
+Seconds are those in which the slowest rank was in collectives, the median of epochs. Beside them stand the words of
+the formula, and of these the words that a rank receives by the ledger's conventions, and how long either takes at the
+link's rate: stages that follow one another cannot beat the first, calls that overlap cannot beat the second. Large
+calls are composed out of rounds, as machines/ethernet.yaml says.
 """
 
 import argparse
@@ -56,21 +57,21 @@ def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str) -> Spec:
 
 
 def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float]]:
-    """Seconds of an epoch, of its collectives, and words received: of every rank, on rank 0."""
+    """Seconds of its collectives, words of them, and words received: of every rank, on rank 0."""
     blocks, ledger = open_dataset(project_root(), spec.dataset), Ledger()
     strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
     grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
     trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
-    whole, moving, received = [], [], 0.0
+    moving, payload, received = [], 0.0, 0.0
     for number in range(-WARM, epochs):
         grid.world.barrier()
         epoch = trainer.epoch()
         moved = [amounts for key, amounts in epoch.entries.items() if key.op in MOVING]
         if number >= 0:
-            whole.append(epoch.seconds)
             moving.append(sum(amounts.seconds for amounts in moved))
+            payload = sum(amounts.words_payload for amounts in moved)
             received = sum(amounts.words_received for amounts in moved)
-    return grid.gather_objects((median(whole), median(moving), received))
+    return grid.gather_objects((median(moving), payload, received))
 
 
 def main() -> None:
@@ -85,16 +86,21 @@ def main() -> None:
     place = engine.place(os.environ)
     engine.start(Engine.GLOO, place)
     if place.rank == 0:
-        print("| scheme | grid | epoch s | collectives s | received MB | at the link's rate s | ratio |")
-        print("| --- | --- | --- | --- | --- | --- | --- |")
+        print(
+            "| scheme | grid | collectives s | words | s at the rate | ratio | received | s at the rate | ratio |"
+        )
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, grid, params in SCHEMES:
         everyone = measure(spec_of(name, grid, params, options.dataset), options.epochs)
         if place.rank == 0:
-            epoch, moving, words = map(max, zip(*everyone, strict=True))
-            bound = 32 * words / options.rate / 1e6
+            moving, *words = map(max, zip(*everyone, strict=True))
+            bounds = [32 * count / options.rate / 1e6 for count in words]
             said = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
-            times = f"{epoch:.3f} | {moving:.3f} | {4 * words / 1e6:.1f} | {bound:.3f} | {moving / bound:.2f}"
-            print(f"| {said} | {grid} | {times} |", flush=True)
+            cells = [
+                f"{w:,.0f} | {bound:.3f} | {moving / bound:.2f}"
+                for w, bound in zip(words, bounds, strict=True)
+            ]
+            print(f"| {said} | {grid} | {moving:.3f} | {' | '.join(cells)} |", flush=True)
     engine.stop()
 
 

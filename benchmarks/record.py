@@ -3,7 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links` needs root. One thread, and the allocator's settings of machines/local.yaml, as the launcher gives them.
+`links` and `network` need root. One thread, and the allocator's settings of machines/local.yaml, as the launcher gives
+them.
 """
 
 import argparse
@@ -15,6 +16,20 @@ from pathlib import Path
 from harness.run.provenance import provenance
 from harness.spec.machine import load_machine
 from harness.spec.root import project_root
+
+SCHEMES = [
+    ("cagnet-1d", 4, "4"),
+    ("cagnet-1d", 8, "8"),
+    ("cagnet-1.5d", 4, "2x2"),
+    ("cagnet-1.5d", 8, "4x2"),
+    ("cagnet-2d", 4, "2x2"),
+    ("cagnet-2d", 8, "4x2"),
+    ("cagnet-2d:weight_gradient=T", 4, "2x2"),
+    ("cagnet-3d", 4, "2x1x2"),
+    ("cagnet-3d", 8, "2x2x2"),
+    ("cagnet-sa-1d", 4, "4"),
+    ("cagnet-sa-1.5d", 4, "2x2"),
+]
 
 COMMANDS = {
     "epoch": [
@@ -31,6 +46,19 @@ COMMANDS = {
         "benchmarks/testbed run -- python benchmarks/links.py",
         "benchmarks/testbed down",
     ],
+    "network": [
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
+        "benchmarks/testbed down",
+    ],
+    "schemes": [
+        *(
+            f"benchmarks/epoch.py parallel --dataset {dataset} --ranks {ranks} --strategy {name} --grid {grid}{turns}"
+            for dataset, turns in (("rmat-17", " --turns 5"), ("sbm-4096", ""))
+            for name, ranks, grid in SCHEMES
+        ),
+    ],
+    "partitions": ["benchmarks/partitions.py"],
     "ledger": ["benchmarks/ledger.py"],
     "pool": ["benchmarks/pool.py"],
     "replay": ["benchmarks/replay.py"],

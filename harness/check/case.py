@@ -2,18 +2,21 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from harness.check.graph import check_graph
 from harness.comm.grid import Grid
+from harness.graph.partition import Method, in_order, parts_of
 from harness.ledger import Amounts, AxisName, Key, TensorName
 from harness.registry import load_strategy
 from harness.replay import MOVING, Line, Meter, Tape, outline
 from harness.run.replicas import checksum, compare
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
+from harness.store.choice import COMPUTED
 from harness.store.memory import MemoryStore
 from harness.strategy import Context, Strategy, WordsKey, admit, facts_of
 
@@ -32,7 +35,11 @@ class Case:
     def store(self) -> MemoryStore:
         choice = self.spec.dataset
         graph = check_graph(self.vertices, directed=self.directed)
-        return MemoryStore(graph, choice.permutation, choice.seed)
+        if choice.partition == "block":
+            return MemoryStore(graph, choice.permutation, choice.seed)
+        assert choice.partition in COMPUTED, choice.partition
+        parts = parts_of(graph.A, cast(Method, choice.partition), choice.parts, choice.seed)
+        return MemoryStore(graph, partition=in_order(parts, choice.parts))
 
     def strategy(self) -> Strategy:
         return admit(load_strategy(self.spec.strategy.name), self.spec, facts_of(self.store()))

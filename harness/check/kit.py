@@ -73,7 +73,10 @@ def _cases(
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
     yield _case(name, small, "undirected", directed=False)
-    yield _case(name, small, "single permutation", permutation="single")
+    yield _case(name, small, "single permutation", order={"permutation": "single"})
+    if strategy.partitioned_over:
+        parts = small[strategy.partitioned_over]
+        yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
     yield _case(name, small, "faithful protocol", protocol="faithful")
 
 
@@ -110,11 +113,11 @@ def _case(
     *,
     vertices: int = VERTICES,
     directed: bool = True,
-    permutation: str = "none",
+    order: dict[str, Any] | None = None,
     params: dict[str, Any] | None = None,
     **more: Any,
 ) -> Case:
-    dataset = DatasetChoice.model_validate({"name": "check", "permutation": permutation, "seed": 3})
+    dataset = DatasetChoice.model_validate({"name": "check", "seed": 3, **(order or {})})
     fixed = {"model": MODEL, "training": TRAINING, "precision": "float64", "machine": HERE}
     settings = {"ranks": prod(grid.values()), "grid": grid, "dataset": dataset, **fixed, **more}
     spec = Spec.model_validate({"strategy": StrategyChoice(name=name, params=params or {}), **settings})
@@ -149,6 +152,11 @@ def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) ->
         yield _refused(crowded)
     foreign = next(axis for axis in AxisName if axis not in strategy.axes)
     yield _refused(_case(name, {foreign: 2}, "an axis it does not have"))
+    if strategy.partitioned_over and prod(grid.values()) > 1:
+        parts = grid[strategy.partitioned_over] + 1
+        yield _refused(
+            _case(name, grid, "a partition into other parts", order={"partition": "metis", "parts": parts})
+        )
     for ranks in WORLDS:
         if not strategy.grids(ranks):
             yield _refused(_case(name, {strategy.axes[0]: ranks}, f"{ranks} ranks, for which it has no grid"))
