@@ -75,3 +75,19 @@ def test_every_experiment_of_the_repository_expands(path: Path) -> None:
     document = plan(ROOT, load_experiment(path))
     assert document["runs"]
     assert document["experiment"] == yaml.safe_load(path.read_text())["name"] == path.stem
+
+
+def test_a_partition_has_as_many_parts_as_the_grid_splits_the_rows_into() -> None:
+    dataset = {"name": "tiny-sbm", "partition": "metis"}
+    wished = [
+        {"strategy": "cagnet-1d", "dataset": dataset, "ranks": 4},
+        {"strategy": "cagnet-sa-1.5d", "dataset": dataset, "ranks": 6, "grid": "3x2"},
+        {"strategy": "cagnet-1d", "dataset": {**dataset, "parts": 2}, "ranks": 4},
+    ]
+    assert [spec.dataset.parts for spec in expand(ROOT, experiment(*wished))] == [4, 3, 2]
+
+
+def test_a_strategy_that_does_not_split_rows_has_no_use_for_a_partition() -> None:
+    entry = {"strategy": "cagnet-2d", "dataset": {"name": "tiny-sbm", "partition": "metis"}, "ranks": 4}
+    with pytest.raises(UserError, match="cagnet-2d has no use for a partition"):
+        expand(ROOT, experiment(entry))
