@@ -100,13 +100,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 
 
 def smoke_runs() -> int:
-    """The runs of the smoke experiment, counted by hand: (1 + 3) x 2 launches on one graph, 2 on two more."""
-    return (1 + 3) * 2 + 2 * 2
+    """The runs of the smoke experiment, counted by hand.
+
+    (1 + 3) x 2 launches on one graph, 3 other arrangements and 1 with a partition on it, 2 on two more graphs.
+    """
+    return (1 + 3) * 2 + 3 + 1 + 2 * 2
 
 
 def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
     project, _ = finished
-    assert sorted(project.subjects("build")) == sorted(DATASETS)
+    assert sorted(project.subjects("build")) == sorted([*DATASETS, "tiny-sbm"])  # and its partition
     assert project.subjects("plan") == ["smoke"]
     assert set(Counter(project.subjects("start")).values()) == {1}
     assert len(project.subjects("start")) == smoke_runs()
@@ -254,7 +257,10 @@ def test_the_linter_asks_only_for_an_environment_a_rule(project: Project) -> Non
     ("config", "message"),
     [
         ("experimnt=x.yaml", r"config: .*'experimnt' was unexpected.*Accepted keys: experiment"),
-        ("experiment=none.yaml", r"none\.yaml: no such file\. Experiments here: workflows/experiments/smoke"),
+        (
+            "experiment=none.yaml",
+            r"none\.yaml: no such file\. Experiments here: workflows/experiments/cagnet-figure-1",
+        ),
         ("experiment=empty.yaml", r"empty\.yaml: None is not of type 'object'"),
         ("experiment=typo.yaml", r"typo\.yaml, runs, 0: .*'rank' was unexpected.*Accepted keys: .*ranks"),
     ],
