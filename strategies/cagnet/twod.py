@@ -60,19 +60,20 @@ class Convolve(Function):
     def forward(saved: Any, H_NF: Tensor, W: Tensor, ops: "Summa") -> Tensor:
         saved.ops, (f_in, _) = ops, W.shape
         if ops.combine_first:
-            saved.kept = H_NF, W
+            saved.save_for_backward(W, H_NF)
             T_NH = ops.times(ops.row(H_NF, f_in, TensorName.H), W, TensorName.T)
             return ops.aggregate(ops.A_NK, T_NH, moves=TensorName.T, makes=TensorName.Z)
         T_NF = ops.aggregate(ops.A_NK, H_NF, moves=TensorName.H, makes=TensorName.T)
-        T_row: Iterable[Tensor] = ops.row(T_NF, f_in, TensorName.T)
-        if ops.weight_gradient == "T":
-            T_row = list(T_row)
-        saved.kept = (T_row if ops.weight_gradient == "T" else H_NF), W
+        if ops.weight_gradient != "T":
+            saved.save_for_backward(W, H_NF)
+            return ops.times(ops.row(T_NF, f_in, TensorName.T), W, TensorName.Z)
+        T_row = list(ops.row(T_NF, f_in, TensorName.T))
+        saved.save_for_backward(W, *T_row)
         return ops.times(T_row, W, TensorName.Z)
 
     @staticmethod
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        ops, (kept, W), wants_dH = saved.ops, saved.kept, saved.needs_input_grad[0]
+        ops, (W, *kept), wants_dH = saved.ops, saved.saved_tensors, saved.needs_input_grad[0]
         way, (f_in, f_out) = ops.weight_gradient, W.shape
         dH_NF, S_row = None, []
         if wants_dH or way != "T":
@@ -84,8 +85,8 @@ class Convolve(Function):
         if way == "T":
             return dH_NF, ops.outer(G_NH, f_out, kept).T.contiguous(), None
         if way == "S":
-            return dH_NF, ops.outer(kept, f_in, S_row), None
-        return dH_NF, ops.summa(kept, S_NH, f_in, f_out), None
+            return dH_NF, ops.outer(kept[0], f_in, S_row), None
+        return dH_NF, ops.summa(kept[0], S_NH, f_in, f_out), None
 
 
 class Summa(Blocks):
