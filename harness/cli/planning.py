@@ -3,11 +3,15 @@
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.cli.options import Verbs, add_verb, columns, show
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
+
+if TYPE_CHECKING:
+    from harness.ledger import AxisName
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -15,6 +19,7 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
     parser.add_argument("--strategy", metavar="NAME")
+    parser.add_argument("--dataset", metavar="NAME", help="say of every grid whether it can train on this")
     parser.add_argument("--ranks", type=int, default=1)
 
 
@@ -30,8 +35,35 @@ def _grids(options: argparse.Namespace) -> int:
     grids = load_strategy(options.strategy).grids(options.ranks)
     if not grids:
         raise UserError(f"{options.strategy} has no grid of {options.ranks} ranks.")
-    show(options, grids, "\n".join(grid_text(grid) for grid in grids))
+    if options.dataset is None:
+        show(options, grids, "\n".join(grid_text(grid) for grid in grids))
+        return 0
+    reasons = [_refusal(options, grid) for grid in grids]
+    rows = [
+        (grid_text(grid), f"refused: {reason}" if reason else "runs")
+        for grid, reason in zip(grids, reasons, strict=True)
+    ]
+    answers = [{"grid": grid, "refused": reason} for grid, reason in zip(grids, reasons, strict=True)]
+    show(options, answers, columns(rows))
     return 0
+
+
+def _refusal(options: argparse.Namespace, grid: dict["AxisName", int]) -> str | None:
+    """Why this grid cannot train on this dataset with the default model, or None."""
+    from harness.registry import load_strategy
+    from harness.store.build import open_dataset
+    from harness.strategy import admit, facts_of
+    from harness.strategy.request import make_spec
+
+    root = project_root(options.root)
+    asked = {"strategy": options.strategy, "dataset": options.dataset, "ranks": options.ranks, "grid": grid}
+    spec = make_spec(root, asked, "the options")
+    facts = facts_of(open_dataset(root, spec.dataset))
+    try:
+        admit(load_strategy(options.strategy), spec, facts)
+    except UserError as refusal:
+        return str(refusal)
+    return None
 
 
 def _experiment(options: argparse.Namespace) -> int:

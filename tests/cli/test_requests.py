@@ -120,3 +120,13 @@ def test_every_verb_answers_in_json(checkout: Path, capsys: pytest.CaptureFixtur
     for request in (["doctor"], ["list", "machines"], ["plan", "--strategy", "cagnet-1d", "--ranks", "3"]):
         assert main([*request, "--json"]) == 0, request
         json.loads(capsys.readouterr().out)
+
+
+def test_plan_says_of_every_grid_whether_it_can_train_on_a_dataset(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["plan", "--strategy", "cagnet-2d", "--ranks", "6", "--dataset", "tiny-sbm", "--json"]
+    assert main(asked) == 0
+    refused = {json.dumps(one["grid"]): one["refused"] for one in json.loads(capsys.readouterr().out)}
+    assert refused['{"row": 2, "col": 3}'] is None
+    assert "too few for 6 grid columns" in refused['{"row": 1, "col": 6}']

@@ -8,19 +8,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from harness.strategy import Context
-from harness.validation import Frozen
 from strategies.cagnet.oned import BlockRows, OneD
 
 Way = Literal["raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write"]
 
 
-class Grief(Frozen):
+class Grief(OneD.Params):
     way: Way
     rank: int = 1
     call: int = 0
@@ -28,23 +27,23 @@ class Grief(Frozen):
 
 
 class FaultyRows(BlockRows):
-    def __init__(self, ctx: Context, grief: Grief) -> None:
-        super().__init__(ctx)
-        self.grief, self.calls = grief, 0
+    def __init__(self, ctx: Context, strategy: "Faulty") -> None:
+        super().__init__(ctx, strategy)
+        self.grief, self.calls = strategy.params, 0
 
     def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
-        if self.axis.index == self.grief.rank and self.calls == self.grief.call:
+        if self.over.index == self.grief.rank and self.calls == self.grief.call:
             WAYS[self.grief.way]()
         self.calls += 1
         return super().activate(layer, Z_NH)
 
 
 class Faulty(OneD):
-    Params: ClassVar[type[Frozen]] = Grief
+    Params = Grief
     params: Grief
 
     def operators(self, ctx: Context) -> BlockRows:
-        return FaultyRows(ctx, self.params)
+        return FaultyRows(ctx, self)
 
 
 def fail() -> None:
