@@ -30,12 +30,13 @@ from harness.comm.grid import Grid
 from harness.launch.pool import Pool
 from harness.ledger import Ledger, Op, Phase
 from harness.registry import load_strategy
+from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
 from harness.store.build import open_dataset
-from harness.strategy import Context, admit, facts_of
+from harness.strategy import Context
 from harness.strategy.admit import parse_grid
 
 HIDDEN = 16
@@ -56,8 +57,7 @@ def spec_of(strategy: str, dataset: str, ranks: int, order: str, grid: str | Non
 
 def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
     root, ledger = project_root(), Ledger(recording=recording)
-    blocks = open_dataset(root, spec.dataset)
-    strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
+    strategy, blocks = opened(root, spec)
     grid = Grid.build(strategy.grid, ledger)
     return Trainer(strategy, Context(strategy, grid, ledger, blocks))
 

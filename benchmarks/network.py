@@ -22,13 +22,12 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.ledger import Ledger
-from harness.registry import load_strategy
 from harness.replay import MOVING
+from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.store.build import open_dataset
-from harness.strategy import Context, admit, facts_of
+from harness.strategy import Context
 from harness.strategy.request import make_spec
 
 SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
@@ -58,8 +57,7 @@ def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str) -> Spec:
 
 def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float]]:
     """Seconds of its collectives, words of them, and words received: of every rank, on rank 0."""
-    blocks, ledger = open_dataset(project_root(), spec.dataset), Ledger()
-    strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
+    (strategy, blocks), ledger = opened(project_root(), spec), Ledger()
     grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
     trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
     moving, payload, received = [], 0.0, 0.0

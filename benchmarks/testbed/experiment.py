@@ -39,7 +39,8 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
             causes = [
                 json.loads(fault.read_text())["message"] for fault in sorted(scratch.glob("fault-*.json"))
             ]
-            print(*causes[:1], sep="\n")
+            for cause in causes[:1]:
+                print(cause)
             shutil.rmtree(scratch)
         done = folder.is_dir()
         failed += not done

@@ -4,6 +4,7 @@ python docs/strategies/draw_layouts.py
 """
 
 from collections import defaultdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from harness.comm.layout import coordinates
 from harness.figures.palette import COLOURS, INK, PAPER
-from harness.figures.save import styled
+from harness.figures.save import rendered, styled
 from harness.parallel.rows import RowStrategy
 from harness.registry import load_strategy
 from harness.results.files import replace_files
@@ -41,14 +42,12 @@ def main() -> None:
             figure = drawn(strategy)
             path = HERE / f"{name}.svg"
             path.parent.mkdir(exist_ok=True)
-            replace_files({path: svg(figure, name)})
+            replace_files({path: rendered(figure, "svg", name, "layouts of the strategies")})
         print(path.relative_to(Path.cwd()))
 
 
 def strategy_of(name: str, grid: dict[str, int]) -> RowStrategy:
-    ranks = 1
-    for size in grid.values():
-        ranks *= size
+    ranks = prod(grid.values())
     asked: dict[str, Any] = {"strategy": name, "dataset": "any", "ranks": ranks, "grid": grid}
     spec = Spec.model_validate({**asked, "model": {"layers": 2, "hidden": WIDTH}, "machine": {"name": "any"}})
     strategy = load_strategy(name)(spec, FACTS)
@@ -90,17 +89,6 @@ def draw(axes: Axes, holders: Holders, width: int, title: str) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)
-
-
-def svg(figure: Figure, name: str) -> bytes:
-    from io import BytesIO
-
-    import matplotlib as mpl
-
-    buffer = BytesIO()
-    with mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Title": name})
-    return buffer.getvalue()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.ledger import Direction, Op, TensorName
+from harness.ledger import Amounts, Direction, Key, Op, TensorName
 from harness.replay import MOVING, replay
 from harness.store.blocks import Blocks
 from harness.strategy import Counts, Published, Quantity, Strategy, WordsKey
@@ -61,10 +61,15 @@ def _as_it_goes(key: WordsKey) -> tuple[bool, int, WordsKey]:
     return back, -key.layer if back else key.layer % LAYERS, key
 
 
-def seen_in_replay(strategy: Strategy, rank: int, blocks: Blocks) -> Seen:
+def seen_in_replay(strategy: Strategy, rank: int, blocks: Blocks | None = None) -> Seen:
     """What the rank would send."""
+    return seen_in_epoch(replay(strategy, rank, blocks).entries)
+
+
+def seen_in_epoch(entries: Mapping[Key, Amounts]) -> Seen:
+    """What a rank sent, by the entries of its ledger."""
     found: dict[WordsKey, Sent] = {}
-    for key, amounts in replay(strategy, rank, blocks).entries.items():
+    for key, amounts in entries.items():
         if key.op in MOVING:
             assert key.axis is not None and key.tensor is not None, key
             _add(found, WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor), amounts)

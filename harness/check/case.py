@@ -1,18 +1,18 @@
 """One case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from harness.check.account import seen_in_epoch
 from harness.check.graph import check_graph
 from harness.comm.grid import Grid
 from harness.graph.partition import Method, in_order, parts_of
-from harness.ledger import Amounts, AxisName, Key, TensorName
+from harness.ledger import AxisName, TensorName
 from harness.registry import load_strategy
-from harness.replay import MOVING, Line, Meter, Tape, outline
+from harness.replay import Line, Meter, Tape, outline
 from harness.run.replicas import checksum, compare
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
@@ -86,7 +86,7 @@ def train_rank(case: Case, epochs: int) -> RankResult:
         gradients=gradients,
         weights=[weight.detach() for weight in trainer.weights],
         output=output,
-        words=_moved(done[0].entries),
+        words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
         lines=lines,
         unaccounted=unaccounted,
         persistent_bytes=ctx.persistent_bytes(),
@@ -97,13 +97,3 @@ def _unaccounted(epoch: Epoch, tape: Tape) -> float:
     """A call that ends on a thread of the library may take a tick just before the epoch or just after it."""
     recorded = sum(amounts.seconds for amounts in epoch.entries.values())
     return max(abs(epoch.seconds - recorded) - sum(event.leaves for event in tape.events), 0)
-
-
-def _moved(entries: dict[Key, Amounts]) -> dict[WordsKey, float]:
-    """The words of an epoch in the terms of a strategy's formula."""
-    words: dict[WordsKey, float] = defaultdict(float)
-    for key, amounts in entries.items():
-        if key.op in MOVING and amounts.words_payload:
-            assert key.axis is not None and key.tensor is not None, key
-            words[WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)] += amounts.words_payload
-    return dict(words)

@@ -38,7 +38,7 @@ def _grids(options: argparse.Namespace) -> int:
     if options.dataset is None:
         show(options, grids, "\n".join(grid_text(grid) for grid in grids))
         return 0
-    reasons = [_refusal(options, grid) for grid in grids]
+    reasons = _refusals(options, grids)
     rows = [
         (grid_text(grid), f"refused: {reason}" if reason else "runs")
         for grid, reason in zip(grids, reasons, strict=True)
@@ -48,22 +48,25 @@ def _grids(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refusal(options: argparse.Namespace, grid: dict["AxisName", int]) -> str | None:
-    """Why this grid cannot train on this dataset with the default model, or None."""
+def _refusals(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> list[str | None]:
+    """Why each grid cannot train on this dataset with the default model, or None."""
     from harness.registry import load_strategy
     from harness.store.build import open_dataset
+    from harness.store.choice import DatasetChoice
     from harness.strategy import admit, facts_of
     from harness.strategy.request import make_spec
 
-    root = project_root(options.root)
-    asked = {"strategy": options.strategy, "dataset": options.dataset, "ranks": options.ranks, "grid": grid}
-    spec = make_spec(root, asked, "the options")
-    facts = facts_of(open_dataset(root, spec.dataset))
-    try:
-        admit(load_strategy(options.strategy), spec, facts)
-    except UserError as refusal:
-        return str(refusal)
-    return None
+    root, strategy = project_root(options.root), load_strategy(options.strategy)
+    facts = facts_of(open_dataset(root, DatasetChoice(name=options.dataset)))
+    reasons: list[str | None] = []
+    for grid in grids:
+        asked = {"strategy": options.strategy, "dataset": options.dataset, "ranks": options.ranks}
+        try:
+            admit(strategy, make_spec(root, {**asked, "grid": grid}, "the options"), facts)
+            reasons.append(None)
+        except UserError as refusal:
+            reasons.append(str(refusal))
+    return reasons
 
 
 def _experiment(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.replay import Replayed
     from harness.spec.spec import Spec
     from harness.store.blocks import Blocks
-    from harness.strategy import Facts
+    from harness.strategy import Facts, Strategy
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -28,27 +28,26 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from harness.registry import load_strategy
     from harness.replay import replay
-    from harness.strategy import admit
 
     root = project_root(options.root)
     spec = requested(root, options)
-    facts, blocks = _graph(root, spec, from_card=options.from_card)
-    replayed = replay(admit(load_strategy(spec.strategy.name), spec, facts), options.rank, blocks)
-    show(options, _document(spec, facts, replayed), _page(spec, facts, replayed))
+    strategy, blocks = _admitted(root, spec, from_card=options.from_card)
+    replayed = replay(strategy, options.rank, blocks)
+    show(options, _document(spec, strategy.facts, replayed), _page(spec, strategy.facts, replayed))
     return 0
 
 
-def _graph(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Facts, Blocks | None]":
-    from harness.store.build import open_dataset
+def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
+    from harness.registry import load_strategy
+    from harness.run.opening import opened
     from harness.store.card import load_card
-    from harness.strategy import facts_of, facts_of_card
+    from harness.strategy import admit, facts_of_card
 
-    if from_card:
-        return facts_of_card(load_card(root, spec.dataset.name)), None
-    blocks = open_dataset(root, spec.dataset)
-    return facts_of(blocks), blocks
+    if not from_card:
+        return opened(root, spec)
+    facts = facts_of_card(load_card(root, spec.dataset.name))
+    return admit(load_strategy(spec.strategy.name), spec, facts), None
 
 
 def _document(spec: "Spec", facts: "Facts", replayed: "Replayed") -> dict[str, Any]:

@@ -62,13 +62,10 @@ def _spec_of_file(path: Path) -> Spec:
 
 
 def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
-    from harness.registry import load_strategy
-    from harness.store.build import open_dataset
-    from harness.strategy import admit, facts_of
+    from harness.run.opening import opened
 
     spec = requested(root, options)
-    facts = facts_of(open_dataset(root, spec.dataset))
-    admit(load_strategy(spec.strategy.name), spec, facts)  # before any rank is started
+    opened(root, spec)  # refused, if it is, before any rank is started
     return spec
 
 

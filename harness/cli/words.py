@@ -26,16 +26,14 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _words(options: argparse.Namespace) -> int:
     from harness.check.account import account, seen_in_replay
-    from harness.registry import load_strategy
-    from harness.store.build import open_dataset
-    from harness.strategy import BlockCounts, admit, facts_of
+    from harness.run.opening import opened
+    from harness.strategy import BlockCounts
 
     root = project_root(options.root)
     spec = requested(root, options)
     if not 0 <= options.rank < spec.ranks:
         raise UserError(f"rank = {options.rank}: the ranks of this world are 0 to {spec.ranks - 1}.")
-    blocks = open_dataset(root, spec.dataset)
-    strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
+    strategy, blocks = opened(root, spec)
     rank, how = options.rank, "replayed" if options.replay else "sent"
     seen = seen_in_replay(strategy, rank, blocks) if options.replay else _run(spec, root, rank)
     found = account(strategy, rank, BlockCounts(blocks), seen)

@@ -36,12 +36,13 @@ def tables_digest(tables: Path) -> str:
 
 def save(figure: Figure, folder: Path, name: str, digest: str) -> list[Path]:
     """The three files of a figure."""
-    files = {folder / f"{name}.{kind}": _rendered(figure, kind, name, f"tables {digest}") for kind in FORMATS}
+    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, f"tables {digest}") for kind in FORMATS}
     replace_files(files)
     return list(files)
 
 
-def _rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
+def rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
+    """One file of a figure; `said` is what it says of its origin."""
     metadata = {
         "pdf": {"CreationDate": None, "Title": name, "Subject": said},
         "png": {"Title": name, "Description": said},

@@ -5,9 +5,8 @@ sparsity-oblivious algorithms do, costs each part all rows but its own, whatever
 Verifier (tests/graph/test_volume.py): distinct columns counted by scipy.
 """
 
-import torch
-
 from harness.graph.partition import ranges_of
+from harness.kernels.compact import filled_columns
 from harness.kernels.csr import Csr, block
 
 
@@ -19,7 +18,5 @@ def volumes(A: Csr, bounds: tuple[int, ...]) -> list[int]:
 
 def needed(A: Csr, own: range) -> int:
     """Columns outside `own` in which these rows have a nonzero."""
-    there = torch.zeros(A.cols, dtype=torch.bool)
-    there[A.col.long()] = True
-    there[own.start : own.stop] = False
-    return int(there.sum())
+    filled = filled_columns(A)
+    return int(((filled < own.start) | (filled >= own.stop)).sum())

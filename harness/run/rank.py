@@ -18,17 +18,16 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
-from harness.registry import load_strategy
 from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.gather import gather
+from harness.run.opening import opened
 from harness.run.provenance import provenance
 from harness.run.replicas import checksum, compare
 from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.store.build import open_dataset
-from harness.strategy import Context, Strategy, admit, facts_of
+from harness.strategy import Context, Strategy
 
 PROGRESS_SECONDS = 2.0
 
@@ -64,8 +63,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     started = time.time()
-    blocks = open_dataset(root, spec.dataset)
-    strategy = admit(load_strategy(spec.strategy.name), spec, facts_of(blocks))
+    strategy, blocks = opened(root, spec)
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
         ledger = Ledger(clock_for(device))

@@ -18,7 +18,7 @@ class Machine(Frozen):
     engine: Literal["gloo", "nccl"] = "gloo"
     composed_from: int | None = Field(None, ge=0)
     """Bytes from which broadcasts, gathers, scatters and all-to-alls are composed out of rounds instead of left to
-    gloo: faster where links are the bottleneck (benchmarks/results/testbed.md). Without it they never are."""
+    gloo: faster where links are the bottleneck (benchmarks/results/links.md). Without it they never are."""
     threads_per_rank: int = Field(1, ge=1)
     allocator: dict[str, str] = {}
     """Environment variables of the memory allocator, set for every rank and recorded."""

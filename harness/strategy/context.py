@@ -56,7 +56,7 @@ class Context:
         """A[rows, cols] with local indices. Asked for twice, it is held once."""
         key = (rows, cols, order)
         if key not in self._adjacency:
-            self._adjacency[key] = self._place(self._blocks.adjacency(rows, cols, order))
+            self._adjacency[key] = self._place(self._rectangle(rows, cols, False, order))
         return self._adjacency[key]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
@@ -64,7 +64,7 @@ class Context:
         if not self.facts.directed:
             other = 1 - order if self.spec.dataset.permutation == "double" else order
             return self.adjacency(rows, cols, other)
-        return self._place(transpose(self._blocks.adjacency(cols, rows, order)))
+        return self._place(self._rectangle(rows, cols, True, order))
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
         """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and what a receiver must know of them."""
@@ -95,10 +95,10 @@ class Context:
         ]
         return self._place(beside(pieces)), [piece.cols for piece in pieces] if blocks else []
 
-    def _rectangle(self, rows: range, cols: range, transposed: bool) -> Csr:
+    def _rectangle(self, rows: range, cols: range, transposed: bool, order: int = 0) -> Csr:
         if transposed and self.facts.directed:
-            return transpose(self._blocks.adjacency(cols, rows))
-        return self._blocks.adjacency(rows, cols)
+            return transpose(self._blocks.adjacency(cols, rows, order))
+        return self._blocks.adjacency(rows, cols, order)
 
     def features(self, rows: range, cols: range) -> Tensor:
         """X[rows, cols]."""

@@ -21,19 +21,20 @@ class BlockCounts:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._known: dict[tuple[range, range, bool], tuple[int, int]] = {}
+        self._nonzeros: dict[tuple[range, range], int] = {}
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        return self._of(rows, cols, transposed)[0]
+        """A block is read once for this: who receives it asks, and so do the formulas, layer by layer."""
+        place = (cols, rows) if self._turned(transposed) else (rows, cols)
+        if place not in self._nonzeros:
+            self._nonzeros[place] = self._blocks.adjacency(*place).nnz
+        return self._nonzeros[place]
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        return self._of(rows, cols, transposed)[1]
+        if self._turned(transposed):
+            return len(filled_rows(self._blocks.adjacency(cols, rows)))
+        return len(filled_columns(self._blocks.adjacency(rows, cols)))
 
-    def _of(self, rows: range, cols: range, transposed: bool) -> tuple[int, int]:
-        """A block is read once: formulas ask for the same ones layer by layer. Undirected, A^T is A."""
-        turned = transposed and self._blocks.directed
-        key = rows, cols, turned
-        if key not in self._known:
-            A = self._blocks.adjacency(*((cols, rows) if turned else (rows, cols)))
-            self._known[key] = A.nnz, len(filled_rows(A) if turned else filled_columns(A))
-        return self._known[key]
+    def _turned(self, transposed: bool) -> bool:
+        """Undirected, A^T is A."""
+        return transposed and self._blocks.directed

@@ -1,10 +1,10 @@
 """Facts about a graph and sizes of a model: what formulas, layouts and grids are computed from."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from harness.comm.layout import split
 from harness.errors import UserError
+from harness.graph.partition import ranges_of
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
 from harness.store.recipes import AllTrain, RandomSplit
@@ -37,7 +37,7 @@ class Facts:
         if self.bounds is None:
             return split(self.vertices, parts)
         assert len(self.bounds) == parts + 1, (self.bounds, parts)
-        return [range(start, stop) for start, stop in pairwise(self.bounds)]
+        return ranges_of(self.bounds)
 
 
 def widths(model: ModelChoice, facts: Facts) -> list[int]:

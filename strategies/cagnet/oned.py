@@ -10,21 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import log2
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import model_validator
 from torch import Tensor
 from torch.autograd import Function
 
 from harness.kernels import Csr
-from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
+from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words, widths
 from harness.validation import Frozen
+from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
 P = AxisName.P
-FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
 class RowParams(Frozen):
@@ -121,16 +121,6 @@ class GatheredRows(BlockRows):
         yield self.over.all_gather(H_NF, sizes=sizes, tensor=moves)
 
 
-class Moved(NamedTuple):
-    """Rows that a collective moves, to be multiplied by their width."""
-
-    op: Op
-    axis: AxisName
-    rows: int
-    sums: bool = False
-    """Rows of the product, where it is summed; else of the factor."""
-
-
 class RowScheme(RowStrategy):
     """What the schemes over whole rows of H have in common."""
 
@@ -139,9 +129,7 @@ class RowScheme(RowStrategy):
     params: RowParams
 
     def refuse(self) -> str | None:
-        if self.params.weight_gradient == "T" and self.spec.model.order == "combine_first":
-            return "there is no T = A H to keep when H W comes first: use weight_gradient S or order aggregate_first"
-        return super().refuse()
+        return nothing_to_keep(self.params.weight_gradient, self.spec.model.order) or super().refuse()
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-A: rows of width f_(l-1) forward, of f_l backward, and f_(l-1) f_l; one word for the loss."""

@@ -16,7 +16,8 @@ from harness.comm.layout import balanced, grids_of
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, TensorName
 from harness.strategy import Context, Coordinates, Counts, Published, Quantity
-from strategies.cagnet.oned import BlockRows, Moved, RowScheme
+from strategies.cagnet.oned import BlockRows, RowScheme
+from strategies.cagnet.terms import Moved
 
 ROW, COL = AxisName.ROW, AxisName.COL
 

@@ -19,8 +19,9 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, Op, TensorName
 from harness.parallel.rows import INDEX, LONG, WORD
 from harness.strategy import Context, Coordinates, Counts, Piece
-from strategies.cagnet.oned import Moved, RowScheme, WholeRows
+from strategies.cagnet.oned import RowScheme, WholeRows
 from strategies.cagnet.onefived import COL, ReplicatedRows
+from strategies.cagnet.terms import Moved
 
 P = AxisName.P
 

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from harness.comm.layout import balanced
-from harness.ledger import AxisName, Direction, Op, TensorName
+from harness.ledger import AxisName, Op, TensorName
 from harness.parallel.summa import Split3D
-from harness.strategy import Context, Coordinates, Counts, Published, Quantity, Words
+from harness.strategy import Context, Coordinates, Published, Quantity, Words
 from strategies.cagnet.blocks import COL, ROW, Travelling
-from strategies.cagnet.twod import BACKWARD, Summa, TwoD
+from strategies.cagnet.terms import BACKWARD, Moved
+from strategies.cagnet.twod import Summa, TwoD
 
 FIBRE = AxisName.FIBRE
 
@@ -88,20 +89,10 @@ class ThreeD(TwoD):
             ),
         ]
 
-    def _put_product(
-        self,
-        words: Words,
-        direction: Direction,
-        layer: int,
-        names: tuple[TensorName, TensorName],
-        width: int,
-        at: Coordinates,
-        counts: Counts,
-    ) -> None:
+    def moved(self, at: Coordinates) -> list[Moved]:
         """As in 2D within the layer, and a reduce-scatter of the partial products."""
-        super()._put_product(words, direction, layer, names, width, at, counts)
-        partial = len(self.layout.block(at[ROW])) * len(self.columns(at, width))
-        words.put(direction, layer, Op.REDUCE_SCATTER, FIBRE, names[1], partial)
+        partial = len(self.layout.block(at[ROW]))
+        return [*super().moved(at), Moved(Op.REDUCE_SCATTER, FIBRE, partial, sums=True)]
 
     def _put_weight_gradient(self, words: Words, layer: int, f_in: int, f_out: int, at: Coordinates) -> None:
         super()._put_weight_gradient(words, layer, f_in, f_out, at)

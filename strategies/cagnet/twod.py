@@ -37,8 +37,7 @@ from harness.strategy import (
 )
 from harness.validation import Frozen
 from strategies.cagnet.blocks import COL, ROW, Blocks, Travelling
-
-FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
 
 class BlockParams(Frozen):
@@ -173,13 +172,11 @@ class TwoD(RowStrategy):
                 f"rows of {narrowest} features or classes are too few for {cols} grid columns, each of which needs "
                 f"one: use a grid of at most {narrowest} columns"
             )
-        if self.params.weight_gradient == "T" and self.spec.model.order == "combine_first":
-            return "there is no T = A H to keep when H W comes first: use weight_gradient S or order aggregate_first"
         if self.facts.bounds:
             return (
                 "its blocks of rows and of columns are cut alike, so it has no use for a partition: use block"
             )
-        return super().refuse()
+        return nothing_to_keep(self.params.weight_gradient, self.spec.model.order) or super().refuse()
 
     @property
     def layout(self) -> Split3D:
@@ -228,42 +225,43 @@ class TwoD(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-C: A and H per product, T or S once more per product with W, then the weight gradient."""
-        words, mine = Words(self.spec.grid), len(self.rows(at))
+        words, mine, way = Words(self.spec.grid), len(self.rows(at)), self.params.weight_gradient
+        A = {back: self._words_of_A(at, counts, transposed=back is BACKWARD) for back in (FORWARD, BACKWARD)}
+        moved = self.moved(at)
+
+        def product(
+            direction: Direction, layer: int, factor: TensorName, makes: TensorName, width: int
+        ) -> None:
+            words.put(direction, layer, Op.BROADCAST, COL, TensorName.A, A[direction])
+            for op, axis, rows, sums in moved:
+                here = rows * len(self.columns(at, width))
+                words.put(direction, layer, op, axis, makes if sums else factor, here)
+
         for layer, (f_in, f_out) in enumerate(pairwise(widths(self.spec.model, self.facts))):
-            wants_dH, way = layer > 0, self.params.weight_gradient
             if self.spec.model.order == "combine_first":
                 words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.H, mine * f_in)
-                self._put_product(words, FORWARD, layer, (TensorName.T, TensorName.Z), f_out, at, counts)
+                product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)
             else:
-                self._put_product(words, FORWARD, layer, (TensorName.H, TensorName.T), f_in, at, counts)
+                product(FORWARD, layer, TensorName.H, TensorName.T, f_in)
                 words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.T, mine * f_in)
-            if wants_dH or way != "T":
-                self._put_product(words, BACKWARD, layer, (TensorName.G, TensorName.S), f_out, at, counts)
-            if wants_dH or way == "S":
+            if layer > 0 or way != "T":
+                product(BACKWARD, layer, TensorName.G, TensorName.S, f_out)
+            if layer > 0 or way == "S":
                 words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, mine * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
         words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * mine)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
         return words
 
-    def _put_product(
-        self,
-        words: Words,
-        direction: Direction,
-        layer: int,
-        names: tuple[TensorName, TensorName],
-        width: int,
-        at: Coordinates,
-        counts: Counts,
-    ) -> None:
-        """One product with A, or with A^T in the backward pass: row pointers, values and columns, and dense rows."""
+    def moved(self, at: Coordinates) -> list[Moved]:
+        """The dense rows that one product with A moves."""
+        return [Moved(Op.BROADCAST, ROW, sum(map(len, self.layout.layer(self.layer(at)))))]
+
+    def _words_of_A(self, at: Coordinates, counts: Counts, *, transposed: bool) -> int:
+        """Of one product: row pointers of every stage, and a value and a column for each nonzero."""
         block, contracted = self.layout.block(at[ROW]), self.layout.layer(self.layer(at))
-        transposed = direction is BACKWARD
         nonzeros = sum(counts.nonzeros(block, part, transposed=transposed) for part in contracted)
-        pointers = self._stages(contracted) * (len(block) + 1)
-        words.put(direction, layer, Op.BROADCAST, COL, TensorName.A, pointers + 2 * nonzeros)
-        dense = sum(map(len, contracted)) * len(self.columns(at, width))
-        words.put(direction, layer, Op.BROADCAST, ROW, names[0], dense)
+        return self._stages(contracted) * (len(block) + 1) + 2 * nonzeros
 
     def _stages(self, contracted: Sequence[range]) -> int:
         """Both cuts of the vertices, by grid rows and by grid columns, and the blocking parameter."""

@@ -1,6 +1,5 @@
 """A rank replayed on shapes does what the same rank does in a run, in any world, and as its formula says."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.check.account import seen_in_replay
 from harness.check.graph import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine, Place
@@ -15,11 +15,11 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.registry import load_strategy
-from harness.replay import MOVING, Meter, ShapeBlocks, Tape, outline, replay
+from harness.replay import Meter, ShapeBlocks, Tape, outline, replay
 from harness.spec.spec import Spec
 from harness.store.card import DatasetCard
 from harness.store.memory import MemoryStore
-from harness.strategy import BlockCounts, Facts, Strategy, WordsKey, facts_of, facts_of_card
+from harness.strategy import BlockCounts, Facts, Strategy, facts_of, facts_of_card
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 H, T = TensorName.H, TensorName.T
@@ -60,12 +60,7 @@ def test_any_rank_of_any_world_sends_the_words_of_the_formula(
     name: str, grid: dict[str, int], rank: int
 ) -> None:
     ready = strategy(prod(grid.values()), name=name, grid=grid)
-    words: dict[WordsKey, float] = defaultdict(float)
-    for key, amounts in replay(ready, rank).entries.items():
-        if key.op in MOVING:
-            assert key.axis is not None
-            assert key.tensor is not None
-            words[WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor)] += amounts.words_payload
+    words = {key: sent.words for key, sent in seen_in_replay(ready, rank).items()}
     counts = BlockCounts(ShapeBlocks(PRODUCTS))
     assert words == {
         key: count for key, count in ready.words(ready.coordinates(rank), counts).items() if count

@@ -1,6 +1,7 @@
 """CAGNET's formulas against counts that others made, and what its strategies refuse."""
 
 from collections import Counter
+from math import prod
 from typing import Any
 
 import pytest
@@ -28,9 +29,7 @@ class Even:
 def ready(
     name: str, grid: dict[str, int], facts: Facts = FACTS, *, model: Any = None, **params: Any
 ) -> Strategy:
-    ranks = 1
-    for size in grid.values():
-        ranks *= size
+    ranks = prod(grid.values())
     spec = {
         "strategy": {"name": name, "params": params},
         "dataset": "any",
