@@ -13,8 +13,8 @@ from harness.strategy import Context, Coordinates, Counts, Promise, Words
 class PlainTorch(RowOperators):
     """One block of rows, the whole graph; autograd writes the backward."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx, range(ctx.facts.vertices), over=ctx.grid[AxisName.P])
+    def __init__(self, ctx: Context, strategy: "Serial") -> None:
+        super().__init__(ctx, strategy, over=ctx.grid[AxisName.P])
         self.A_NN = ctx.adjacency(self.rows, self.rows)
         self.A_T_NN = ctx.transposed(self.rows, self.rows)
         self.combine_first = ctx.spec.model.order == "combine_first"
@@ -40,7 +40,7 @@ class Serial(RowStrategy):
         return [{AxisName.P: 1}] if ranks == 1 else []
 
     def operators(self, ctx: Context) -> PlainTorch:
-        return PlainTorch(ctx)
+        return PlainTorch(ctx, self)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        return Words(self.spec.grid)
+        return Words(self.grid)

@@ -20,6 +20,7 @@ FLOORS = (
     "spec",
     "models",
     "strategy registry",
+    "cost",
     "parallel",
     "results",
     "run",

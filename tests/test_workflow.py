@@ -217,8 +217,8 @@ def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project)
     assert log
     assert "no record could be written" in (project.folder / log[1]).read_text()
     assert not (project.folder / "results" / "runs.parquet").exists()
-    cagnet_runs = 3 * 2 + 3 + 1 + 2
-    assert len(project.subjects("finish")) == cagnet_runs, "the other runs go on"
+    parallel_runs = 3 * 2 + 3 + 1 + 1 + 2
+    assert len(project.subjects("finish")) == parallel_runs, "the other runs go on"
 
 
 def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_again(

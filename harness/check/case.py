@@ -9,6 +9,7 @@ from torch import Tensor
 from harness.check.account import seen_in_epoch
 from harness.check.graph import check_graph
 from harness.comm.grid import Grid
+from harness.graph.model import Graph
 from harness.graph.partition import Method, in_order, parts_of
 from harness.ledger import AxisName, TensorName
 from harness.registry import load_strategy
@@ -32,9 +33,12 @@ class Case:
     again: bool = False
     """Train twice: the second time gives the same bits."""
 
+    def graph(self) -> Graph:
+        return check_graph(self.vertices, directed=self.directed)
+
     def store(self) -> MemoryStore:
-        choice = self.spec.dataset
-        graph = check_graph(self.vertices, directed=self.directed)
+        """The graph in the order that the spec asks for."""
+        choice, graph = self.spec.dataset, self.graph()
         if choice.partition == "block":
             return MemoryStore(graph, choice.permutation, choice.seed)
         assert choice.partition in COMPUTED, choice.partition
@@ -52,7 +56,7 @@ class RankResult:
     at: dict[AxisName, int]
     losses: list[float]
     gradients: list[Tensor]
-    weights: list[Tensor]
+    parameters: list[Tensor]
     output: Tensor
     words: dict[WordsKey, float]
     lines: list[Line]
@@ -71,11 +75,11 @@ def train_rank(case: Case, epochs: int) -> RankResult:
     with Meter(tape):
         done = [trainer.epoch()]
     lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
-    gradients = [weight.grad.clone() for weight in trainer.weights if weight.grad is not None]
-    sums = [checksum(trainer.weights)]
+    gradients = [each.grad.clone() for each in trainer.parameters if each.grad is not None]
+    sums = [checksum(trainer.parameters)]
     for _ in range(epochs - 1):
         done.append(trainer.epoch())
-        sums.append(checksum(trainer.weights))
+        sums.append(checksum(trainer.parameters))
     tape.recording = False
     compare(grid, strategy, sums)
     with torch.no_grad():
@@ -84,7 +88,7 @@ def train_rank(case: Case, epochs: int) -> RankResult:
         at=dict(grid.coordinates),
         losses=[epoch.loss.item() for epoch in done],
         gradients=gradients,
-        weights=[weight.detach() for weight in trainer.weights],
+        parameters=[each.detach() for each in trainer.parameters],
         output=output,
         words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
         lines=lines,

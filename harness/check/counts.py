@@ -13,15 +13,16 @@ class ScipyCounts:
 
     def __init__(self, blocks: Blocks) -> None:
         everyone = range(blocks.n)
-        self._A = to_scipy(blocks.adjacency(everyone, everyone)).tocoo()
+        self._A = [to_scipy(blocks.adjacency(everyone, everyone, order)).tocoo() for order in (0, 1)]
 
-    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        return len(self._columns(rows, cols, transposed))
+    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
+        return len(self._columns(rows, cols, transposed, order))
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        return len(np.unique(self._columns(rows, cols, transposed)))
+        return len(np.unique(self._columns(rows, cols, transposed, 0)))
 
-    def _columns(self, rows: range, cols: range, transposed: bool) -> Any:
+    def _columns(self, rows: range, cols: range, transposed: bool, order: int) -> Any:
         """The column of every nonzero inside."""
-        i, j = (self._A.col, self._A.row) if transposed else (self._A.row, self._A.col)
+        A = self._A[order]
+        i, j = (A.col, A.row) if transposed else (A.row, A.col)
         return j[(i >= rows.start) & (i < rows.stop) & (j >= cols.start) & (j < cols.stop)]

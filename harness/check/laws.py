@@ -29,14 +29,14 @@ class Finding:
 
 
 def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> list[Finding]:
-    """Losses of every epoch, first gradients, last weights and outputs are the pieces of the serial ones."""
-    strategy = case.strategy()
+    """Losses of every epoch, first gradients, last parameters and outputs are the pieces of the serial ones."""
+    strategy, serial = case.strategy(), serial.ordered(case.store().orders)
     worst: dict[str, float] = {}
     for number, rank in enumerate(ranks):
         compared = {
             "losses": [(_numbers(rank.losses), _numbers(serial.losses))],
-            "gradients": _pairs(rank.gradients, serial.gradients, strategy.weights_of(number)),
-            "weights": _pairs(rank.weights, serial.weights, strategy.weights_of(number)),
+            "gradients": _pairs(rank.gradients, serial.gradients, strategy.parameters_of(number)),
+            "parameters": _pairs(rank.parameters, serial.parameters, strategy.parameters_of(number)),
             "outputs": _pairs([rank.output], [serial.output], [strategy.output(rank.at)]),
         }
         for name, pairs in compared.items():
@@ -115,7 +115,7 @@ def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
 def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
     """The same seed gives the same bits."""
     same = all(
-        mine.losses == theirs.losses and all(map(torch.equal, mine.weights, theirs.weights))
+        mine.losses == theirs.losses and all(map(torch.equal, mine.parameters, theirs.parameters))
         for mine, theirs in zip(once, again, strict=True)
     )
     return Finding("same seed, same bits", case.name, same, f"{len(once)} ranks, twice")

@@ -4,12 +4,13 @@ Z = A (H W) in double precision, PyTorch's own autograd, one process. It shares 
 no loop with the code that it judges; only the graph and the initial weights are the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from harness.graph.order import Orders
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
@@ -22,12 +23,24 @@ class Trained:
 
     losses: list[float]
     gradients: list[Tensor]
-    weights: list[Tensor]
+    """Of the weights and, where they are trained, of the features."""
+    parameters: list[Tensor]
     output: Tensor
+    layers: int
+
+    def ordered(self, orders: Orders) -> "Trained":
+        """The same in an order of the vertices in which layers alternate (`harness.graph.order`)."""
+        layers = self.layers
+        return replace(
+            self,
+            gradients=self.gradients[:layers] + [dX[orders.cols(0)] for dX in self.gradients[layers:]],
+            parameters=self.parameters[:layers] + [X[orders.cols(0)] for X in self.parameters[layers:]],
+            output=self.output[orders.rows((layers - 1) % 2)],
+        )
 
 
 def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
-    """The same training as the spec's, on one dense matrix."""
+    """The same training as the spec's, on one dense matrix in the order of the blocks."""
     everyone = range(blocks.n)
     A = _dense(blocks)
     X = blocks.feature_block(everyone, range(blocks.features)).double()
@@ -40,7 +53,8 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
         initial_weight(spec.seed, layer, shape, range(shape[0]), range(shape[1])).requires_grad_()
         for layer, shape in enumerate(pairwise(sizes))
     ]
-    optimizer = torch.optim.SGD(weights, lr=spec.training.lr)
+    parameters = weights + ([X.requires_grad_()] if spec.training.features else [])
+    optimizer = torch.optim.SGD(parameters, lr=spec.training.lr)
     losses, gradients = [], []
     for _ in range(epochs):
         optimizer.zero_grad()
@@ -48,11 +62,11 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
         loss = -probability[counted].gather(1, labels[counted, None]).mean()
         loss.backward()
         losses.append(loss.item())
-        gradients.append([weight.grad.clone() for weight in weights if weight.grad is not None])
+        gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
         optimizer.step()
     with torch.no_grad():
         output = _forward(A, X, weights)
-    return Trained(losses, gradients[0], [weight.detach() for weight in weights], output)
+    return Trained(losses, gradients[0], [each.detach() for each in parameters], output, len(weights))
 
 
 def _forward(A: Tensor, H: Tensor, weights: list[Tensor]) -> Tensor:

@@ -1,16 +1,18 @@
-"""harness data: make a dataset's store, look at it, check it."""
+"""harness data: make a dataset's store, look at it, check it, see how its nonzeros fall into shards."""
 
 import argparse
+from pathlib import Path
 
 from harness.cli.options import Verbs, add_verb, show
+from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.store.choice import DatasetChoice
 from harness.validation import validated
 
 
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "data", _data, "Build, show or verify the store of a dataset.")
-    parser.add_argument("action", choices=("build", "info", "verify"))
+    parser = add_verb(verbs, "data", _data, "Build, show, verify or weigh the store of a dataset.")
+    parser.add_argument("action", choices=("build", "info", "verify", "balance"))
     parser.add_argument("name", help="a card of datasets/catalog")
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
     parser.add_argument(
@@ -20,12 +22,17 @@ def add_verbs(verbs: Verbs) -> None:
         "--parts", type=int, default=0, help="of the partition: the ranks that split the rows"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the order (default 0)")
+    parser.add_argument(
+        "--shards", type=int, default=8, help="balance: blocks of rows, and of columns (default 8)"
+    )
 
 
 def _data(options: argparse.Namespace) -> int:
     from harness.store.build import build, verify
 
     root, choice = project_root(options.root), _choice(options)
+    if options.action == "balance":
+        return _balance(root, options, choice)
     if options.action == "info":
         import yaml
 
@@ -36,6 +43,26 @@ def _data(options: argparse.Namespace) -> int:
     else:
         store = build(root, choice) if options.action == "build" else verify(root, choice)
         show(options, {"store": str(store)}, str(store))
+    return 0
+
+
+def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> int:
+    """The fullest shard over the mean in every order, and what loops alone would make of a single permutation."""
+    from harness.store.balance import balance, law_of_loops
+    from harness.store.build import open_dataset
+
+    if choice.permutation != "none" or choice.partitioned:
+        raise UserError("balance speaks of every permutation: leave out --permutation and --partition.")
+    if options.shards < 1:
+        raise UserError(f"--shards {options.shards}: there is at least one.")
+    store = open_dataset(root, DatasetChoice(name=choice.name))
+    found = dict(balance(store, options.shards, options.seed))
+    law = law_of_loops(store.n, store.nnz, options.shards)
+    document = {"shards": options.shards, "most_over_mean": found, "law_of_loops": law}
+    lines = [f"{f'{options.shards} x {options.shards} shards':22}most / mean nonzeros"]
+    lines += [f"{order:22}{ratio:.3f}" for order, ratio in found.items()]
+    lines.append(f"{'loops alone, single':22}{law:.3f}")
+    show(options, document, "\n".join(lines))
     return 0
 
 

@@ -1,17 +1,19 @@
-"""harness plan: the grids a strategy has, or every spec of an experiment."""
+"""harness plan: the grids a strategy has and what they should cost, or every spec of an experiment."""
 
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.request import requested
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
 
 if TYPE_CHECKING:
     from harness.ledger import AxisName
+    from harness.strategy import Facts
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -19,8 +21,21 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
     parser.add_argument("--strategy", metavar="NAME")
-    parser.add_argument("--dataset", metavar="NAME", help="say of every grid whether it can train on this")
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="say of every grid whether it can train on this and, where the machine's card has links, how long an "
+        "epoch should take: the best first",
+    )
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any key of a spec, as machine=perlmutter",
+    )
+    parser.add_argument("--from-card", action="store_true", help="take the graph's sizes from its card")
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -38,35 +53,74 @@ def _grids(options: argparse.Namespace) -> int:
     if options.dataset is None:
         show(options, grids, "\n".join(grid_text(grid) for grid in grids))
         return 0
-    reasons = _refusals(options, grids)
-    rows = [
-        (grid_text(grid), f"refused: {reason}" if reason else "runs")
-        for grid, reason in zip(grids, reasons, strict=True)
-    ]
-    answers = [{"grid": grid, "refused": reason} for grid, reason in zip(grids, reasons, strict=True)]
-    show(options, answers, columns(rows))
+    facts = _facts(options)
+    answers = sorted((_answer(options, grid, facts) for grid in grids), key=Answer.rank)
+    predicts = any(answer.communication is not None for answer in answers)
+    titles = [("grid", "products ms", "communication ms", "epoch ms")] if predicts else []
+    show(
+        options,
+        [answer._asdict() for answer in answers],
+        columns(titles + [answer.row() for answer in answers]),
+    )
     return 0
 
 
-def _refusals(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> list[str | None]:
-    """Why each grid cannot train on this dataset with the default model, or None."""
-    from harness.registry import load_strategy
-    from harness.store.build import open_dataset
-    from harness.store.choice import DatasetChoice
-    from harness.strategy import admit, facts_of
-    from harness.strategy.request import make_spec
+class Answer(NamedTuple):
+    """What is known of a grid before anything runs; times in seconds, None where nothing predicts them."""
 
-    root, strategy = project_root(options.root), load_strategy(options.strategy)
-    facts = facts_of(open_dataset(root, DatasetChoice(name=options.dataset)))
-    reasons: list[str | None] = []
-    for grid in grids:
-        asked = {"strategy": options.strategy, "dataset": options.dataset, "ranks": options.ranks}
-        try:
-            admit(strategy, make_spec(root, {**asked, "grid": grid}, "the options"), facts)
-            reasons.append(None)
-        except UserError as refusal:
-            reasons.append(str(refusal))
-    return reasons
+    grid: dict["AxisName", int]
+    refused: str | None
+    products: float | None = None
+    communication: float | None = None
+
+    def rank(self) -> tuple[bool, float]:
+        return self.refused is not None, (self.products or 0) + (self.communication or 0)
+
+    def row(self) -> tuple[str, ...]:
+        name = grid_text(self.grid)
+        if self.refused:
+            return name, f"refused: {self.refused}"
+        if self.communication is None:
+            return name, "runs"
+        both = None if self.products is None else self.products + self.communication
+        return name, *(
+            "-" if time is None else f"{1e3 * time:.1f}" for time in (self.products, self.communication, both)
+        )
+
+
+def _facts(options: argparse.Namespace) -> "Facts":
+    from harness.store.build import open_dataset
+    from harness.store.card import load_card
+    from harness.store.choice import DatasetChoice
+    from harness.strategy import facts_of, facts_of_card
+
+    root = project_root(options.root)
+    if options.from_card:
+        return facts_of_card(load_card(root, options.dataset))
+    return facts_of(open_dataset(root, DatasetChoice(name=options.dataset)))
+
+
+def _answer(options: argparse.Namespace, grid: dict["AxisName", int], facts: "Facts") -> Answer:
+    from harness.cost.links import communication
+    from harness.cost.products import products
+    from harness.registry import load_strategy
+    from harness.replay import ShapeBlocks
+    from harness.spec.machine import load_machine_card
+    from harness.strategy import BlockCounts, admit
+
+    options.grid, root = grid, project_root(options.root)
+    spec = requested(root, options)
+    try:
+        strategy = admit(load_strategy(options.strategy), spec, facts)
+    except UserError as refusal:
+        return Answer(grid, str(refusal))
+    card, terms = load_machine_card(root, spec.machine.name), strategy.product_terms()
+    if card.links is None:
+        return Answer(grid, None)
+    counts = BlockCounts(ShapeBlocks(facts, spec.dataset.permutation))
+    words = strategy.words(strategy.coordinates(0), counts)
+    multiplying = products(terms, card.spmm) if terms and card.spmm else None
+    return Answer(grid, None, multiplying, communication(words, strategy.grid, card.links, spec.precision))
 
 
 def _experiment(options: argparse.Namespace) -> int:

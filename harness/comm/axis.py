@@ -1,7 +1,7 @@
 """One axis of a grid: the collectives among the ranks that differ in this coordinate only.
 
 Strategies speak to other ranks through an axis and through nothing else. Every call goes on the ledger with its
-words and bytes, under the phase, layer and direction that are current; only the reduction of a weight gradient is
+words and bytes, under the phase, layer and direction that are current; only the reduction of a parameter's gradient is
 phase `sync` wherever it is issued. An axis of one returns its input and records nothing, so the same lines serve one
 rank and many.
 
@@ -422,8 +422,8 @@ class Axis:
         here = self.ledger.here
         if not self.ledger.recording:
             return here
-        weights = tensor is TensorName.DW and op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
-        phase = Phase.SYNC if weights else here.phase
+        trained = tensor in (TensorName.DW, TensorName.DX) and op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
+        phase = Phase.SYNC if trained else here.phase
         return Key(phase, here.layer, here.direction, op, self.name, peer, tensor)
 
     def _messages(

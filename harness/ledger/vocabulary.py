@@ -61,7 +61,7 @@ class AxisName(StrEnum):
 
 
 class TensorName(StrEnum):
-    """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G."""
+    """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T."""
 
     A = "A"
     X = "X"
@@ -71,7 +71,9 @@ class TensorName(StrEnum):
     Z = "Z"
     G = "G"
     S = "S"
+    DT = "dT"
     DH = "dH"
+    DX = "dX"
     DW = "dW"
     INDEX = "index"
     LABELS = "labels"

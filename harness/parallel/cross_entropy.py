@@ -24,6 +24,7 @@ class CrossEntropy(Function):
         """Rows whose label is negative do not count; each counts one `of` them all."""
         saved.ledger = ledger = axis.ledger
         with _elementwise(ledger):
+            width, Z_NC = Z_NC.shape[1], _at_least_one(Z_NC)
             largest_N = Z_NC.amax(dim=1)
         axis.all_reduce(largest_N, tensor=TensorName.Z, op=Reduction.MAX)
         with _elementwise(ledger):
@@ -37,7 +38,8 @@ class CrossEntropy(Function):
             right_N = torch.where(here_N, Z_NC.gather(1, place_N1)[:, 0], 0)
             whole_N = counts_N * (largest_N + sum_N.log()) if axis.index == 0 else torch.zeros_like(sum_N)
             P_NC = E_NC.div_(sum_N[:, None]).mul_(counts_N[:, None])
-            saved.G_NC = P_NC.scatter_add_(1, place_N1, -here_N.to(P_NC.dtype)[:, None]).div_(of)
+            G_NC = P_NC.scatter_add_(1, place_N1, -here_N.to(P_NC.dtype)[:, None]).div_(of)
+            saved.G_NC = G_NC[:, :width]
             return (whole_N - right_N).sum() / of
 
     @staticmethod
@@ -49,12 +51,17 @@ class CrossEntropy(Function):
 
 def guess(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
     """The class with the largest logit of every row; of equal ones the first."""
-    best_N, place_N = Z_NC.max(dim=1)
+    best_N, place_N = _at_least_one(Z_NC).max(dim=1)
     largest_N = axis.all_reduce(best_N.clone(), tensor=TensorName.Z, op=Reduction.MAX)
     before = torch.iinfo(torch.int64).max - (place_N + classes.start)
     first_N = torch.where(best_N == largest_N, before, 0)
     axis.all_reduce(first_N, tensor=TensorName.COUNT, op=Reduction.MAX)
     return torch.iinfo(torch.int64).max - first_N
+
+
+def _at_least_one(Z_NC: Tensor) -> Tensor:
+    """A rank without classes has one that cannot be."""
+    return Z_NC if Z_NC.shape[1] else Z_NC.new_full((len(Z_NC), 1), float("-inf"))
 
 
 def _elementwise(ledger: Ledger) -> Any:

@@ -1,4 +1,4 @@
-"""What strategies share that split vertices over one axis and keep every row whole: all but the convolution.
+"""What strategies share that leave a rank rows of the output: all but the convolution.
 
 Legend: N this rank's vertices, H features, C classes. On an axis of one rank this is plain serial training.
 """
@@ -10,13 +10,21 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.comm.axis import Axis
-from harness.ledger import AxisName, Op, Phase, TensorName
+from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.models import Hits
-from harness.strategy import IGNORED, SPLITS, Context, Coordinates, Counts, Piece, Strategy
-
-WORD = {"float32": 4, "float64": 8}
-INDEX, LONG = 4, 8
-"""Bytes: of a number by the precision of the run, of a column index, of a row pointer or a label."""
+from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.strategy import (
+    IGNORED,
+    LONG,
+    SPLITS,
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    Piece,
+    Strategy,
+    csr_bytes,
+)
 
 
 class RowStrategy(Strategy):
@@ -60,6 +68,9 @@ class RowStrategy(Strategy):
     def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
         return Piece(range(shape[0]), range(shape[1]))
 
+    def input(self, at: Coordinates) -> Piece:
+        return Piece(self.rows(at), self.columns(at, self.facts.features))
+
     def output(self, at: Coordinates) -> Piece:
         return Piece(self.rows(at), self.columns(at, self.facts.classes))
 
@@ -74,13 +85,11 @@ class RowStrategy(Strategy):
 
     def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
         """Of these rectangles of A and, where it differs, of A^T: row pointers, columns, values."""
-        entry = INDEX + WORD[self.spec.precision]
-        total = 0
-        for rows, cols in pieces:
-            for transposed in self.sides():
-                nonzeros = counts.nonzeros(rows, cols, transposed=transposed)
-                total += LONG * (len(rows) + 1) + entry * nonzeros
-        return total
+        return sum(
+            csr_bytes(len(rows), counts.nonzeros(rows, cols, transposed=transposed), self.spec.precision)
+            for rows, cols in pieces
+            for transposed in self.sides()
+        )
 
     def sides(self) -> list[bool]:
         """What is held of the graph: A, and A^T where that is another matrix."""
@@ -90,20 +99,17 @@ class RowStrategy(Strategy):
 class RowOperators:
     """Input, activation, loss and evaluation, all local to a row but for the sums over the blocks of rows."""
 
-    def __init__(self, ctx: Context, rows: range, over: Axis) -> None:
-        """This rank has these rows; the members of `over` have all of them, each once."""
+    def __init__(self, ctx: Context, strategy: Strategy, over: Axis) -> None:
+        """The members of `over` have all rows of the output, each once."""
         self.ledger, self.kernels, self.over = ctx.ledger, ctx.kernels, over
-        self.rows = rows
-        self.labels_N = ctx.training_labels(rows)
-        self.splits = ctx.split_labels(rows)
+        self.rows, order = strategy.output(ctx.at).rows, (ctx.spec.model.layers - 1) % 2
+        self.labels_N = ctx.training_labels(self.rows, order)
+        self.splits = ctx.split_labels(self.rows, order)
         self.trained_on = max(ctx.trained_on, 1)
-        self.X_NF = self.features(ctx)
-
-    def features(self, ctx: Context) -> Tensor:
-        return ctx.features(self.rows, range(ctx.facts.features))
+        self.X = ctx.features(*strategy.input(ctx.at))
 
     def inputs(self) -> Tensor:
-        return self.X_NF
+        return self.X
 
     def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.ACTIVATE, layer):
@@ -131,3 +137,27 @@ class RowOperators:
     def guess(self, Z_NC: Tensor) -> Tensor:
         """The class of every row."""
         return Z_NC.argmax(dim=1)
+
+
+class SplitRowOperators(RowOperators):
+    """The same where an axis splits the columns too: a rank has some classes of its rows."""
+
+    def __init__(
+        self, ctx: Context, strategy: Strategy, over: tuple[AxisName, ...], across: AxisName
+    ) -> None:
+        """Rows are split over some axes, columns across another."""
+        super().__init__(ctx, strategy, ctx.grid.axis(over))
+        self.across, self.classes = ctx.grid[across], strategy.output(ctx.at).cols
+        self.shares = ctx.grid.axis((*over, across))
+
+    def loss(self, Z_NC: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.LOSS):
+            return self.shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        labels, classes = self.labels_N, self.classes
+        share: Tensor = apply(self.ledger, CrossEntropy, Z_NC, labels, classes, self.across, self.trained_on)
+        return share
+
+    def guess(self, Z_NC: Tensor) -> Tensor:
+        return guess(Z_NC, self.classes, self.across)

@@ -184,6 +184,7 @@ RUNS = Table(
             ("training.optimizer", TEXT, "the optimizer"),
             ("training.lr", REAL, "its learning rate"),
             ("training.weight_decay", REAL, "its weight decay"),
+            ("training.features", TRUTH, "whether the input features were trained too"),
             ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),

@@ -90,7 +90,7 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
         tables.add_epoch(number, trainer.epoch())
-        sums.append(checksum(trainer.weights))
+        sums.append(checksum(trainer.parameters))
         if _evaluates(training.evaluate_every, number, training.epochs):
             tables.add_accuracy(number, *trainer.evaluate())
         if tables.rank == 0 and time.monotonic() - said > PROGRESS_SECONDS:

@@ -14,32 +14,34 @@ from harness.ledger import TensorName
 from harness.strategy import Piece, Strategy
 
 
-def checksum(weights: Sequence[Tensor]) -> Tensor:
+def checksum(parameters: Sequence[Tensor]) -> Tensor:
     """One 64-bit number a tensor; any changed bit, and any two exchanged elements, change it."""
-    return torch.stack([_sum_of_bits(weight.detach()) for weight in weights])
+    return torch.stack([_sum_of_bits(parameter.detach()) for parameter in parameters])
 
 
-def _sum_of_bits(weight: Tensor) -> Tensor:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
-    bits = weight.contiguous().view(integer).flatten().to(torch.int64)
-    place = 2 * torch.arange(len(bits), device=weight.device) + 1
+def _sum_of_bits(parameter: Tensor) -> Tensor:
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[parameter.element_size()]
+    bits = parameter.contiguous().view(integer).flatten().to(torch.int64)
+    place = 2 * torch.arange(len(bits), device=parameter.device) + 1
     return (bits * place).sum()
 
 
 def compare(grid: Grid, strategy: Strategy, epochs: list[Tensor]) -> None:
-    """Raises where two ranks that hold the same piece of a weight ever held different bits of it.
+    """Raises where two ranks that hold the same piece of a parameter ever held different bits of it.
 
     `epochs` are this rank's checksums, oldest first.
     """
     everyone = grid.world.all_gather(torch.stack(epochs)[None], tensor=TensorName.PARAMETERS).cpu()
     first: dict[tuple[int, Piece], int] = {}
     for rank in range(strategy.spec.ranks):
-        for layer, piece in enumerate(strategy.weights_of(rank)):
-            other = first.setdefault((layer, piece), rank)
-            differs = everyone[rank, :, layer] != everyone[other, :, layer]
+        for number, piece in enumerate(strategy.parameters_of(rank)):
+            other = first.setdefault((number, piece), rank)
+            differs = everyone[rank, :, number] != everyone[other, :, number]
             if differs.any():
+                layers = len(strategy.shapes)
+                which = "the input features" if number == layers else f"the weight of layer {number}"
                 raise RunError(
                     f"Replicas differ: after epoch {int(differs.nonzero()[0])} (warm-up included) ranks {other} and "
-                    f"{rank} hold different values of the weight of layer {layer}, of which both hold the same "
-                    "piece. The strategy lost a reduction, or the ranks did not start alike."
+                    f"{rank} hold different values of {which}, of which both hold the same piece. "
+                    "The strategy lost a reduction, or the ranks did not start alike."
                 )

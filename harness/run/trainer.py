@@ -36,7 +36,10 @@ class Trainer:
             for layer, (shape, piece) in enumerate(zip(strategy.shapes, pieces, strict=True))
         ]
         self.operators = strategy.operators(ctx)
-        self.optimizer = _optimizer(ctx.spec.training, self.weights)
+        features = [self.operators.inputs()] if ctx.spec.training.features else []
+        self.parameters = self.weights + features
+        """Everything trained, in the order of `Strategy.parameters_of`."""
+        self.optimizer = _optimizer(ctx.spec.training, self.parameters)
 
     def epoch(self) -> Epoch:
         """One step over the full graph: forward, backward, update."""

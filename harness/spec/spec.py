@@ -44,6 +44,8 @@ class Training(Frozen):
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = Field(0.01, gt=0)
     weight_decay: float = Field(0.0, ge=0)
+    features: bool = False
+    """The input features are trained too, like weights."""
     evaluate_every: int = Field(0, ge=0)
     """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
 

@@ -1,6 +1,6 @@
 """What training reads of a dataset, wherever it is kept: in memory or in a folder of blocks."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -8,7 +8,17 @@ from harness.graph.order import Permutation
 from harness.kernels.csr import Csr
 
 
-class Blocks(Protocol):
+class Kind(Protocol):
+    """What decides which rectangles are the same."""
+
+    @property
+    def directed(self) -> bool: ...
+
+    @property
+    def permutation(self) -> Permutation: ...
+
+
+class Blocks(Kind, Protocol):
     """Serves any rectangle of the graph, in any order of its vertices (`harness.graph.order`).
 
     Order 0 is A[p][:, q] and order 1 is A[q][:, p]. What is returned belongs to the caller.
@@ -25,14 +35,8 @@ class Blocks(Protocol):
     def classes(self) -> int: ...
 
     @property
-    def directed(self) -> bool: ...
-
-    @property
     def nnz(self) -> int:
         """Nonzeros of the adjacency, loops included."""
-
-    @property
-    def permutation(self) -> Permutation: ...
 
     @property
     def bounds(self) -> tuple[int, ...] | None:
@@ -53,6 +57,26 @@ class Blocks(Protocol):
 
     def split(self, rows: range, order: int = 0) -> Tensor:
         """0 none, 1 train, 2 valid, 3 test, uint8, of rows of this order."""
+
+
+class Place(NamedTuple):
+    """Where a rectangle is read: of A, in one order; turned, if it is its transpose that is wanted."""
+
+    rows: range
+    cols: range
+    order: int
+    turned: bool
+
+
+def place_of(graph: Kind, rows: range, cols: range, order: int, *, transposed: bool) -> Place:
+    """Where A[rows, cols] or A^T[rows, cols] of this order stands, the same for all that is the same.
+
+    Orders differ only under a double permutation. Undirected, the transpose of one order is the other.
+    """
+    double = graph.permutation == "double"
+    if transposed and graph.directed:
+        return Place(cols, rows, order % 2 if double else 0, True)
+    return Place(rows, cols, (order + transposed) % 2 if double else 0, False)
 
 
 def assert_within(size: int, *parts: range) -> None:

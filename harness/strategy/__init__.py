@@ -17,5 +17,8 @@ from harness.strategy.facts import facts_of_card as facts_of_card
 from harness.strategy.facts import widths as widths
 from harness.strategy.published import Published as Published
 from harness.strategy.published import Quantity as Quantity
+from harness.strategy.sizes import LONG as LONG
+from harness.strategy.sizes import WORD as WORD
+from harness.strategy.sizes import csr_bytes as csr_bytes
 from harness.strategy.words import Words as Words
 from harness.strategy.words import WordsKey as WordsKey

@@ -15,11 +15,12 @@ from harness.comm.grid import Grid
 from harness.graph.blocks import beside
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.compact import filled_columns, without_empty_columns
+from harness.kernels.diagonal import diagonal, without_diagonal
 from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.recorded import Kernels
 from harness.ledger import Ledger, TensorName
 from harness.models.weights import initial_weight
-from harness.store.blocks import Blocks
+from harness.store.blocks import Blocks, Place, place_of
 from harness.strategy.contract import Coordinates, Piece, Strategy
 from harness.strategy.counts import BlockCounts, Counts
 from harness.strategy.facts import Facts
@@ -44,7 +45,8 @@ class Context:
         self.trained_on = self.facts.trained_on(spec.protocol)
         self.counts: Counts = BlockCounts(blocks)
         self._blocks = blocks
-        self._adjacency: dict[tuple[range, range, int], Csr] = {}
+        self._adjacency: dict[Place, Csr] = {}
+        self._loopless: dict[Place, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
 
     @property
@@ -52,19 +54,30 @@ class Context:
         """Where this rank stands."""
         return self.grid.coordinates
 
-    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """A[rows, cols] with local indices. Asked for twice, it is held once."""
-        key = (rows, cols, order)
-        if key not in self._adjacency:
-            self._adjacency[key] = self._place(self._rectangle(rows, cols, False, order))
-        return self._adjacency[key]
+    def adjacency(self, rows: range, cols: range, order: int = 0, *, transposed: bool = False) -> Csr:
+        """A[rows, cols] with local indices, or A^T[rows, cols]. What is asked for twice is held once.
+
+        Orders alternate: an even one is order 0, an odd one order 1 (`harness.graph.order`).
+        """
+        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
+        if place not in self._adjacency:
+            self._adjacency[place] = self._place(self._rectangle(rows, cols, transposed, order))
+        return self._adjacency[place]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """A^T[rows, cols]. For an undirected graph that is a rectangle of A itself (in the other order)."""
-        if not self.facts.directed:
-            other = 1 - order if self.spec.dataset.permutation == "double" else order
-            return self.adjacency(rows, cols, other)
-        return self._place(self._rectangle(rows, cols, True, order))
+        """A^T[rows, cols]."""
+        return self.adjacency(rows, cols, order, transposed=True)
+
+    def loopless(
+        self, rows: range, cols: range, order: int = 0, *, transposed: bool = False
+    ) -> tuple[Csr, Tensor]:
+        """A or A^T at [rows, cols] without its loops; and these, of the vertices that are both rows and columns."""
+        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
+        if place not in self._loopless:
+            A, offset = self._rectangle(rows, cols, transposed, order), rows.start - cols.start
+            loops = self._hold(TensorName.A, diagonal(A, offset))
+            self._loopless[place] = self._place(without_diagonal(A, offset)), loops
+        return self._loopless[place]
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
         """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and what a receiver must know of them."""
@@ -96,13 +109,14 @@ class Context:
         return self._place(beside(pieces)), [piece.cols for piece in pieces] if blocks else []
 
     def _rectangle(self, rows: range, cols: range, transposed: bool, order: int = 0) -> Csr:
-        if transposed and self.facts.directed:
-            return transpose(self._blocks.adjacency(cols, rows, order))
-        return self._blocks.adjacency(rows, cols, order)
+        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
+        A = self._blocks.adjacency(place.rows, place.cols, place.order)
+        return transpose(A) if place.turned else A
 
     def features(self, rows: range, cols: range) -> Tensor:
-        """X[rows, cols]."""
-        return self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
+        """X[rows, cols]; a leaf of autograd where the features are trained."""
+        X = self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
+        return X.requires_grad_(self.spec.training.features)
 
     def training_labels(self, rows: range, order: int = 0) -> Tensor:
         """The labels that the loss counts; IGNORED elsewhere. The faithful protocol counts every labelled vertex."""

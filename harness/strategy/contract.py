@@ -52,7 +52,9 @@ class Strategy(ABC):
     name: ClassVar[str]
     promise: ClassVar[Promise]
     axes: ClassVar[tuple[AxisName, ...]]
-    """The axes of its grid, slowest first."""
+    """The axes of its grid, as people write them."""
+    slowest_first: ClassVar[tuple[AxisName, ...] | None] = None
+    """The order in which ranks are numbered along them; None, the same order."""
     partitioned_over: ClassVar[AxisName | None] = None
     """The axis over which rows are split as a partition of the vertices says; None, where that has no meaning."""
     Params: ClassVar[type[Frozen]] = NoParams
@@ -61,13 +63,13 @@ class Strategy(ABC):
         self.spec = spec
         self.facts = facts
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
-        self.grid = {axis: spec.grid[axis] for axis in self.axes}
+        self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
         sizes = widths(spec.model, facts)
         self.shapes = list(pairwise(sizes))
         """The weight matrices of the model, layer by layer."""
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
-        """Where a rank stands: the last axis is the fastest."""
+        """Where a rank stands: the last axis of `grid` is the fastest."""
         return coordinates(self.grid, rank)
 
     def published(self) -> list[Published]:
@@ -78,6 +80,19 @@ class Strategy(ABC):
         """The piece of every layer's weights that a rank holds."""
         at = self.coordinates(rank)
         return [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
+
+    def product_terms(self) -> tuple[float, float, float] | None:
+        """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
+        return None
+
+    def wants_dH(self, layer: int) -> bool:
+        """Whether anything is trained below this layer's input."""
+        return layer > 0 or self.spec.training.features
+
+    def parameters_of(self, rank: int) -> list[Piece]:
+        """The piece of everything trained that a rank holds: the weights and, if they are trained, the features."""
+        trained = [self.input(self.coordinates(rank))] if self.spec.training.features else []
+        return self.weights_of(rank) + trained
 
     @classmethod
     @abstractmethod
@@ -91,6 +106,10 @@ class Strategy(ABC):
     @abstractmethod
     def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
         """The part of a layer's weight matrix that the rank at `at` holds."""
+
+    @abstractmethod
+    def input(self, at: Coordinates) -> Piece:
+        """The part of the input features (vertices by features) that the rank at `at` holds."""
 
     @abstractmethod
     def output(self, at: Coordinates) -> Piece:

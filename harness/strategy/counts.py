@@ -2,15 +2,16 @@
 
 from typing import Protocol
 
+from harness.kernels import Csr
 from harness.kernels.compact import filled_columns, filled_rows
-from harness.store.blocks import Blocks
+from harness.store.blocks import Blocks, Place, place_of
 
 
 class Counts(Protocol):
     """Answers by rectangle, exactly or as the facts of a graph let expect."""
 
-    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        """Nonzeros of A[rows, cols], or of A^T[rows, cols]."""
+    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
+        """Nonzeros of A[rows, cols], or of A^T[rows, cols], in this order of the vertices."""
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         """Columns of A[rows, cols], or of A^T[rows, cols], in which there is a nonzero."""
@@ -21,20 +22,18 @@ class BlockCounts:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._nonzeros: dict[tuple[range, range], int] = {}
+        self._nonzeros: dict[Place, int] = {}
 
-    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False) -> int:
+    def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
         """A block is read once for this: who receives it asks, and so do the formulas, layer by layer."""
-        place = (cols, rows) if self._turned(transposed) else (rows, cols)
+        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
         if place not in self._nonzeros:
-            self._nonzeros[place] = self._blocks.adjacency(*place).nnz
+            self._nonzeros[place] = self._read(place).nnz
         return self._nonzeros[place]
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        if self._turned(transposed):
-            return len(filled_rows(self._blocks.adjacency(cols, rows)))
-        return len(filled_columns(self._blocks.adjacency(rows, cols)))
+        place = place_of(self._blocks, rows, cols, 0, transposed=transposed)
+        return len((filled_rows if place.turned else filled_columns)(self._read(place)))
 
-    def _turned(self, transposed: bool) -> bool:
-        """Undirected, A^T is A."""
-        return transposed and self._blocks.directed
+    def _read(self, place: Place) -> Csr:
+        return self._blocks.adjacency(place.rows, place.cols, place.order)

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from harness.comm.layout import balanced
 from harness.kernels.packed import Form
-from harness.ledger import AxisName, Phase, TensorName, apply
+from harness.ledger import AxisName, TensorName
 from harness.parallel.arrivals import arrivals
-from harness.parallel.cross_entropy import CrossEntropy, guess
-from harness.parallel.rows import RowOperators
+from harness.parallel.rows import SplitRowOperators
 from harness.parallel.summa import Split3D, Stage
-from harness.strategy import Context
+from harness.strategy import Context, Strategy
 
 ROW, COL = AxisName.ROW, AxisName.COL
 
@@ -32,26 +31,26 @@ class Travelling(NamedTuple):
     """On the rank that has it."""
 
 
-class Blocks(RowOperators):
+class Blocks(SplitRowOperators):
     """One rank's blocks of A and of A^T, packed to travel, and its blocks of everything dense."""
 
-    def __init__(self, ctx: Context, layout: Split3D, layer: int, *, overlap: bool) -> None:
-        at, facts = ctx.at, ctx.facts
+    def __init__(
+        self, ctx: Context, strategy: Strategy, layout: Split3D, layer: int, *, overlap: bool
+    ) -> None:
+        at = ctx.at
         self.layout, self.layer, self.overlap = layout, layer, overlap
         self.row_number, self.col_number = at[ROW], at[COL]
         self.along_row, self.along_col = ctx.grid[COL], ctx.grid[ROW]
-        self.cols = balanced(facts.features, layout.cols)[at[COL]]
-        self.classes = balanced(facts.classes, layout.cols)[at[COL]]
         self.stages = layout.stages(layer)
         mine = [stage for stage in self.stages if stage.col == at[COL]]
         starts = accumulate((len(stage.vertices) for stage in mine), initial=0)
         self.starts = dict(zip(mine, starts, strict=False))
-        every_row = ctx.grid.axis(tuple(axis for axis in ctx.grid.shape if axis is not COL))
-        super().__init__(ctx, layout.rows_of(at[ROW], layer), over=every_row)
-        self.plane, self.everyone = ctx.grid.axis((ROW, COL)), ctx.grid.world
+        every_row = tuple(axis for axis in ctx.grid.shape if axis is not COL)
+        super().__init__(ctx, strategy, over=every_row, across=COL)
+        self.plane = ctx.grid.axis((ROW, COL))
         self.no_bytes = torch.empty(0, dtype=torch.uint8, device=ctx.device)
         self.A_NK = self._travelling(ctx, transposed=False)
-        self.A_T_NK = self._travelling(ctx, transposed=True) if facts.directed else self.A_NK
+        self.A_T_NK = self._travelling(ctx, transposed=True) if ctx.facts.directed else self.A_NK
 
     def _travelling(self, ctx: Context, *, transposed: bool) -> list[Travelling]:
         return [self._block(ctx, stage, transposed) for stage in self.stages]
@@ -62,9 +61,6 @@ class Blocks(RowOperators):
             buffer, form = ctx.packed(rows, cols, transposed=transposed)
             return Travelling(stage, form, buffer)
         return Travelling(stage, ctx.form(rows, cols, transposed=transposed), None)
-
-    def features(self, ctx: Context) -> Tensor:
-        return ctx.features(self.rows, self.cols)
 
     def block_of_A(self, A: Travelling, **when: Any) -> Any:
         """The block of A of a stage, out of this grid row, packed."""
@@ -105,14 +101,3 @@ class Blocks(RowOperators):
         return torch.cat(
             [torch.cat([next(blocks).view(len(a), len(c)) for c in across], dim=1) for a in down]
         )
-
-    def share(self, Z_NC: Tensor) -> Tensor:
-        labels, classes = self.labels_N, self.classes
-        return apply(self.ledger, CrossEntropy, Z_NC, labels, classes, self.along_row, self.trained_on)
-
-    def loss(self, Z_NC: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.LOSS):
-            return self.everyone.sum(self.share(Z_NC), tensor=TensorName.LOSS)
-
-    def guess(self, Z_NC: Tensor) -> Tensor:
-        return guess(Z_NC, self.classes, self.along_row)

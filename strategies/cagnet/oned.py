@@ -71,7 +71,7 @@ class WholeRows(RowOperators, ABC):
     A_T_NK: Any
 
     def __init__(self, ctx: Context, strategy: "RowScheme") -> None:
-        super().__init__(ctx, strategy.rows(ctx.at), over=ctx.grid[strategy.rows_over])
+        super().__init__(ctx, strategy, over=ctx.grid[strategy.rows_over])
         self.combine_first = ctx.spec.model.order == "combine_first"
         self.keeps_T = strategy.params.weight_gradient == "T"
         self.overlap = strategy.params.overlap
@@ -133,14 +133,14 @@ class RowScheme(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-A: rows of width f_(l-1) forward, of f_l backward, and f_(l-1) f_l; one word for the loss."""
-        words = Words(self.spec.grid)
+        words = Words(self.grid)
         combines, keeps_T = self.spec.model.order == "combine_first", self.params.weight_gradient == "T"
         forward, backward = self.moved(at, counts), self.moved(at, counts, transposed=True)
         for layer, (f_in, f_out) in enumerate(pairwise(widths(self.spec.model, self.facts))):
             for op, axis, rows, sums in forward:
                 T, Z = (TensorName.T, TensorName.Z) if combines else (TensorName.H, TensorName.T)
                 words.put(FORWARD, layer, op, axis, Z if sums else T, rows * (f_out if combines else f_in))
-            for op, axis, rows, sums in backward if layer > 0 or not keeps_T else ():
+            for op, axis, rows, sums in backward if self.wants_dH(layer) or not keeps_T else ():
                 words.put(BACKWARD, layer, op, axis, TensorName.S if sums else TensorName.G, rows * f_out)
             words.put(BACKWARD, layer, Op.ALL_REDUCE, self.rows_over, TensorName.DW, f_in * f_out)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.rows_over, TensorName.LOSS, 1)

@@ -17,8 +17,7 @@ from torch import Tensor
 from harness.comm.pending import Landed
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, TensorName
-from harness.parallel.rows import INDEX, LONG, WORD
-from harness.strategy import Context, Coordinates, Counts, Piece
+from harness.strategy import LONG, Context, Coordinates, Counts, Piece, csr_bytes
 from strategies.cagnet.oned import RowScheme, WholeRows
 from strategies.cagnet.onefived import COL, ReplicatedRows
 from strategies.cagnet.terms import Moved
@@ -89,14 +88,14 @@ class SparseScheme(RowScheme):
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Two matrices a side, own and compact, and the indices of the rows that leave."""
-        rows, entry = self.rows(at), INDEX + WORD[self.spec.precision]
+        rows = self.rows(at)
         is_served = at[self.rows_over] in self.stages(at)
         wanted = self._others(self.stages(at), at)
         served = self._others(range(self.grid[self.rows_over]), at) if is_served else []
         compact = leaving = 0
         for side in self.sides():
             nonzeros = sum(counts.nonzeros(rows, cols, transposed=side) for cols in wanted)
-            compact += LONG * (len(rows) + 1) + entry * nonzeros
+            compact += csr_bytes(len(rows), nonzeros, self.spec.precision)
             leaving += sum(counts.filled(others, rows, transposed=side) for others in served)
         own = self.bytes_of_matrices([Piece(rows, rows)], counts) if is_served else 0
         held = {TensorName.A: own + compact, TensorName.INDEX: LONG * leaving}

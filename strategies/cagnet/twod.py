@@ -93,7 +93,7 @@ class Summa(Blocks):
 
     def __init__(self, ctx: Context, strategy: "TwoD") -> None:
         params = strategy.params
-        super().__init__(ctx, strategy.layout, strategy.layer(ctx.at), overlap=params.overlap)
+        super().__init__(ctx, strategy, strategy.layout, strategy.layer(ctx.at), overlap=params.overlap)
         self.combine_first = ctx.spec.model.order == "combine_first"
         self.weight_gradient = params.weight_gradient
 
@@ -225,7 +225,7 @@ class TwoD(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-C: A and H per product, T or S once more per product with W, then the weight gradient."""
-        words, mine, way = Words(self.spec.grid), len(self.rows(at)), self.params.weight_gradient
+        words, mine, way = Words(self.grid), len(self.rows(at)), self.params.weight_gradient
         A = {back: self._words_of_A(at, counts, transposed=back is BACKWARD) for back in (FORWARD, BACKWARD)}
         moved = self.moved(at)
 
@@ -244,9 +244,9 @@ class TwoD(RowStrategy):
             else:
                 product(FORWARD, layer, TensorName.H, TensorName.T, f_in)
                 words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.T, mine * f_in)
-            if layer > 0 or way != "T":
+            if self.wants_dH(layer) or way != "T":
                 product(BACKWARD, layer, TensorName.G, TensorName.S, f_out)
-            if layer > 0 or way == "S":
+            if self.wants_dH(layer) or way == "S":
                 words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, mine * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
         words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * mine)

@@ -2,10 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from harness.errors import UserError
 from harness.graph.blocks import ceil_blocks
+from harness.graph.model import Graph, RawGraph
+from harness.graph.normalise import normalise
 from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE, SCHEMA
 from harness.store.reader import Store
@@ -127,3 +131,23 @@ def test_a_folder_without_a_manifest_is_no_store(tmp_path):
     (tmp_path / "toy-1").mkdir()
     with pytest.raises(UserError, match=r"toy-1 is not a store.*harness data build toy"):
         Store(tmp_path / "toy-1")
+
+
+@pytest.mark.slow
+def test_vertices_above_two_to_the_24_keep_their_names(tmp_path, make_card):
+    """There a float32 no longer tells neighbours apart, and one published loader held ids in one."""
+    n = (1 << 24) + 1000
+    ends = np.array([n - 1, n - 2, n - 3, n - 4, 5, (1 << 24) + 1])
+    A, counts = normalise(RawGraph(n, ends[:3].copy(), ends[3:].copy()), directed=False)
+    nothing = torch.zeros(n, dtype=torch.int64)
+    graph = Graph(A, torch.zeros(n, 1), nothing, nothing.to(torch.uint8), 1, False, counts)
+    write(graph, tmp_path / "wide", make_card(), PLAIN, grid=3)
+    far = Store(tmp_path / "wide").adjacency(range(1 << 24, n), range(n))
+    entries = {
+        (row + (1 << 24), int(col))
+        for row in range(far.rows)
+        for col in far.col[far.rowptr[row] : far.rowptr[row + 1]]
+    }
+    loops = {(v, v) for v in range(1 << 24, n)}
+    edges = {(n - 1, n - 4), (n - 4, n - 1), (n - 2, 5), (n - 3, (1 << 24) + 1), ((1 << 24) + 1, n - 3)}
+    assert entries == loops | edges

@@ -1,0 +1,58 @@
+"""Roles rotate so that what one layer leaves is what the next one eats, and all shares together are everything."""
+
+from collections import Counter
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.ledger import AxisName
+from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
+
+X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
+FIRST = Roles(R=Z, S=X, T=Y)
+sizes = st.integers(1, 4)
+grids = st.fixed_dictionaries({X: sizes, Y: sizes, Z: sizes})
+
+
+def shares(grid: dict[AxisName, int], layer: int, vertices: int, shape: tuple[int, int]) -> list[Share]:
+    steps = product(*(range(size) for size in grid.values()))
+    places = [dict(zip(grid, step, strict=True)) for step in steps]
+    return [share_of(roles_of(layer, FIRST), grid, at, vertices, shape) for at in places]
+
+
+def test_the_period_is_three_and_every_axis_plays_every_role() -> None:
+    table = [roles_of(layer, FIRST) for layer in range(4)]
+    assert [tuple(roles) for roles in table[:3]] == [(Z, X, Y), (Y, Z, X), (X, Y, Z)]
+    assert table[3] == table[0]
+
+
+@given(grids, st.integers(0, 40), st.tuples(*[st.integers(1, 9)] * 3), st.integers(0, 5))
+def test_the_output_of_a_layer_is_the_input_of_the_next(
+    grid: dict[AxisName, int], vertices: int, widths: tuple[int, int, int], layer: int
+) -> None:
+    before = shares(grid, layer, vertices, widths[:2])
+    after = shares(grid, layer + 1, vertices, widths[1:])
+    assert [(share.N, share.H) for share in before] == [(share.K, share.F) for share in after]
+
+
+@given(grids, st.integers(0, 40), st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(0, 2))
+def test_every_element_is_held_once_for_each_rank_of_the_third_axis(
+    grid: dict[AxisName, int], vertices: int, shape: tuple[int, int], layer: int
+) -> None:
+    R, S, T = roles_of(layer, FIRST)
+    everyone = shares(grid, layer, vertices, shape)
+    for rows, cols, third in (("N", "K", T), ("K", "F", R), ("N", "F", S), ("F", "H", R), ("N", "H", T)):
+        held = Counter(
+            (i, j) for share in everyone for i in getattr(share, rows) for j in getattr(share, cols)
+        )
+        assert set(held.values()) <= {grid[third]}
+        size = {"N": vertices, "K": vertices, "F": shape[0], "H": shape[1]}
+        assert len(held) == size[rows] * size[cols]
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 5))
+def test_pieces_are_the_whole_and_differ_by_one_at_most(start: int, length: int, parts: int) -> None:
+    pieces = [piece_of(range(start, start + length), parts, i) for i in range(parts)]
+    assert [v for piece in pieces for v in piece] == list(range(start, start + length))
+    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1

@@ -1,0 +1,68 @@
+"""Shards are counted as scipy counts them, and a road-like graph balances as Plexus' Table 3 says."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from harness.check.graph import check_graph
+from harness.graph.lattice import Lattice, largest_component, subdivided
+from harness.graph.model import Graph, RawGraph
+from harness.graph.normalise import normalise
+from harness.graph.order import orders, permuted
+from harness.kernels import to_scipy
+from harness.store.balance import balance, law_of_loops
+from harness.store.memory import MemoryStore
+
+
+def bare(raw: RawGraph) -> MemoryStore:
+    """A graph with nothing at its vertices."""
+    A, counts = normalise(raw, directed=False)
+    nothing = torch.zeros(raw.n, dtype=torch.int64)
+    return MemoryStore(Graph(A, torch.zeros(raw.n, 1), nothing, nothing.to(torch.uint8), 1, False, counts))
+
+
+def counted(A: sparse.csr_array, shards: int) -> float:
+    """The fullest shard over the mean, shard by shard."""
+    size = -(-A.shape[0] // shards)
+    cuts = [range(i * size, min((i + 1) * size, A.shape[0])) for i in range(shards)]
+    counts = [A[rows.start : rows.stop, cols.start : cols.stop].nnz for rows in cuts for cols in cuts]
+    return max(counts) / np.mean(counts)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_shards_are_those_of_the_permuted_matrix(shards: int) -> None:
+    graph = check_graph(101)
+    found = dict(balance(MemoryStore(graph), shards, seed=5))
+    for kind in ("none", "single", "double"):
+        p, q = orders(kind, graph.n, 5)
+        assert found[kind] == pytest.approx(counted(to_scipy(permuted(graph.A, p, q)), shards))
+    p, _ = orders("single", graph.n, 5)
+    rest = to_scipy(permuted(graph.A, p, p)).tolil()
+    rest.setdiag(0)
+    rest = rest.tocsr()
+    rest.eliminate_zeros()
+    assert found["single, loops apart"] == pytest.approx(counted(rest, shards))
+
+
+def test_a_road_like_graph_balances_as_the_paper_says() -> None:
+    """PLX-091 to PLX-094: 7.70, 3.24 and 1.001 on europe_osm, which has as many edges a vertex."""
+    lattice = Lattice(600, 600, seed=1)
+    source, target = lattice.edges(range(lattice.draws))
+    raw = RawGraph(lattice.n, source.numpy(), target.numpy())
+    store = bare(largest_component(subdivided(raw, 1.73, 1, lattice.draws)))
+    edges_per_vertex = (store.nnz - store.n) / 2 / store.n
+    assert edges_per_vertex == pytest.approx(108_109_320 / 2 / 50_912_018, rel=0.01)
+    found = dict(balance(store, 8))
+    law = law_of_loops(store.n, store.nnz, 8)
+    assert law == pytest.approx(3.24, rel=0.01)
+    assert found["none"] > 7
+    assert found["single"] == pytest.approx(law, rel=0.01)
+    assert 1 <= found["double"] < 1.02
+    assert 1 <= found["single, loops apart"] < 1.02
+
+
+def test_no_order_helps_a_star() -> None:
+    hub = RawGraph(4096, np.zeros(4095, dtype=np.int64), np.arange(1, 4096))
+    found = dict(balance(bare(hub), 8))
+    assert min(found.values()) > 5
