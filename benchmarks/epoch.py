@@ -1,9 +1,10 @@
-"""Time of a training epoch: `serial` against PyTorch Geometric, a parallel strategy against plain torch, and a
-strategy that records against itself when it does not.
+"""Time of a training epoch: `serial` against PyTorch Geometric, a parallel strategy against plain torch, parallel
+strategies against each other, and a strategy that records against itself when it does not.
 
     python benchmarks/epoch.py serial --dataset rmat-17
     python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
     python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --strategy cagnet-2d --grid 2x2
+    python benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 plexus@2x2x2 cagnet-3d@2x2x2
     python benchmarks/epoch.py recording --dataset rmat-17 --ranks 2
 
 Competitors take turns epoch by epoch in one process, so that a machine whose speed drifts drifts for all of them.
@@ -39,16 +40,18 @@ from harness.store.build import open_dataset
 from harness.strategy import Context
 from harness.strategy.admit import parse_grid
 
-HIDDEN = 16
+HIDDEN, ROUNDS = 16, 3
 
 
-def spec_of(strategy: str, dataset: str, ranks: int, order: str, grid: str | None = None) -> Spec:
+def spec_of(
+    strategy: str, dataset: str, ranks: int, order: str, grid: str | None = None, hidden: int = HIDDEN
+) -> Spec:
     """`strategy` may carry parameters, as cagnet-2d:weight_gradient=S,overlap=true."""
     name, _, text = strategy.partition(":")
     params = {
         key: yaml.safe_load(value) for key, value in (part.split("=") for part in text.split(",") if text)
     }
-    model = {"hidden": HIDDEN, "layers": 2 if dataset.startswith("sbm") else 3, "order": order}
+    model = {"hidden": hidden, "layers": 2 if dataset.startswith("sbm") else 3, "order": order}
     shape = parse_grid(load_strategy(name), grid, ranks)
     chosen = {"strategy": {"name": name, "params": params}, "dataset": dataset, "ranks": ranks, "grid": shape}
     given = {**chosen, "model": model}
@@ -150,7 +153,7 @@ def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int, grid: 
         before = in_turn({"plain torch": plain, "serial": serial}, turns)
         measured = pool.run(ranks, rank_epochs, strategy, dataset, ranks, turns, grid)
         after = in_turn({"plain torch": plain, "serial": serial}, turns)
-    walls, cpus = zip(*measured, strict=True)
+    walls, cpus, _ = zip(*measured, strict=True)
     name = f"{strategy} {grid or ranks}"
     seconds = {key: before[key] + after[key] for key in before}
     seconds[name] = [max(epoch) for epoch in zip(*walls, strict=True)]
@@ -161,16 +164,39 @@ def compare_parallel(strategy: str, dataset: str, ranks: int, turns: int, grid: 
     print(f"CPU seconds of a serial epoch: {alone:.4f}; ratio {cpu / alone:.2f}")
 
 
+def compare_strategies(competitors: list[str], dataset: str, ranks: int, turns: int, hidden: int) -> None:
+    """In rounds, each strategy some epochs in turn on the same cores."""
+    seconds: dict[str, list[float]] = {name: [] for name in competitors}
+    cpus: dict[str, list[float]] = {name: [] for name in competitors}
+    words: dict[str, float] = {}
+    with Pool() as pool:
+        for name in competitors * ROUNDS:
+            strategy, _, grid = name.partition("@")
+            found = pool.run(ranks, rank_epochs, strategy, dataset, ranks, turns, grid or None, hidden)
+            walls, cpu, moved = zip(*found, strict=True)
+            seconds[name] += [max(epoch) for epoch in zip(*walls, strict=True)]
+            cpus[name].append(sum(cpu) / turns)
+            words[name] = max(moved)
+    show(seconds, base=competitors[0])
+    print(f"{'':20}{'CPU s an epoch':>16}{'to first':>10}{'words of a rank':>20}{'to first':>10}")
+    first = competitors[0]
+    for name in competitors:
+        cpu, base = median(cpus[name]), median(cpus[first])
+        moved = f"{words[name]:20,.0f}{words[name] / words[first]:10.2f}"
+        print(f"{name:20}{cpu:16.4f}{cpu / base:10.2f}{moved}")
+
+
 def rank_epochs(
-    strategy: str, dataset: str, ranks: int, turns: int, grid: str | None
-) -> tuple[list[float], float]:
-    """Seconds of each epoch on one rank, and the CPU seconds of all of them."""
-    trainer = trainer_of(spec_of(strategy, dataset, ranks, "aggregate_first", grid))
+    strategy: str, dataset: str, ranks: int, turns: int, grid: str | None, hidden: int = HIDDEN
+) -> tuple[list[float], float, float]:
+    """Seconds of each epoch on one rank, the CPU seconds of all of them, and the words of one."""
+    trainer = trainer_of(spec_of(strategy, dataset, ranks, "aggregate_first", grid, hidden))
     for _ in range(3):
         trainer.epoch()
     begun = process_time()
-    walls = [trainer.epoch().seconds for _ in range(turns)]
-    return walls, process_time() - begun
+    epochs = [trainer.epoch() for _ in range(turns)]
+    cpu, entries = process_time() - begun, epochs[-1].entries.values()
+    return [epoch.seconds for epoch in epochs], cpu, sum(amounts.words_payload for amounts in entries)
 
 
 def compare_recording(strategy: str, dataset: str, ranks: int, turns: int) -> None:
@@ -223,7 +249,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("serial", "parallel", "recording"))
+    parser.add_argument("what", choices=("serial", "parallel", "against", "recording"))
+    parser.add_argument(
+        "competitors", nargs="*", metavar="NAME@GRID", help="for against; a name may have parameters"
+    )
+    parser.add_argument("--hidden", type=int, default=HIDDEN, help="for against (default: %(default)s)")
     parser.add_argument("--dataset", default="sbm-4096")
     parser.add_argument("--strategy", default="cagnet-1d")
     parser.add_argument("--ranks", type=int, default=2)
@@ -234,6 +264,8 @@ if __name__ == "__main__":
     print(f"{options.what} {options.dataset}, {torch.get_num_threads()} thread a rank")
     if options.what == "serial":
         compare_serial(options.dataset, options.turns)
+    elif options.what == "against":
+        compare_strategies(options.competitors, options.dataset, options.ranks, options.turns, options.hidden)
     elif options.what == "recording":
         compare_recording(options.strategy, options.dataset, options.ranks, options.turns)
     else:

@@ -43,33 +43,38 @@ SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
     ("cagnet-2d", "2x2", {"weight_gradient": "T", "overlap": True}),
     ("cagnet-3d", "2x1x2", {}),
     ("cagnet-3d", "2x1x2", {"overlap": True}),
+    ("plexus", "2x2x1", {}),
+    ("plexus", "2x1x2", {}),
+    ("plexus", "2x1x2", {"aggregation": "blocked"}),
+    ("plexus", "2x1x2", {"aggregation": "overlapped"}),
     ("cagnet-sa-1d", "4", {}),
     ("cagnet-sa-1.5d", "2x2", {}),
 ]
 WARM = 1
 
 
-def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str) -> Spec:
+def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str, hidden: int) -> Spec:
     ranks = prod(map(int, grid.split("x")))
     asked = {"strategy": {"name": name, "params": params}, "dataset": dataset, "ranks": ranks, "grid": grid}
-    return make_spec(project_root(), {**asked, "machine": "ethernet"}, "network")
+    return make_spec(project_root(), {**asked, "machine": "ethernet", "model": {"hidden": hidden}}, "network")
 
 
-def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float]]:
-    """Seconds of its collectives, words of them, and words received: of every rank, on rank 0."""
+def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float, float]]:
+    """Seconds of an epoch and of its collectives, words of them, and words received: of every rank, on rank 0."""
     (strategy, blocks), ledger = opened(project_root(), spec), Ledger()
     grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
     trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
-    moving, payload, received = [], 0.0, 0.0
+    seconds, moving, payload, received = [], [], 0.0, 0.0
     for number in range(-WARM, epochs):
         grid.world.barrier()
         epoch = trainer.epoch()
         moved = [amounts for key, amounts in epoch.entries.items() if key.op in MOVING]
         if number >= 0:
+            seconds.append(epoch.seconds)
             moving.append(sum(amounts.seconds for amounts in moved))
             payload = sum(amounts.words_payload for amounts in moved)
             received = sum(amounts.words_received for amounts in moved)
-    return grid.gather_objects((median(moving), payload, received))
+    return grid.gather_objects((median(seconds), median(moving), payload, received))
 
 
 def main() -> None:
@@ -79,26 +84,30 @@ def main() -> None:
     parser.add_argument("--dataset", default="rmat-17")
     parser.add_argument("--rate", type=float, required=True, help="of the links, in Mbit/s")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     place = engine.place(os.environ)
     engine.start(Engine.GLOO, place)
     if place.rank == 0:
-        print(
-            "| scheme | grid | collectives s | words | s at the rate | ratio | received | s at the rate | ratio |"
-        )
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        titles = ["scheme", "grid", "epoch s", "collectives s"]
+        titles += ["words", "s at the rate", "ratio", "received", "s at the rate", "ratio"]
+        print(f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}")
     for name, grid, params in SCHEMES:
-        everyone = measure(spec_of(name, grid, params, options.dataset), options.epochs)
+        if options.only and name not in options.only:
+            continue
+        spec = spec_of(name, grid, params, options.dataset, options.hidden)
+        everyone = measure(spec, options.epochs)
         if place.rank == 0:
-            moving, *words = map(max, zip(*everyone, strict=True))
+            seconds, moving, *words = map(max, zip(*everyone, strict=True))
             bounds = [32 * count / options.rate / 1e6 for count in words]
             said = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
             cells = [
                 f"{w:,.0f} | {bound:.3f} | {moving / bound:.2f}"
                 for w, bound in zip(words, bounds, strict=True)
             ]
-            print(f"| {said} | {grid} | {moving:.3f} | {' | '.join(cells)} |", flush=True)
+            print(f"| {said} | {grid} | {seconds:.3f} | {moving:.3f} | {' | '.join(cells)} |", flush=True)
     engine.stop()
 
 

@@ -84,7 +84,9 @@ def _page(spec: "Spec", found: "Account", how: str) -> str:
         else "No formula of a paper speaks of this strategy on this grid."
     )
     reasons = [
-        f"{line['quantity']} differ: {line['because']}." for line in found.published if line["because"]
+        f"{line['quantity']} differ: {line['because']}."
+        for line in found.published
+        if line["because"] and line["ours"] != line["value"]
     ]
     return "\n".join([spec.label, "", columns(rows), "", paper, *reasons])
 
