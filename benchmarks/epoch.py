@@ -259,7 +259,7 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--grid", help="as 2x2 (default: the strategy's first guess)")
     parser.add_argument("--turns", type=int, default=20)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     print(f"{options.what} {options.dataset}, {torch.get_num_threads()} thread a rank")
     if options.what == "serial":

@@ -1,11 +1,10 @@
 """Blocks of a matrix put together, and the ranges they are cut by. `harness.kernels.csr.block` cuts them out."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-import torch
-from torch import Tensor
-
-from harness.kernels.csr import Csr, index_dtype, row_of
+from harness.kernels.assemble import Part, assemble
+from harness.kernels.csr import Csr, index_dtype
 
 
 def ceil_blocks(n: int, blocks: int) -> list[range]:
@@ -18,35 +17,15 @@ def beside(pieces: Sequence[Csr]) -> Csr:
     """Matrices of the same rows, from left to right, as one."""
     if pieces[0].val.is_meta:
         return _shape_beside(pieces)
-    lengths = torch.stack([piece.rowptr.diff() for piece in pieces])
-    rowptr = _rowptr(lengths.sum(0))
-    starts = rowptr[:-1] + lengths.cumsum(0) - lengths
-    width = sum(piece.cols for piece in pieces)
-    col = torch.empty(int(rowptr[-1]), dtype=index_dtype(width))
-    val = torch.empty(int(rowptr[-1]), dtype=pieces[0].val.dtype)
-    left = 0
-    for piece, start in zip(pieces, starts, strict=True):
-        place = (start - piece.rowptr[:-1])[row_of(piece)] + torch.arange(piece.nnz)
-        col[place] = (piece.col + left).to(col.dtype)
-        val[place] = piece.val
-        left += piece.cols
-    return Csr(rowptr, col, val, width)
+    lefts = accumulate((piece.cols for piece in pieces), initial=0)
+    parts = [
+        Part(piece, range(piece.rows), range(piece.cols), 0, left)
+        for piece, left in zip(pieces, lefts, strict=False)
+    ]
+    return assemble(parts, (pieces[0].rows, sum(piece.cols for piece in pieces)))
 
 
 def _shape_beside(pieces: Sequence[Csr]) -> Csr:
     rowptr, col, val, _ = pieces[0]
     nnz, width = sum(piece.nnz for piece in pieces), sum(piece.cols for piece in pieces)
     return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
-
-
-def below(pieces: Sequence[Csr]) -> Csr:
-    """Matrices of the same columns, from top to bottom, as one."""
-    rowptr = _rowptr(torch.cat([piece.rowptr.diff() for piece in pieces]))
-    col = torch.cat([piece.col for piece in pieces])
-    val = torch.cat([piece.val for piece in pieces])
-    return Csr(rowptr, col, val, pieces[0].cols)
-
-
-def _rowptr(lengths: Tensor) -> Tensor:
-    """Where each row begins, and the end."""
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))

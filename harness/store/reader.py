@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.blocks import below, beside
 from harness.graph.order import Orders, Permutation
-from harness.kernels.csr import Csr, block, index_dtype, transpose
+from harness.kernels.assemble import Part, assemble
+from harness.kernels.csr import Csr, transpose
 from harness.store.blocks import assert_within
 from harness.store.manifest import Manifest, read_manifest
 
@@ -78,14 +78,12 @@ class Store:
         order = self._kept(order)
         if order not in self.manifest.orders:  # symmetric: A[q][:, p] is the transpose of A[p][:, q]
             return transpose(self.adjacency(cols, rows, 0))
-        if not rows or not cols:
-            empty = torch.empty(0, dtype=index_dtype(len(cols)))
-            return Csr(torch.zeros(len(rows) + 1, dtype=torch.int64), empty, torch.empty(0), len(cols))
-        stripes = [
-            beside([self._block_part(order, (i, j), (r, c)) for j, c in self._pieces(cols)])
-            for i, r in self._pieces(rows)
-        ]
-        return below(stripes)
+        parts = []
+        for i, r in self._pieces(rows):
+            for j, c in self._pieces(cols):
+                top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
+                parts.append(Part(self._block(order, i, j), r, c, top, left))
+        return assemble(parts, (len(rows), len(cols)))
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
         assert_within(self.n, rows)
@@ -123,14 +121,13 @@ class Store:
     def _pieces(self, part: range) -> list[tuple[int, range]]:
         return _overlaps(part, self._side)
 
-    def _block_part(self, order: int, at: tuple[int, int], part: tuple[range, range]) -> Csr:
-        """A part of block (i, j), in the block's own rows and columns."""
-        name = f"adjacency/{order}/{at[0]}-{at[1]}"
+    def _block(self, order: int, i: int, j: int) -> Csr:
+        """Block (i, j), mapped."""
+        name = f"adjacency/{order}/{i}-{j}"
         rowptr, col, val = (
             torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col", "val")
         )
-        width = min(self._side, self.n - at[1] * self._side)
-        return block(Csr(rowptr, col, val, width), *part)
+        return Csr(rowptr, col, val, min(self._side, self.n - j * self._side))
 
     def _vector(self, name: str, rows: range, order: int) -> Tensor:
         assert_within(self.n, rows)

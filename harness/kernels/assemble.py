@@ -1,0 +1,49 @@
+"""A sparse matrix put together out of rectangles of others, with no copy but the result.
+
+Verifier (tests/kernels/test_assemble.py): dense matrices.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from harness.kernels.csr import Csr, index_dtype
+
+
+class Part(NamedTuple):
+    """A rectangle of a matrix, and where its first row and column go."""
+
+    source: Csr
+    rows: range
+    cols: range
+    top: int
+    left: int
+
+
+def assemble(parts: Sequence[Part], shape: tuple[int, int]) -> Csr:
+    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty."""
+    from harness.kernels.assemble_compiled import count_entries, place_entries
+
+    rows, cols = shape
+    lengths = torch.zeros(rows, dtype=torch.int64)
+    for part in parts:
+        rowptr, col, _ = _arrays(part)
+        count_entries(rowptr, col, _window(part), lengths[part.top :].numpy())
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    entries, dtype = int(starts[-1]), parts[0].source.val.dtype if parts else torch.float32
+    A = Csr(starts, torch.empty(entries, dtype=index_dtype(cols)), torch.empty(entries, dtype=dtype), cols)
+    free = starts[:-1].clone()
+    for part in parts:
+        left, here = part.left, free[part.top :].numpy()
+        place_entries(_arrays(part), _window(part), left, here, A.col.numpy(), A.val.numpy())
+    return A
+
+
+def _arrays(part: Part) -> tuple[object, object, object]:
+    A = part.source
+    return A.rowptr.numpy(), A.col.numpy(), A.val.numpy()
+
+
+def _window(part: Part) -> tuple[int, int, int, int]:
+    return part.rows.start, part.rows.stop, part.cols.start, part.cols.stop

@@ -1,0 +1,53 @@
+"""A matrix cut into rectangles and put together again is the same matrix; of a window there is nothing else."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.kernels import Csr, to_scipy
+from harness.kernels.assemble import Part, assemble
+from harness.kernels.csr import index_dtype
+
+
+def dense(A: Csr) -> torch.Tensor:
+    return torch.from_numpy(to_scipy(A).toarray())
+
+
+def cut(size: int, at: set[int]) -> list[range]:
+    ends = [0, *sorted(cut for cut in at if 0 < cut < size), size]
+    return [range(low, high) for low, high in pairwise(ends)]
+
+
+cuts = st.sets(st.integers(0, 12))
+
+
+@given(A=..., down=cuts, across=cuts)
+def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
+    places = [(rows, cols) for rows in cut(A.rows, down) for cols in cut(A.cols, across)]
+    again = assemble([Part(A, rows, cols, rows.start, cols.start) for rows, cols in places], A.shape)
+    assert again.cols == A.cols
+    for mine, theirs in zip(again[:3], A[:3], strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+
+
+@given(A=..., data=st.data())
+def test_a_window_anywhere_in_a_larger_matrix(A: Csr, data: st.DataObject) -> None:
+    top, left = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))
+    low, high = sorted(data.draw(st.tuples(st.integers(0, A.rows), st.integers(0, A.rows))))
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, A.cols), st.integers(0, A.cols))))
+    window = Part(A, range(low, high), range(start, stop), top, left)
+    wide = assemble([window], (A.rows + 5, A.cols + 5))
+    expected = torch.zeros(wide.shape, dtype=A.val.dtype)
+    expected[top : top + high - low, left : left + stop - start] = dense(A)[low:high, start:stop]
+    assert torch.equal(dense(wide), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (3, 4)])
+def test_of_no_parts_nothing(shape: tuple[int, int]) -> None:
+    A = assemble([], shape)
+    assert (A.shape, A.nnz) == (shape, 0)
+    assert A.col.dtype == index_dtype(shape[1])
