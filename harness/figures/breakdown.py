@@ -76,10 +76,10 @@ def bars(curve: Curve, epochs: Frames, ledgers: Frames) -> list[Bar]:
     for _, launches in points.groupby(["ranks", "grid"]):
         parts = composition.of_launches(launches, epochs, ledgers)
         found.append(
-            (int(launches.ranks.iloc[0]), Bar(_ranks_and_grid(launches.iloc[0]), grouped(parts), "ok"))
+            (int(launches.ranks.iloc[0]), Bar(ranks_and_grid(launches.iloc[0]), grouped(parts), "ok"))
         )
     for _, run in curve.failures.iterrows():
-        found.append((int(run.ranks), Bar(_ranks_and_grid(run), {}, run.status)))
+        found.append((int(run.ranks), Bar(ranks_and_grid(run), {}, run.status)))
     return [bar for _, bar in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -100,7 +100,7 @@ def draw(axes: Axes, rows: Rows) -> None:
     unit = unit_for(longest) if longest else UNITS[0]
     y, ticks = 0.0, []
     for label, bars in rows:
-        _write(axes, label, 0, y, fontweight="bold")
+        write_beside(axes, label, 0, y, fontweight="bold")
         y += HEADING
         for bar in bars:
             _draw_bar(axes, y, bar, unit.per_second)
@@ -121,17 +121,17 @@ def draw(axes: Axes, rows: Rows) -> None:
 
 def _draw_bar(axes: Axes, y: float, bar: Bar, per_second: float) -> None:
     if bar.status != "ok":
-        _write(axes, f"× {bar.status}", 0, y)
+        write_beside(axes, f"× {bar.status}", 0, y)
         return
     left = 0.0
     for group, seconds in bar.seconds.items():
         fill, width = GROUPS[group], seconds * per_second
         axes.barh(y, width, 0.74, left, color=fill.colour, hatch=fill.hatch, edgecolor=PAPER, linewidth=0.3)
         left += width
-    _write(axes, three_digits(left), left, y)
+    write_beside(axes, three_digits(left), left, y)
 
 
-def _write(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
+def write_beside(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
     """Text that begins a little to the right of a point, on the line of the tick's label."""
     axes.annotate(
         text, (x, y), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontweight=fontweight
@@ -148,7 +148,7 @@ def handles(some: Iterable[Rows]) -> list[Patch]:
     ]
 
 
-def _ranks_and_grid(run: "pd.Series[str]") -> str:
+def ranks_and_grid(run: "pd.Series[str]") -> str:
     """The number of ranks, with the grid where it does not follow from that."""
     axes = [name for name in run.index if name.startswith("grid.") and pd.notna(run[name])]
     return f"{run.grid}  {run.ranks}" if len(axes) > 1 else f"{run.ranks}"

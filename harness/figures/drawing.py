@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import breakdown, scaling
-from harness.figures.layout import legend, page
+from harness.figures import breakdown, costs, scaling
+from harness.figures.layout import legend, page, rows_of_three
 from harness.figures.panels import Panel, panels
 from harness.figures.save import save, styled, tables_digest
 from harness.results.parquet import read_collected
 
-SCALING, BREAKDOWN = "strong-scaling", "breakdown"
+SCALING, BREAKDOWN, COSTS = "strong-scaling", "breakdown", "costs"
 BAR, FRAME = 0.145, 0.62  # inches
 
 
@@ -25,13 +25,16 @@ def name_of(kind: str, dataset: str = "") -> str:
 def draw_all(tables: Path, out: Path) -> list[Path]:
     """Draws what the tables hold; returns the files."""
     runs = read_collected(tables, "runs")
-    epochs, ledgers = (_by_run(read_collected(tables, name)) for name in ("epochs", "ledger"))
+    epochs, ledgers, memory = (
+        _by_run(read_collected(tables, name)) for name in ("epochs", "ledger", "memory")
+    )
     found = panels(runs)
     if not found:
         raise UserError(
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw."
         )
     bars = [breakdown.rows(panel, epochs, ledgers) for panel in found]
+    weighed = [costs.bars(panel, memory) for panel in found]
     digest, paths = tables_digest(tables), []
     with styled():
         for dataset in ("", *sorted({panel.dataset for panel in found})):
@@ -42,6 +45,12 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
                 breakdowns(some, [bars[number] for number in chosen]),
                 out,
                 name_of(BREAKDOWN, dataset),
+                digest,
+            )
+            paths += save(
+                beside_each_other(some, [weighed[number] for number in chosen]),
+                out,
+                name_of(COSTS, dataset),
                 digest,
             )
     return paths
@@ -63,6 +72,15 @@ def breakdowns(some: list[Panel], bars: list[breakdown.Rows]) -> Figure:
     legend(figure, breakdown.handles(bars))
     for each, rows in zip(axes, bars, strict=True):
         breakdown.draw(each, rows)
+    return figure
+
+
+def beside_each_other(some: list[Panel], bars: list[list[costs.Bars]]) -> Figure:
+    """One figure of costs, three axes a panel."""
+    heights = [FRAME + BAR * costs.height(each) for each in bars]
+    figure, rows = rows_of_three(heights, [panel.title for panel in some])
+    for three, each in zip(rows, bars, strict=True):
+        costs.draw(three, each)
     return figure
 
 

@@ -37,6 +37,19 @@ def page(heights: Sequence[float], titles: Sequence[str]) -> Page:
     return Page(figure, axes)
 
 
+def rows_of_three(heights: Sequence[float], titles: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
+    """Three axes beside each other for every panel, on the width of a page; titles as in `page`."""
+    figure = Figure(figsize=(PAGE, sum(heights)))
+    grid = figure.add_gridspec(len(heights), 3, height_ratios=heights)
+    rows = [
+        [figure.add_subplot(grid[number, column]) for column in range(3)] for number in range(len(heights))
+    ]
+    if len(heights) > 1:
+        for row, title in zip(rows, titles, strict=True):
+            row[0].set_title(title)
+    return figure, rows
+
+
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """One legend for all panels, in as few lines as fit above them; the figure grows by its height."""
     if not handles:

@@ -17,6 +17,7 @@ SETTINGS = {
     "model.layers": "{} layers",
     "model.hidden": "hidden {}",
     "model.order": "{}",
+    "training.features": "trained features: {}",
     "protocol": "{} protocol",
     "precision": "{}",
     "machine.name": "on {}",

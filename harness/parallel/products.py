@@ -194,3 +194,7 @@ def _straight(T_NF: Tensor, G_NH: Tensor) -> Tensor:
 
 def _flipped(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return (G_NH.T @ T_NF).T.contiguous()
+
+
+WEIGHT_GRADIENTS = {"straight": _straight, "flipped": _flipped}
+"""The ways to multiply dW = T^T G."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from harness.errors import UserError
-from harness.figures.drawing import BREAKDOWN, SCALING, name_of
+from harness.figures.drawing import BREAKDOWN, COSTS, SCALING, name_of
 from harness.figures.palette import place_of
 from harness.figures.panels import panels
 from harness.figures.save import tables_digest
@@ -49,6 +49,7 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         results=[results(panel) for panel in found],
         scaling=[_picture(figures, SCALING, dataset, digest) for dataset in datasets],
         breakdowns=[_picture(figures, BREAKDOWN, dataset, digest) for dataset in datasets],
+        costs=[_picture(figures, COSTS, dataset, digest) for dataset in datasets],
         failures=story.failures(runs),
         origins=origin.origins(runs),
         commits=origin.commits(runs),

@@ -232,6 +232,7 @@ RUNS = Table(
                 REAL,
                 "payload words an epoch by the strategy's formula; null if not asked for",
             ),
+            ("chosen", TEXT, "what rank 0 chose by measuring on its device, as JSON"),
         ),
         *_part(
             "error",

@@ -99,6 +99,7 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
     ctx.ledger.recording = False
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
+    tables.chosen = ctx.chosen
     tables.words_formula = sum(strategy.words(ctx.at, ctx.counts).values())
     return tables
 

@@ -8,18 +8,24 @@ import pandas as pd
 from harness.results import statistics
 from harness.results.record import write_record
 from harness.run.tables import RankTables
+from harness.spec.spec import canonical_json
 from harness.strategy import Strategy
 
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
     """Writes the run folder of a run that went well."""
     spec, tables = strategy.spec, data_frames(ranks)
+    words_formula = max(rank.words_formula for rank in ranks)
     record = {
         "run_id": spec.run_id,
         "label": spec.label,
         "status": "ok",
         "source": "measured",
-        "summary": {**summarise(tables), "words_formula": max(rank.words_formula for rank in ranks)},
+        "summary": {
+            **summarise(tables),
+            "words_formula": words_formula,
+            "chosen": canonical_json(ranks[0].chosen),
+        },
         "provenance": provenance,
         "error": None,
     }

@@ -25,6 +25,8 @@ class RankTables:
     memory: list[Row] = field(default_factory=list)
     words_formula: float = 0
     """Payload words an epoch, by the strategy's own account."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """What this rank chose by measuring."""
 
     def add_epoch(self, number: int, epoch: Epoch) -> None:
         at = {"epoch": number, "rank": self.rank}

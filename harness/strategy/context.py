@@ -6,7 +6,7 @@ are in the precision and on the device of the run. What is handed out here is wh
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from harness.kernels import Csr, cast, transpose
 from harness.kernels.compact import filled_columns, without_empty_columns
 from harness.kernels.diagonal import diagonal, without_diagonal
 from harness.kernels.packed import Form, form_of, pack
+from harness.kernels.quickest import quickest
 from harness.kernels.recorded import Kernels
 from harness.ledger import Ledger, TensorName
 from harness.models.weights import initial_weight
@@ -48,6 +49,8 @@ class Context:
         self._adjacency: dict[Place, Csr] = {}
         self._loopless: dict[Place, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
+        self.chosen: dict[str, str] = {}
+        """What was chosen by measuring, for the record."""
 
     @property
     def at(self) -> Coordinates:
@@ -118,6 +121,10 @@ class Context:
         X = self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
         return X.requires_grad_(self.spec.training.features)
 
+    def zeros(self, *shape: int) -> Tensor:
+        """Zeros on the device, in the precision of the run; nobody holds them."""
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
     def training_labels(self, rows: range, order: int = 0) -> Tensor:
         """The labels that the loss counts; IGNORED elsewhere. The faithful protocol counts every labelled vertex."""
         if self.spec.protocol == "faithful":
@@ -135,6 +142,11 @@ class Context:
         """A piece of a layer's initial weights: the same matrix for every strategy and grid."""
         W = initial_weight(self.spec.seed, layer, shape, piece.rows, piece.cols)
         return self._hold(TensorName.W, W).requires_grad_()
+
+    def choose(self, what: str, ways: Mapping[str, Callable[[], object]]) -> str:
+        """The quickest of some ways to compute the same, measured on this device; of shapes alone, the first."""
+        self.chosen[what] = quickest(ways, self.device)
+        return self.chosen[what]
 
     def persistent_bytes(self) -> dict[TensorName, int]:
         """Bytes of what was handed out, by tensor, each piece of memory counted once."""

@@ -11,6 +11,7 @@ Where it differs: blocks are not padded, W and features are cut at rows and not 
 numbers a row and not three (`harness.parallel.cross_entropy`).
 """
 
+from functools import partial
 from itertools import product
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from harness.comm.layout import balanced, grids_of, split
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.products import Cut, Plane, Sparse, aggregate, combine, cut_out
+from harness.parallel.products import WEIGHT_GRADIENTS, Cut, Plane, Sparse, aggregate, combine, cut_out
 from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
 from harness.parallel.rows import SplitRowOperators
 from harness.strategy import (
@@ -54,8 +55,8 @@ class PlexusParams(Frozen):
     multiplied (section 5.2)."""
     blocks: int = Field(4, ge=1)
     """The blocks of rows, where there are any."""
-    weight_gradient: Literal["straight", "flipped"] = "straight"
-    """dW = T^T G, or (G^T T)^T (section 5.3)."""
+    weight_gradient: Literal["straight", "flipped", "measured"] = "straight"
+    """dW = T^T G, or (G^T T)^T (section 5.3); or whichever each rank finds quicker on its device, layer by layer."""
     loops: Literal["in_A", "apart"] = "in_A"
     """The loops of the graph among the nonzeros of A; or as a scaled sum of rows, which balances A under a single
     permutation (not in the paper)."""
@@ -69,6 +70,8 @@ class Layer(NamedTuple):
     plane: Plane
     weight_rows: list[int]
     """How many of its rows each member of R has."""
+    flipped: bool
+    """How dW is multiplied."""
 
 
 class Rotating(SplitRowOperators):
@@ -93,17 +96,21 @@ class Rotating(SplitRowOperators):
                 ctx, Piece(share.K, share.N), layer, transposed=True, over=over, cut=strategy.cut
             )
         weight_rows = [len(rows) for rows in balanced(len(share.F), R.size)]
-        return Layer(A_NK, A_T_KN, Plane(R, T, S), weight_rows)
+        way = self.params.weight_gradient
+        if way == "measured":
+            T_NF, G_NH = (ctx.zeros(len(share.N), len(part)) for part in (share.F, share.H))
+            ways = {name: partial(gradient, T_NF, G_NH) for name, gradient in WEIGHT_GRADIENTS.items()}
+            way = ctx.choose(f"weight_gradient of layer {layer}", ways)
+        return Layer(A_NK, A_T_KN, Plane(R, T, S), weight_rows, flipped=way == "flipped")
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """Algorithms 1 and 2: T = A H summed over S, Z = T W summed over T; backward dT over S, dH over R."""
-        A_NK, A_T_KN, plane, weight_rows = self.layers[layer]
+        A_NK, A_T_KN, plane, weight_rows, flipped = self.layers[layer]
         with self.ledger.phase(Phase.CONVOLVE, layer):
             if layer == 0 and self.trains_features:
                 X, dX = TensorName.X, TensorName.DX
                 H = plane.rows.gather(H, sizes=self.feature_rows, tensor=X, gradient=dX)
             T_NF = aggregate(self.kernels, A_NK, A_T_KN, H)
-            flipped = self.params.weight_gradient == "flipped"
             return combine(self.kernels, T_NF, W, plane, weight_rows, flipped=flipped)
 
 

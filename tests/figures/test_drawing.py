@@ -28,7 +28,7 @@ def drawn(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_there_is_a_figure_of_all_datasets_and_one_of_each(drawn: list[Path]) -> None:
     names = [
         f"{kind}{of}"
-        for kind in ("strong-scaling", "breakdown")
+        for kind in ("strong-scaling", "breakdown", "costs")
         for of in ("", "-isolate-3-8m", "-products-14m")
     ]
     assert sorted(path.name for path in drawn) == sorted(
@@ -77,7 +77,7 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
-    assert len(paths) == 12
+    assert len(paths) == 18
 
 
 def test_no_tables_are_refused(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_no_tables_are_refused(tmp_path: Path) -> None:
 def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     from harness.results import parquet
 
-    for name in ("epochs", "ledger"):
+    for name in ("epochs", "ledger", "memory"):
         shutil.copy(tables / f"{name}.parquet", tmp_path)
     empty = parquet.to_bytes([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)

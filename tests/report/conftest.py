@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.figures import draw_all
-from harness.figures.drawing import BREAKDOWN, SCALING, name_of
+from harness.figures.drawing import BREAKDOWN, COSTS, SCALING, name_of
 from harness.figures.save import tables_digest
 from harness.report import write
 from harness.results.collect import collect
@@ -43,7 +43,7 @@ def sketch(tables: Path, figures: Path) -> None:
     """Empty figures of these tables, in no time."""
     figures.mkdir()
     for dataset in read_collected(tables, "runs")["dataset.name"].unique():
-        for kind in (SCALING, BREAKDOWN):
+        for kind in (SCALING, BREAKDOWN, COSTS):
             said = f"<!-- tables {tables_digest(tables)} -->"
             (figures / f"{name_of(kind, dataset)}.svg").write_text(f"<svg>{said}</svg>")
 

@@ -18,7 +18,7 @@ from harness.results.collect import collect
 from harness.results.parquet import read_collected
 
 PageOf = Callable[..., str]
-SECTIONS = ["run", "machines", "results", "scaling", "breakdown", "failures", "provenance", "again"]
+SECTIONS = ["run", "machines", "results", "scaling", "breakdown", "costs", "failures", "provenance", "again"]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -78,7 +78,7 @@ def test_the_sections_are_there_in_order(elements: Elements) -> None:
 
 
 def test_every_figure_is_drawn_inline(elements: Elements) -> None:
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 4
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 6
     labels = [attributes.get("aria-label") for tag, attributes in elements.seen if tag == "figure"]
     assert "Strong scaling on products-14m" in labels
 

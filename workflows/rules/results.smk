@@ -46,7 +46,17 @@ rule figures:
             category="Figures",
             labels={"figure": "breakdown"},
         ),
-        expand("figures/{name}.{kind}", name=["strong-scaling", "breakdown"], kind=["pdf", "png"]),
+        report(
+            "figures/costs.svg",
+            caption="../report/costs.rst",
+            category="Figures",
+            labels={"figure": "costs"},
+        ),
+        expand(
+            "figures/{name}.{kind}",
+            name=["strong-scaling", "breakdown", "costs"],
+            kind=["pdf", "png"],
+        ),
     log:
         "results/logs/figures.log",
     message:

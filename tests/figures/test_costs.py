@@ -1,0 +1,49 @@
+"""The bars of costs are what the tables say, of the largest number of ranks."""
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from harness.figures import costs
+from harness.figures.panels import Panel, curves, panels
+from harness.figures.save import styled
+from harness.results.parquet import read_collected
+
+
+@pytest.fixture(scope="module")
+def products(runs: pd.DataFrame) -> Panel:
+    return next(panel for panel in panels(runs) if panel.dataset == "products-14m")
+
+
+@pytest.fixture(scope="module")
+def memory(tables) -> dict[str, pd.DataFrame]:
+    return dict(list(read_collected(tables, "memory").groupby("run_id")))
+
+
+def test_a_bar_is_the_median_of_the_launches_at_most_ranks(
+    products: Panel, memory: dict[str, pd.DataFrame]
+) -> None:
+    found = {bars.label: bars.grids for bars in costs.bars(products, memory)}
+    measured = [curve for curve in curves(products) if curve.source == "measured" and len(curve.points)]
+    assert list(found) == [curve.label for curve in measured]
+    for curve in measured:
+        largest = curve.points[curve.points.ranks == curve.points.ranks.max()]
+        for (_, launches), (_, values) in zip(largest.groupby("grid"), found[curve.label], strict=True):
+            held = [
+                max(sum(rows.persistent_bytes) for _, rows in memory[run].groupby("rank"))
+                if run in memory
+                else 0
+                for run in launches.run_id
+            ]
+            told = launches.epoch_seconds_median.median(), launches.words_payload.median()
+            assert values == pytest.approx((*told, pd.Series(held).median()), nan_ok=True)
+
+
+def test_three_axes_show_a_bar_for_every_grid(products: Panel, memory: dict[str, pd.DataFrame]) -> None:
+    some = costs.bars(products, memory)
+    with styled():
+        three = Figure().subplots(1, 3)
+        costs.draw(three, some)
+    for axes in three:
+        assert len(axes.patches) == sum(len(bars.grids) for bars in some)
+    assert [axes.get_xlabel() for axes in three] == list(costs.QUANTITIES)
