@@ -102,14 +102,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 def smoke_runs() -> int:
     """The runs of the smoke experiment, counted by hand.
 
-    (1 + 3) x 2 launches on one graph, 3 other arrangements and 1 with a partition on it, 2 on two more graphs.
+    (1 + 3) x 2 launches on one graph, 3 other arrangements and 1 with a partition on it, 2 on two more graphs, 1 on
+    one of these in two orders.
     """
-    return (1 + 3) * 2 + 3 + 1 + 2 * 2
+    return (1 + 3) * 2 + 3 + 1 + 2 * 2 + 1
 
 
 def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
     project, _ = finished
-    assert sorted(project.subjects("build")) == sorted([*DATASETS, "tiny-sbm"])  # and its partition
+    assert sorted(project.subjects("build")) == sorted(
+        [*DATASETS, "tiny-sbm", "tiny-lattice"]
+    )  # a partition, an order
     assert project.subjects("plan") == ["smoke"]
     assert set(Counter(project.subjects("start")).values()) == {1}
     assert len(project.subjects("start")) == smoke_runs()
