@@ -3,7 +3,7 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links` and `network` need root. One thread, and the allocator's settings of machines/local.yaml, as the launcher gives
+`links`, `network` and `plexus` need root. One thread, and the allocator's settings of machines/local.yaml, as the launcher gives
 them.
 """
 
@@ -59,6 +59,25 @@ COMMANDS = {
         ),
     ],
     "partitions": ["benchmarks/partitions.py"],
+    "plexus": [
+        "benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 --turns 3 "
+        "plexus@2x2x2 cagnet-2d@2x4 cagnet-3d@2x2x2",
+        "benchmarks/loading.py --dataset rmat-21 --grid 2x2x2",
+        "benchmarks/plexus_model.py",
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/network.py --rate 200 --hidden 128 --epochs 2 "
+        "--only plexus cagnet-2d cagnet-3d",
+        "benchmarks/testbed down",
+        *(
+            command
+            for hosts in (8, 16)
+            for command in (
+                f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
+                "benchmarks/testbed run -- python benchmarks/plexus_grids.py",
+                "benchmarks/testbed down",
+            )
+        ),
+    ],
     "ledger": ["benchmarks/ledger.py"],
     "pool": ["benchmarks/pool.py"],
     "replay": ["benchmarks/replay.py"],

@@ -1,0 +1,118 @@
+"""Plexus' figure 5: the epoch that its model predicts for every grid against the epoch that is observed.
+
+    harness data build amazon-shape --permutation double
+    python benchmarks/testbed up --hosts 8 --rate 200mbit
+    python benchmarks/testbed run -- python benchmarks/plexus_grids.py
+    python benchmarks/testbed down
+
+One rank a host, every grid of as many ranks as there are hosts, three layers, hidden 128, trained features. Predicted
+is what `harness plan` says by the card machines/ethernet.yaml; observed is the slowest rank's time, the median of
+epochs. Prints a table, the rank correlation of the two, and draws figures/plexus-figure-5-RANKS.{pdf,png,svg}.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from statistics import median
+
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.cost.links import communication
+from harness.cost.products import products
+from harness.figures.palette import COLOURS
+from harness.figures.save import save, styled
+from harness.ledger import AxisName, Ledger
+from harness.registry import load_strategy
+from harness.run.opening import opened
+from harness.run.trainer import Trainer
+from harness.spec.machine import load_machine_card
+from harness.spec.root import project_root
+from harness.spec.spec import Spec, grid_text
+from harness.strategy import Context
+from harness.strategy.request import make_spec
+
+MACHINE, WARM = "ethernet", 1
+DIMENSIONS = {1: "1D", 2: "2D", 3: "3D"}
+
+
+def spec_of(dataset: str, grid: dict[AxisName, int], ranks: int) -> Spec:
+    asked = {"strategy": "plexus", "dataset": {"name": dataset, "permutation": "double"}, "ranks": ranks}
+    chosen = {"grid": grid, "model": {"hidden": 128}, "training": {"features": True}, "machine": MACHINE}
+    return make_spec(project_root(), {**asked, **chosen}, "grids")
+
+
+def observe(spec: Spec, epochs: int) -> tuple[float, float]:
+    """Predicted and observed seconds of an epoch, on rank 0."""
+    (strategy, blocks), ledger = opened(project_root(), spec), Ledger()
+    grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
+    ctx = Context(strategy, grid, ledger, blocks)
+    trainer, seconds = Trainer(strategy, ctx), []
+    for _ in range(-WARM, epochs):
+        grid.world.barrier()
+        seconds.append(trainer.epoch().seconds)
+    observed = max(grid.gather_objects(median(seconds[WARM:])), default=0.0)
+    card, terms = load_machine_card(project_root(), MACHINE), strategy.product_terms()
+    assert card.links and card.spmm and terms, f"machines/{MACHINE}.yaml predicts nothing"
+    words = strategy.words(ctx.at, ctx.counts)
+    moving = communication(words, strategy.grid, card.links, spec.precision)
+    return products(terms, card.spmm) + moving, observed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", default="amazon-shape")
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    place = engine.place(os.environ)
+    engine.start(Engine.GLOO, place)
+    found = {}
+    if place.rank == 0:
+        print("| grid | predicted s | observed s | observed over predicted |\n| --- | --- | --- | --- |")
+    for grid in load_strategy("plexus").grids(place.world):
+        predicted, observed = observe(spec_of(options.dataset, grid, place.world), options.epochs)
+        if place.rank == 0:
+            found[tuple(grid.values())] = predicted, observed
+            ratio = observed / predicted
+            print(f"| {grid_text(grid, ' ')} | {predicted:.3f} | {observed:.3f} | {ratio:.2f} |", flush=True)
+    engine.stop()
+    if place.rank == 0:
+        rank = spearmanr(*zip(*found.values(), strict=True)).statistic
+        print(
+            f"\n{len(found)} grids of {place.world} ranks on {options.dataset}, rank correlation {rank:.3f}"
+        )
+        with styled():
+            name = f"plexus-figure-5-{place.world}"
+            for path in save(drawn(found), Path("figures"), name, options.dataset):
+                print(path)
+
+
+def drawn(found: dict[tuple[int, ...], tuple[float, float]]) -> Figure:
+    """A point for each grid, by the number of its axes that have more than one rank; the line is equality."""
+    figure = Figure(figsize=(3.4, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for number, (dimensions, marker) in enumerate(zip(DIMENSIONS, "so^", strict=True)):
+        mine = [pair for grid, pair in found.items() if sum(size > 1 for size in grid) == dimensions]
+        if mine:
+            predicted, observed = zip(*mine, strict=True)
+            told = {"label": f"{DIMENSIONS[dimensions]} grids", "color": COLOURS[number], "marker": marker}
+            axes.plot(observed, predicted, linestyle="none", **told)
+    most = 1.05 * max(max(pair) for pair in found.values())
+    axes.plot([0, most], [0, most], color="0.6", linewidth=0.8)
+    axes.set_xlim(0, most)
+    axes.set_ylim(0, most)
+    axes.set_xlabel("observed time of an epoch (s)")
+    axes.set_ylabel("predicted (s)")
+    axes.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    main()
