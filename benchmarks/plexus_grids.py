@@ -4,16 +4,20 @@
     python benchmarks/testbed up --hosts 8 --rate 200mbit
     python benchmarks/testbed run -- python benchmarks/plexus_grids.py
     python benchmarks/testbed down
+    python benchmarks/plexus_grids.py --predict perlmutter --ranks 64
 
 One rank a host, every grid of as many ranks as there are hosts, three layers, hidden 128, trained features. Predicted
 is what `harness plan` says by the card machines/ethernet.yaml; observed is the slowest rank's time, the median of
 epochs. Prints a table, the rank correlation of the two, and draws figures/plexus-figure-5-RANKS.{pdf,png,svg}.
+With --predict nothing runs: a bar for each grid of ogbn-products on a machine that has only a card.
 """
 
 import argparse
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -28,21 +32,24 @@ from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy
+from harness.replay import ShapeBlocks
 from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.machine import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
-from harness.strategy import Context
+from harness.strategy import BlockCounts, Context, Counts, Facts, Strategy, admit
 from harness.strategy.request import make_spec
 
 MACHINE, WARM = "ethernet", 1
+PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, directed=False, labelled=2_449_029, training=196_615)
+"""ogbn-products, by the paper's Table 4."""
 DIMENSIONS = {1: "1D", 2: "2D", 3: "3D"}
 
 
-def spec_of(dataset: str, grid: dict[AxisName, int], ranks: int) -> Spec:
+def spec_of(dataset: str, grid: dict[AxisName, int], ranks: int, machine: str = MACHINE) -> Spec:
     asked = {"strategy": "plexus", "dataset": {"name": dataset, "permutation": "double"}, "ranks": ranks}
-    chosen = {"grid": grid, "model": {"hidden": 128}, "training": {"features": True}, "machine": MACHINE}
+    chosen = {"grid": grid, "model": {"hidden": 128}, "training": {"features": True}, "machine": machine}
     return make_spec(project_root(), {**asked, **chosen}, "grids")
 
 
@@ -56,11 +63,26 @@ def observe(spec: Spec, epochs: int) -> tuple[float, float]:
         grid.world.barrier()
         seconds.append(trainer.epoch().seconds)
     observed = max(grid.gather_objects(median(seconds[WARM:])), default=0.0)
-    card, terms = load_machine_card(project_root(), MACHINE), strategy.product_terms()
-    assert card.links and card.spmm and terms, f"machines/{MACHINE}.yaml predicts nothing"
-    words = strategy.words(ctx.at, ctx.counts)
+    return sum(predict(strategy, ctx.counts)), observed
+
+
+def predict(strategy: Strategy, counts: Counts) -> tuple[float, float]:
+    """Seconds of the products and of the communication of an epoch."""
+    spec, terms = strategy.spec, strategy.product_terms()
+    card = load_machine_card(project_root(), spec.machine.name)
+    assert card.links and card.spmm and terms, f"machines/{spec.machine.name}.yaml predicts nothing"
+    words = strategy.words(strategy.coordinates(0), counts)
     moving = communication(words, strategy.grid, card.links, spec.precision)
-    return products(terms, card.spmm) + moving, observed
+    return products(terms, card.spmm), moving
+
+
+def predict_all(machine: str, ranks: int) -> dict[str, tuple[float, float]]:
+    """Every grid of ogbn-products, the best first."""
+    found, plexus = {}, load_strategy("plexus")
+    for grid in plexus.grids(ranks):
+        strategy = admit(plexus, spec_of("ogbn-products", grid, ranks, machine), PRODUCTS)
+        found[grid_text(grid, " ")] = predict(strategy, BlockCounts(ShapeBlocks(PRODUCTS, "double")))
+    return dict(sorted(found.items(), key=lambda pair: sum(pair[1])))
 
 
 def main() -> None:
@@ -69,29 +91,58 @@ def main() -> None:
     )
     parser.add_argument("--dataset", default="amazon-shape")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--predict", metavar="MACHINE", help="run nothing; grids of ogbn-products there")
+    parser.add_argument("--ranks", type=int, default=64, help="for --predict")
     options = parser.parse_args()
+    if options.predict:
+        found = predict_all(options.predict, options.ranks)
+        print("| grid | products ms | communication ms | epoch ms |\n| --- | --- | --- | --- |")
+        for grid, (multiplying, moving) in found.items():
+            times = (f"{1e3 * seconds:.1f}" for seconds in (multiplying, moving, multiplying + moving))
+            print(f"| {grid} | {' | '.join(times)} |")
+        keep(bars, found, f"plexus-figure-5-{options.predict}", "ogbn-products")
+        return
     torch.set_num_threads(1)
     place = engine.place(os.environ)
     engine.start(Engine.GLOO, place)
-    found = {}
+    observed_by_grid: dict[tuple[int, ...], tuple[float, float]] = {}
     if place.rank == 0:
         print("| grid | predicted s | observed s | observed over predicted |\n| --- | --- | --- | --- |")
     for grid in load_strategy("plexus").grids(place.world):
         predicted, observed = observe(spec_of(options.dataset, grid, place.world), options.epochs)
         if place.rank == 0:
-            found[tuple(grid.values())] = predicted, observed
+            observed_by_grid[tuple(grid.values())] = predicted, observed
             ratio = observed / predicted
             print(f"| {grid_text(grid, ' ')} | {predicted:.3f} | {observed:.3f} | {ratio:.2f} |", flush=True)
     engine.stop()
     if place.rank == 0:
-        rank = spearmanr(*zip(*found.values(), strict=True)).statistic
+        rank = spearmanr(*zip(*observed_by_grid.values(), strict=True)).statistic
         print(
-            f"\n{len(found)} grids of {place.world} ranks on {options.dataset}, rank correlation {rank:.3f}"
+            f"\n{len(observed_by_grid)} grids of {place.world} ranks on {options.dataset}, rank correlation {rank:.3f}"
         )
-        with styled():
-            name = f"plexus-figure-5-{place.world}"
-            for path in save(drawn(found), Path("figures"), name, options.dataset):
-                print(path)
+        keep(drawn, observed_by_grid, f"plexus-figure-5-{place.world}", options.dataset)
+
+
+def keep(draw: Callable[..., Figure], found: Mapping[Any, tuple[float, float]], name: str, of: str) -> None:
+    with styled():
+        for path in save(draw(found), Path("figures"), name, of):
+            print(path)
+
+
+def bars(found: dict[str, tuple[float, float]]) -> Figure:
+    """Products and communication end to end."""
+    figure = Figure(figsize=(3.4, 0.4 + 0.15 * len(found)), layout="constrained")
+    axes = figure.subplots()
+    multiplying, moving = zip(*found.values(), strict=True)
+    places = range(len(found))
+    axes.barh(places, [1e3 * s for s in multiplying], color=COLOURS[0], label="products with A")
+    left = [1e3 * s for s in multiplying]
+    axes.barh(places, [1e3 * s for s in moving], left=left, color=COLOURS[1], label="communication")
+    axes.set_yticks(places, list(found))
+    axes.invert_yaxis()
+    axes.set_xlabel("predicted time of an epoch (ms)")
+    axes.legend()
+    return figure
 
 
 def drawn(found: dict[tuple[int, ...], tuple[float, float]]) -> Figure:

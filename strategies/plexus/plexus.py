@@ -40,7 +40,7 @@ from harness.strategy import (
 )
 from harness.validation import Frozen
 from strategies.plexus.model import Terms, terms_of_the_code
-from strategies.plexus.published import shards_of_the_paper, words_of_the_authors
+from strategies.plexus.published import words_of_the_authors
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FIRST = Roles(R=Z, S=X, T=Y)
@@ -202,13 +202,7 @@ class Plexus(Strategy):
 
     def published(self) -> list[Published]:
         """The words of the authors' code, which trains the features too; the blocks of A by section 5.1."""
-        double, paper = self.spec.dataset.permutation == "double", []
-        corners = product(*({0, size - 1} for size in self.grid.values()))
-        blocks = max(
-            len({(N, K, layer % 2 if double else 0) for layer, (_, N, K, *_) in enumerate(shares)})
-            for corner in corners
-            for shares in [self.shares(dict(zip(self.grid, corner, strict=True)))]
-        )
+        paper = []
         if self.spec.training.features:
             theirs = words_of_the_authors(self.grid, FIRST, self.facts.vertices, self.shapes)
             paper.append(
@@ -225,12 +219,24 @@ class Plexus(Strategy):
                 Quantity.LAYOUT,
                 "blocks of A on a rank: min(6, L) under a double permutation, else min(3, L)",
                 ("PLX-063", "PLX-064", "PLX-065"),
-                shards_of_the_paper(self.spec.model.layers, double=double),
+                min(6 if self.spec.dataset.permutation == "double" else 3, self.spec.model.layers),
                 "on axes of one rank blocks coincide",
-                blocks,
+                max(len(self._blocks_of_A(at)) for at in self._corners()),
             )
         )
         return paper
+
+    def _corners(self) -> list[Coordinates]:
+        """The ranks at the ends of every axis: on one of them no two blocks are the same without need."""
+        ends = product(*({0, size - 1} for size in self.grid.values()))
+        return [dict(zip(self.grid, corner, strict=True)) for corner in ends]
+
+    def _blocks_of_A(self, at: Coordinates) -> set[tuple[range, range, int]]:
+        return {(N, K, self._order(layer)) for layer, (_, N, K, *_) in enumerate(self.shares(at))}
+
+    def _order(self, layer: int) -> int:
+        """The order of the vertices in which a layer multiplies."""
+        return layer % 2 if self.spec.dataset.permutation == "double" else 0
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Every block of A and of A^T that a layer multiplies by, once; the rest is split over all ranks."""
@@ -247,13 +253,12 @@ class Plexus(Strategy):
     def _held(self, shares: list[Share]) -> set[tuple[range, range, int, bool]]:
         """The distinct blocks: rows, columns, order, and whether of A^T. Undirected, A^T is A of the other order."""
         held: set[tuple[range, range, int, bool]] = set()
-        double = self.spec.dataset.permutation == "double"
+        turned, double = self.facts.directed, self.spec.dataset.permutation == "double"
         for layer, (_, N, K, _, _) in enumerate(shares):
-            order = layer % 2 if double else 0
+            order = self._order(layer)
             held |= {(rows, K, order, False) for rows in self._stripes(N)}
             if self.wants_dH(layer):
-                turned = self.facts.directed
-                other = order if turned or not double else 1 - order
+                other = 1 - order if double and not turned else order
                 held |= {(rows, N, other, turned) for rows in self._stripes(K)}
         return held
 

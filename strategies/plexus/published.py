@@ -1,4 +1,4 @@
-"""What the authors' code sends and holds, with its padding: the account that ours is held against.
+"""What the authors' code sends, with its padding: the account that ours is held against.
 
 Counted in their code on three grids, this table was right to the word. Letters as in `plexus`.
 """
@@ -40,8 +40,3 @@ def words_of_the_authors(
     words.put(forward, -1, Op.ALL_REDUCE, S, TensorName.Z, 3 * N)
     words.put(forward, -1, Op.ALL_REDUCE, R, TensorName.LOSS, 1)
     return words
-
-
-def shards_of_the_paper(layers: int, *, double: bool) -> int:
-    """Distinct blocks of A on a rank (sections 3.2 and 5.1)."""
-    return min(6 if double else 3, layers)

@@ -39,3 +39,22 @@ def test_a_partitioned_store_is_built_verified_and_described(
 def test_a_partition_is_another_store_than_a_permutation(capsys: pytest.CaptureFixture[str]) -> None:
     orders = [(), ("--permutation", "double"), ("--partition", "random", "--parts", "2")]
     assert len({str(answer(capsys, "build", *order)["store"]) for order in orders}) == 3
+
+
+def test_balance_shows_every_order_and_the_law_of_loops(capsys):
+    assert main(["data", "balance", "tiny-lattice", "--shards", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["most_over_mean"]) == {"none", "single", "double", "single, loops apart"}
+    assert min(found["most_over_mean"].values()) >= 1
+    assert 1 < found["law_of_loops"] < 2
+    assert main(["data", "balance", "tiny-lattice"]) == 0
+    assert "8 x 8 shards" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--permutation", "single"], "every permutation"), (["--shards", "0"], "at least one")],
+)
+def test_what_balance_cannot_do_is_refused(options, told, capsys):
+    assert main(["data", "balance", "tiny-lattice", *options]) == 2
+    assert told in capsys.readouterr().err

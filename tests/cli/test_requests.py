@@ -130,3 +130,37 @@ def test_plan_says_of_every_grid_whether_it_can_train_on_a_dataset(
     refused = {json.dumps(one["grid"]): one["refused"] for one in json.loads(capsys.readouterr().out)}
     assert refused['{"row": 2, "col": 3}'] is None
     assert "too few for 6 grid columns" in refused['{"row": 1, "col": 6}']
+
+
+def test_plan_puts_the_grids_in_the_order_of_what_they_should_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [
+        "plan",
+        "--strategy",
+        "plexus",
+        "--dataset",
+        "tiny-sbm",
+        "--ranks",
+        "8",
+        "--set",
+        "machine=perlmutter",
+    ]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    epochs = [one["products"] + one["communication"] for one in found]
+    assert len(found) == 10
+    assert epochs == sorted(epochs)
+    assert main(asked) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "grid"
+    assert "epoch ms" in head
+    assert len(rows) == 10
+
+
+def test_plan_without_a_model_says_what_moves_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--strategy", "cagnet-2d", "--dataset", "tiny-sbm", "--ranks", "4"]
+    assert main([*asked, "--set", "machine=perlmutter", "--json"]) == 0
+    for one in json.loads(capsys.readouterr().out):
+        assert one["products"] is None
+        assert one["refused"] or one["communication"] > 0

@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
+from harness.check.graph import check_graph
+from harness.comm.grid import Grid
 from harness.comm.layout import grids_of
 from harness.cost import links
 from harness.cost import products as cost
 from harness.errors import UserError
-from harness.ledger import AxisName, Op
+from harness.ledger import AxisName, Ledger, Op
 from harness.registry import load_strategy
 from harness.replay import ShapeBlocks, replay
 from harness.spec.machine import load_machine_card
 from harness.spec.spec import Spec
-from harness.strategy import BlockCounts, Facts, Quantity, Strategy, Words, admit
+from harness.store.memory import MemoryStore
+from harness.strategy import BlockCounts, Context, Facts, Quantity, Strategy, Words, admit, facts_of
 from strategies.plexus.plexus import FIRST
 from strategies.plexus.published import words_of_the_authors
 
@@ -232,3 +235,14 @@ def test_its_order_of_the_grids_is_that_of_the_kernels_that_the_authors_timed() 
     assert fitted is not None
     predicted = [cost.products(ready(grid).product_terms() or (0, 0, 0), fitted) for grid in TIMED]
     assert spearmanr(predicted, list(TIMED.values())).statistic > 0.9
+
+
+def test_what_was_measured_is_told() -> None:
+    """A rank that may choose how to multiply says which way it found quicker, layer by layer."""
+    store = MemoryStore(check_graph(31))
+    strategy = ready("1x1x1", facts_of(store), model={"hidden": 8}, weight_gradient="measured")
+    ledger = Ledger()
+    ctx = Context(strategy, Grid.build(strategy.grid, ledger), ledger, store)
+    strategy.operators(ctx)
+    assert list(ctx.chosen) == [f"weight_gradient of layer {layer}" for layer in range(3)]
+    assert set(ctx.chosen.values()) <= {"straight", "flipped"}
