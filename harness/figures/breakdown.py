@@ -133,9 +133,10 @@ def _draw_bar(axes: Axes, y: float, bar: Bar, per_second: float) -> None:
 
 def write_beside(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
     """Text that begins a little to the right of a point, on the line of the tick's label."""
-    axes.annotate(
+    written = axes.annotate(
         text, (x, y), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontweight=fontweight
     )
+    written.set_in_layout(False)  # a long label makes no axes wide
 
 
 def handles(some: Iterable[Rows]) -> list[Patch]:

@@ -15,7 +15,7 @@ from harness.figures.palette import PAPER, Look
 from harness.figures.panels import Panel, curves
 from harness.figures.units import three_digits
 
-QUANTITIES = {"epoch (ms)": 1e3, "words of an epoch (millions)": 1e-6, "held all the time (MB)": 1e-6}
+QUANTITIES = {"epoch (ms)": 1e3, "words (millions)": 1e-6, "held (MB)": 1e-6}
 """What is drawn, from left to right, and how many of that unit one second, word or byte is."""
 
 

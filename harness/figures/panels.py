@@ -4,6 +4,7 @@ one strategy in it, with its parameters and its order of the vertices; a point i
 Nothing here draws.
 """
 
+import json
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ SETTINGS = {
     "precision": "{}",
     "machine.name": "on {}",
 }
-VARIANT = ["strategy.params", "dataset.permutation", "dataset.partition"]
+PARAMS = "strategy.params"
+VARIANT = [PARAMS, "dataset.permutation", "dataset.partition"]
 POINT = ["ranks", "grid"]
 
 
@@ -107,10 +109,23 @@ def _curves(panel: Panel) -> Iterator[Curve]:
 
 def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
     """What sets a variant apart from the strategy's others."""
-    differing = [str(value) for name, value in zip(VARIANT, values, strict=True) if runs[name].nunique() > 1]
-    return ", ".join(in_words(value) or "defaults" for value in differing)
+    told = []
+    for name, value in zip(VARIANT, values, strict=True):
+        everyone = [str(other) for other in runs[name].unique()]
+        if len(everyone) > 1:
+            told.append(
+                _differing(str(value), everyone) or "defaults" if name == PARAMS else in_words(str(value))
+            )
+    return ", ".join(told)
 
 
-def in_words(json: str) -> str:
+def _differing(params: str, everyone: list[str]) -> str:
+    """The parameters of one variant whose values are not everyone's."""
+    mine, others = json.loads(params or "{}"), [json.loads(other or "{}") for other in everyone]
+    some = {key: value for key, value in mine.items() if any(other.get(key) != value for other in others)}
+    return in_words(json.dumps(some, separators=(",", ":")))
+
+
+def in_words(text: str) -> str:
     """A flat JSON object as people write it: samples 5, fanout 3."""
-    return json.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")
+    return text.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")

@@ -58,7 +58,7 @@ def test_parameters_make_curves_with_names_that_differ(
 
     (panel,) = panels(read_collected(collected(write), "runs"))
     labels = [curve.label for curve in curves(panel)]
-    assert labels == ["bulk (fanout 3, samples 10)", "bulk (fanout 3, samples 5)"]
+    assert labels == ["bulk (samples 10)", "bulk (samples 5)"]
     assert [curve.variant for curve in curves(panel)] == [0, 1]
 
 
