@@ -35,18 +35,16 @@ class RowStrategy(Strategy):
     partitioned_over: ClassVar[AxisName | None] = AxisName.P
 
     def refuse(self) -> str | None:
-        ranks, vertices, bounds = self.spec.ranks, self.facts.vertices, self.facts.bounds
-        if ranks > vertices:
-            return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
+        bounds = self.facts.bounds
         if self.spec.dataset.permutation == "double":
             return "its layers do not alternate between two orders, as a double permutation asks: use single or none"
         blocks = self.grid[self.rows_over]
-        if bounds and len(bounds) - 1 != blocks:
+        if self.partitioned_over and bounds and len(bounds) - 1 != blocks:
             return (
                 f"the partition has {len(bounds) - 1} parts, and the grid splits the rows into {blocks}: "
                 f"ask for {blocks}"
             )
-        return None
+        return self.crowded()
 
     def blocks(self) -> list[range]:
         """The vertices of every block of rows."""

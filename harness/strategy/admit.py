@@ -20,10 +20,16 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
     if not grids:
         raise UserError(f"ranks = {spec.ranks}: {strategy.name} has no grid of that many ranks.")
     ready = strategy(spec, facts)
-    reason = ready.refuse()
+    reason = ready.refuse() or _useless_partition(strategy, facts)
     if reason:
         raise UserError(f"{strategy.name} cannot run on {spec.dataset.name}: {reason}.")
     return ready
+
+
+def _useless_partition(strategy: type[Strategy], facts: Facts) -> str | None:
+    if facts.bounds and strategy.partitioned_over is None:
+        return "its rows and its columns are cut alike, so it has no use for a partition: use block"
+    return None
 
 
 def parse_grid(strategy: type[Strategy], text: str | None, ranks: int) -> dict[AxisName, int]:

@@ -85,6 +85,13 @@ class Strategy(ABC):
         """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
         return None
 
+    def crowded(self) -> str | None:
+        """Why so many ranks cannot share so few vertices, or None."""
+        ranks, vertices = self.spec.ranks, self.facts.vertices
+        if ranks > vertices:
+            return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
+        return None
+
     def wants_dH(self, layer: int) -> bool:
         """Whether anything is trained below this layer's input."""
         return layer > 0 or self.spec.training.features

@@ -172,10 +172,6 @@ class TwoD(RowStrategy):
                 f"rows of {narrowest} features or classes are too few for {cols} grid columns, each of which needs "
                 f"one: use a grid of at most {narrowest} columns"
             )
-        if self.facts.bounds:
-            return (
-                "its blocks of rows and of columns are cut alike, so it has no use for a partition: use block"
-            )
         return nothing_to_keep(self.params.weight_gradient, self.spec.model.order) or super().refuse()
 
     @property

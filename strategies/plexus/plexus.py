@@ -130,16 +130,11 @@ class Plexus(Strategy):
         return grids_of(ranks, *cls.axes)
 
     def refuse(self) -> str | None:
-        ranks, vertices = self.spec.ranks, self.facts.vertices
-        if ranks > vertices:
-            return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
         if self.spec.model.order == "combine_first":
             return "its roles rotate with (A H) W and not with A (H W): use order aggregate_first"
-        if self.facts.bounds:
-            return "its rows and its columns are cut alike in every layer, so it has no use for a partition: use block"
         if self.params.loops == "apart" and self.spec.dataset.permutation == "double":
             return "a double permutation leaves no loops on the diagonal to take apart: use single, or loops in_A"
-        return None
+        return self.crowded()
 
     @property
     def cut(self) -> Cut:
