@@ -42,6 +42,7 @@ from harness.strategy import Context, admit, facts_of
 
 MOST_CLASSES = 64
 PYG = "PyG"
+PATIENCE = 1800.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in asdict(what).items() if key != "path"))
     curves = {(PYG, ""): losses_of_pyg(what)}
     reference = torch.tensor(curves[PYG, ""], dtype=torch.float64)
-    with Pool() as pool:
+    with Pool(patience=PATIENCE) as pool:
         for strategy in options.strategies:
             kind = load_strategy(strategy)
             ranks = 1 if strategy == "serial" else options.ranks or max(4, 2 ** len(kind.axes))
