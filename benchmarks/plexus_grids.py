@@ -26,8 +26,7 @@ from scipy.stats import spearmanr
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.cost.links import communication
-from harness.cost.products import products
+from harness.cost.epoch import predict
 from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
@@ -63,17 +62,15 @@ def observe(spec: Spec, epochs: int) -> tuple[float, float]:
         grid.world.barrier()
         seconds.append(trainer.epoch().seconds)
     observed = max(grid.gather_objects(median(seconds[WARM:])), default=0.0)
-    return sum(predict(strategy, ctx.counts)), observed
+    return sum(forecast(strategy, ctx.counts)), observed
 
 
-def predict(strategy: Strategy, counts: Counts) -> tuple[float, float]:
+def forecast(strategy: Strategy, counts: Counts) -> tuple[float, float]:
     """Seconds of the products and of the communication of an epoch."""
-    spec, terms = strategy.spec, strategy.product_terms()
-    card = load_machine_card(project_root(), spec.machine.name)
-    assert card.links and card.spmm and terms, f"machines/{spec.machine.name}.yaml predicts nothing"
-    words = strategy.words(strategy.coordinates(0), counts)
-    moving = communication(words, strategy.grid, card.links, spec.precision)
-    return products(terms, card.spmm), moving
+    name = strategy.spec.machine.name
+    multiplying, moving = predict(strategy, load_machine_card(project_root(), name), counts)
+    assert multiplying is not None and moving is not None, f"machines/{name}.yaml predicts nothing"
+    return multiplying, moving
 
 
 def predict_all(machine: str, ranks: int) -> dict[str, tuple[float, float]]:
@@ -81,7 +78,7 @@ def predict_all(machine: str, ranks: int) -> dict[str, tuple[float, float]]:
     found, plexus = {}, load_strategy("plexus")
     for grid in plexus.grids(ranks):
         strategy = admit(plexus, spec_of("ogbn-products", grid, ranks, machine), PRODUCTS)
-        found[grid_text(grid, " ")] = predict(strategy, BlockCounts(ShapeBlocks(PRODUCTS, "double")))
+        found[grid_text(grid, " ")] = forecast(strategy, BlockCounts(ShapeBlocks(PRODUCTS, "double")))
     return dict(sorted(found.items(), key=lambda pair: sum(pair[1])))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,8 +54,7 @@ def _grids(options: argparse.Namespace) -> int:
     if options.dataset is None:
         show(options, grids, "\n".join(grid_text(grid) for grid in grids))
         return 0
-    facts = _facts(options)
-    answers = sorted((_answer(options, grid, facts) for grid in grids), key=Answer.rank)
+    answers = sorted(_answers(options, grids), key=Answer.rank)
     predicts = any(answer.communication is not None for answer in answers)
     titles = [("grid", "products ms", "communication ms", "epoch ms")] if predicts else []
     show(
@@ -100,27 +100,24 @@ def _facts(options: argparse.Namespace) -> "Facts":
     return facts_of(open_dataset(root, DatasetChoice(name=options.dataset)))
 
 
-def _answer(options: argparse.Namespace, grid: dict["AxisName", int], facts: "Facts") -> Answer:
-    from harness.cost.links import communication
-    from harness.cost.products import products
+def _answers(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[Answer]":
+    from harness.cost.epoch import predict
     from harness.registry import load_strategy
     from harness.replay import ShapeBlocks
     from harness.spec.machine import load_machine_card
     from harness.strategy import BlockCounts, admit
 
-    options.grid, root = grid, project_root(options.root)
-    spec = requested(root, options)
-    try:
-        strategy = admit(load_strategy(options.strategy), spec, facts)
-    except UserError as refusal:
-        return Answer(grid, str(refusal))
-    card, terms = load_machine_card(root, spec.machine.name), strategy.product_terms()
-    if card.links is None:
-        return Answer(grid, None)
-    counts = BlockCounts(ShapeBlocks(facts, spec.dataset.permutation))
-    words = strategy.words(strategy.coordinates(0), counts)
-    multiplying = products(terms, card.spmm) if terms and card.spmm else None
-    return Answer(grid, None, multiplying, communication(words, strategy.grid, card.links, spec.precision))
+    root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
+    specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
+    card = load_machine_card(root, specs[0].machine.name)
+    counts = BlockCounts(ShapeBlocks(facts, specs[0].dataset.permutation))
+    for grid, spec in zip(grids, specs, strict=True):
+        try:
+            ready = admit(strategy, spec, facts)
+        except UserError as refusal:
+            yield Answer(grid, str(refusal))
+        else:
+            yield Answer(grid, None, *(predict(ready, card, counts) if card.links else ()))
 
 
 def _experiment(options: argparse.Namespace) -> int:

@@ -29,6 +29,12 @@ def balanced(n: int, parts: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
+def common(one: range, other: range) -> range:
+    """What both have."""
+    start = max(one.start, other.start)
+    return range(start, max(start, min(one.stop, other.stop)))
+
+
 def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]:
     """Where a rank stands: row-major, the first axis slowest."""
     at: dict[AxisName, int] = {}

@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from harness.figures.bars import Group, frame, places, ranks_and_grid, write_beside
 from harness.figures.palette import GROUPS, PAPER
 from harness.figures.panels import Curve, Panel, curves
 from harness.figures.units import UNITS, three_digits, unit_for
@@ -35,10 +36,9 @@ GROUP_OF_OP = {
     Op.GLUE: "glue, other",
     Op.SKEW: "glue, other",
 }
-HEADING, BETWEEN = 1.0, 0.35  # heights, where a bar's row is one
 
 
-Rows = list[tuple[str, list["Bar"]]]
+Rows = list[Group["Bar"]]
 """Bars under the label of their curve."""
 
 
@@ -86,37 +86,24 @@ def bars(curve: Curve, epochs: Frames, ledgers: Frames) -> list[Bar]:
 def rows(panel: Panel, epochs: Frames, ledgers: Frames) -> Rows:
     """The bars of every measured curve, under its label."""
     measured = [curve for curve in curves(panel) if curve.source == "measured"]
-    return [(curve.label, bars(curve, epochs, ledgers)) for curve in measured]
-
-
-def height(rows: Rows) -> float:
-    """How tall the rows are, in bars."""
-    return sum(len(bars) + HEADING + BETWEEN for _, bars in rows)
+    return [Group(curve.label, bars(curve, epochs, ledgers)) for curve in measured]
 
 
 def draw(axes: Axes, rows: Rows) -> None:
     """One panel, filled from the top."""
-    longest = max((bar.total for _, bars in rows for bar in bars), default=0.0)
-    unit = unit_for(longest) if longest else UNITS[0]
-    y, ticks = 0.0, []
-    for label, bars in rows:
-        write_beside(axes, label, 0, y, fontweight="bold")
-        y += HEADING
-        for bar in bars:
+    longest = max((bar.total for group in rows for bar in group.bars), default=0.0)
+    unit, ticks = unit_for(longest) if longest else UNITS[0], []
+    for top, label, bars in places(rows):
+        write_beside(axes, label, 0, top, fontweight="bold")
+        for y, bar in bars:
             _draw_bar(axes, y, bar, unit.per_second)
             ticks.append((y, bar.label))
-            y += 1
-        y += BETWEEN
-    axes.set_ylim(y - BETWEEN - 0.35, -0.6)
-    axes.set_xlim(0, 1.13 * longest * unit.per_second or 1)
-    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
-    axes.tick_params(axis="y", length=0)
+    frame(axes, rows, ticks, 1.13 * longest * unit.per_second or 1)
     if longest:
         axes.set_xlabel(f"time of the median epoch ({unit.name})")
     else:
         axes.set_xticks([])
     axes.set_ylabel("ranks")
-    axes.grid(axis="x")
 
 
 def _draw_bar(axes: Axes, y: float, bar: Bar, per_second: float) -> None:
@@ -131,14 +118,6 @@ def _draw_bar(axes: Axes, y: float, bar: Bar, per_second: float) -> None:
     write_beside(axes, three_digits(left), left, y)
 
 
-def write_beside(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
-    """Text that begins a little to the right of a point, on the line of the tick's label."""
-    written = axes.annotate(
-        text, (x, y), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontweight=fontweight
-    )
-    written.set_in_layout(False)  # a long label makes no axes wide
-
-
 def handles(some: Iterable[Rows]) -> list[Patch]:
     """The legend of some panels: the groups that took any time, in their order."""
     parts = [bar.seconds for rows in some for _, bars in rows for bar in bars]
@@ -147,9 +126,3 @@ def handles(some: Iterable[Rows]) -> list[Patch]:
         for name, fill in GROUPS.items()
         if any(seconds.get(name, 0.0) > 0 for seconds in parts)
     ]
-
-
-def ranks_and_grid(run: "pd.Series[str]") -> str:
-    """The number of ranks, with the grid where it does not follow from that."""
-    axes = [name for name in run.index if name.startswith("grid.") and pd.notna(run[name])]
-    return f"{run.grid}  {run.ranks}" if len(axes) > 1 else f"{run.ranks}"

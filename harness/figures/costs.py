@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 
-from harness.figures.breakdown import BETWEEN, HEADING, ranks_and_grid, write_beside
+from harness.figures.bars import Group, frame, places, ranks_and_grid, write_beside
 from harness.figures.palette import PAPER, Look
 from harness.figures.panels import Panel, curves
 from harness.figures.units import three_digits
@@ -19,15 +19,15 @@ QUANTITIES = {"epoch (ms)": 1e3, "words (millions)": 1e-6, "held (MB)": 1e-6}
 """What is drawn, from left to right, and how many of that unit one second, word or byte is."""
 
 
-class Bars(NamedTuple):
-    """The grids of a curve: their labels, and a value for each of the quantities."""
+class Bar(NamedTuple):
+    """A grid of a curve: a value for each of the quantities."""
 
     label: str
     look: Look
-    grids: list[tuple[str, tuple[float, float, float]]]
+    values: tuple[float, float, float]
 
 
-def bars(panel: Panel, memory: Mapping[str, pd.DataFrame]) -> list[Bars]:
+def bars(panel: Panel, memory: Mapping[str, pd.DataFrame]) -> list[Group[Bar]]:
     """Of every measured curve that has a point."""
     found = []
     for curve in curves(panel):
@@ -39,38 +39,26 @@ def bars(panel: Panel, memory: Mapping[str, pd.DataFrame]) -> list[Bars]:
         for _, launches in largest.groupby("grid"):
             held = pd.Series([_held(memory.get(run)) for run in launches.run_id]).median()
             values = launches.epoch_seconds_median.median(), launches.words_payload.median(), held
-            grids.append((ranks_and_grid(launches.iloc[0]), values))
-        found.append(Bars(curve.label, curve.look, grids))
+            grids.append(Bar(ranks_and_grid(launches.iloc[0]), curve.look, values))
+        found.append(Group(curve.label, grids))
     return found
 
 
-def height(some: Sequence[Bars]) -> float:
-    """How tall they are, in bars."""
-    return sum(len(one.grids) + HEADING + BETWEEN for one in some)
-
-
-def draw(three: Sequence[Axes], some: Sequence[Bars]) -> None:
-    """A panel: three axes, filled from the top."""
+def draw(three: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
+    """A panel: three axes, filled from the top; the first has the labels."""
     for number, (axes, (name, unit)) in enumerate(zip(three, QUANTITIES.items(), strict=True)):
-        y, ticks, longest = 0.0, [], 0.0
-        for one in some:
+        ticks, longest = [], 0.0
+        for top, heading, bars in places(some):
             if number == 0:
-                write_beside(axes, one.label, 0, y, fontweight="bold")
-            y += HEADING
-            for label, values in one.grids:
-                width = values[number] * unit
-                axes.barh(y, width, 0.74, color=one.look.colour, edgecolor=PAPER, linewidth=0.3)
+                write_beside(axes, heading, 0, top, fontweight="bold")
+            for y, bar in bars:
+                width = bar.values[number] * unit
+                axes.barh(y, width, 0.74, color=bar.look.colour, edgecolor=PAPER, linewidth=0.3)
                 write_beside(axes, three_digits(width), width, y)
-                ticks.append((y, label))
+                ticks.append((y, bar.label if number == 0 else ""))
                 longest = max(longest, width)
-                y += 1
-            y += BETWEEN
-        axes.set_ylim(y - BETWEEN - 0.35, -0.6)
-        axes.set_xlim(0, 1.35 * longest or 1)
-        axes.set_yticks([at for at, _ in ticks], [label if number == 0 else "" for _, label in ticks])
-        axes.tick_params(axis="y", length=0)
+        frame(axes, some, ticks, 1.35 * longest or 1)
         axes.set_xlabel(name)
-        axes.grid(axis="x")
 
 
 def _held(memory: pd.DataFrame | None) -> float:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.figures import breakdown, costs, scaling
+from harness.figures.bars import Group, height
 from harness.figures.layout import legend, page, rows_of_three
 from harness.figures.panels import Panel, panels
 from harness.figures.save import save, styled, tables_digest
@@ -67,7 +68,7 @@ def strong_scaling(some: list[Panel]) -> Figure:
 
 def breakdowns(some: list[Panel], bars: list[breakdown.Rows]) -> Figure:
     """One breakdown figure, a panel each, as tall as its bars need."""
-    heights = [FRAME + BAR * breakdown.height(rows) for rows in bars]
+    heights = [FRAME + BAR * height(rows) for rows in bars]
     figure, axes = page(heights, [panel.title for panel in some])
     legend(figure, breakdown.handles(bars))
     for each, rows in zip(axes, bars, strict=True):
@@ -75,9 +76,9 @@ def breakdowns(some: list[Panel], bars: list[breakdown.Rows]) -> Figure:
     return figure
 
 
-def beside_each_other(some: list[Panel], bars: list[list[costs.Bars]]) -> Figure:
+def beside_each_other(some: list[Panel], bars: list[list[Group[costs.Bar]]]) -> Figure:
     """One figure of costs, three axes a panel."""
-    heights = [FRAME + BAR * costs.height(each) for each in bars]
+    heights = [FRAME + BAR * height(each) for each in bars]
     figure, rows = rows_of_three(heights, [panel.title for panel in some])
     for three, each in zip(rows, bars, strict=True):
         costs.draw(three, each)

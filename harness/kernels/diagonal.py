@@ -9,25 +9,21 @@ from torch import Tensor
 from harness.kernels.csr import Csr, row_of
 
 
-def without_diagonal(A: Csr, offset: int = 0) -> Csr:
-    """A without its entries at (i, i + offset). Of shapes alone: with one entry less where the diagonal passes."""
-    if A.val.is_meta:
-        nnz = max(A.nnz - len(_rows_passed(A, offset)), 0)
-        return A._replace(col=A.col.new_empty(nnz), val=A.val.new_empty(nnz))
-    on = row_of(A) + offset == A.col
-    before = torch.nn.functional.pad(on.cumsum(0), (1, 0))
-    return Csr(A.rowptr - before[A.rowptr], A.col[~on], A.val[~on], A.cols)
+def apart(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
+    """A without its entries at (i, i + offset); and these, of the rows that have such a place, equal ones added up.
 
-
-def diagonal(A: Csr, offset: int = 0) -> Tensor:
-    """The entries at (i, i + offset), of the rows in which there is such a place; equal places are added up."""
+    Of shapes alone there is one entry less where the diagonal passes.
+    """
     rows = _rows_passed(A, offset)
     values = A.val.new_zeros(len(rows))
-    if not A.val.is_meta:
-        row = row_of(A)
-        on = row + offset == A.col
-        values.index_add_(0, row[on] - rows.start, A.val[on])
-    return values
+    if A.val.is_meta:
+        nnz = max(A.nnz - len(rows), 0)
+        return A._replace(col=A.col.new_empty(nnz), val=A.val.new_empty(nnz)), values
+    row = row_of(A)
+    on = row + offset == A.col
+    values.index_add_(0, row[on] - rows.start, A.val[on])
+    before = torch.nn.functional.pad(on.cumsum(0), (1, 0))
+    return Csr(A.rowptr - before[A.rowptr], A.col[~on], A.val[~on], A.cols), values
 
 
 def _rows_passed(A: Csr, offset: int) -> range:

@@ -8,18 +8,21 @@ Legend: N rows of the output, K vertices of the input, F features in, H features
 the caller.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.autograd import Function
 
 from harness.comm.axis import Axis
-from harness.comm.layout import split
+from harness.comm.layout import common, split
 from harness.kernels import Csr
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName, apply
 from harness.strategy import Context, Piece
+
+Gradient = Callable[[Tensor, Tensor], Tensor]
+"""dW of T and G."""
 
 
 class Loops(NamedTuple):
@@ -56,6 +59,10 @@ class Cut(NamedTuple):
     overlap: bool = False
     loops_apart: bool = False
 
+    def of(self, rows: range) -> list[range]:
+        """The rows of every stripe."""
+        return [rows[part.start : part.stop] for part in split(len(rows), self.stripes)]
+
 
 def cut_out(
     ctx: Context, piece: Piece, order: int, *, transposed: bool, over: Axis | None, cut: Cut
@@ -63,16 +70,15 @@ def cut_out(
     """A or A^T at this rectangle, ready to be multiplied by; `over` splits its columns."""
     rows, cols = piece
     stripes = []
-    for part in split(len(rows), cut.stripes):
-        here, loops = rows[part.start : part.stop], None
+    for here in cut.of(rows):
+        loops = None
         if cut.loops_apart:
             A, values = ctx.loopless(here, cols, order, transposed=transposed)
-            both = range(max(here.start, cols.start), min(here.stop, cols.stop))
-            if both:
+            if both := common(here, cols):
                 loops = Loops(_slice(both, here), _slice(both, cols), values)
         else:
             A = ctx.adjacency(here, cols, order, transposed=transposed)
-        stripes.append(Stripe(slice(part.start, part.stop), A, loops))
+        stripes.append(Stripe(_slice(here, rows), A, loops))
     return Sparse(stripes, over, cut.overlap)
 
 
@@ -91,15 +97,14 @@ def combine(
     T_NF: Tensor,
     W: Tensor,
     plane: "Plane",
-    sizes: Sequence[int] | None,
-    *,
-    flipped: bool = False,
+    sizes: Sequence[int],
+    gradient: Gradient,
 ) -> Tensor:
-    """Z = T W. `sizes`: W is split over `rows` too, in so many of its rows each, and gathered when it is needed.
+    """Z = T W. W is split over `rows` too, in so many of its rows each, and gathered whenever it is needed.
 
-    `flipped` multiplies dW = (G^T T)^T instead of T^T G, which some libraries do faster.
+    `gradient` multiplies dW, one way or another (`WEIGHT_GRADIENTS`).
     """
-    Z_NH: Tensor = apply(kernels.ledger, Combine, T_NF, W, kernels, plane, sizes, flipped)
+    Z_NH: Tensor = apply(kernels.ledger, Combine, T_NF, W, kernels, plane, sizes, gradient)
     return Z_NH
 
 
@@ -134,25 +139,24 @@ class Combine(Function):
         W: Tensor,
         kernels: Kernels,
         plane: Plane,
-        sizes: Sequence[int] | None,
-        flipped: bool,
+        sizes: Sequence[int],
+        gradient: Gradient,
     ) -> Tensor:
-        saved.kernels, saved.plane, saved.sizes, saved.flipped = kernels, plane, sizes, flipped
+        saved.kernels, saved.plane, saved.sizes, saved.gradient = kernels, plane, sizes, gradient
         saved.save_for_backward(T_NF, W)
-        Z_NH = kernels.gemm(T_NF, _whole(W, plane, sizes), TensorName.Z)
+        W_FH = plane.rows.all_gather(W, sizes=sizes, tensor=TensorName.W)
+        Z_NH = kernels.gemm(T_NF, W_FH, TensorName.Z)
         return plane.inner.all_reduce(Z_NH, tensor=TensorName.Z)
 
     @staticmethod
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None, None, None, None]:
         kernels, plane, sizes, (T_NF, W) = saved.kernels, saved.plane, saved.sizes, saved.saved_tensors
-        dW_FH = kernels.run(Op.GEMM, TensorName.DW, _flipped if saved.flipped else _straight, T_NF, G_NH)
-        if sizes:
-            dW = plane.rows.reduce_scatter(dW_FH, sizes=sizes, tensor=TensorName.DW)
-        else:
-            dW = plane.rows.all_reduce(dW_FH, tensor=TensorName.DW)
+        dW_FH = kernels.run(Op.GEMM, TensorName.DW, saved.gradient, T_NF, G_NH)
+        dW = plane.rows.reduce_scatter(dW_FH, sizes=sizes, tensor=TensorName.DW)
         dT_NF = None
         if saved.needs_input_grad[0]:
-            dT_NF = kernels.gemm(G_NH, _whole(W, plane, sizes).T, TensorName.DT)
+            W_FH = plane.rows.all_gather(W, sizes=sizes, tensor=TensorName.W)
+            dT_NF = kernels.gemm(G_NH, W_FH.T, TensorName.DT)
             dT_NF = plane.cols.all_reduce(dT_NF, tensor=TensorName.DT)
         return dT_NF, dW, None, None, None, None
 
@@ -184,10 +188,6 @@ def _with_loops(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes
     return part
 
 
-def _whole(W: Tensor, plane: Plane, sizes: Sequence[int] | None) -> Tensor:
-    return plane.rows.all_gather(W, sizes=sizes, tensor=TensorName.W) if sizes else W
-
-
 def _straight(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return T_NF.T @ G_NH
 
@@ -196,5 +196,5 @@ def _flipped(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return (G_NH.T @ T_NF).T.contiguous()
 
 
-WEIGHT_GRADIENTS = {"straight": _straight, "flipped": _flipped}
-"""The ways to multiply dW = T^T G."""
+WEIGHT_GRADIENTS: dict[str, Gradient] = {"straight": _straight, "flipped": _flipped}
+"""The ways to multiply dW = T^T G; which is the faster depends on the library."""

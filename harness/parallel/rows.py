@@ -35,15 +35,8 @@ class RowStrategy(Strategy):
     partitioned_over: ClassVar[AxisName | None] = AxisName.P
 
     def refuse(self) -> str | None:
-        bounds = self.facts.bounds
         if self.spec.dataset.permutation == "double":
             return "its layers do not alternate between two orders, as a double permutation asks: use single or none"
-        blocks = self.grid[self.rows_over]
-        if self.partitioned_over and bounds and len(bounds) - 1 != blocks:
-            return (
-                f"the partition has {len(bounds) - 1} parts, and the grid splits the rows into {blocks}: "
-                f"ask for {blocks}"
-            )
         return self.crowded()
 
     def blocks(self) -> list[range]:
@@ -100,6 +93,8 @@ class RowOperators:
     def __init__(self, ctx: Context, strategy: Strategy, over: Axis) -> None:
         """The members of `over` have all rows of the output, each once."""
         self.ledger, self.kernels, self.over = ctx.ledger, ctx.kernels, over
+        self.shares = over
+        """The ranks whose shares of the loss are the whole."""
         self.rows, order = strategy.output(ctx.at).rows, (ctx.spec.model.layers - 1) % 2
         self.labels_N = ctx.training_labels(self.rows, order)
         self.splits = ctx.split_labels(self.rows, order)
@@ -115,7 +110,7 @@ class RowOperators:
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         with self.ledger.phase(Phase.LOSS):
-            return self.over.sum(self.share(Z_NC), tensor=TensorName.LOSS)
+            return self.shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
 
     def share(self, Z_NC: Tensor) -> Tensor:
         """This rank's part of the mean over all training vertices of the graph."""
@@ -147,10 +142,6 @@ class SplitRowOperators(RowOperators):
         super().__init__(ctx, strategy, ctx.grid.axis(over))
         self.across, self.classes = ctx.grid[across], strategy.output(ctx.at).cols
         self.shares = ctx.grid.axis((*over, across))
-
-    def loss(self, Z_NC: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.LOSS):
-            return self.shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
 
     def share(self, Z_NC: Tensor) -> Tensor:
         labels, classes = self.labels_N, self.classes

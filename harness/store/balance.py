@@ -5,18 +5,15 @@ has (nnz - n + g n) / nnz times the mean. A double permutation spreads the loops
 degree: a star stays a star. Verifier (tests/store/test_balance.py): the permuted matrix, cut by scipy.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.graph.order import orders
-from harness.kernels.csr import Csr, row_of
+from harness.kernels.csr import row_of
 from harness.store.blocks import Blocks
-
-AT_ONCE = 1 << 24
-"""Nonzeros that are counted at a time."""
+from harness.store.facts import stripes
 
 
 class Balance(NamedTuple):
@@ -40,7 +37,7 @@ def balance(blocks: Blocks, shards: int, seed: int = 0) -> list[Balance]:
     by_order = {kind: _positions(kind, blocks.n, shards, seed) for kind in ("none", "single", "double")}
     counts = {kind: torch.zeros(shards * shards, dtype=torch.int64) for kind in by_order}
     loops = torch.zeros(shards * shards, dtype=torch.int64)
-    for rows, A in _stripes(blocks):
+    for rows, A in stripes(blocks, range(blocks.n)):
         row, col = row_of(A) + rows.start, A.col.long()
         for kind, at in by_order.items():
             counts[kind] += torch.bincount(at.rows[row] * shards + at.cols[col], minlength=shards**2)
@@ -62,13 +59,6 @@ def _positions(kind: str, n: int, shards: int, seed: int) -> Positions:
     rows, cols = torch.empty(n, dtype=torch.int64), torch.empty(n, dtype=torch.int64)
     rows[p], cols[q] = shard, shard
     return Positions(rows, cols)
-
-
-def _stripes(blocks: Blocks) -> Iterator[tuple[range, Csr]]:
-    height = max(1, blocks.n * AT_ONCE // max(blocks.nnz, 1))
-    for start in range(0, blocks.n, height):
-        rows = range(start, min(start + height, blocks.n))
-        yield rows, blocks.adjacency(rows, range(blocks.n))
 
 
 def _most_over_mean(counts: Tensor) -> float:

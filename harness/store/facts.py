@@ -1,14 +1,23 @@
 """Counts of a dataset that plans need before they cut it. Exact, and read from the blocks themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from harness.kernels.csr import Csr
 from harness.store.blocks import Blocks
 
-STRIPE = 1 << 18
-"""Rows read at a time."""
+AT_ONCE = 1 << 24
+"""Nonzeros read at a time, if every row has as many."""
+
+
+def stripes(blocks: Blocks, rows: range, order: int = 0) -> Iterator[tuple[range, Csr]]:
+    """Whole rows of the graph, some at a time."""
+    height = max(1, blocks.n * AT_ONCE // max(blocks.nnz, 1))
+    for start in range(rows.start, rows.stop, height):
+        some = range(start, min(start + height, rows.stop))
+        yield some, blocks.adjacency(some, range(blocks.n), order)
 
 
 def nonzeros(blocks: Blocks, rows: Sequence[range], cols: Sequence[range], order: int = 0) -> Tensor:
@@ -21,8 +30,7 @@ def nonzeros(blocks: Blocks, rows: Sequence[range], cols: Sequence[range], order
     ends = torch.tensor([c.stop for c in cols])
     counts = torch.zeros(len(rows), len(cols), dtype=torch.int64)
     for i, part in enumerate(rows):
-        for start in range(part.start, part.stop, STRIPE):
-            stripe = blocks.adjacency(range(start, min(start + STRIPE, part.stop)), range(blocks.n), order)
+        for _, stripe in stripes(blocks, part, order):
             holder = torch.searchsorted(ends, stripe.col.long(), right=True)
             counts[i] += torch.bincount(holder, minlength=len(cols))
     return counts

@@ -20,15 +20,24 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
     if not grids:
         raise UserError(f"ranks = {spec.ranks}: {strategy.name} has no grid of that many ranks.")
     ready = strategy(spec, facts)
-    reason = ready.refuse() or _useless_partition(strategy, facts)
+    reason = ready.refuse() or _misfit(ready)
     if reason:
         raise UserError(f"{strategy.name} cannot run on {spec.dataset.name}: {reason}.")
     return ready
 
 
-def _useless_partition(strategy: type[Strategy], facts: Facts) -> str | None:
-    if facts.bounds and strategy.partitioned_over is None:
+def _misfit(strategy: Strategy) -> str | None:
+    """Why the graph's partition, if it has one, does not suit the strategy's grid."""
+    bounds, axis = strategy.facts.bounds, strategy.partitioned_over
+    if not bounds:
+        return None
+    if axis is None:
         return "its rows and its columns are cut alike, so it has no use for a partition: use block"
+    parts, blocks = len(bounds) - 1, strategy.grid[axis]
+    if parts != blocks:
+        return (
+            f"the partition has {parts} parts, and the grid splits the rows into {blocks}: ask for {blocks}"
+        )
     return None
 
 

@@ -15,7 +15,7 @@ from harness.comm.grid import Grid
 from harness.graph.blocks import beside
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.compact import filled_columns, without_empty_columns
-from harness.kernels.diagonal import diagonal, without_diagonal
+from harness.kernels.diagonal import apart
 from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.quickest import quickest
 from harness.kernels.recorded import Kernels
@@ -64,7 +64,7 @@ class Context:
         """
         place = place_of(self._blocks, rows, cols, order, transposed=transposed)
         if place not in self._adjacency:
-            self._adjacency[place] = self._place(self._rectangle(rows, cols, transposed, order))
+            self._adjacency[place] = self._place(self._read(place))
         return self._adjacency[place]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
@@ -77,9 +77,8 @@ class Context:
         """A or A^T at [rows, cols] without its loops; and these, of the vertices that are both rows and columns."""
         place = place_of(self._blocks, rows, cols, order, transposed=transposed)
         if place not in self._loopless:
-            A, offset = self._rectangle(rows, cols, transposed, order), rows.start - cols.start
-            loops = self._hold(TensorName.A, diagonal(A, offset))
-            self._loopless[place] = self._place(without_diagonal(A, offset)), loops
+            A, loops = apart(self._read(place), rows.start - cols.start)
+            self._loopless[place] = self._place(A), self._hold(TensorName.A, loops)
         return self._loopless[place]
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
@@ -111,8 +110,10 @@ class Context:
         ]
         return self._place(beside(pieces)), [piece.cols for piece in pieces] if blocks else []
 
-    def _rectangle(self, rows: range, cols: range, transposed: bool, order: int = 0) -> Csr:
-        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
+    def _rectangle(self, rows: range, cols: range, transposed: bool) -> Csr:
+        return self._read(place_of(self._blocks, rows, cols, 0, transposed=transposed))
+
+    def _read(self, place: Place) -> Csr:
         A = self._blocks.adjacency(place.rows, place.cols, place.order)
         return transpose(A) if place.turned else A
 

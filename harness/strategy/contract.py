@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from harness.comm.layout import coordinates
+from harness.comm.layout import coordinates, grids_of
 from harness.ledger import AxisName, TensorName
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
@@ -102,9 +102,9 @@ class Strategy(ABC):
         return self.weights_of(rank) + trained
 
     @classmethod
-    @abstractmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         """Every grid of this many ranks, the best guess first; none if the number does not suit."""
+        return grids_of(ranks, *cls.axes)
 
     @abstractmethod
     def refuse(self) -> str | None:

@@ -178,10 +178,6 @@ class OneD(RowScheme):
 
     params: Params
 
-    @classmethod
-    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
-        return [{P: ranks}]
-
     def multiplied(self, at: Coordinates) -> list[Piece]:
         if self.params.moves == "all_gather":
             return [Piece(self.rows(at), range(self.facts.vertices))]

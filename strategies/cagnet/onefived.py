@@ -12,7 +12,7 @@ from math import log2
 
 from torch import Tensor
 
-from harness.comm.layout import balanced, grids_of
+from harness.comm.layout import balanced
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, TensorName
 from harness.strategy import Context, Coordinates, Counts, Published, Quantity
@@ -27,11 +27,6 @@ class ReplicatedRows(RowScheme):
 
     axes = (ROW, COL)
     rows_over = partitioned_over = ROW
-
-    @classmethod
-    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
-        """Every c that divides P; first the one that moves least, c near the root of P."""
-        return grids_of(ranks, ROW, COL)
 
     def stages(self, at: Coordinates) -> range:
         """The block rows of H by which the grid column of the rank at `at` multiplies."""

@@ -111,10 +111,6 @@ class SparseOneD(SparseScheme):
 
     name = "cagnet-sa-1d"
 
-    @classmethod
-    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
-        return [{P: ranks}]
-
 
 class PartialNeededRows(NeededRows):
     """The rows of this grid column's stages, then the sum over the columns."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.layout import balanced, grids_of, split
+from harness.comm.layout import balanced, common, split
 from harness.kernels.packed import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.parallel.arrivals import arrivals
@@ -161,10 +161,6 @@ class TwoD(RowStrategy):
     Params = BlockParams
     params: BlockParams
 
-    @classmethod
-    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
-        return grids_of(ranks, *cls.axes)
-
     def refuse(self) -> str | None:
         narrowest, cols = min(widths(self.spec.model, self.facts)), self.grid[COL]
         if narrowest < cols:
@@ -278,9 +274,8 @@ class TwoD(RowStrategy):
         total, here = sum(map(len, contracted)), balanced(f_in, self.grid[ROW])[at[ROW]]
         share = split(total, self.grid[COL])[at[COL]]
         before = sum(map(len, contracted[: at[ROW]]))
-        stays = _common(range(before, before + len(self.rows(at))), share) * _common(
-            here, self.columns(at, f_in)
-        )
+        rows, cols = range(before, before + len(self.rows(at))), self.columns(at, f_in)
+        stays = len(common(rows, share)) * len(common(here, cols))
         words.put(BACKWARD, layer, Op.SEND, (ROW, COL), TensorName.H, len(self.rows(at)) * here_in - stays)
         words.put(BACKWARD, layer, Op.RECV, (ROW, COL), TensorName.H, len(share) * len(here) - stays)
         words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.H, total * len(here))
@@ -291,7 +286,3 @@ class TwoD(RowStrategy):
     def axes_of_rows(self) -> tuple[AxisName, ...]:
         """The axes over which rows are split."""
         return tuple(axis for axis in self.axes if axis is not COL)
-
-
-def _common(one: range, other: range) -> int:
-    return max(0, min(one.stop, other.stop) - max(one.start, other.start))

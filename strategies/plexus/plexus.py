@@ -18,9 +18,18 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.layout import balanced, grids_of, split
+from harness.comm.layout import balanced, common
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.products import WEIGHT_GRADIENTS, Cut, Plane, Sparse, aggregate, combine, cut_out
+from harness.parallel.products import (
+    WEIGHT_GRADIENTS,
+    Cut,
+    Gradient,
+    Plane,
+    Sparse,
+    aggregate,
+    combine,
+    cut_out,
+)
 from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
 from harness.parallel.rows import SplitRowOperators
 from harness.strategy import (
@@ -70,7 +79,7 @@ class Layer(NamedTuple):
     plane: Plane
     weight_rows: list[int]
     """How many of its rows each member of R has."""
-    flipped: bool
+    gradient: Gradient
     """How dW is multiplied."""
 
 
@@ -101,17 +110,17 @@ class Rotating(SplitRowOperators):
             T_NF, G_NH = (ctx.zeros(len(share.N), len(part)) for part in (share.F, share.H))
             ways = {name: partial(gradient, T_NF, G_NH) for name, gradient in WEIGHT_GRADIENTS.items()}
             way = ctx.choose(f"weight_gradient of layer {layer}", ways)
-        return Layer(A_NK, A_T_KN, Plane(R, T, S), weight_rows, flipped=way == "flipped")
+        return Layer(A_NK, A_T_KN, Plane(R, T, S), weight_rows, WEIGHT_GRADIENTS[way])
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """Algorithms 1 and 2: T = A H summed over S, Z = T W summed over T; backward dT over S, dH over R."""
-        A_NK, A_T_KN, plane, weight_rows, flipped = self.layers[layer]
+        A_NK, A_T_KN, plane, weight_rows, gradient = self.layers[layer]
         with self.ledger.phase(Phase.CONVOLVE, layer):
             if layer == 0 and self.trains_features:
                 X, dX = TensorName.X, TensorName.DX
                 H = plane.rows.gather(H, sizes=self.feature_rows, tensor=X, gradient=dX)
             T_NF = aggregate(self.kernels, A_NK, A_T_KN, H)
-            return combine(self.kernels, T_NF, W, plane, weight_rows, flipped=flipped)
+            return combine(self.kernels, T_NF, W, plane, weight_rows, gradient)
 
 
 class Plexus(Strategy):
@@ -124,10 +133,6 @@ class Plexus(Strategy):
     """Y inside a node first, then X (section 4.2)."""
     Params = PlexusParams
     params: PlexusParams
-
-    @classmethod
-    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
-        return grids_of(ranks, *cls.axes)
 
     def refuse(self) -> str | None:
         if self.spec.model.order == "combine_first":
@@ -251,19 +256,14 @@ class Plexus(Strategy):
         turned, double = self.facts.directed, self.spec.dataset.permutation == "double"
         for layer, (_, N, K, _, _) in enumerate(shares):
             order = self._order(layer)
-            held |= {(rows, K, order, False) for rows in self._stripes(N)}
+            held |= {(rows, K, order, False) for rows in self.cut.of(N)}
             if self.wants_dH(layer):
                 other = 1 - order if double and not turned else order
-                held |= {(rows, N, other, turned) for rows in self._stripes(K)}
+                held |= {(rows, N, other, turned) for rows in self.cut.of(K)}
         return held
-
-    def _stripes(self, rows: range) -> list[range]:
-        return [rows[part.start : part.stop] for part in split(len(rows), self.cut.stripes)]
 
     def _bytes(self, rows: range, cols: range, order: int, transposed: bool, counts: Counts) -> int:
         nonzeros = counts.nonzeros(rows, cols, transposed=transposed, order=order)
-        loops = 0
-        if self.params.loops == "apart":
-            loops = len(range(max(rows.start, cols.start), min(rows.stop, cols.stop)))
+        loops = len(common(rows, cols)) if self.params.loops == "apart" else 0
         precision = self.spec.precision
         return csr_bytes(len(rows), nonzeros - loops, precision) + loops * WORD[precision]

@@ -23,12 +23,12 @@ def memory(tables) -> dict[str, pd.DataFrame]:
 def test_a_bar_is_the_median_of_the_launches_at_most_ranks(
     products: Panel, memory: dict[str, pd.DataFrame]
 ) -> None:
-    found = {bars.label: bars.grids for bars in costs.bars(products, memory)}
+    found = {group.label: group.bars for group in costs.bars(products, memory)}
     measured = [curve for curve in curves(products) if curve.source == "measured" and len(curve.points)]
     assert list(found) == [curve.label for curve in measured]
     for curve in measured:
         largest = curve.points[curve.points.ranks == curve.points.ranks.max()]
-        for (_, launches), (_, values) in zip(largest.groupby("grid"), found[curve.label], strict=True):
+        for (_, launches), (_, _, values) in zip(largest.groupby("grid"), found[curve.label], strict=True):
             held = [
                 max(sum(rows.persistent_bytes) for _, rows in memory[run].groupby("rank"))
                 if run in memory
@@ -45,5 +45,5 @@ def test_three_axes_show_a_bar_for_every_grid(products: Panel, memory: dict[str,
         three = Figure().subplots(1, 3)
         costs.draw(three, some)
     for axes in three:
-        assert len(axes.patches) == sum(len(bars.grids) for bars in some)
+        assert len(axes.patches) == sum(len(group.bars) for group in some)
     assert [axes.get_xlabel() for axes in three] == list(costs.QUANTITIES)

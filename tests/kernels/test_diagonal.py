@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.diagonal import diagonal, without_diagonal
+from harness.kernels.diagonal import apart
 
 
 def dense(A: Csr) -> torch.Tensor:
@@ -15,7 +15,8 @@ def dense(A: Csr) -> torch.Tensor:
 
 @given(A=..., offset=st.integers(-12, 12))
 def test_both_together_are_the_matrix(A: Csr, offset: int) -> None:
-    whole, rest, values = dense(A), dense(without_diagonal(A, offset)), diagonal(A, offset)
+    whole, (without, values) = dense(A), apart(A, offset)
+    rest = dense(without)
     row, col = torch.arange(A.rows)[:, None], torch.arange(A.cols)[None]
     on = row + offset == col
     assert torch.equal(rest, whole.masked_fill(on, 0))
@@ -27,5 +28,6 @@ def test_of_shapes_one_entry_is_missing_wherever_the_diagonal_passes(offset: int
     row, col = torch.arange(6).repeat_interleave(8), torch.arange(8).repeat(6)
     A = from_coo(row, col, torch.rand(48), (6, 8))
     shapes = Csr(A.rowptr.to("meta"), A.col.to("meta"), A.val.to("meta"), A.cols)
-    assert without_diagonal(shapes, offset).nnz == without_diagonal(A, offset).nnz
-    assert diagonal(shapes, offset).shape == diagonal(A, offset).shape
+    (expected, loops), (rest, values) = apart(A, offset), apart(shapes, offset)
+    assert rest.nnz == expected.nnz
+    assert values.shape == loops.shape
