@@ -18,9 +18,9 @@ from torch import Tensor
 from harness.comm import collectives, engine
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
-from harness.comm.layout import split
 from harness.launch.pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.ranges import split
 
 COLUMNS = 16
 Ways = dict[str, Callable[[], Tensor]]

@@ -37,7 +37,6 @@ from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
 from harness.store.build import open_dataset
-from harness.strategy import Context
 from harness.strategy.admit import parse_grid
 
 HIDDEN, ROUNDS = 16, 3
@@ -59,10 +58,8 @@ def spec_of(
 
 
 def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
-    root, ledger = project_root(), Ledger(recording=recording)
-    strategy, blocks = opened(root, spec)
-    grid = Grid.build(strategy.grid, ledger)
-    return Trainer(strategy, Context(strategy, grid, ledger, blocks))
+    strategy, blocks = opened(project_root(), spec)
+    return Trainer(strategy, Grid.build(strategy.grid, Ledger(recording=recording)), blocks)
 
 
 class Pyg:

@@ -19,8 +19,8 @@ from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.layout import split
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.ranges import split
 
 COLUMNS = 16
 SIZES = (1 << 16, 1 << 20, 1 << 22)  # bytes of the full buffer

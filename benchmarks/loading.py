@@ -66,9 +66,8 @@ class Whole:
 def load(asked: dict[str, Any], whole: bool) -> tuple[int, float, int]:
     """Of one rank: peak, seconds, and the bytes of its blocks of A."""
     strategy, blocks = opened(project_root(), make_spec(project_root(), asked, "loading"))
-    ledger = Ledger()
-    grid = Grid.build(strategy.grid, ledger)
-    ctx = Context(strategy, grid, ledger, Whole(blocks) if whole else blocks)
+    grid = Grid.build(strategy.grid, Ledger())
+    ctx = Context(strategy.spec, strategy.facts, grid, Whole(blocks) if whole else blocks)
     grid.world.barrier()
     peak, seconds = watched(lambda: strategy.operators(ctx))
     return peak, seconds, ctx.persistent_bytes()[TensorName.A]

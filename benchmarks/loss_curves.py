@@ -38,7 +38,7 @@ from harness.spec.spec import Spec, grid_text
 from harness.store.card import DatasetCard
 from harness.store.compose import compose
 from harness.store.memory import MemoryStore
-from harness.strategy import Context, admit, facts_of
+from harness.strategy import admit, facts_of
 
 MOST_CLASSES = 64
 PYG = "PyG"
@@ -73,9 +73,9 @@ def losses(what: Training, strategy: str, grid: dict[Any, int]) -> list[float]:
     training = {"features": what.train_features}
     given = {**chosen, "model": model, "training": training, "precision": "float64"}
     spec = Spec.model_validate({**given, "machine": {"name": "here"}})
-    store, ledger = MemoryStore(what.graph()), Ledger(recording=False)
+    store = MemoryStore(what.graph())
     ready = admit(load_strategy(strategy), spec, facts_of(store))
-    trainer = Trainer(ready, Context(ready, Grid.build(ready.grid, ledger), ledger, store))
+    trainer = Trainer(ready, Grid.build(ready.grid, Ledger(recording=False)), store)
     return [trainer.epoch().loss.item() for _ in range(what.epochs)]
 
 

@@ -23,11 +23,11 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.ledger import Ledger
 from harness.replay import MOVING
+from harness.run.gather import gather
 from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.strategy import Context
 from harness.strategy.request import make_spec
 
 SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
@@ -61,9 +61,9 @@ def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str, hidden: 
 
 def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float, float]]:
     """Seconds of an epoch and of its collectives, words of them, and words received: of every rank, on rank 0."""
-    (strategy, blocks), ledger = opened(project_root(), spec), Ledger()
-    grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
-    trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
+    strategy, blocks = opened(project_root(), spec)
+    grid = Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from)
+    trainer = Trainer(strategy, grid, blocks)
     seconds, moving, payload, received = [], [], 0.0, 0.0
     for number in range(-WARM, epochs):
         grid.world.barrier()
@@ -74,7 +74,7 @@ def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float, float]]:
             moving.append(sum(amounts.seconds for amounts in moved))
             payload = sum(amounts.words_payload for amounts in moved)
             received = sum(amounts.words_received for amounts in moved)
-    return grid.gather_objects((median(seconds), median(moving), payload, received))
+    return gather(grid.world, (median(seconds), median(moving), payload, received))
 
 
 def main() -> None:

@@ -32,12 +32,13 @@ from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy
 from harness.replay import ShapeBlocks
+from harness.run.gather import gather
 from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.machine import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
-from harness.strategy import BlockCounts, Context, Counts, Facts, Strategy, admit
+from harness.strategy import BlockCounts, Counts, Facts, Strategy, admit
 from harness.strategy.request import make_spec
 
 MACHINE, WARM = "ethernet", 1
@@ -54,15 +55,14 @@ def spec_of(dataset: str, grid: dict[AxisName, int], ranks: int, machine: str = 
 
 def observe(spec: Spec, epochs: int) -> tuple[float, float]:
     """Predicted and observed seconds of an epoch, on rank 0."""
-    (strategy, blocks), ledger = opened(project_root(), spec), Ledger()
-    grid = Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from)
-    ctx = Context(strategy, grid, ledger, blocks)
-    trainer, seconds = Trainer(strategy, ctx), []
+    strategy, blocks = opened(project_root(), spec)
+    grid = Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from)
+    trainer, seconds = Trainer(strategy, grid, blocks), []
     for _ in range(-WARM, epochs):
         grid.world.barrier()
         seconds.append(trainer.epoch().seconds)
-    observed = max(grid.gather_objects(median(seconds[WARM:])), default=0.0)
-    return sum(forecast(strategy, ctx.counts)), observed
+    observed = max(gather(grid.world, median(seconds[WARM:])), default=0.0)
+    return sum(forecast(strategy, trainer.ctx.counts)), observed
 
 
 def forecast(strategy: Strategy, counts: Counts) -> tuple[float, float]:

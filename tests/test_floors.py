@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    "errors validation",
+    "errors validation ranges",
     "ledger",
     "kernels",
     "graph",
@@ -32,7 +32,7 @@ FLOORS = (
     "cli",
 )
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
-STRATEGIES_MAY_USE = {"ledger", "kernels", "comm", "models", "strategy", "parallel", "validation"}
+STRATEGIES_MAY_USE = {"ledger", "kernels", "comm", "models", "strategy", "parallel", "validation", "ranges"}
 
 
 def imported(path: Path) -> set[str]:

@@ -19,7 +19,7 @@ from harness.run.trainer import Epoch, Trainer
 from harness.spec.spec import Spec
 from harness.store.choice import COMPUTED
 from harness.store.memory import MemoryStore
-from harness.strategy import Context, Strategy, WordsKey, admit, facts_of
+from harness.strategy import Strategy, WordsKey, admit, facts_of
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def train_rank(case: Case, epochs: int) -> RankResult:
     """One rank of the case; called on every rank of a world."""
     strategy, tape = case.strategy(), Tape()
     grid = Grid.build(strategy.grid, tape)
-    ctx = Context(strategy, grid, tape, case.store())
-    trainer = Trainer(strategy, ctx)
+    trainer = Trainer(strategy, grid, case.store())
     with Meter(tape):
         done = [trainer.epoch()]
     lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
@@ -93,7 +92,7 @@ def train_rank(case: Case, epochs: int) -> RankResult:
         words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
         lines=lines,
         unaccounted=unaccounted,
-        persistent_bytes=ctx.persistent_bytes(),
+        persistent_bytes=trainer.ctx.persistent_bytes(),
     )
 
 

@@ -12,7 +12,7 @@ buffer in the type that travels.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -226,15 +226,6 @@ def exchange(
     works = _start_all(calls)
     moved = sum(call.tensor.nbytes for call in calls)
     return Started(works, lambda: {peer: landing.land() for peer, landing in receives.items()}, moved)
-
-
-def gather_objects(thing: T) -> list[T]:
-    """Every rank's thing, on rank 0; nothing elsewhere. For records, not for training."""
-    if not dist.is_initialized():
-        return [thing]
-    everyone: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(thing, everyone)
-    return everyone or []
 
 
 def barrier(group: Group) -> None:

@@ -8,19 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import TypeVar
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from harness.comm import collectives, engine
+from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.collectives import Group
 from harness.comm.layout import coordinates, rank_at
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +75,6 @@ class Grid:
         if names not in self._axes:
             self._axes[names] = self._build_axis(names)
         return self._axes[names]
-
-    def gather_objects(self, thing: T) -> list[T]:
-        """Every rank's thing on rank 0, in rank order; nothing elsewhere. For records: not on the ledger."""
-        return collectives.gather_objects(thing)
 
     def _build_axis(self, names: tuple[AxisName, ...]) -> Axis:
         steps = product(*(range(self.shape[name]) for name in names))

@@ -1,38 +1,11 @@
-"""Plain arithmetic of layouts: how rows are shared among parts, and where a rank stands in a grid.
-
-It knows nothing of tensors or processes, and does not import torch.
-"""
+"""Where a rank stands in a grid, and which grids there are. Plain arithmetic, no torch: light commands read it."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 from harness.ledger.vocabulary import AxisName
 
-
-def split(n: int, parts: int) -> list[range]:
-    """0..n in blocks of ceil(n / parts), as CAGNET and Plexus do: the last may be short, or empty."""
-    return [part(n, parts, i) for i in range(parts)]
-
-
-def part(n: int, parts: int, i: int) -> range:
-    """The i-th block of `split`."""
-    assert n >= 0 and parts >= 1, (n, parts)
-    block = -(-n // parts)
-    return range(min(i * block, n), min((i + 1) * block, n))
-
-
-def balanced(n: int, parts: int) -> list[range]:
-    """0..n in blocks whose sizes differ by at most one, the longer ones first."""
-    assert n >= 0 and parts >= 1, (n, parts)
-    block, longer = divmod(n, parts)
-    starts = [i * block + min(i, longer) for i in range(parts + 1)]
-    return [range(start, stop) for start, stop in pairwise(starts)]
-
-
-def common(one: range, other: range) -> range:
-    """What both have."""
-    start = max(one.start, other.start)
-    return range(start, max(start, min(one.stop, other.stop)))
+Coordinates = Mapping[AxisName, int]
+"""Where a rank stands: its index along every axis."""
 
 
 def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]:
@@ -44,7 +17,7 @@ def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]
     return {name: at[name] for name in shape}
 
 
-def rank_at(shape: Mapping[AxisName, int], at: Mapping[AxisName, int]) -> int:
+def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
     """The rank that stands there: the inverse of `coordinates`."""
     rank = 0
     for name, size in shape.items():

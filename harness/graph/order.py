@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.kernels.csr import Csr, from_scipy, to_scipy
-from harness.kernels.random import Purpose, bits
+from harness.kernels.random import Purpose, shuffled
 
 Permutation = Literal["none", "single", "double"]
 
@@ -38,15 +38,10 @@ def orders(permutation: Permutation, n: int, seed: int) -> Orders:
     if permutation == "none":
         same = torch.arange(n)
         return Orders(same, same)
-    p = shuffled(range(n), seed, Purpose.PERMUTATION)
+    p = shuffled(seed, Purpose.PERMUTATION, range(n))
     if permutation == "single":
         return Orders(p, p)
-    return Orders(p, shuffled(range(n, 2 * n), seed, Purpose.PERMUTATION))
-
-
-def shuffled(draws: range, seed: int, purpose: Purpose) -> Tensor:
-    """The numbers 0 .. len(draws) in the order of their random bits, one draw for each."""
-    return torch.argsort(bits(seed, purpose, draws), stable=True)
+    return Orders(p, shuffled(seed, Purpose.PERMUTATION, range(n, 2 * n)))
 
 
 def permuted(A: Csr, rows: Tensor, cols: Tensor) -> Csr:

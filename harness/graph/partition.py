@@ -8,17 +8,17 @@ Verifier (tests/graph/test_partition.py): scipy's P A P^T, and communities that 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from harness.graph.order import Orders, shuffled
+from harness.graph.order import Orders
 from harness.graph.partition_hypergraph import hypergraph_parts
 from harness.graph.partition_metis import metis_parts
 from harness.kernels.csr import Csr
-from harness.kernels.random import Purpose
+from harness.kernels.random import Purpose, shuffled
+from harness.ranges import between
 
 Method = Literal["random", "metis", "hypergraph"]
 
@@ -43,12 +43,7 @@ class Partition:
     @property
     def ranges(self) -> list[range]:
         """The new positions of each part."""
-        return ranges_of(self.bounds)
-
-
-def ranges_of(bounds: tuple[int, ...]) -> list[range]:
-    """What lies between the bounds."""
-    return [range(start, stop) for start, stop in pairwise(bounds)]
+        return between(self.bounds)
 
 
 def in_order(part: Tensor, parts: int) -> Partition:
@@ -69,7 +64,7 @@ def parts_of(A: Csr, method: Method, parts: int, seed: int) -> Tensor:
 def random_parts(A: Csr, parts: int, seed: int) -> Tensor:
     """A shuffle of the vertices cut into blocks of ceil(n / parts), as unpartitioned vertices are."""
     part = torch.empty(A.rows, dtype=torch.int64)
-    part[shuffled(range(A.rows), seed, Purpose.PARTITION)] = torch.arange(A.rows) // -(-A.rows // parts)
+    part[shuffled(seed, Purpose.PARTITION, range(A.rows))] = torch.arange(A.rows) // -(-A.rows // parts)
     return part
 
 

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.graph.order import shuffled
 from harness.graph.partition_engine import library
 from harness.kernels.csr import Csr
-from harness.kernels.random import Purpose
+from harness.kernels.random import Purpose, shuffled
 
 EPSILON = 0.03
 """How much heavier than the mean a part may be."""
@@ -28,7 +27,7 @@ def hypergraph_parts(A: Csr, parts: int, seed: int) -> Tensor:
     here the seed decides how the vertices are numbered.
     """
     mtkahypar = library("hypergraph")
-    number = shuffled(range(A.rows), seed, Purpose.PARTITION)
+    number = shuffled(seed, Purpose.PARTITION, range(A.rows))
     weights = np.empty(A.rows, dtype=np.int64)
     weights[number] = A.rowptr.diff().numpy()
     start = mtkahypar.initialize(torch.get_num_threads(), False)

@@ -15,8 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.graph.order import shuffled
-from harness.kernels.random import Purpose, uniform
+from harness.kernels.random import Purpose, shuffled, uniform
 
 
 @dataclass(frozen=True)
@@ -57,4 +56,4 @@ class Rmat:
     @cached_property
     def _names(self) -> Tensor:
         after = self.draws * self.scale
-        return shuffled(range(after, after + self.n), self.seed, Purpose.EDGES)
+        return shuffled(self.seed, Purpose.EDGES, range(after, after + self.n))

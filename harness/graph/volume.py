@@ -5,15 +5,15 @@ sparsity-oblivious algorithms do, costs each part all rows but its own, whatever
 Verifier (tests/graph/test_volume.py): distinct columns counted by scipy.
 """
 
-from harness.graph.partition import ranges_of
 from harness.kernels.compact import filled_columns
 from harness.kernels.csr import Csr, block
+from harness.ranges import between
 
 
 def volumes(A: Csr, bounds: tuple[int, ...]) -> list[int]:
     """For each part the rows of other parts it needs; A stands in the order of the partition."""
     assert bounds[0] == 0 and bounds[-1] == A.rows == A.cols, (bounds, A.shape)
-    return [needed(block(A, rows, range(A.cols)), rows) for rows in ranges_of(bounds)]
+    return [needed(block(A, rows, range(A.cols)), rows) for rows in between(bounds)]
 
 
 def needed(A: Csr, own: range) -> int:

@@ -4,6 +4,7 @@ Verifier (tests/kernels/test_assemble.py): dense matrices.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,18 @@ def assemble(parts: Sequence[Part], shape: tuple[int, int]) -> Csr:
     return A
 
 
+def beside(pieces: Sequence[Csr]) -> Csr:
+    """Matrices of the same rows, from left to right, as one."""
+    if pieces[0].val.is_meta:
+        return _shape_beside(pieces)
+    lefts = accumulate((piece.cols for piece in pieces), initial=0)
+    parts = [
+        Part(piece, range(piece.rows), range(piece.cols), 0, left)
+        for piece, left in zip(pieces, lefts, strict=False)
+    ]
+    return assemble(parts, (pieces[0].rows, sum(piece.cols for piece in pieces)))
+
+
 def _arrays(part: Part) -> tuple[object, object, object]:
     A = part.source
     return A.rowptr.numpy(), A.col.numpy(), A.val.numpy()
@@ -47,3 +60,9 @@ def _arrays(part: Part) -> tuple[object, object, object]:
 
 def _window(part: Part) -> tuple[int, int, int, int]:
     return part.rows.start, part.rows.stop, part.cols.start, part.cols.stop
+
+
+def _shape_beside(pieces: Sequence[Csr]) -> Csr:
+    rowptr, col, val, _ = pieces[0]
+    nnz, width = sum(piece.nnz for piece in pieces), sum(piece.cols for piece in pieces)
+    return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)

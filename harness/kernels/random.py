@@ -14,9 +14,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-GOLDEN = 0x9E3779B97F4A7C15
-MIX_1 = 0xBF58476D1CE4E5B9
-MIX_2 = 0x94D049BB133111EB
+from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
 
 COMPILED_FROM = 1 << 18
 """Below this many numbers the tensor operations are done before the compiler has been imported."""
@@ -99,9 +97,9 @@ def rectangle(
     return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype)
 
 
-def permutation(seed: int, purpose: Purpose, n: int) -> Tensor:
-    """0 .. n - 1 in the order of their random bits."""
-    return torch.argsort(bits(seed, purpose, range(n)), stable=True)
+def shuffled(seed: int, purpose: Purpose, index: range) -> Tensor:
+    """0 .. len(index) - 1 in the order of the random bits of these indices."""
+    return torch.argsort(bits(seed, purpose, index), stable=True)
 
 
 def _key(seed: int, purpose: Purpose) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from harness.kernels.jit import compiled
-from harness.kernels.random import GOLDEN, MIX_1, MIX_2
+from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
 
 G, M1, M2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
 S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.comm.axis import Axis
-from harness.comm.layout import common, split
 from harness.kernels import Csr
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName, apply
+from harness.ranges import common, split, within
 from harness.strategy import Context, Piece
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
 
     def of(self, rows: range) -> list[range]:
         """The rows of every stripe."""
-        return [rows[part.start : part.stop] for part in split(len(rows), self.stripes)]
+        return [within(rows, part) for part in split(len(rows), self.stripes)]
 
 
 def cut_out(

@@ -10,8 +10,8 @@ Legend: N vertices over R, K vertices over S, F features in over T, H features o
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from harness.comm.layout import balanced, part
 from harness.ledger.vocabulary import AxisName
+from harness.ranges import balanced, part, within
 
 
 class Roles(NamedTuple):
@@ -64,5 +64,4 @@ def share_of(
 
 def piece_of(whole: range, parts: int, i: int) -> range:
     """The i-th of so many pieces of a range, as even as can be."""
-    piece = balanced(len(whole), parts)[i]
-    return whole[piece.start : piece.stop]
+    return within(whole, balanced(len(whole), parts)[i])

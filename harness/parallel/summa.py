@@ -10,7 +10,7 @@ from bisect import bisect_right
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from harness.comm.layout import part
+from harness.ranges import part, within
 
 
 class Stage(NamedTuple):
@@ -40,8 +40,7 @@ class Split3D(NamedTuple):
     def rows_of(self, i: int, k: int) -> range:
         """The rows of H that grid row i has in layer k."""
         block = self.block(i)
-        share = part(len(block), self.fibres, k)
-        return block[share.start : share.stop]
+        return within(block, part(len(block), self.fibres, k))
 
     def layer(self, k: int) -> list[range]:
         """V_k: the vertices of a layer, one range a grid row."""

@@ -10,9 +10,9 @@ from itertools import accumulate, product
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.comm.layout import balanced
 from harness.ledger import Op, TensorName
 from harness.parallel.summa import Split3D
+from harness.ranges import balanced, common
 
 
 def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plane: Axis) -> Tensor:
@@ -23,10 +23,10 @@ def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plan
     sends, receives = {}, {}
     here, left = layout.rows_of(i, k).start, across[j].start
     for peer, (a, c) in enumerate(product(range(layout.rows), range(layout.cols))):
-        rows, cols = meetings.get((i, c), range(0)), _both(down[a], across[j])
+        rows, cols = meetings.get((i, c), range(0)), common(down[a], across[j])
         if rows and cols:
             sends[peer] = H_NF[rows.start - here : rows.stop - here, cols.start - left : cols.stop - left]
-        rows, cols = meetings.get((a, j), range(0)), _both(down[i], across[c])
+        rows, cols = meetings.get((a, j), range(0)), common(down[i], across[c])
         if rows and cols:
             receives[peer] = rows, cols
     shapes = {peer: (len(rows), len(cols)) for peer, (rows, cols) in receives.items()}
@@ -38,7 +38,3 @@ def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plan
             top, left = tops[peer // layout.cols], cols.start - down[i].start
             H_KF[top : top + len(rows), left : left + len(cols)] = arrived[peer]
     return H_KF
-
-
-def _both(one: range, other: range) -> range:
-    return range(max(one.start, other.start), max(one.start, other.start, min(one.stop, other.stop)))

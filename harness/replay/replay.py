@@ -18,7 +18,7 @@ from harness.replay.shapes import ShapeBlocks
 from harness.replay.tape import Event, Tape
 from harness.run.trainer import Trainer
 from harness.store.blocks import Blocks
-from harness.strategy import Context, Strategy
+from harness.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,9 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
     try:
         grid = Grid.build(strategy.grid, tape, device)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
-        ctx = Context(strategy, grid, tape, shapes)
-        trainer = Trainer(strategy, ctx)
+        trainer = Trainer(strategy, grid, shapes)
         with Meter(tape):
             entries = trainer.epoch().entries
     finally:
         engine.stop()
-    return Replayed(rank, tape.events, entries, ctx.persistent_bytes())
+    return Replayed(rank, tape.events, entries, trainer.ctx.persistent_bytes())

@@ -27,7 +27,7 @@ from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.strategy import Context, Strategy
+from harness.strategy import Strategy
 
 PROGRESS_SECONDS = 2.0
 
@@ -68,7 +68,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
     try:
         ledger = Ledger(clock_for(device))
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
-        trainer = Trainer(strategy, Context(strategy, grid, ledger, blocks))
+        trainer = Trainer(strategy, grid, blocks)
         first_epoch = time.time()
         ranks = gather(grid.world, train(strategy, trainer, scratch))
     finally:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.comm.grid import Grid
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, gcn
 from harness.spec.spec import Training
+from harness.store.blocks import Blocks
 from harness.strategy import Context, Strategy
 
 
@@ -28,8 +30,8 @@ class Epoch:
 class Trainer:
     """A strategy at work on one rank."""
 
-    def __init__(self, strategy: Strategy, ctx: Context) -> None:
-        self.ctx = ctx
+    def __init__(self, strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
+        self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks)
         pieces = strategy.weights_of(ctx.grid.rank)
         self.weights = [
             ctx.weight(layer, shape, piece)

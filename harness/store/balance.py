@@ -12,8 +12,7 @@ from torch import Tensor
 
 from harness.graph.order import orders
 from harness.kernels.csr import row_of
-from harness.store.blocks import Blocks
-from harness.store.facts import stripes
+from harness.store.blocks import Blocks, stripes
 
 
 class Balance(NamedTuple):

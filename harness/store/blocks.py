@@ -1,11 +1,15 @@
 """What training reads of a dataset, wherever it is kept: in memory or in a folder of blocks."""
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from harness.graph.order import Permutation
 from harness.kernels.csr import Csr
+
+AT_ONCE = 1 << 24
+"""Nonzeros read at a time, if every row has as many."""
 
 
 class Kind(Protocol):
@@ -77,6 +81,14 @@ def place_of(graph: Kind, rows: range, cols: range, order: int, *, transposed: b
     if transposed and graph.directed:
         return Place(cols, rows, order % 2 if double else 0, True)
     return Place(rows, cols, (order + transposed) % 2 if double else 0, False)
+
+
+def stripes(blocks: Blocks, rows: range, order: int = 0) -> Iterator[tuple[range, Csr]]:
+    """Whole rows of the graph, some at a time."""
+    height = max(1, blocks.n * AT_ONCE // max(blocks.nnz, 1))
+    for start in range(rows.start, rows.stop, height):
+        some = range(start, min(start + height, rows.stop))
+        yield some, blocks.adjacency(some, range(blocks.n), order)
 
 
 def assert_within(size: int, *parts: range) -> None:

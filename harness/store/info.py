@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from harness.graph.partition import ranges_of
+from harness.ranges import between
 from harness.store.build import store_folder
 from harness.store.card import load_card
 from harness.store.choice import DatasetChoice
@@ -29,7 +29,7 @@ def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
 
 def _summary(cut: Cut) -> dict[str, Any]:
     """How even the parts are, and what they exchange: rows, each sent once; times a width they are words."""
-    sizes = [len(part) for part in ranges_of(cut.bounds)]
+    sizes = [len(part) for part in between(cut.bounds)]
     return {
         "vertices": {"fewest": min(sizes), "most": max(sizes)},
         "nonzeros": {

@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 from harness import __version__
-from harness.graph.blocks import ceil_blocks
 from harness.graph.model import Graph
 from harness.graph.order import Orders, orders, permuted
 from harness.graph.partition import VERSION, Partition
 from harness.graph.volume import volumes
 from harness.kernels.csr import Csr, block, index_dtype
+from harness.ranges import split
 from harness.store.card import DatasetCard
 from harness.store.choice import COMPUTED, DatasetChoice
 from harness.store.compose import versions
@@ -118,7 +118,7 @@ def _dtypes(n: int, side: int) -> dict[str, str]:
 
 
 def _put_adjacency(writer: FolderWriter, A: Csr, order: int, grid: BlockGrid) -> None:
-    ranges = ceil_blocks(A.rows, grid.vertices)
+    ranges = split(A.rows, grid.vertices)
     for i, rows in enumerate(ranges):
         stripe = block(A, rows, range(A.cols))
         for j, cols in enumerate(ranges):
@@ -132,9 +132,9 @@ def _put_block(writer: FolderWriter, name: str, A: Csr) -> None:
 
 
 def _put_features(writer: FolderWriter, graph: Graph, maps: Orders, grid: BlockGrid) -> None:
-    for i, rows in enumerate(ceil_blocks(graph.n, grid.vertices)):
+    for i, rows in enumerate(split(graph.n, grid.vertices)):
         X_NF = graph.X[maps.q[rows.start : rows.stop]]
-        for j, cols in enumerate(ceil_blocks(graph.X.shape[1], grid.features)):
+        for j, cols in enumerate(split(graph.X.shape[1], grid.features)):
             writer.put(f"features/{i}-{j}", X_NF[:, cols.start : cols.stop].numpy())
 
 

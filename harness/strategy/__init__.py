@@ -1,13 +1,12 @@
 """The contracts between the harness and a strategy: everything a plugin imports stands here."""
 
+from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import IGNORED as IGNORED
 from harness.strategy.context import SPLITS as SPLITS
 from harness.strategy.context import Context as Context
 from harness.strategy.context import facts_of as facts_of
-from harness.strategy.contract import Coordinates as Coordinates
 from harness.strategy.contract import NoParams as NoParams
-from harness.strategy.contract import Piece as Piece
 from harness.strategy.contract import Promise as Promise
 from harness.strategy.contract import Strategy as Strategy
 from harness.strategy.counts import BlockCounts as BlockCounts
@@ -15,6 +14,7 @@ from harness.strategy.counts import Counts as Counts
 from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import facts_of_card as facts_of_card
 from harness.strategy.facts import widths as widths
+from harness.strategy.piece import Piece as Piece
 from harness.strategy.published import Published as Published
 from harness.strategy.published import Quantity as Quantity
 from harness.strategy.sizes import LONG as LONG

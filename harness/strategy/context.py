@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from harness.comm.grid import Grid
-from harness.graph.blocks import beside
+from harness.comm.layout import Coordinates
 from harness.kernels import Csr, cast, transpose
+from harness.kernels.assemble import beside
 from harness.kernels.compact import filled_columns, without_empty_columns
 from harness.kernels.diagonal import apart
 from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.quickest import quickest
 from harness.kernels.recorded import Kernels
-from harness.ledger import Ledger, TensorName
+from harness.ledger import TensorName
 from harness.models.weights import initial_weight
+from harness.spec.spec import Spec
 from harness.store.blocks import Blocks, Place, place_of
-from harness.strategy.contract import Coordinates, Piece, Strategy
 from harness.strategy.counts import BlockCounts, Counts
 from harness.strategy.facts import Facts
+from harness.strategy.piece import Piece
 
 IGNORED = -100
 """The label of a vertex that does not count."""
@@ -35,12 +37,12 @@ SPLITS = {"train": 1, "valid": 2, "test": 3}
 class Context:
     """One rank's view of its run."""
 
-    def __init__(self, strategy: Strategy, grid: Grid, ledger: Ledger, blocks: Blocks) -> None:
-        self.spec = spec = strategy.spec
-        self.facts = strategy.facts
+    def __init__(self, spec: Spec, facts: Facts, grid: Grid, blocks: Blocks) -> None:
+        self.spec = spec
+        self.facts = facts
         self.grid = grid
-        self.ledger = ledger
-        self.kernels = Kernels(ledger)
+        self.ledger = grid.ledger
+        self.kernels = Kernels(grid.ledger)
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.trained_on = self.facts.trained_on(spec.protocol)

@@ -5,16 +5,16 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
-from harness.comm.layout import coordinates, grids_of
+from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.ledger import AxisName, TensorName
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
 from harness.strategy.facts import Facts, widths
+from harness.strategy.piece import Piece
 from harness.strategy.published import Published
 from harness.strategy.words import Words
 from harness.validation import Frozen, validated
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from harness.models.operators import Operators
     from harness.strategy.context import Context
 
-Coordinates = Mapping[AxisName, int]
-"""Where a rank stands: its index along every axis."""
-
 
 class Promise(StrEnum):
     """What a strategy's numbers are worth against serial training."""
@@ -33,13 +30,6 @@ class Promise(StrEnum):
     EXACT = "exact"
     ESTIMATOR = "estimator"
     APPROXIMATE = "approximate"
-
-
-class Piece(NamedTuple):
-    """A rectangle of a matrix: the part that one rank holds."""
-
-    rows: range
-    cols: range
 
 
 class NoParams(Frozen):

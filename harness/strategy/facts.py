@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from harness.comm.layout import split
 from harness.errors import UserError
-from harness.graph.partition import ranges_of
+from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
 from harness.store.recipes import AllTrain, RandomSplit
@@ -37,7 +36,7 @@ class Facts:
         if self.bounds is None:
             return split(self.vertices, parts)
         assert len(self.bounds) == parts + 1, (self.bounds, parts)
-        return ranges_of(self.bounds)
+        return between(self.bounds)
 
 
 def widths(model: ModelChoice, facts: Facts) -> list[int]:

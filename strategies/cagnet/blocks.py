@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.comm.layout import balanced
 from harness.kernels.packed import Form
 from harness.ledger import AxisName, TensorName
 from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import SplitRowOperators
 from harness.parallel.summa import Split3D, Stage
+from harness.ranges import balanced
 from harness.strategy import Context, Strategy
 
 ROW, COL = AxisName.ROW, AxisName.COL

@@ -8,7 +8,6 @@ Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G, dH = S W^T, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from math import log2
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowOperators, RowStrategy
-from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words, widths
+from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words
 from harness.validation import Frozen
 from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
@@ -136,7 +135,7 @@ class RowScheme(RowStrategy):
         words = Words(self.grid)
         combines, keeps_T = self.spec.model.order == "combine_first", self.params.weight_gradient == "T"
         forward, backward = self.moved(at, counts), self.moved(at, counts, transposed=True)
-        for layer, (f_in, f_out) in enumerate(pairwise(widths(self.spec.model, self.facts))):
+        for layer, (f_in, f_out) in enumerate(self.shapes):
             for op, axis, rows, sums in forward:
                 T, Z = (TensorName.T, TensorName.Z) if combines else (TensorName.H, TensorName.T)
                 words.put(FORWARD, layer, op, axis, Z if sums else T, rows * (f_out if combines else f_in))

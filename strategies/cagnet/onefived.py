@@ -12,9 +12,9 @@ from math import log2
 
 from torch import Tensor
 
-from harness.comm.layout import balanced
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, TensorName
+from harness.ranges import balanced
 from harness.strategy import Context, Coordinates, Counts, Published, Quantity
 from strategies.cagnet.oned import BlockRows, RowScheme
 from strategies.cagnet.terms import Moved

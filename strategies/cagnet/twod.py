@@ -17,13 +17,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.layout import balanced, common, split
 from harness.kernels.packed import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowStrategy
 from harness.parallel.summa import Split3D, Stage
 from harness.parallel.transposition import transposed_layout
+from harness.ranges import balanced, common, split
 from harness.strategy import (
     Context,
     Coordinates,
@@ -229,7 +229,7 @@ class TwoD(RowStrategy):
                 here = rows * len(self.columns(at, width))
                 words.put(direction, layer, op, axis, makes if sums else factor, here)
 
-        for layer, (f_in, f_out) in enumerate(pairwise(widths(self.spec.model, self.facts))):
+        for layer, (f_in, f_out) in enumerate(self.shapes):
             if self.spec.model.order == "combine_first":
                 words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.H, mine * f_in)
                 product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)

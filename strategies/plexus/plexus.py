@@ -18,7 +18,6 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.layout import balanced, common
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.products import (
     WEIGHT_GRADIENTS,
@@ -32,6 +31,7 @@ from harness.parallel.products import (
 )
 from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
 from harness.parallel.rows import SplitRowOperators
+from harness.ranges import balanced, common
 from harness.strategy import (
     LONG,
     SPLITS,

@@ -1,44 +1,15 @@
-"""Blocks cover their range once and in order; coordinates are numpy's row-major order."""
+"""Coordinates are numpy's row-major order, and every grid is found once."""
 
 from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.layout import balanced, coordinates, grids_of, rank_at, split
+from harness.comm.layout import coordinates, grids_of, rank_at
 from harness.ledger import AxisName
-
-amounts, parts_of = st.integers(0, 300), st.integers(1, 40)
-
-
-@given(amounts, parts_of)
-def test_blocks_cover_the_range_once_and_in_order(n: int, parts: int) -> None:
-    for blocks in (split(n, parts), balanced(n, parts)):
-        assert len(blocks) == parts
-        assert [i for block in blocks for i in block] == list(range(n))
-
-
-@given(amounts.filter(bool), parts_of)
-def test_split_makes_the_blocks_of_torch_chunk(n: int, parts: int) -> None:
-    chunks = [chunk.tolist() for chunk in torch.arange(n).chunk(parts)]
-    assert [list(block) for block in split(n, parts) if block] == chunks
-
-
-@given(amounts, parts_of)
-def test_balanced_makes_the_blocks_of_numpy(n: int, parts: int) -> None:
-    assert [len(block) for block in balanced(n, parts)] == [
-        len(block) for block in np.array_split(np.arange(n), parts)
-    ]
-
-
-def test_more_parts_than_things_leaves_empty_parts_at_the_end() -> None:
-    assert [len(block) for block in split(5, 4)] == [2, 2, 1, 0]
-    assert [len(block) for block in split(0, 3)] == [0, 0, 0]
-    assert [len(block) for block in balanced(5, 4)] == [2, 1, 1, 1]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())

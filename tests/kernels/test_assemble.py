@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels import Csr, to_scipy
-from harness.kernels.assemble import Part, assemble
+from harness.kernels import Csr, block, to_scipy
+from harness.kernels.assemble import Part, assemble, beside
 from harness.kernels.csr import index_dtype
 
 
@@ -32,6 +32,13 @@ def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
     for mine, theirs in zip(again[:3], A[:3], strict=True):
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine, theirs)
+
+
+@given(A=..., across=cuts)
+def test_stripes_beside_each_other(A: Csr, across: set[int]) -> None:
+    again = beside([block(A, range(A.rows), cols) for cols in cut(A.cols, across)])
+    assert again.cols == A.cols
+    assert all(map(torch.equal, again[:3], A[:3]))
 
 
 @given(A=..., data=st.data())

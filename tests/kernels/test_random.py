@@ -16,9 +16,9 @@ from harness.kernels.random import (
     bits,
     integers,
     normal,
-    permutation,
     rectangle,
     rectangle_index,
+    shuffled,
     uniform,
 )
 from harness.kernels.random_compiled import bits_of
@@ -140,12 +140,12 @@ def test_neighbours_have_nothing_to_do_with_each_other(other):
     assert stats.binomtest(int(per_bit.sum() * MANY + 0.5), MANY * 64).pvalue > LIKELY
 
 
-def test_permutation():
-    p = permutation(1, Purpose.PERMUTATION, 1000)
+def test_shuffled():
+    p = shuffled(1, Purpose.PERMUTATION, range(1000))
     assert torch.equal(p.sort().values, torch.arange(1000))
-    assert not torch.equal(p, permutation(2, Purpose.PERMUTATION, 1000))
+    assert not torch.equal(p, shuffled(2, Purpose.PERMUTATION, range(1000)))
     assert abs(stats.spearmanr(p.numpy(), np.arange(1000)).statistic) < 5 / 1000**0.5
-    assert permutation(1, Purpose.PERMUTATION, 0).shape == (0,)
+    assert shuffled(1, Purpose.PERMUTATION, range(0)).shape == (0,)
 
 
 def test_shapes_are_enough():

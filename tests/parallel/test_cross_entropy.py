@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 
 from harness.comm import engine
 from harness.comm.grid import Grid
-from harness.comm.layout import balanced
 from harness.ledger import AxisName, Ledger, Op, TensorName, apply
 from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.ranges import balanced
 
 P = AxisName.P
 ROWS, CLASSES, OF = 11, 7, 5

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from harness.comm.grid import Grid
-from harness.comm.layout import balanced
 from harness.ledger import AxisName, Ledger
 from harness.parallel.summa import Split3D
 from harness.parallel.transposition import transposed_layout
+from harness.ranges import balanced
 
 ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE
 FEATURES = 5

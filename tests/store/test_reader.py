@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.graph.blocks import ceil_blocks
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
+from harness.ranges import split
 from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE, SCHEMA
 from harness.store.reader import Store
@@ -27,7 +27,7 @@ def folder(tmp_path, make_graph, make_card):
 
 
 def overlapping(part, n, blocks):
-    return sum(bool(set(part) & set(block)) for block in ceil_blocks(n, blocks))
+    return sum(bool(set(part) & set(block)) for block in split(n, blocks))
 
 
 @pytest.mark.parametrize(

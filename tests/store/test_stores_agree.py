@@ -3,8 +3,6 @@
 The orders are every permutation, and a partition in three parts of which one is empty.
 """
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from harness.graph.order import orders
 from harness.graph.partition import in_order
 from harness.kernels.csr import to_scipy
 from harness.store.choice import DatasetChoice
-from harness.store.facts import nonzeros
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
 from harness.store.shard import write
@@ -154,20 +151,6 @@ def test_what_is_served_belongs_to_the_caller(graph, store_of):
         before = first.clone()
         first.zero_()
         assert torch.equal(serve(), before)
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_nonzeros_of_an_arrangement_are_counted_exactly(graph, store_of, name):
-    store, n = store_of(graph, name), graph.n
-    p, q = (each.numpy() for each in maps_of(graph, name))
-    dense = to_scipy(graph.A).toarray()[p][:, q]
-    cuts = sorted({0, n // 3, n // 2, n})
-    rows = [range(a, b) for a, b in pairwise(cuts)] + [range(n, n)]
-    cols = [range(0), *rows]
-    counts = nonzeros(store, rows, cols)
-    for i, r in enumerate(rows):
-        for j, c in enumerate(cols):
-            assert counts[i, j] == np.count_nonzero(dense[r.start : r.stop, c.start : c.stop])
 
 
 @pytest.mark.parametrize("part", [range(-1, 3), range(0, 9999), range(3, 2), range(0, 4, 2)])

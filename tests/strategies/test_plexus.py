@@ -241,8 +241,7 @@ def test_what_was_measured_is_told() -> None:
     """A rank that may choose how to multiply says which way it found quicker, layer by layer."""
     store = MemoryStore(check_graph(31))
     strategy = ready("1x1x1", facts_of(store), model={"hidden": 8}, weight_gradient="measured")
-    ledger = Ledger()
-    ctx = Context(strategy, Grid.build(strategy.grid, ledger), ledger, store)
+    ctx = Context(strategy.spec, strategy.facts, Grid.build(strategy.grid, Ledger()), store)
     strategy.operators(ctx)
     assert list(ctx.chosen) == [f"weight_gradient of layer {layer}" for layer in range(3)]
     assert set(ctx.chosen.values()) <= {"straight", "flipped"}

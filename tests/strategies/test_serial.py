@@ -18,7 +18,6 @@ from harness.ledger import Ledger
 from harness.models import gcn
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.strategy import Context
 
 SPEC: dict[str, Any] = {
     "strategy": "serial",
@@ -32,9 +31,8 @@ SPEC: dict[str, Any] = {
 def serial(order: str, *, directed: bool, layers: int = 3) -> tuple[Trainer, Case]:
     model = {"order": order, "layers": layers, "hidden": 10}
     case = Case("test", Spec.model_validate({**SPEC, "model": model}), vertices=97, directed=directed)
-    strategy, ledger = case.strategy(), Ledger()
-    grid = Grid.build(strategy.grid, ledger)
-    return Trainer(strategy, Context(strategy, grid, ledger, case.store())), case
+    strategy = case.strategy()
+    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()), case
 
 
 def pyg_layers(weights: list[Tensor]) -> list[GCNConv]:
