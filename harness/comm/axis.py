@@ -5,32 +5,29 @@ words and bytes, under the phase, layer and direction that are current; only the
 phase `sync` wherever it is issued. An axis of one returns its input and records nothing, so the same lines serve one
 rank and many.
 
-A call with `later=True` returns a `Pending`. `wire` is the type that travels, if not the tensor's own: all members,
-the root of a broadcast included, then hold the values that travelled. The collectives take plain tensors; autograd
-goes through `sum`, `spread`, `gather` and `scatter`.
+A collective is waited for at once, or later (`harness.comm.call`). `wire` is the type that travels, if not the tensor's
+own: all members, the root of a broadcast included, then hold the values that travelled. The collectives take plain
+tensors; autograd goes through `sum`, `spread`, `gather` and `scatter`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from harness.comm import collectives, traffic
+from harness.comm.call import Call, Nothing, Start, collective
 from harness.comm.collectives import Group, Reduction, Started
-from harness.comm.differentiable import Gather, Scatter, Spread, Sum
-from harness.comm.pending import Landed, Pending
+from harness.comm.differentiable import copied, itself, paired
 from harness.comm.traffic import Traffic
-from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName, apply
+from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName
 
-T = TypeVar("T")
 Sizes = Sequence[int]
 Wire = torch.dtype | None
 Out = Tensor | None
-No = Literal[False]
-Yes = Literal[True]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,151 +50,57 @@ class Axis:
 
     # Reductions.
 
-    @overload
+    @collective
     def all_reduce(
-        self, x: Tensor, *, tensor: TensorName, op: Reduction = ..., wire: Wire = ..., later: No = ...
-    ) -> Tensor: ...
-    @overload
-    def all_reduce(
-        self, x: Tensor, *, tensor: TensorName, op: Reduction = ..., wire: Wire = ..., later: Yes
-    ) -> Pending[Tensor]: ...
-    def all_reduce(
-        self,
-        x: Tensor,
-        *,
-        tensor: TensorName,
-        op: Reduction = Reduction.SUM,
-        wire: Wire = None,
-        later: bool = False,
-    ) -> Tensor | Pending[Tensor]:
+        self, x: Tensor, *, tensor: TensorName, op: Reduction = Reduction.SUM, wire: Wire = None
+    ) -> Call[Tensor]:
         """Every member's x put together, in place: x is the result, the same bits on every member."""
         if (group := self.group) is None:
-            return _as_it_is(x, later)
+            return Nothing(x)
         return self._call(
-            self._key(Op.ALL_REDUCE, tensor),
+            Op.ALL_REDUCE,
+            tensor,
             traffic.all_reduce(x.numel(), self.size),
-            lambda: collectives.all_reduce(group, _plain(x), op, wire, later=later),
-            later,
+            lambda later: collectives.all_reduce(group, _plain(x), op, wire, later=later),
         )
 
-    @overload
+    @collective
     def reduce_scatter(
-        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = ..., wire: Wire = ..., later: No = ...
-    ) -> Tensor: ...
-    @overload
-    def reduce_scatter(
-        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = ..., wire: Wire = ..., later: Yes
-    ) -> Pending[Tensor]: ...
-    def reduce_scatter(
-        self,
-        x: Tensor,
-        *,
-        tensor: TensorName,
-        sizes: Sizes | None = None,
-        wire: Wire = None,
-        later: bool = False,
-    ) -> Tensor | Pending[Tensor]:
+        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, wire: Wire = None
+    ) -> Call[Tensor]:
         """This member's rows of the sum of every member's x; `sizes` are the rows of each, if uneven."""
         if (group := self.group) is None:
-            return _as_it_is(x, later)
+            return Nothing(x)
         rows = sizes or [x.shape[0] // self.size] * self.size
         assert len(rows) == self.size and sum(rows) == x.shape[0], (rows, x.shape)
-        return self._call(
-            self._key(Op.REDUCE_SCATTER, tensor),
-            traffic.reduce_scatter(x.numel(), self.size),
-            lambda: collectives.reduce_scatter(
-                group,
-                _plain(x),
-                rows,
-                wire,
-                later=later,
-                composed=self._composes(x.numel(), wire or x.dtype, later),
-            ),
-            later,
-        )
+
+        def start(later: bool) -> Started[Tensor]:
+            composed = self._composes(x.numel(), wire or x.dtype, later)
+            return collectives.reduce_scatter(group, _plain(x), rows, wire, later=later, composed=composed)
+
+        return self._call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
 
     # Rows that change their place.
 
-    @overload
+    @collective
     def all_gather(
-        self,
-        x: Tensor,
-        *,
-        tensor: TensorName,
-        sizes: Sizes | None = ...,
-        wire: Wire = ...,
-        out: Out = ...,
-        later: No = ...,
-    ) -> Tensor: ...
-    @overload
-    def all_gather(
-        self,
-        x: Tensor,
-        *,
-        tensor: TensorName,
-        sizes: Sizes | None = ...,
-        wire: Wire = ...,
-        out: Out = ...,
-        later: Yes,
-    ) -> Pending[Tensor]: ...
-    def all_gather(
-        self,
-        x: Tensor,
-        *,
-        tensor: TensorName,
-        sizes: Sizes | None = None,
-        wire: Wire = None,
-        out: Out = None,
-        later: bool = False,
-    ) -> Tensor | Pending[Tensor]:
+        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, wire: Wire = None, out: Out = None
+    ) -> Call[Tensor]:
         """Every member's rows, in order, fresh or in `out`; `sizes` are the rows of each, if uneven."""
         if (group := self.group) is None:
-            return _as_it_is(x, later)
+            return Nothing(x)
         rows = sizes or [x.shape[0]] * self.size
         words = sum(rows) * prod(x.shape[1:])
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
-        return self._call(
-            self._key(Op.ALL_GATHER, tensor),
-            traffic.all_gather(words, x.numel()),
-            lambda: collectives.all_gather(
-                group,
-                _plain(x),
-                rows,
-                wire,
-                out,
-                later=later,
-                composed=self._composes(words, wire or x.dtype, later),
-            ),
-            later,
-        )
 
-    @overload
+        def start(later: bool) -> Started[Tensor]:
+            composed = self._composes(words, wire or x.dtype, later)
+            return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, composed=composed)
+
+        return self._call(Op.ALL_GATHER, tensor, traffic.all_gather(words, x.numel()), start)
+
+    @collective
     def broadcast(
-        self,
-        x: Tensor | None,
-        *,
-        root: int,
-        shape: Sizes,
-        tensor: TensorName,
-        wire: Wire = ...,
-        out: Out = ...,
-        words: int | None = ...,
-        later: No = ...,
-    ) -> Tensor: ...
-    @overload
-    def broadcast(
-        self,
-        x: Tensor | None,
-        *,
-        root: int,
-        shape: Sizes,
-        tensor: TensorName,
-        wire: Wire = ...,
-        out: Out = ...,
-        words: int | None = ...,
-        later: Yes,
-    ) -> Pending[Tensor]: ...
-    def broadcast(  # noqa: PLR0913
         self,
         x: Tensor | None,
         *,
@@ -207,8 +110,7 @@ class Axis:
         wire: Wire = None,
         out: Out = None,
         words: int | None = None,
-        later: bool = False,
-    ) -> Tensor | Pending[Tensor]:
+    ) -> Call[Tensor]:
         """The root's x: itself on the root, elsewhere fresh or in `out`.
 
         What the others pass as x is not read, but for its type; who has no x gives `out`. `words` is how many numbers
@@ -217,83 +119,43 @@ class Axis:
         here = self.index == root
         assert not here or (x is not None and x.shape == tuple(shape)), "the root says its own shape"
         if (group := self.group) is None:
-            return _as_it_is(_given(x), later)
+            return Nothing(_given(x))
 
-        def start() -> Started[Tensor]:
+        def start(later: bool) -> Started[Tensor]:
             dtype = _given(x if here or out is None else out).dtype
-            how = {"later": later, "composed": self._composes(prod(shape), wire or dtype, later)}
+            composed = self._composes(prod(shape), wire or dtype, later)
             if here:
-                return collectives.broadcast_from_here(group, _plain(_given(x)), wire, **how)
+                return collectives.broadcast_from_here(
+                    group, _plain(_given(x)), wire, later=later, composed=composed
+                )
             landing = collectives.landing(shape, dtype, self.device, wire, out)
-            return collectives.broadcast_to_here(group, root, landing, **how)
+            return collectives.broadcast_to_here(group, root, landing, later=later, composed=composed)
 
         moved = traffic.broadcast(prod(shape) if words is None else words, root=here)
-        return self._call(self._key(Op.BROADCAST, tensor), moved, start, later)
+        return self._call(Op.BROADCAST, tensor, moved, start)
 
-    @overload
+    @collective
     def all_to_all(
-        self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName, wire: Wire = ..., later: No = ...
-    ) -> Tensor: ...
-    @overload
-    def all_to_all(
-        self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName, wire: Wire = ..., later: Yes
-    ) -> Pending[Tensor]: ...
-    def all_to_all(
-        self,
-        x: Tensor,
-        *,
-        send: Sizes,
-        receive: Sizes,
-        tensor: TensorName,
-        wire: Wire = None,
-        later: bool = False,
-    ) -> Tensor | Pending[Tensor]:
+        self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName, wire: Wire = None
+    ) -> Call[Tensor]:
         """Gives `send` of x's rows to each member; the result has `receive` rows from each, in order."""
         if (group := self.group) is None:
-            return _as_it_is(x, later)
+            return Nothing(x)
         assert len(send) == len(receive) == self.size and sum(send) == x.shape[0], (send, receive, x.shape)
         row = prod(x.shape[1:])
-        return self._call(
-            self._key(Op.ALL_TO_ALL, tensor),
-            traffic.all_to_all(sum(receive) * row, receive[self.index] * row),
-            lambda: collectives.all_to_all(
-                group,
-                _plain(x),
-                send,
-                receive,
-                wire,
-                later=later,
-                composed=self._composes(None, x.dtype, later),
-            ),
-            later,
-        )
+
+        def start(later: bool) -> Started[Tensor]:
+            composed = self._composes(None, x.dtype, later)
+            return collectives.all_to_all(
+                group, _plain(x), send, receive, wire, later=later, composed=composed
+            )
+
+        moved = traffic.all_to_all(sum(receive) * row, receive[self.index] * row)
+        return self._call(Op.ALL_TO_ALL, tensor, moved, start)
 
     # Messages between two members.
 
-    @overload
-    def exchange(
-        self,
-        sends: Mapping[int, Tensor],
-        receives: Mapping[int, Sizes],
-        *,
-        dtype: torch.dtype,
-        tensor: TensorName,
-        tag: int = ...,
-        wire: Wire = ...,
-        later: No = ...,
-    ) -> dict[int, Tensor]: ...
-    @overload
-    def exchange(
-        self,
-        sends: Mapping[int, Tensor],
-        receives: Mapping[int, Sizes],
-        *,
-        dtype: torch.dtype,
-        tensor: TensorName,
-        tag: int = ...,
-        wire: Wire = ...,
-        later: Yes,
-    ) -> Pending[dict[int, Tensor]]: ...
+    @collective
     def exchange(
         self,
         sends: Mapping[int, Tensor],
@@ -303,8 +165,7 @@ class Axis:
         tensor: TensorName,
         tag: int = 0,
         wire: Wire = None,
-        later: bool = False,
-    ) -> dict[int, Tensor] | Pending[dict[int, Tensor]]:
+    ) -> Call[dict[int, Tensor]]:
         """A tensor to each member of `sends`, one of the given shape from each member of `receives`.
 
         All are under way at once. What a member sends itself does not travel. Every message has a row of its own;
@@ -317,16 +178,20 @@ class Axis:
         sends = {peer: _plain(x) for peer, x in sends.items() if peer not in kept}
         receives = {peer: shape for peer, shape in receives.items() if peer not in kept}
         if (group := self.group) is None or not (sends or receives):
-            return _as_it_is(kept, later)
+            return Nothing(kept)
+        itemsize = (wire or dtype).itemsize
+        arriving = {self._key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()}
+        leaving = {self._key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
 
-        def start() -> Started[dict[int, Tensor]]:
+        def start(_: bool) -> Started[dict[int, Tensor]]:
+            self._count_messages(arriving, leaving, itemsize)
             landings = {
                 peer: collectives.landing(shape, dtype, self.device, wire) for peer, shape in receives.items()
             }
             started = collectives.exchange(group, sends, landings, wire, tag)
             return started._replace(land=lambda: kept | started.land())
 
-        return self._call(self._messages(sends, receives, tensor, wire or dtype), None, start, later)
+        return Call(self.ledger, next(iter(arriving | leaving)), None, start)
 
     def send(self, x: Tensor, *, to: int, tensor: TensorName, tag: int = 0, wire: Wire = None) -> None:
         """Hands x to another member, who calls `recv`."""
@@ -358,13 +223,23 @@ class Axis:
         """The sum of every member's x. Its backward moves nothing. `in_place` spares a copy of an x of one's own."""
         if self.group is None:
             return x
-        return _tensor(apply(self.ledger, Sum, x, self, tensor, wire, in_place))
+
+        def there(x: Tensor) -> Tensor:
+            return self.all_reduce(
+                x if in_place else copied(self.ledger, x, tensor), tensor=tensor, wire=wire
+            )
+
+        return paired(self.ledger, x, there, itself, in_place=in_place)
 
     def spread(self, x: Tensor, *, gradient: TensorName, wire: Wire = None) -> Tensor:
         """x, the same on every member and put to different uses: its backward sums their gradients."""
         if self.group is None:
             return x
-        return _tensor(apply(self.ledger, Spread, x, self, gradient, wire))
+
+        def back(dy: Tensor) -> Tensor:
+            return self.all_reduce(copied(self.ledger, dy, gradient), tensor=gradient, wire=wire)
+
+        return paired(self.ledger, x, itself, back)
 
     def gather(
         self,
@@ -378,7 +253,9 @@ class Axis:
         """Every member's rows, in order: its backward is a reduce-scatter."""
         if self.group is None:
             return x
-        return _tensor(apply(self.ledger, Gather, x, self, tensor, gradient, sizes, wire))
+        there = partial(self.all_gather, tensor=tensor, sizes=sizes, wire=wire)
+        back = partial(self.reduce_scatter, tensor=gradient, sizes=sizes, wire=wire)
+        return paired(self.ledger, x, there, back)
 
     def scatter(
         self,
@@ -392,25 +269,14 @@ class Axis:
         """This member's rows of the sum of every member's x: its backward is an all-gather."""
         if self.group is None:
             return x
-        return _tensor(apply(self.ledger, Scatter, x, self, tensor, gradient, sizes, wire))
+        there = partial(self.reduce_scatter, tensor=tensor, sizes=sizes, wire=wire)
+        back = partial(self.all_gather, tensor=gradient, sizes=sizes, wire=wire)
+        return paired(self.ledger, x, there, back)
 
     # The ledger.
 
-    def _call(
-        self, key: Key, words: Traffic | None, start: Callable[[], Started[T]], later: bool
-    ) -> T | Pending[T]:
-        """Starts a call in its row, and waits for it there or leaves that to the caller."""
-        ledger = self.ledger
-        with ledger.at(key):
-            left = ledger.leave() if later and ledger.recording else None
-            started = start()
-            if words is not None:
-                ledger.count(payload=words.payload, received=words.received, bytes=started.bytes)
-            if not later:
-                for work in started.works:
-                    work.wait()
-                return started.land()
-        return Pending(ledger, key, left, started)
+    def _call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
+        return Call(self.ledger, self._key(op, tensor), words, start)
 
     def _composes(self, words: int | None, wire: torch.dtype, later: bool) -> bool:
         """All members must agree, so it goes by what all know; nobody knows the size of a whole all-to-all."""
@@ -426,27 +292,15 @@ class Axis:
         phase = Phase.SYNC if trained else here.phase
         return Key(phase, here.layer, here.direction, op, self.name, peer, tensor)
 
-    def _messages(
-        self,
-        sends: Mapping[int, Tensor],
-        receives: Mapping[int, Sizes],
-        tensor: TensorName,
-        wire: torch.dtype,
-    ) -> Key:
-        """Counts every message in its own row, and says which row comes first."""
-        arriving = {self._key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()}
-        leaving = {self._key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
+    def _count_messages(self, arriving: Mapping[Key, int], leaving: Mapping[Key, int], itemsize: int) -> None:
+        """Every message in its own row."""
         if self.ledger.recording:
-            for key, words in (arriving | leaving).items():
-                received = words if key.op is Op.RECV else 0
+            moved = {key: traffic.recv(words) for key, words in arriving.items()}
+            moved |= {key: traffic.send(words) for key, words in leaving.items()}
+            for key, (words, received) in moved.items():
                 self.ledger.add(
-                    key, calls=1, words_payload=words, words_received=received, bytes=words * wire.itemsize
+                    key, calls=1, words_payload=words, words_received=received, bytes=int(words) * itemsize
                 )
-        return next(iter(arriving | leaving))
-
-
-def _as_it_is(result: T, later: bool) -> T | Pending[T]:
-    return Landed(result) if later else result
 
 
 def _plain(x: Tensor) -> Tensor:
@@ -460,7 +314,3 @@ def _plain(x: Tensor) -> Tensor:
 def _given(x: Tensor | None) -> Tensor:
     assert x is not None, "a rank that receives says the type, by x or by out"
     return x
-
-
-def _tensor(result: Tensor) -> Tensor:
-    return result

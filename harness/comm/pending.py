@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """What a call with `later=True` returns. Its buffers are neither read nor written before `wait`."""
+    """A call that was issued. Its buffers are neither read nor written before `wait`."""
 
     __slots__ = ("_key", "_ledger", "_left", "_result", "_started", "_told")
 
@@ -36,7 +36,7 @@ class Pending(Generic[T]):
 
 
 class Landed(Pending[T]):
-    """What `later=True` returns where there was nothing to do: an axis of one."""
+    """The result of a call for which there was nothing to do, as on an axis of one."""
 
     __slots__ = ()
 

@@ -1,26 +1,23 @@
 """What arrives stage by stage, in turn or with the next stage already under way."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-Call = Callable[..., Any]
-"""`call(stage, later=...)`: a collective of this stage as an axis makes it, or a tuple of several."""
+from torch import Tensor
+
+from harness.comm.call import Call
+from harness.comm.pending import Pending
 
 
-def arrivals(call: Call, stages: Iterable[Any], *, overlap: bool) -> Iterator[Any]:
-    """What each stage's call brings. With `overlap` the next stage leaves before it is handed out."""
+def arrivals(stages: Iterable[Sequence[Call[Tensor]]], *, overlap: bool) -> Iterator[list[Tensor]]:
+    """What the calls of each stage bring. With `overlap` the next stage leaves before one is handed out."""
     if not overlap:
-        for stage in stages:
-            yield call(stage, later=False)
+        for calls in stages:
+            yield [call.now() for call in calls]
         return
-    under_way: list[Any] = []
-    for stage in stages:
-        under_way.append(call(stage, later=True))
+    under_way: list[list[Pending[Tensor]]] = []
+    for calls in stages:
+        under_way.append([call.later() for call in calls])
         if len(under_way) > 1:
-            yield _landed(under_way.pop(0))
+            yield [pending.wait() for pending in under_way.pop(0)]
     for last in under_way:
-        yield _landed(last)
-
-
-def _landed(pending: Any) -> Any:
-    return tuple(one.wait() for one in pending) if isinstance(pending, tuple) else pending.wait()
+        yield [pending.wait() for pending in last]

@@ -172,7 +172,7 @@ def _multiply(kernels: Kernels, A: Sparse, H: Tensor, makes: TensorName) -> Tens
         part = kernels.spmm(stripe.A, H, makes, add_to=product[stripe.rows])
         part = _with_loops(kernels, stripe, H, part, makes)
         if A.over is not None and A.overlap:
-            under_way.append(A.over.all_reduce(part, tensor=makes, later=True))
+            under_way.append(A.over.all_reduce.later(part, tensor=makes))
         elif A.over is not None:
             A.over.all_reduce(part, tensor=makes)
     for pending in under_way:

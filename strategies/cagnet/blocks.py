@@ -6,11 +6,12 @@ Legend: N the vertices of this grid row, K those of a stage, F this rank's share
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from harness.comm.call import Call
 from harness.kernels.packed import Form
 from harness.ledger import AxisName, TensorName
 from harness.parallel.arrivals import arrivals
@@ -62,36 +63,34 @@ class Blocks(SplitRowOperators):
             return Travelling(stage, form, buffer)
         return Travelling(stage, ctx.form(rows, cols, transposed=transposed), None)
 
-    def block_of_A(self, A: Travelling, **when: Any) -> Any:
+    def block_of_A(self, A: Travelling) -> Call[Tensor]:
         """The block of A of a stage, out of this grid row, packed."""
         mine = self.no_bytes if A.bytes is None else A.bytes
         shape, words = (A.form.bytes,), A.form.words
-        return self.along_row.broadcast(
-            mine, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A, **when
+        return self.along_row.broadcast.call(
+            mine, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A
         )
 
-    def rows_of(self, X_NF: Tensor, stage: Stage, name: TensorName, **when: Any) -> Any:
+    def rows_of(self, X_NF: Tensor, stage: Stage, name: TensorName) -> Call[Tensor]:
         """The rows of X at the vertices of a stage, out of this grid column."""
         shape, here = (len(stage.vertices), X_NF.shape[1]), self.rows.start
         if stage.row == self.row_number:
             X_NF = X_NF[stage.vertices.start - here : stage.vertices.stop - here]
-        return self.along_col.broadcast(X_NF, root=stage.row, shape=shape, tensor=name, **when)
+        return self.along_col.broadcast.call(X_NF, root=stage.row, shape=shape, tensor=name)
 
-    def rows_of_transposed(self, H_KF: Tensor, stage: Stage, **when: Any) -> Any:
+    def rows_of_transposed(self, H_KF: Tensor, stage: Stage) -> Call[Tensor]:
         """The rows of H, in the layout of its transpose, at the vertices of a stage, out of this grid row."""
         shape = len(stage.vertices), H_KF.shape[1]
         if stage in self.starts:
             H_KF = H_KF[self.starts[stage] : self.starts[stage] + len(stage.vertices)]
-        return self.along_row.broadcast(H_KF, root=stage.col, shape=shape, tensor=TensorName.H, **when)
+        return self.along_row.broadcast.call(H_KF, root=stage.col, shape=shape, tensor=TensorName.H)
 
     def row(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
         """Every block of the rows of X, which have this width, in turn."""
-
-        def broadcast(c: int, **when: Any) -> Any:
-            shape = (len(self.rows), len(balanced(width, self.layout.cols)[c]))
-            return self.along_row.broadcast(X_NF, root=c, shape=shape, tensor=name, **when)
-
-        return arrivals(broadcast, range(self.layout.cols), overlap=self.overlap)
+        shapes = [(len(self.rows), len(part)) for part in balanced(width, self.layout.cols)]
+        broadcast = self.along_row.broadcast.call
+        stages = ([broadcast(X_NF, root=c, shape=shape, tensor=name)] for c, shape in enumerate(shapes))
+        return (X for (X,) in arrivals(stages, overlap=self.overlap))
 
     def gathered(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
         """The whole matrix from the block of every rank of a plane."""

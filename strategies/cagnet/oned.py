@@ -105,11 +105,10 @@ class BlockRows(WholeRows):
     def arriving(self, H_NF: Tensor, moves: TensorName) -> Iterator[Tensor]:
         """The blocks of H by which this rank multiplies."""
 
-        def broadcast(j: int, **when: Any) -> Any:
-            shape = (len(self.blocks[j]), H_NF.shape[1])
-            return self.over.broadcast(H_NF, root=j, shape=shape, tensor=moves, **when)
-
-        return arrivals(broadcast, self.stages, overlap=self.overlap)
+        shapes = {j: (len(self.blocks[j]), H_NF.shape[1]) for j in self.stages}
+        broadcast = self.over.broadcast.call
+        stages = ([broadcast(H_NF, root=j, shape=shape, tensor=moves)] for j, shape in shapes.items())
+        return (H_KF for (H_KF,) in arrivals(stages, overlap=self.overlap))
 
 
 class GatheredRows(BlockRows):

@@ -8,7 +8,6 @@ vertices, A_NK the others without their empty columns. Every rank reads from the
 need, so no lists of indices are ever sent.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -48,8 +47,8 @@ class NeededRows(WholeRows):
     def aggregate(self, A: Halo, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
         """A H: the rows that others need leave, this rank's own are multiplied, then those that arrived."""
         leaving_MF = self.kernels.run(Op.COPY, moves, torch.index_select, H_NF, 0, A.leaving)
-        exchange = partial(self.over.all_to_all, leaving_MF, send=A.send, receive=A.receive, tensor=moves)
-        arriving = exchange(later=True) if self.overlap else Landed(exchange())
+        exchange = self.over.all_to_all.call(leaving_MF, send=A.send, receive=A.receive, tensor=moves)
+        arriving = exchange.later() if self.overlap else Landed(exchange.now())
         T_NF = None if A.A_NN is None else self.kernels.spmm(A.A_NN, H_NF, makes)
         return self.kernels.spmm(A.A_NK, arriving.wait(), makes, add_to=T_NF)
 

@@ -21,7 +21,7 @@ from harness.kernels.packed import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowStrategy
-from harness.parallel.summa import Split3D, Stage
+from harness.parallel.summa import Split3D
 from harness.parallel.transposition import transposed_layout
 from harness.ranges import balanced, common, split
 from harness.strategy import (
@@ -105,12 +105,9 @@ class Summa(Blocks):
         self, A_NK: Sequence[Travelling], H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
         """A H, first phase: in each stage a block of A comes along the row, one of H along the column."""
-
-        def stage(A: Travelling, **when: Any) -> Any:
-            return self.block_of_A(A, **when), self.rows_of(H_NF, A.stage, moves, **when)
-
+        stages = ((self.block_of_A(A), self.rows_of(H_NF, A.stage, moves)) for A in A_NK)
         T_NF = None
-        for A, (packed, H_KF) in zip(A_NK, arrivals(stage, A_NK, overlap=self.overlap), strict=True):
+        for A, (packed, H_KF) in zip(A_NK, arrivals(stages, overlap=self.overlap), strict=True):
             T_NF = self.kernels.spmm(unpack(packed, A.form), H_KF, makes, add_to=T_NF)
         rows = len(self.layout.block(self.row_number))
         return H_NF.new_zeros((rows, H_NF.shape[1])) if T_NF is None else T_NF
@@ -135,13 +132,13 @@ class Summa(Blocks):
     def summa(self, H_NF: Tensor, S_NH: Tensor, f_in: int, f_out: int) -> Tensor:
         """H^T S, whole on every rank: H changes to the layout of its transpose, then stages as in `aggregate`."""
         H_KF = transposed_layout(H_NF, f_in, self.layout, self.layer, self.plane)
-
-        def stage(it: Stage, **when: Any) -> Any:
-            return self.rows_of_transposed(H_KF, it, **when), self.rows_of(S_NH, it, TensorName.S, **when)
-
+        stages = (
+            (self.rows_of_transposed(H_KF, stage), self.rows_of(S_NH, stage, TensorName.S))
+            for stage in self.stages
+        )
         down, across = balanced(f_in, self.layout.rows), balanced(f_out, self.layout.cols)
         Y = H_NF.new_zeros((len(down[self.row_number]), S_NH.shape[1]))
-        for H_K, S_K in arrivals(stage, self.stages, overlap=self.overlap):
+        for H_K, S_K in arrivals(stages, overlap=self.overlap):
             Y = self.kernels.gemm(H_K.T, S_K, TensorName.DW, add_to=Y)
         return self.gathered(self.sum_of_layers(Y), down, across)
 

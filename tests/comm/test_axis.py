@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.comm import collectives, engine
-from harness.comm.axis import Axis
+from harness.comm.axis import Axis, Wire
+from harness.comm.call import Call
 from harness.comm.collectives import Reduction
 from harness.comm.grid import Grid
 from harness.ledger import Amounts, AxisName, Direction, Key, Ledger, Op, Phase, TensorName
@@ -84,7 +85,7 @@ class Case(NamedTuple):
 
     op: Op
     rows: Callable[[int, int], int]
-    call: Callable[..., Any]
+    call: Callable[[Axis, Tensor, Wire], Call[Tensor]]
     result: Callable[[Members], Tensor]
     words: Callable[[Members], tuple[float, Fraction | float]]
 
@@ -113,37 +114,37 @@ def for_all(rank: int, world: int) -> int:
     return sum(sent(world, rank))
 
 
-def all_reduce(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.all_reduce(x, tensor=H, **how)
+def all_reduce(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.all_reduce.call(x, tensor=H, wire=wire)
 
 
-def all_reduce_max(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.all_reduce(x, tensor=H, op=Reduction.MAX, **how)
+def all_reduce_max(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.all_reduce.call(x, tensor=H, op=Reduction.MAX, wire=wire)
 
 
-def all_gather(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.all_gather(x, tensor=H, **how)
+def all_gather(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.all_gather.call(x, tensor=H, wire=wire)
 
 
-def all_gather_uneven(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.all_gather(x, tensor=H, sizes=uneven(axis.size), **how)
+def all_gather_uneven(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.all_gather.call(x, tensor=H, sizes=uneven(axis.size), wire=wire)
 
 
-def reduce_scatter(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.reduce_scatter(x, tensor=H, **how)
+def reduce_scatter(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.reduce_scatter.call(x, tensor=H, wire=wire)
 
 
-def reduce_scatter_uneven(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.reduce_scatter(x, tensor=H, sizes=uneven(axis.size), **how)
+def reduce_scatter_uneven(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.reduce_scatter.call(x, tensor=H, sizes=uneven(axis.size), wire=wire)
 
 
-def broadcast(axis: Axis, x: Tensor, **how: Any) -> Any:
-    return axis.broadcast(x, root=axis.size - 1, shape=x.shape, tensor=H, **how)
+def broadcast(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+    return axis.broadcast.call(x, root=axis.size - 1, shape=x.shape, tensor=H, wire=wire)
 
 
-def all_to_all(axis: Axis, x: Tensor, **how: Any) -> Any:
+def all_to_all(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
     send, receive = sent(axis.size, axis.index), received(axis.size, axis.index)
-    return axis.all_to_all(x, send=send, receive=receive, tensor=H, **how)
+    return axis.all_to_all.call(x, send=send, receive=receive, tensor=H, wire=wire)
 
 
 def ring(m: Members) -> tuple[int, Fraction]:
@@ -207,7 +208,8 @@ def run_case(
         x = matrix(rows, axis.index, dtype, strided)
         ledger.start()
         with ledger.phase(Phase.CONVOLVE, layer=2):
-            result = case.call(axis, x, later=later, wire=wire)
+            call = case.call(axis, x, wire)
+            result = call.later() if later else call.now()
         if later:
             with ledger.phase(Phase.LOSS):
                 result = result.wait()

@@ -198,7 +198,7 @@ def test_on_an_axis_of_one_nothing_happens() -> None:
     assert axis.gather(x, tensor=T, gradient=DT) is x
     assert axis.scatter(x, tensor=T, gradient=DT) is x
     assert axis.all_reduce(x, tensor=T) is x
-    assert axis.broadcast(x, root=0, shape=(2,), tensor=T, later=True).wait() is x
+    assert axis.broadcast.later(x, root=0, shape=(2,), tensor=T).wait() is x
     assert axis.exchange({0: x}, {0: (2,)}, dtype=x.dtype, tensor=T)[0] is x
     axis.barrier()
     assert len(ledger.stop()) == 1

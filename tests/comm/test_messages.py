@@ -31,14 +31,14 @@ def exchange_with_all(later: bool, wire: torch.dtype | None) -> tuple[dict[int, 
     me, everyone = axis.index, range(axis.size)
     axis.ledger.start()
     with axis.ledger.phase(Phase.FETCH, layer=1):
-        arrived = axis.exchange(
+        call = axis.exchange.call(
             {other: message(me, other) for other in everyone},
             {other: (rows(other, me), 2) for other in everyone},
             dtype=torch.float32,
             tensor=H,
             wire=wire,
-            later=later,
         )
+        arrived = call.later() if later else call.now()
     if later:
         arrived = arrived.wait()
     return arrived, {key: amounts for key, amounts in axis.ledger.stop().items() if amounts.calls}
@@ -84,9 +84,7 @@ def read_in_another_order() -> list[float]:
     """Tags tell messages apart, whichever is asked for first."""
     axis = axis_here()
     other, x = 1 - axis.index, torch.tensor([1.0 + axis.index])
-    sent = [
-        axis.exchange({other: tag * x}, {}, dtype=x.dtype, tensor=H, tag=tag, later=True) for tag in (1, 2)
-    ]
+    sent = [axis.exchange.later({other: tag * x}, {}, dtype=x.dtype, tensor=H, tag=tag) for tag in (1, 2)]
     got = [axis.recv((1,), source=other, dtype=x.dtype, tensor=H, tag=tag).item() for tag in (2, 1)]
     for pending in sent:
         pending.wait()

@@ -27,7 +27,7 @@ def wait_elsewhere() -> dict[Key, Amounts]:
     if axis.index == 0:
         time.sleep(LATE)
     with ledger.phase(Phase.CONVOLVE, layer=1):
-        pending = axis.broadcast(torch.ones(3), root=0, shape=(3,), tensor=H, later=True)
+        pending = axis.broadcast.later(torch.ones(3), root=0, shape=(3,), tensor=H)
     with ledger.phase(Phase.LINEAR, layer=2), ledger.op(Op.GEMM):
         pending.wait()
     return ledger.stop()
@@ -46,7 +46,7 @@ def fly_and_work() -> tuple[float, float]:
     ledger = Ledger()
     axis = axis_here(ledger)
     begun = time.perf_counter()
-    pending = axis.broadcast(torch.ones(3), root=0, shape=(3,), tensor=H, later=True)
+    pending = axis.broadcast.later(torch.ones(3), root=0, shape=(3,), tensor=H)
     time.sleep(2 * LATE)
     pending.wait()
     passed = time.perf_counter() - begun
@@ -91,7 +91,7 @@ def stay_silent() -> None:
     x = torch.ones(2, 2, requires_grad=True)
     with ledger.phase(Phase.CONVOLVE, layer=0):
         axis.all_reduce(torch.ones(2), tensor=TensorName.DW)
-        axis.all_gather(torch.ones(2), tensor=H, later=True).wait()
+        axis.all_gather.later(torch.ones(2), tensor=H).wait()
         other = 1 - axis.index
         axis.exchange({other: torch.ones(1)}, {other: (1,)}, dtype=torch.float32, tensor=H)
         axis.barrier()

@@ -28,7 +28,7 @@ def step(grid: Grid) -> Rows:
         T_NF = y.gather(H_NF, tensor=H, gradient=DH, sizes=sizes)
         Z_NF = y.scatter(x.spread(x.sum(T_NF, tensor=H), gradient=DH), tensor=H, gradient=DH, sizes=sizes)
     with ledger.phase(Phase.SAMPLE):
-        coming = plane.broadcast(torch.ones(2), root=4, shape=(2,), tensor=H, later=True)
+        coming = plane.broadcast.later(torch.ones(2), root=4, shape=(2,), tensor=H)
         x.all_to_all(torch.ones(5, 2), send=[2, 3], receive=[2 + x.index] * 2, tensor=H)
         peer = 1 - x.index
         x.exchange({peer: torch.ones(3)}, {peer: (3,)}, dtype=torch.float32, tensor=H)

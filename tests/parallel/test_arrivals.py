@@ -2,35 +2,34 @@
 
 import pytest
 
+from harness.comm.call import Nothing
 from harness.parallel.arrivals import arrivals
 
 
-class Flight:
-    def __init__(self, log: list[str], stage: int) -> None:
-        self.log, self.stage = log, stage
-        log.append(f"leave {stage}")
+class Logged:
+    """A call, and then its flight, that say what happens to them."""
 
-    def wait(self) -> int:
-        self.log.append(f"wait {self.stage}")
-        return self.stage
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def later(self) -> "Logged":
+        self.log.append(f"leave {self.name}")
+        return self
+
+    def wait(self) -> str:
+        self.log.append(f"wait {self.name}")
+        return self.name
 
 
 @pytest.mark.parametrize("stages", [0, 1, 2, 5])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_every_stage_arrives_in_order(stages: int, overlap: bool) -> None:
-    def call(stage: int, *, later: bool) -> object:
-        return Flight([], stage) if later else stage
-
-    assert list(arrivals(call, range(stages), overlap=overlap)) == list(range(stages))
+    calls = [(Nothing(stage), Nothing(-stage)) for stage in range(stages)]
+    assert list(arrivals(calls, overlap=overlap)) == [[stage, -stage] for stage in range(stages)]
 
 
 def test_with_overlap_the_next_leaves_before_one_is_used() -> None:
     log: list[str] = []
-
-    def call(stage: int, *, later: bool) -> Flight:
-        assert later
-        return Flight(log, stage)
-
-    for stage in arrivals(call, range(3), overlap=True):
+    for (stage,) in arrivals(([Logged(log, name)] for name in "abc"), overlap=True):
         log.append(f"use {stage}")
-    assert log == ["leave 0", "leave 1", "wait 0", "use 0", "leave 2", "wait 1", "use 1", "wait 2", "use 2"]
+    assert log == ["leave a", "leave b", "wait a", "use a", "leave c", "wait b", "use b", "wait c", "use c"]

@@ -95,16 +95,16 @@ def talk(grid: Grid) -> None:
         axis.all_gather(mine, tensor=H, sizes=sizes)
         axis.all_gather(torch.ones(2, 2, device=device), tensor=H)
         axis.broadcast(x, root=1, shape=x.shape, tensor=H)
-        first = axis.broadcast(x, root=0, shape=x.shape, tensor=H, later=True)
-        second = axis.broadcast(x, root=0, shape=x.shape, tensor=H, later=True)
-        shares = axis.all_to_all(
-            torch.ones(2 * p, 3, device=device), send=[2] * p, receive=[2] * p, tensor=H, later=True
+        first = axis.broadcast.later(x, root=0, shape=x.shape, tensor=H)
+        second = axis.broadcast.later(x, root=0, shape=x.shape, tensor=H)
+        shares = axis.all_to_all.later(
+            torch.ones(2 * p, 3, device=device), send=[2] * p, receive=[2] * p, tensor=H
         )
         second.wait()
         first.wait()
         shares.wait()
         ring = {(i + 1) % p: mine}
-        axis.exchange(ring, {(i - 1) % p: (sizes[i - 1], 3)}, dtype=x.dtype, tensor=H, later=True).wait()
+        axis.exchange.later(ring, {(i - 1) % p: (sizes[i - 1], 3)}, dtype=x.dtype, tensor=H).wait()
         if i == 0:
             axis.send(mine, to=1, tensor=T)
         elif i == 1:
