@@ -1,1 +1,20 @@
-"""Readers of graph files, by format. A reader takes a path and hands over a `RawGraph`; it fetches nothing."""
+"""Where graphs come from: files by format, and generators; one file a source. Nothing here fetches."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.sources.edge_list import EdgeList
+from harness.sources.lattice import LatticeSource
+from harness.sources.matrix_market import MatrixMarket
+from harness.sources.npz import Npz
+from harness.sources.planetoid import Planetoid
+from harness.sources.rmat import RmatSource
+from harness.sources.sbm import SbmSource
+from harness.sources.source import Rest as Rest
+
+AnySource = Annotated[
+    RmatSource | SbmSource | LatticeSource | MatrixMarket | EdgeList | Npz | Planetoid,
+    Field(discriminator="kind"),
+]
+"""What a card may say under `source`."""

@@ -7,13 +7,15 @@ graphs here have none. The separator is the comma or white space, as in the firs
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
+from pydantic import Field
 
 from harness.errors import UserError
 from harness.graph.model import Ints, RawGraph
 from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
 
@@ -115,3 +117,22 @@ def _text(path: Path) -> TextIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", errors="replace")
     return path.open(encoding="utf-8", errors="replace")
+
+
+class EdgeList(Source):
+    """A text file of edges, one a line; also gzipped. Further columns (weights) are ignored."""
+
+    kind: Literal["edges"]
+    path: str
+    n: int | None = Field(None, ge=1)
+    """The number of vertices. Without it the largest id decides, and vertices after the last edge are lost."""
+    base: Literal[0, 1] = 0
+    """The id of the first vertex."""
+    header: bool = False
+    """Whether the first line that is no comment names the columns."""
+
+    def files(self) -> list[str]:
+        return [self.path]
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return read_edge_list(rest.folder / self.path, self.n, self.base, self.header)

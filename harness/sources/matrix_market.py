@@ -5,7 +5,7 @@ parses; it turns ids to start at 0 and adds the mirror entries that a symmetric 
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.io import mminfo, mmread
@@ -13,6 +13,7 @@ from scipy.io import mminfo, mmread
 from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
 
 EXPECTED = (
     "a line '%%MatrixMarket matrix coordinate FIELD SYMMETRY', comments with %, a line 'rows columns entries', "
@@ -36,3 +37,16 @@ def read_matrix_market(path: Path) -> RawGraph:
 
 def _wanted() -> str:
     return f"Expected {EXPECTED}."
+
+
+class MatrixMarket(Source):
+    """A Matrix Market file, .mtx or .mtx.gz."""
+
+    kind: Literal["mtx"]
+    path: str
+
+    def files(self) -> list[str]:
+        return [self.path]
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return read_matrix_market(rest.folder / self.path)

@@ -9,7 +9,7 @@ An entry (i, j) of a matrix is the edge from vertex i to vertex j.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from scipy import sparse
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID, Bytes, RawGraph
 from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
 
 EXPECTED = (
     "the keys of scipy's save_npz, of gnn-benchmark (adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels) "
@@ -89,3 +90,16 @@ def _split(path: Path, arrays: Arrays, index: int) -> Bytes:
     for value, part in ((TRAIN, "train"), (VALID, "val"), (TEST, "test")):
         split[arrays[f"{part}_masks"][index].astype(bool)] = value
     return split
+
+
+class Npz(Source):
+    """A .npz file: scipy's save_npz, or the layouts of gnn-benchmark and heterophilous-graphs."""
+
+    kind: Literal["npz"]
+    path: str
+
+    def files(self) -> list[str]:
+        return [self.path]
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return read_npz(rest.folder / self.path, rest.split)

@@ -6,7 +6,7 @@ readers give them class 0). The public split is the rows of y, the 500 after the
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Ints, RawGraph
 from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
 from harness.sources.unpickle import read_pickle
 
 PICKLES = ("x", "tx", "allx", "y", "ty", "ally", "graph")
@@ -91,3 +92,19 @@ def _split(train: int, known: int, test: Ints, n: int) -> Bytes:
     split[train : min(train + VALIDATION, known)] = VALID
     split[test] = TEST
     return split
+
+
+class Planetoid(Source):
+    """The eight files ind.NAME.* of Cora, Citeseer or Pubmed."""
+
+    kind: Literal["planetoid"]
+    path: str
+    """Their folder."""
+    dataset: str
+    """Their NAME, for instance cora."""
+
+    def files(self) -> list[str]:
+        return [f"{self.path}/ind.{self.dataset}.{part}" for part in PARTS]
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return read_planetoid(rest.folder / self.path, self.dataset)

@@ -1,7 +1,6 @@
 """The card of a dataset: one YAML file that says where a graph comes from and what training reads of it.
 
-A card is datasets/catalog/NAME.yaml; the name of the file is the name of the dataset. This module only reads
-cards, so that listing datasets needs neither numpy nor torch.
+A card is datasets/catalog/NAME.yaml; the name of the file is the name of the dataset.
 """
 
 from pathlib import Path
@@ -11,7 +10,8 @@ import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
 from harness.errors import UserError
-from harness.store.recipes import Features, Labels, Sbm, Source, Split
+from harness.sources import AnySource
+from harness.store.recipes import Features, Labels, Split
 from harness.validation import Frozen, unknown, validated
 
 CATALOG = Path("datasets") / "catalog"
@@ -33,7 +33,7 @@ class DatasetCard(Frozen):
 
     name: str
     description: str = ""
-    source: Annotated[Source, Field(discriminator="kind")]
+    source: AnySource
     directed: bool = False
     classes: int = Field(ge=1)
     features: Annotated[Features, Field(discriminator="kind")]
@@ -45,21 +45,17 @@ class DatasetCard(Frozen):
 
     @field_validator("classes")
     @classmethod
-    def _sbm_fits_its_classes(cls, classes: int, known: ValidationInfo) -> int:
+    def _suit_the_source(cls, classes: int, known: ValidationInfo) -> int:
         source = known.data.get("source")
-        if isinstance(source, Sbm) and source.n < 2 * classes:
-            raise ValueError(
-                f"each class of an sbm has two vertices or more, and it has n = {source.n} of them"
-            )
-        if isinstance(source, Sbm) and classes == 1 and source.homophily < 1:
-            raise ValueError("an sbm of one class has no edges between classes; set homophily to 1")
+        if source is not None and (reason := source.misfit(classes)):
+            raise ValueError(reason)
         return classes
 
     @field_validator("labels")
     @classmethod
-    def _only_an_sbm_plants(cls, labels: Labels, known: ValidationInfo) -> Labels:
+    def _planted_by_the_source(cls, labels: Labels, known: ValidationInfo) -> Labels:
         source = known.data.get("source")
-        if labels.kind == "planted" and source is not None and not isinstance(source, Sbm):
+        if labels.kind == "planted" and source is not None and not source.plants_labels:
             raise ValueError(
                 f"the source {source.kind} plants no labels, only sbm does; use degree, uniform or file"
             )

@@ -9,19 +9,13 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.features import gaussian_features, row_normalised, uniform_features
-from harness.graph.generate import Generator, generate
 from harness.graph.labels import degree_labels, uniform_labels
-from harness.graph.lattice import Lattice, largest_component, subdivided
 from harness.graph.model import NO_LABEL, TRAIN, Counts, Graph, RawGraph
 from harness.graph.normalise import normalise
-from harness.graph.rmat import Rmat
-from harness.graph.sbm import Sbm
 from harness.graph.split import all_train, labelled_only, random_split
 from harness.kernels.csr import Csr
-from harness.sources.edge_list import read_edge_list
-from harness.sources.matrix_market import read_matrix_market
-from harness.sources.npz import read_npz
-from harness.sources.planetoid import PARTS, read_planetoid
+from harness.sources import Rest
+from harness.sources.generator import Generator
 from harness.sources.table import read_column, read_table
 from harness.store import recipes
 from harness.store.card import DatasetCard
@@ -32,7 +26,8 @@ VERSION = 1
 
 def compose(card: DatasetCard, folder: Path) -> Graph:
     """The graph of a card. Paths in the card are relative to `folder`."""
-    raw = _raw(card, folder)
+    which = card.split.index if isinstance(card.split, recipes.FileSplit) else 0
+    raw = card.source.graph(Rest(folder, card.seed, card.classes, which))
     if raw.n < 1:
         raise UserError(f"dataset {card.name} has no vertex; a graph needs at least one.")
     A, counts = normalise(raw, card.directed)
@@ -46,15 +41,7 @@ def compose(card: DatasetCard, folder: Path) -> Graph:
 
 def generator_of(card: DatasetCard) -> Generator | None:
     """The generator a card names, or None if it names files."""
-    match card.source:
-        case recipes.Rmat(scale=scale, edge_factor=factor, a=a, b=b, c=c):
-            return Rmat(scale, factor, card.seed, a, b, c)
-        case recipes.Sbm(n=n, mean_degree=degree, homophily=homophily):
-            return Sbm(n, card.classes, degree, homophily, card.seed)
-        case recipes.Lattice(height=height, width=width, keep=keep, diagonal=diagonal):
-            return Lattice(height, width, card.seed, keep, diagonal)
-        case _:
-            return None
+    return card.source.generator(card.seed, card.classes)
 
 
 def versions(card: DatasetCard) -> dict[str, int]:
@@ -66,40 +53,7 @@ def versions(card: DatasetCard) -> dict[str, int]:
 def source_files(card: DatasetCard, folder: Path) -> dict[str, Path]:
     """Every file the card reads, by the name the card has for it."""
     names = [getattr(recipe, "path", None) for recipe in (card.features, card.labels, card.split)]
-    match card.source:
-        case recipes.PlanetoidFiles(path=path, dataset=dataset):
-            names += [f"{path}/ind.{dataset}.{part}" for part in PARTS]
-        case recipes.MatrixFile(path=path) | recipes.EdgeFile(path=path) | recipes.NpzFile(path=path):
-            names.append(path)
-    return {name: folder / name for name in names if name is not None}
-
-
-def _raw(card: DatasetCard, folder: Path) -> RawGraph:
-    match card.source:
-        case recipes.Rmat() | recipes.Sbm() | recipes.Lattice():
-            return _drawn(card)
-        case recipes.MatrixFile(path=path):
-            return read_matrix_market(folder / path)
-        case recipes.EdgeFile(path=path, n=n, base=base, header=header):
-            return read_edge_list(folder / path, n, base, header)
-        case recipes.NpzFile(path=path):
-            return read_npz(
-                folder / path, card.split.index if isinstance(card.split, recipes.FileSplit) else 0
-            )
-        case recipes.PlanetoidFiles(path=path, dataset=name):
-            return read_planetoid(folder / path, name)
-
-
-def _drawn(card: DatasetCard) -> RawGraph:
-    generator = generator_of(card)
-    assert generator is not None
-    raw = generate(generator)
-    if isinstance(card.source, recipes.Lattice):
-        if card.source.connected:
-            raw = largest_component(raw)
-        if card.source.inner:
-            raw = subdivided(raw, card.source.inner, card.seed, generator.draws)
-    return raw
+    return {name: folder / name for name in [*card.source.files(), *names] if name is not None}
 
 
 def check_counts(card: DatasetCard, n: int, counts: Counts) -> None:
@@ -120,9 +74,7 @@ def check_counts(card: DatasetCard, n: int, counts: Counts) -> None:
 def _labels(card: DatasetCard, raw: RawGraph, A: Csr, folder: Path) -> Tensor:
     match card.labels:
         case recipes.PlantedLabels():
-            planted = generator_of(card)
-            assert isinstance(planted, Sbm)
-            return planted.labels(range(raw.n))
+            return card.source.planted_labels(range(raw.n), card.classes)
         case recipes.DegreeLabels():
             return degree_labels(A, card.classes)
         case recipes.UniformLabels():

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.graph.generate import generate
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.order import permuted
 from harness.graph.partition import in_order, parts_of, random_parts
 from harness.graph.partition_hypergraph import EPSILON, nets
 from harness.graph.partition_metis import neighbours
-from harness.graph.sbm import Sbm
 from harness.graph.volume import volumes
 from harness.kernels.csr import from_coo, to_scipy
+from harness.sources.generator import generate
+from harness.sources.sbm import Sbm
 
 METHODS = ["random", "metis", "hypergraph"]
 N, PARTS = 307, 4

@@ -9,12 +9,16 @@ Gaussian features of width 32 and separation 1): 0.99 at homophily 0.8 and 0.84 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from harness.graph.model import RawGraph
 from harness.kernels.random import Purpose, uniform
+from harness.sources.generator import generate
+from harness.sources.source import Rest, Source
 
 NUMBERS = 4
 """Random numbers per edge: its start, whether it stays in the class, which other class, which member."""
@@ -59,3 +63,31 @@ class Sbm:
     def _members(self, label: Tensor) -> Tensor:
         """How many vertices a class has: the first n mod k classes have one more."""
         return (self.n - label + self.classes - 1) // self.classes
+
+
+class SbmSource(Source):
+    """Planted classes that a graph network can learn and features alone cannot."""
+
+    kind: Literal["sbm"]
+    n: int = Field(ge=2)
+    mean_degree: float = Field(gt=0, allow_inf_nan=False)
+    homophily: float = Field(ge=0, le=1)
+    """The share of edges within a class."""
+
+    plants_labels = True
+
+    def generator(self, seed: int, classes: int) -> Sbm:
+        return Sbm(self.n, classes, self.mean_degree, self.homophily, seed)
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return generate(self.generator(rest.seed, rest.classes))
+
+    def planted_labels(self, vertices: range, classes: int) -> Tensor:
+        return self.generator(0, classes).labels(vertices)
+
+    def misfit(self, classes: int) -> str | None:
+        if self.n < 2 * classes:
+            return f"each class of an sbm has two vertices or more, and it has n = {self.n} of them"
+        if classes == 1 and self.homophily < 1:
+            return "an sbm of one class has no edges between classes; set homophily to 1"
+        return None

@@ -10,12 +10,16 @@ Stated statistics, symmetrised, with the usual chances and edge factor 16: at sc
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.graph.model import RawGraph
 from harness.kernels.random import Purpose, shuffled, uniform
+from harness.sources.generator import generate
+from harness.sources.source import Rest, Source
 
 
 @dataclass(frozen=True)
@@ -57,3 +61,28 @@ class Rmat:
     def _names(self) -> Tensor:
         after = self.draws * self.scale
         return shuffled(self.seed, Purpose.EDGES, range(after, after + self.n))
+
+
+class RmatSource(Source):
+    """A scale-free graph: skewed degrees, many isolated vertices."""
+
+    kind: Literal["rmat"]
+    scale: int = Field(ge=1, le=30)
+    """There are 2 ** scale vertices."""
+    edge_factor: float = Field(16, gt=0, allow_inf_nan=False)
+    """Edges drawn per vertex, before loops and duplicates are dropped."""
+    a: float = Field(0.57, ge=0, le=1)
+    b: float = Field(0.19, ge=0, le=1)
+    c: float = Field(0.19, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _quadrants_fit(self) -> "RmatSource":
+        if self.a + self.b + self.c > 1:
+            raise ValueError(f"a + b + c = {self.a + self.b + self.c:g}; they leave 1 - a - b - c >= 0 for d")
+        return self
+
+    def generator(self, seed: int, classes: int) -> Rmat:
+        return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return generate(self.generator(rest.seed, rest.classes))

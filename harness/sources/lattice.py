@@ -10,15 +10,18 @@ largest degree 6, degrees 1 to 4 in the shares .18 .39 .33 .11; europe_osm has m
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
+from harness.sources.generator import generate
+from harness.sources.source import Rest, Source
 
 SLOTS = 3
 """Places for an edge at each vertex: right, down, diagonal."""
@@ -83,6 +86,32 @@ def largest_component(raw: RawGraph) -> RawGraph:
     name = np.cumsum(stays) - 1
     kept = stays[raw.source]
     return RawGraph(int(stays.sum()), name[raw.source[kept]], name[raw.target[kept]])
+
+
+class LatticeSource(Source):
+    """A road-like grid with missing edges."""
+
+    kind: Literal["lattice"]
+    height: int = Field(ge=1)
+    width: int = Field(ge=1)
+    keep: float = Field(0.55, ge=0, le=1)
+    """The share of horizontal and vertical edges that exist."""
+    diagonal: float = Field(0.01, ge=0, le=1)
+    """The share of diagonal edges that exist."""
+    inner: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Vertices put on an edge, on average: lowers the mean degree towards 2."""
+    connected: bool = True
+    """Keep the largest component only."""
+
+    def generator(self, seed: int, classes: int) -> Lattice:
+        return Lattice(self.height, self.width, seed, self.keep, self.diagonal)
+
+    def graph(self, rest: Rest) -> RawGraph:
+        lattice = self.generator(rest.seed, rest.classes)
+        raw = generate(lattice)
+        if self.connected:
+            raw = largest_component(raw)
+        return subdivided(raw, self.inner, rest.seed, lattice.draws) if self.inner else raw
 
 
 def _before(counts: Ints) -> Ints:

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from harness.graph.features import gaussian_features
-from harness.graph.generate import generate
 from harness.graph.model import TEST, TRAIN
 from harness.graph.normalise import normalise
-from harness.graph.sbm import Sbm
 from harness.graph.split import random_split
 from harness.kernels.csr import row_of
+from harness.sources.generator import generate
+from harness.sources.sbm import Sbm
 
 
 def accuracy(homophily, seed, epochs, use_graph=True):

@@ -1,0 +1,51 @@
+"""What a source is: the part of a card that says where a graph comes from, and how that is followed.
+
+A new source is a file of this folder, with its keys and its reader, and its name in `harness.sources`.
+"""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.graph.model import RawGraph
+from harness.sources.generator import Generator
+from harness.validation import Frozen
+
+
+class Rest(NamedTuple):
+    """What the rest of a card says to its source."""
+
+    folder: Path
+    """Where the paths of the card begin."""
+    seed: int
+    classes: int
+    split: int
+    """Which split, where a file brings several."""
+
+
+class Source(Frozen):
+    """The keys of a card under `source`."""
+
+    plants_labels: ClassVar[bool] = False
+
+    @abstractmethod
+    def graph(self, rest: Rest) -> RawGraph:
+        """The edges, and whatever else the source knows of its vertices."""
+
+    def files(self) -> list[str]:
+        """What it reads, by the names that the card has for them."""
+        return []
+
+    def generator(self, seed: int, classes: int) -> Generator | None:
+        """What draws the edges; None where they are read."""
+        return None
+
+    def planted_labels(self, vertices: range, classes: int) -> Tensor:
+        """The classes by which edges were drawn, where `plants_labels` says so."""
+        raise NotImplementedError
+
+    def misfit(self, classes: int) -> str | None:
+        """Why it cannot have so many classes, or None."""
+        return None
