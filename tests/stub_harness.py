@@ -18,7 +18,6 @@ from pathlib import Path
 import yaml
 
 ORDER = {"permutation": "none", "seed": 0, "partition": "block", "parts": 0}
-FIGURES = ("strong-scaling", "breakdown", "costs")
 DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
 
 
@@ -96,7 +95,8 @@ def collect(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    for path in (Path(options.out) / f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "png", "svg")):
+    names = [caption.stem for caption in Path("harness/figures/captions").iterdir()]
+    for path in (Path(options.out) / f"{name}.{kind}" for name in names for kind in ("pdf", "png", "svg")):
         path.write_text(DRAWING)
 
 

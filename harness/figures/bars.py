@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 HEADING, BETWEEN = 1.0, 0.35  # heights, where a bar's row is one
+BAR, FRAME = 0.145, 0.62  # inches
 
 T = TypeVar("T")
 
@@ -21,6 +22,11 @@ class Group(NamedTuple, Generic[T]):
 def height(groups: Sequence[Group[T]]) -> float:
     """How tall they are, in bars."""
     return sum(len(group.bars) + HEADING + BETWEEN for group in groups)
+
+
+def inches(groups: Sequence[Group[T]]) -> float:
+    """How tall their panel is."""
+    return FRAME + BAR * height(groups)
 
 
 def places(groups: Sequence[Group[T]]) -> Iterator[tuple[float, str, list[tuple[float, T]]]]:

@@ -4,20 +4,22 @@ A bar is the median epoch on its slowest rank (`harness.results.composition`), s
 scaling figure shows. Groups have one order and one look everywhere; local work comes first, communication after it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.figures.bars import Group, frame, places, ranks_and_grid, write_beside
+from harness.figures import layout
+from harness.figures.bars import Group, frame, inches, places, ranks_and_grid, write_beside
+from harness.figures.kind import Kind, Tables
 from harness.figures.palette import GROUPS, PAPER
 from harness.figures.panels import Curve, Panel, curves
 from harness.figures.units import UNITS, three_digits, unit_for
 from harness.ledger import Op, Phase, TensorName
 from harness.results import composition
-from harness.results.composition import Frames
 
 SPARSE = "broadcast of A"
 GATHERING = {Phase.LOAD, Phase.SAMPLE, Phase.FETCH}
@@ -69,12 +71,12 @@ def grouped(parts: "pd.Series[float]") -> dict[str, float]:
     return sums
 
 
-def bars(curve: Curve, epochs: Frames, ledgers: Frames) -> list[Bar]:
+def bars(curve: Curve, tables: Tables) -> list[Bar]:
     """One for each number of ranks and grid, and one for each failure."""
     found: list[tuple[int, Bar]] = []
     points = curve.points
     for _, launches in points.groupby(["ranks", "grid"]):
-        parts = composition.of_launches(launches, epochs, ledgers)
+        parts = composition.of_launches(launches, tables.epochs, tables.ledgers)
         found.append(
             (int(launches.ranks.iloc[0]), Bar(ranks_and_grid(launches.iloc[0]), grouped(parts), "ok"))
         )
@@ -83,10 +85,10 @@ def bars(curve: Curve, epochs: Frames, ledgers: Frames) -> list[Bar]:
     return [bar for _, bar in sorted(found, key=lambda pair: pair[0])]
 
 
-def rows(panel: Panel, epochs: Frames, ledgers: Frames) -> Rows:
+def rows(panel: Panel, tables: Tables) -> Rows:
     """The bars of every measured curve, under its label."""
     measured = [curve for curve in curves(panel) if curve.source == "measured"]
-    return [Group(curve.label, bars(curve, epochs, ledgers)) for curve in measured]
+    return [Group(curve.label, bars(curve, tables)) for curve in measured]
 
 
 def draw(axes: Axes, rows: Rows) -> None:
@@ -126,3 +128,15 @@ def handles(some: Iterable[Rows]) -> list[Patch]:
         for name, fill in GROUPS.items()
         if any(seconds.get(name, 0.0) > 0 for seconds in parts)
     ]
+
+
+def page(some: Sequence[Panel], shown: Sequence[Rows]) -> Figure:
+    """A panel each, as tall as its bars need."""
+    figure, axes = layout.page([inches(rows) for rows in shown], [panel.title for panel in some])
+    layout.legend(figure, handles(shown))
+    for each, rows in zip(axes, shown, strict=True):
+        draw(each, rows)
+    return figure
+
+
+KIND = Kind("breakdown", "Where an epoch goes", rows, page)

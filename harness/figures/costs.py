@@ -4,13 +4,16 @@ Words are the payload of an epoch, bytes what a rank holds all the time (the gra
 the rank that has most. A bar is a grid, the median of its launches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from harness.figures.bars import Group, frame, places, ranks_and_grid, write_beside
+from harness.figures import layout
+from harness.figures.bars import Group, frame, inches, places, ranks_and_grid, write_beside
+from harness.figures.kind import Kind, Tables
 from harness.figures.palette import PAPER, Look
 from harness.figures.panels import Panel, curves
 from harness.figures.units import three_digits
@@ -27,7 +30,7 @@ class Bar(NamedTuple):
     values: tuple[float, float, float]
 
 
-def bars(panel: Panel, memory: Mapping[str, pd.DataFrame]) -> list[Group[Bar]]:
+def bars(panel: Panel, tables: Tables) -> list[Group[Bar]]:
     """Of every measured curve that has a point."""
     found = []
     for curve in curves(panel):
@@ -37,7 +40,7 @@ def bars(panel: Panel, memory: Mapping[str, pd.DataFrame]) -> list[Group[Bar]]:
         largest = points[points.ranks == points.ranks.max()]
         grids = []
         for _, launches in largest.groupby("grid"):
-            held = pd.Series([_held(memory.get(run)) for run in launches.run_id]).median()
+            held = pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
             values = launches.epoch_seconds_median.median(), launches.words_payload.median(), held
             grids.append(Bar(ranks_and_grid(launches.iloc[0]), curve.look, values))
         found.append(Group(curve.label, grids))
@@ -64,3 +67,14 @@ def draw(three: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
 def _held(memory: pd.DataFrame | None) -> float:
     """Bytes of the rank that holds most; 0 if no table says."""
     return 0.0 if memory is None else float(memory.groupby("rank").persistent_bytes.sum().max())
+
+
+def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[Bar]]]) -> Figure:
+    """Three axes a panel."""
+    figure, rows = layout.rows_of_three([inches(each) for each in shown], [panel.title for panel in some])
+    for three, each in zip(rows, shown, strict=True):
+        draw(three, each)
+    return figure
+
+
+KIND = Kind("costs", "What it costs", bars, page)

@@ -29,7 +29,7 @@ def styled() -> Iterator[None]:
 def tables_digest(tables: Path) -> str:
     """What stands for the contents of the collected tables that figures are drawn from."""
     digest = hashlib.sha256()
-    for name in ("runs", "epochs", "ledger"):
+    for name in ("runs", "epochs", "ledger", "memory"):
         digest.update((tables / f"{name}.parquet").read_bytes())
     return digest.hexdigest()[:16]
 

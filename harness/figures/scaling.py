@@ -10,11 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
+from harness.figures import layout
 from harness.figures.axes import ranks_axis, seconds_axis, unit_of
+from harness.figures.kind import Kind, Tables
 from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
 from harness.figures.units import Unit
@@ -160,3 +163,19 @@ def handles(some: Iterable[Panel]) -> list[Line2D]:
     if any(len(curve.failures) for curve in lines):
         told.append(Line2D(**sign | {"color": INK}, marker="x", markersize=4.5, label="did not finish"))
     return told
+
+
+def _panel(panel: Panel, _: Tables) -> Panel:
+    return panel
+
+
+def page(some: Sequence[Panel], _: Sequence[Panel]) -> Figure:
+    """A panel each."""
+    figure, axes = layout.page([height(panel) for panel in some], [panel.title for panel in some])
+    layout.legend(figure, handles(some))
+    for each, panel in zip(axes, some, strict=True):
+        draw(each, panel)
+    return figure
+
+
+KIND = Kind("strong-scaling", "Strong scaling", _panel, page)

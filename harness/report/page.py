@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from harness.errors import UserError
-from harness.figures.drawing import BREAKDOWN, COSTS, SCALING, name_of
+from harness.figures.drawing import KINDS, name_of
 from harness.figures.palette import place_of
 from harness.figures.panels import panels
 from harness.figures.save import tables_digest
@@ -47,9 +47,11 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         machines=origin.machines(runs),
         settings=origin.settings(runs),
         results=[results(panel) for panel in found],
-        scaling=[_picture(figures, SCALING, dataset, digest) for dataset in datasets],
-        breakdowns=[_picture(figures, BREAKDOWN, dataset, digest) for dataset in datasets],
-        costs=[_picture(figures, COSTS, dataset, digest) for dataset in datasets],
+        kinds=KINDS,
+        pictures={
+            kind.name: [_picture(figures, kind.name, dataset, digest) for dataset in datasets]
+            for kind in KINDS
+        },
         failures=story.failures(runs),
         origins=origin.origins(runs),
         commits=origin.commits(runs),

@@ -7,10 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.figures import breakdown
+from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
 from harness.figures.panels import Panel, curves, panels
 from harness.figures.save import styled
-from harness.results.parquet import read_collected
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,7 @@ def products(runs: pd.DataFrame) -> Panel:
 
 @pytest.fixture(scope="module")
 def rows(products: Panel, tables) -> breakdown.Rows:
-    epochs, ledgers = (
-        dict(list(read_collected(tables, name).groupby("run_id"))) for name in ("epochs", "ledger")
-    )
-    return breakdown.rows(products, epochs, ledgers)
+    return breakdown.rows(products, read_tables(tables))
 
 
 def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: breakdown.Rows) -> None:

@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.figures import costs
+from harness.figures.kind import Tables, read_tables
 from harness.figures.panels import Panel, curves, panels
 from harness.figures.save import styled
-from harness.results.parquet import read_collected
 
 
 @pytest.fixture(scope="module")
@@ -16,22 +16,20 @@ def products(runs: pd.DataFrame) -> Panel:
 
 
 @pytest.fixture(scope="module")
-def memory(tables) -> dict[str, pd.DataFrame]:
-    return dict(list(read_collected(tables, "memory").groupby("run_id")))
+def rows_of(tables) -> Tables:
+    return read_tables(tables)
 
 
-def test_a_bar_is_the_median_of_the_launches_at_most_ranks(
-    products: Panel, memory: dict[str, pd.DataFrame]
-) -> None:
-    found = {group.label: group.bars for group in costs.bars(products, memory)}
+def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows_of: Tables) -> None:
+    found = {group.label: group.bars for group in costs.bars(products, rows_of)}
     measured = [curve for curve in curves(products) if curve.source == "measured" and len(curve.points)]
     assert list(found) == [curve.label for curve in measured]
     for curve in measured:
         largest = curve.points[curve.points.ranks == curve.points.ranks.max()]
         for (_, launches), (_, _, values) in zip(largest.groupby("grid"), found[curve.label], strict=True):
             held = [
-                max(sum(rows.persistent_bytes) for _, rows in memory[run].groupby("rank"))
-                if run in memory
+                max(sum(rows.persistent_bytes) for _, rows in rows_of.memory[run].groupby("rank"))
+                if run in rows_of.memory
                 else 0
                 for run in launches.run_id
             ]
@@ -39,8 +37,8 @@ def test_a_bar_is_the_median_of_the_launches_at_most_ranks(
             assert values == pytest.approx((*told, pd.Series(held).median()), nan_ok=True)
 
 
-def test_three_axes_show_a_bar_for_every_grid(products: Panel, memory: dict[str, pd.DataFrame]) -> None:
-    some = costs.bars(products, memory)
+def test_three_axes_show_a_bar_for_every_grid(products: Panel, rows_of: Tables) -> None:
+    some = costs.bars(products, rows_of)
     with styled():
         three = Figure().subplots(1, 3)
         costs.draw(three, some)

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.figures import draw_all
-from harness.figures.drawing import name_of, strong_scaling
+from harness.figures import draw_all, scaling
+from harness.figures.drawing import KINDS, name_of
+from harness.figures.kind import CAPTIONS
 from harness.figures.panels import panels
 from harness.figures.save import FORMATS, save, styled
 from harness.results.schema import RUNS
@@ -26,16 +27,16 @@ def drawn(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_there_is_a_figure_of_all_datasets_and_one_of_each(drawn: list[Path]) -> None:
-    names = [
-        f"{kind}{of}"
-        for kind in ("strong-scaling", "breakdown", "costs")
-        for of in ("", "-isolate-3-8m", "-products-14m")
-    ]
+    names = [f"{kind.name}{of}" for kind in KINDS for of in ("", "-isolate-3-8m", "-products-14m")]
     assert sorted(path.name for path in drawn) == sorted(
         f"{name}.{kind}" for name in names for kind in FORMATS
     )
     assert all(path.stat().st_size > 1000 for path in drawn)
     assert sorted(path.name for path in drawn[0].parent.iterdir()) == sorted(path.name for path in drawn)
+
+
+def test_every_kind_says_how_it_is_read() -> None:
+    assert sorted(path.stem for path in CAPTIONS.iterdir()) == sorted(kind.name for kind in KINDS)
 
 
 def test_figures_have_the_widths_of_a_paper(drawn: list[Path]) -> None:
@@ -65,7 +66,7 @@ def test_the_same_tables_give_the_same_bytes(
     assert stamp
     some = [panel for panel in panels(runs) if panel.dataset == "isolate-3-8m"]
     with mpl.rc_context(theirs), styled():
-        again = save(strong_scaling(some), tmp_path, name_of("strong-scaling", "isolate-3-8m"), stamp[1])
+        again = save(scaling.page(some, some), tmp_path, name_of("strong-scaling", "isolate-3-8m"), stamp[1])
     before = {path.name: path for path in drawn}
     for path in again:
         assert path.read_bytes() == before[path.name].read_bytes(), path.name

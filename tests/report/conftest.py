@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.figures import draw_all
-from harness.figures.drawing import BREAKDOWN, COSTS, SCALING, name_of
+from harness.figures.drawing import KINDS, name_of
 from harness.figures.save import tables_digest
 from harness.report import write
 from harness.results.collect import collect
@@ -43,9 +43,9 @@ def sketch(tables: Path, figures: Path) -> None:
     """Empty figures of these tables, in no time."""
     figures.mkdir()
     for dataset in read_collected(tables, "runs")["dataset.name"].unique():
-        for kind in (SCALING, BREAKDOWN, COSTS):
+        for kind in KINDS:
             said = f"<!-- tables {tables_digest(tables)} -->"
-            (figures / f"{name_of(kind, dataset)}.svg").write_text(f"<svg>{said}</svg>")
+            (figures / f"{name_of(kind.name, dataset)}.svg").write_text(f"<svg>{said}</svg>")
 
 
 @pytest.fixture

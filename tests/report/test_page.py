@@ -18,7 +18,17 @@ from harness.results.collect import collect
 from harness.results.parquet import read_collected
 
 PageOf = Callable[..., str]
-SECTIONS = ["run", "machines", "results", "scaling", "breakdown", "costs", "failures", "provenance", "again"]
+SECTIONS = [
+    "run",
+    "machines",
+    "results",
+    "strong-scaling",
+    "breakdown",
+    "costs",
+    "failures",
+    "provenance",
+    "again",
+]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 

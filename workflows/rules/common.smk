@@ -128,4 +128,6 @@ PLAN = plan_file(config["experiment"], EXPERIMENT)
 RUNS = read_plan(config["experiment"], PLAN)
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
+# Which figures there are: each has a caption beside the code that draws it.
+CAPTIONS = {path.stem: path.absolute() for path in sorted(Path("harness/figures/captions").glob("*.rst"))}
 TABLES = ["runs", "epochs", "ledger", "accuracy", "memory"]

@@ -34,29 +34,16 @@ rule figures:
     input:
         rules.collect.output,
     output:
-        report(
-            "figures/strong-scaling.svg",
-            caption="../report/strong-scaling.rst",
-            category="Figures",
-            labels={"figure": "strong scaling"},
-        ),
-        report(
-            "figures/breakdown.svg",
-            caption="../report/breakdown.rst",
-            category="Figures",
-            labels={"figure": "breakdown"},
-        ),
-        report(
-            "figures/costs.svg",
-            caption="../report/costs.rst",
-            category="Figures",
-            labels={"figure": "costs"},
-        ),
-        expand(
-            "figures/{name}.{kind}",
-            name=["strong-scaling", "breakdown", "costs"],
-            kind=["pdf", "png"],
-        ),
+        [
+            report(
+                f"figures/{kind}.svg",
+                caption=str(caption),
+                category="Figures",
+                labels={"figure": kind.replace("-", " ")},
+            )
+            for kind, caption in CAPTIONS.items()
+        ],
+        expand("figures/{kind}.{form}", kind=CAPTIONS, form=["pdf", "png"]),
     log:
         "results/logs/figures.log",
     message:

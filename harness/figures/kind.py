@@ -1,0 +1,58 @@
+"""A kind of figure: what it shows of each panel, and how panels are put on a page.
+
+A new kind is a file of this folder with a `Kind`, its place in `harness.figures.drawing.KINDS`, and the file
+captions/NAME.rst, by which the report and the workflow know of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.figures.panels import Panel
+from harness.results.parquet import read_collected
+
+CAPTIONS = Path(__file__).parent / "captions"
+Frames = Mapping[str, pd.DataFrame]
+"""The rows of a table, by run."""
+
+
+class Tables(NamedTuple):
+    """What was collected, but for the runs themselves."""
+
+    epochs: Frames
+    ledgers: Frames
+    memory: Frames
+
+
+def read_tables(folder: Path) -> Tables:
+    """Those in a folder."""
+    epochs, ledgers, memory = (
+        {str(run_id): rows for run_id, rows in read_collected(folder, name).groupby("run_id")}
+        for name in ("epochs", "ledger", "memory")
+    )
+    return Tables(epochs, ledgers, memory)
+
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Shown]):
+    """One kind of figure."""
+
+    name: str
+    """Of its files."""
+    title: str
+    shown: Callable[[Panel, Tables], Shown]
+    """What is drawn of a panel."""
+    page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
+    """All panels of a figure."""
+
+    @property
+    def caption(self) -> str:
+        """How it is read."""
+        return (CAPTIONS / f"{self.name}.rst").read_text()
