@@ -56,11 +56,11 @@ def _grids(options: argparse.Namespace) -> int:
         return 0
     answers = sorted(_answers(options, grids), key=Answer.rank)
     predicts = any(answer.communication is not None for answer in answers)
-    titles = [("grid", "products ms", "communication ms", "epoch ms")] if predicts else []
+    titles = [("grid", "products ms", "communication ms", "epoch ms", "")] if predicts else []
     show(
         options,
         [answer._asdict() for answer in answers],
-        columns(titles + [answer.row() for answer in answers]),
+        columns(titles + [answer.row(predicts=predicts) for answer in answers]),
     )
     return 0
 
@@ -76,16 +76,15 @@ class Answer(NamedTuple):
     def rank(self) -> tuple[bool, float]:
         return self.refused is not None, (self.products or 0) + (self.communication or 0)
 
-    def row(self) -> tuple[str, ...]:
-        name = grid_text(self.grid)
-        if self.refused:
-            return name, f"refused: {self.refused}"
-        if self.communication is None:
-            return name, "runs"
-        both = None if self.products is None else self.products + self.communication
-        return name, *(
-            "-" if time is None else f"{1e3 * time:.1f}" for time in (self.products, self.communication, both)
+    def row(self, *, predicts: bool) -> tuple[str, ...]:
+        known = (
+            None
+            if self.products is None or self.communication is None
+            else self.products + self.communication
         )
+        times = (self.products, self.communication, known) if predicts else ()
+        told = ("" if self.refused else "-" if time is None else f"{1e3 * time:.3g}" for time in times)
+        return grid_text(self.grid), *told, f"refused: {self.refused}" if self.refused else "runs"
 
 
 def _facts(options: argparse.Namespace) -> "Facts":

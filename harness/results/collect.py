@@ -19,8 +19,8 @@ from harness.results.files import replace_files
 from harness.results.flatten import flatten
 from harness.results.record import Record, read_record
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, conform
+from harness.spec.plan import read_plan
 
-PLAN_SCHEMA = 2
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch", "run_id"]
 NAMED = 5
 
@@ -73,7 +73,7 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
         raise UserError(
             f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
         )
-    planned = _planned(plan) if plan else {path.name: {} for path in _folders(runs)}
+    planned = read_plan(plan) if plan else {path.name: {} for path in _folders(runs)}
     records = _read(runs / run_id for run_id in planned if not plan or (runs / run_id).is_dir())
     if not records:
         whose = f" of the plan {plan}" if plan else ""
@@ -126,20 +126,6 @@ def _rows(records: list[Record], name: str) -> Iterator[pa.Table]:
         rows = record.rows(name)
         run_id = pa.array([record.record["run_id"]] * len(rows), pa.string())
         yield rows.add_column(0, TABLES[name].arrow.field(0), run_id)
-
-
-def _planned(plan: Path) -> dict[str, dict[str, Any]]:
-    """The runs of a plan by their ids."""
-    way_out = "`harness plan --experiment FILE --out FILE` writes one."
-    try:
-        document = json.loads(plan.read_text())
-    except OSError as error:
-        raise UserError(f"The plan {plan} cannot be read: {error.strerror}. {way_out}") from None
-    except ValueError as error:
-        raise UserError(f"The plan {plan} is not JSON: {error}. {way_out}") from None
-    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
-        raise UserError(f"{plan} is no plan of schema {PLAN_SCHEMA}. {way_out}")
-    return {run["run_id"]: run for run in document["runs"]}
 
 
 def _missing(run: dict[str, Any]) -> dict[str, Any]:

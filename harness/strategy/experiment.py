@@ -13,12 +13,12 @@ from pydantic import Field
 from harness.errors import UserError
 from harness.ledger import AxisName
 from harness.registry import load_strategy
+from harness.spec.plan import plan_of
 from harness.spec.spec import Spec, digest
 from harness.strategy.admit import parse_grid
 from harness.strategy.request import make_spec
 from harness.validation import Frozen, validated
 
-PLAN_SCHEMA = 2
 NESTED = ("model", "training")
 
 
@@ -55,24 +55,7 @@ def expand(root: Path, experiment: Experiment) -> list[Spec]:
 
 def plan(root: Path, experiment: Experiment) -> dict[str, Any]:
     """The expanded experiment as a document: what the workflow reads and never computes."""
-    return {
-        "schema": PLAN_SCHEMA,
-        "experiment": experiment.name,
-        "hash": digest(experiment.model_dump(mode="json")),
-        "runs": [
-            {
-                "run_id": spec.run_id,
-                "label": spec.label,
-                "dataset": spec.dataset.name,
-                "permutation": spec.dataset.permutation,
-                "seed": spec.dataset.seed,
-                "partition": spec.dataset.partition,
-                "parts": spec.dataset.parts,
-                "spec": spec.model_dump(mode="json"),
-            }
-            for spec in expand(root, experiment)
-        ],
-    }
+    return plan_of(experiment.name, digest(experiment.model_dump(mode="json")), expand(root, experiment))
 
 
 def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:

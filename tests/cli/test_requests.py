@@ -164,3 +164,12 @@ def test_plan_without_a_model_says_what_moves_and_no_more(capsys: pytest.Capture
     for one in json.loads(capsys.readouterr().out):
         assert one["products"] is None
         assert one["refused"] or one["communication"] > 0
+
+
+def test_a_grid_that_is_refused_stands_among_those_with_times(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--strategy", "cagnet-2d", "--dataset", "tiny-sbm", "--ranks", "6"]
+    assert main([*asked, "--set", "machine=perlmutter"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    told = {row.split("  ")[0]: row for row in rows}
+    assert told["row2 x col3"].endswith("  runs")
+    assert "refused: cagnet-2d cannot run on tiny-sbm" in told["row1 x col6"]
