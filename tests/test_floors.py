@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+def files_of(path: Path) -> set[Path]:
+    """Our files that a file imports from, for types alone included; of a package, its face or the module named."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names] + [node.module or ""]
+        for name in names:
+            place = ROOT.joinpath(*name.split("."))
+            found |= {each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()}
+    return found - {path}
+
+
 def rooms(modules: set[str]) -> set[str]:
     """The rooms of the harness among some modules."""
     return {module.split(".")[1] for module in modules if module.startswith("harness.")}
@@ -66,6 +80,12 @@ def test_a_floor_imports_only_from_those_below_it(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(ROOT.glob("strategies/**/*.py")), ids=str)
 def test_a_strategy_knows_no_files_launchers_or_tables(path: Path) -> None:
     assert rooms(imported(path)) <= STRATEGIES_MAY_USE
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    ours = [*ROOT.glob("harness/**/*.py"), *ROOT.glob("strategies/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
+    order = TopologicalSorter({path: files_of(path) - {path.parent / "__init__.py"} for path in ours})
+    assert set(order.static_order()) >= set(ours)
 
 
 def test_every_room_has_its_floor() -> None:

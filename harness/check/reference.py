@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from harness.graph.model import TRAIN
 from harness.graph.order import Orders
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
@@ -47,7 +48,7 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     labels = blocks.labels(everyone)
     counted = labels >= 0
     if spec.protocol == "corrected":
-        counted &= blocks.split(everyone) == 1
+        counted &= blocks.split(everyone) == TRAIN
     sizes = widths(spec.model, facts_of(blocks))
     weights = [
         initial_weight(spec.seed, layer, shape, range(shape[0]), range(shape[1])).requires_grad_()

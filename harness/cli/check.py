@@ -23,7 +23,7 @@ def _check(options: argparse.Namespace) -> int:
     from harness.check import check
     from harness.launch.pool import Pool
 
-    begun, findings, cases = time.monotonic(), [], 0
+    begun, findings = time.monotonic(), []
     with Pool() as pool:
         for finding in check(options.strategy, pool.run, full=options.full):
             findings.append(finding)

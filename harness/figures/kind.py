@@ -4,20 +4,18 @@ A new kind is a file of this folder with a `Kind`, its place in `harness.figures
 captions/NAME.rst, by which the report and the workflow know of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.figures.panels import Panel
+from harness.results.composition import Frames
 from harness.results.parquet import read_collected
 
 CAPTIONS = Path(__file__).parent / "captions"
-Frames = Mapping[str, pd.DataFrame]
-"""The rows of a table, by run."""
 
 
 class Tables(NamedTuple):

@@ -37,7 +37,7 @@ class RawGraph:
 
 
 @dataclass(frozen=True)
-class Counts:
+class StageCounts:
     """How many entries there were at each stage. "Edges" means something else in every paper."""
 
     stored: int
@@ -66,7 +66,7 @@ class Graph:
     """(n,) uint8: 0, TRAIN, VALID or TEST."""
     classes: int
     directed: bool
-    counts: Counts
+    counts: StageCounts
 
     @property
     def n(self) -> int:

@@ -9,14 +9,14 @@ the in-degrees of both ends: PyTorch Geometric's `gcn_norm`, on directed graphs 
 import numpy as np
 import torch
 
-from harness.graph.model import Counts, Ints, RawGraph
+from harness.graph.model import Ints, RawGraph, StageCounts
 from harness.kernels.csr import Csr
 
 LARGEST = 3_037_000_499
 """The largest n whose n * n still fits 64 bits: an entry is sorted as the single number row * n + column."""
 
 
-def normalise(raw: RawGraph, directed: bool) -> tuple[Csr, Counts]:
+def normalise(raw: RawGraph, directed: bool) -> tuple[Csr, StageCounts]:
     """The normalised adjacency in float64 and the counts of every stage."""
     n = raw.n
     assert 0 < n <= LARGEST, n
@@ -28,7 +28,7 @@ def normalise(raw: RawGraph, directed: bool) -> tuple[Csr, Counts]:
         edges = np.concatenate([edges, col * n + row])
     loops = np.arange(n, dtype=np.int64) * (n + 1)
     adjacency = _distinct(np.concatenate([edges, loops]))
-    counts = Counts(
+    counts = StageCounts(
         stored=len(raw.source),
         loops=int(np.count_nonzero(raw.source == raw.target)),
         duplicates=len(raw.source) - len(entries),

@@ -52,7 +52,7 @@ class Sparse(NamedTuple):
     """The sum of a stripe is under way while the next is multiplied."""
 
 
-class Cut(NamedTuple):
+class Striping(NamedTuple):
     """How blocks of A are multiplied."""
 
     stripes: int = 1
@@ -65,21 +65,21 @@ class Cut(NamedTuple):
 
 
 def cut_out(
-    ctx: Context, piece: Piece, order: int, *, transposed: bool, over: Axis | None, cut: Cut
+    ctx: Context, piece: Piece, order: int, *, transposed: bool, over: Axis | None, striping: Striping
 ) -> Sparse:
     """A or A^T at this rectangle, ready to be multiplied by; `over` splits its columns."""
     rows, cols = piece
     stripes = []
-    for here in cut.of(rows):
+    for here in striping.of(rows):
         loops = None
-        if cut.loops_apart:
+        if striping.loops_apart:
             A, values = ctx.loopless(here, cols, order, transposed=transposed)
             if both := common(here, cols):
                 loops = Loops(_slice(both, here), _slice(both, cols), values)
         else:
             A = ctx.adjacency(here, cols, order, transposed=transposed)
         stripes.append(Stripe(_slice(here, rows), A, loops))
-    return Sparse(stripes, over, cut.overlap)
+    return Sparse(stripes, over, striping.overlap)
 
 
 def _slice(part: range, whole: range) -> slice:

@@ -12,6 +12,7 @@ import pandas as pd
 from harness.ledger import Op, Phase
 
 Frames = Mapping[str, pd.DataFrame]
+"""The rows of a table, by run."""
 KEY = ["phase", "op", "tensor"]
 REST = (Phase.OTHER.value, Op.GLUE.value, "")
 

@@ -63,7 +63,7 @@ class Blocks(Kind, Protocol):
         """0 none, 1 train, 2 valid, 3 test, uint8, of rows of this order."""
 
 
-class Place(NamedTuple):
+class Rectangle(NamedTuple):
     """Where a rectangle is read: of A, in one order; turned, if it is its transpose that is wanted."""
 
     rows: range
@@ -72,15 +72,15 @@ class Place(NamedTuple):
     turned: bool
 
 
-def place_of(graph: Kind, rows: range, cols: range, order: int, *, transposed: bool) -> Place:
+def rectangle_of(graph: Kind, rows: range, cols: range, order: int, *, transposed: bool) -> Rectangle:
     """Where A[rows, cols] or A^T[rows, cols] of this order stands, the same for all that is the same.
 
     Orders differ only under a double permutation. Undirected, the transpose of one order is the other.
     """
     double = graph.permutation == "double"
     if transposed and graph.directed:
-        return Place(cols, rows, order % 2 if double else 0, True)
-    return Place(rows, cols, (order + transposed) % 2 if double else 0, False)
+        return Rectangle(cols, rows, order % 2 if double else 0, True)
+    return Rectangle(rows, cols, (order + transposed) % 2 if double else 0, False)
 
 
 def stripes(blocks: Blocks, rows: range, order: int = 0) -> Iterator[tuple[range, Csr]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.graph.features import gaussian_features, row_normalised, uniform_features
 from harness.graph.labels import degree_labels, uniform_labels
-from harness.graph.model import NO_LABEL, TRAIN, Counts, Graph, RawGraph
+from harness.graph.model import NO_LABEL, TRAIN, Graph, RawGraph, StageCounts
 from harness.graph.normalise import normalise
 from harness.graph.split import all_train, labelled_only, random_split
 from harness.kernels.csr import Csr
@@ -56,7 +56,7 @@ def source_files(card: DatasetCard, folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in [*card.source.files(), *names] if name is not None}
 
 
-def check_counts(card: DatasetCard, n: int, counts: Counts) -> None:
+def check_counts(card: DatasetCard, n: int, counts: StageCounts) -> None:
     """Refuses a graph that is not the one its card promises."""
     found = {"n": n, **asdict(counts)}
     wrong = [

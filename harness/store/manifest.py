@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from harness.errors import UserError
-from harness.graph.model import Counts
+from harness.graph.model import StageCounts
 from harness.graph.order import Permutation
 from harness.store.choice import DatasetChoice
 from harness.validation import Frozen, validated
@@ -67,7 +67,7 @@ class Manifest(Frozen):
     features: int
     classes: int
     directed: bool
-    counts: Counts
+    counts: StageCounts
     permutation: Permutation
     seed: int
     """Of the permutation or the partition; the card holds the seed of the graph."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
+from harness.graph.model import TEST, TRAIN, VALID
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.assemble import beside
 from harness.kernels.compact import filled_columns, without_empty_columns
@@ -23,7 +24,7 @@ from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
-from harness.store.blocks import Blocks, Place, place_of
+from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts
 from harness.strategy.facts import Facts
 from harness.strategy.piece import Piece
@@ -31,7 +32,7 @@ from harness.strategy.piece import Piece
 IGNORED = -100
 """The label of a vertex that does not count."""
 
-SPLITS = {"train": 1, "valid": 2, "test": 3}
+SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 
 
 class Context:
@@ -48,8 +49,8 @@ class Context:
         self.trained_on = self.facts.trained_on(spec.protocol)
         self.counts: Counts = BlockCounts(blocks)
         self._blocks = blocks
-        self._adjacency: dict[Place, Csr] = {}
-        self._loopless: dict[Place, tuple[Csr, Tensor]] = {}
+        self._adjacency: dict[Rectangle, Csr] = {}
+        self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
         self.chosen: dict[str, str] = {}
         """What was chosen by measuring, for the record."""
@@ -64,10 +65,10 @@ class Context:
 
         Orders alternate: an even one is order 0, an odd one order 1 (`harness.graph.order`).
         """
-        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
-        if place not in self._adjacency:
-            self._adjacency[place] = self._place(self._read(place))
-        return self._adjacency[place]
+        where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
+        if where not in self._adjacency:
+            self._adjacency[where] = self._place(self._read(where))
+        return self._adjacency[where]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
         """A^T[rows, cols]."""
@@ -77,15 +78,15 @@ class Context:
         self, rows: range, cols: range, order: int = 0, *, transposed: bool = False
     ) -> tuple[Csr, Tensor]:
         """A or A^T at [rows, cols] without its loops; and these, of the vertices that are both rows and columns."""
-        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
-        if place not in self._loopless:
-            A, loops = apart(self._read(place), rows.start - cols.start)
-            self._loopless[place] = self._place(A), self._hold(TensorName.A, loops)
-        return self._loopless[place]
+        where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
+        if where not in self._loopless:
+            A, loops = apart(self._read(where), rows.start - cols.start)
+            self._loopless[where] = self._place(A), self._hold(TensorName.A, loops)
+        return self._loopless[where]
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
         """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and what a receiver must know of them."""
-        A = cast(self._rectangle(rows, cols, transposed), self.dtype)
+        A = cast(self._block(rows, cols, transposed), self.dtype)
         return self._hold(TensorName.A, pack(A)), form_of(A)
 
     def form(self, rows: range, cols: range, *, transposed: bool = False) -> Form:
@@ -99,7 +100,7 @@ class Context:
 
         For each of the rows in `others` in turn, and how many they are for each.
         """
-        needed = [filled_columns(self._rectangle(rows, cols, transposed)) for rows in others]
+        needed = [filled_columns(self._block(rows, cols, transposed)) for rows in others]
         nothing = torch.empty(0, dtype=torch.int64)
         return self._hold(TensorName.INDEX, torch.cat(needed or [nothing])), list(map(len, needed))
 
@@ -107,17 +108,15 @@ class Context:
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:
         """A[rows, blocks] or A^T[rows, blocks], side by side and without empty columns; the columns left of each."""
-        pieces = [
-            without_empty_columns(self._rectangle(rows, cols, transposed)) for cols in blocks or [range(0)]
-        ]
+        pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return self._place(beside(pieces)), [piece.cols for piece in pieces] if blocks else []
 
-    def _rectangle(self, rows: range, cols: range, transposed: bool) -> Csr:
-        return self._read(place_of(self._blocks, rows, cols, 0, transposed=transposed))
+    def _block(self, rows: range, cols: range, transposed: bool) -> Csr:
+        return self._read(rectangle_of(self._blocks, rows, cols, 0, transposed=transposed))
 
-    def _read(self, place: Place) -> Csr:
-        A = self._blocks.adjacency(place.rows, place.cols, place.order)
-        return transpose(A) if place.turned else A
+    def _read(self, where: Rectangle) -> Csr:
+        A = self._blocks.adjacency(where.rows, where.cols, where.order)
+        return transpose(A) if where.turned else A
 
     def features(self, rows: range, cols: range) -> Tensor:
         """X[rows, cols]; a leaf of autograd where the features are trained."""
@@ -132,9 +131,7 @@ class Context:
         """The labels that the loss counts; IGNORED elsewhere. The faithful protocol counts every labelled vertex."""
         if self.spec.protocol == "faithful":
             return self._labels_where(self._blocks.labels(rows, order), None)
-        return self._labels_where(
-            self._blocks.labels(rows, order), self._blocks.split(rows, order) == SPLITS["train"]
-        )
+        return self._labels_where(self._blocks.labels(rows, order), self._blocks.split(rows, order) == TRAIN)
 
     def split_labels(self, rows: range, order: int = 0) -> dict[str, Tensor]:
         """The labels of each split; IGNORED outside it."""
@@ -182,7 +179,7 @@ def facts_of(blocks: Blocks) -> Facts:
     """The facts of a store, counted."""
     everyone = range(blocks.n)
     labelled = blocks.labels(everyone) >= 0
-    trains = labelled & (blocks.split(everyone) == SPLITS["train"])
+    trains = labelled & (blocks.split(everyone) == TRAIN)
     return Facts(
         vertices=blocks.n,
         nonzeros=blocks.nnz,

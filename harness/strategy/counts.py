@@ -4,7 +4,7 @@ from typing import Protocol
 
 from harness.kernels import Csr
 from harness.kernels.compact import filled_columns, filled_rows
-from harness.store.blocks import Blocks, Place, place_of
+from harness.store.blocks import Blocks, Rectangle, rectangle_of
 
 
 class Counts(Protocol):
@@ -22,18 +22,18 @@ class BlockCounts:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._nonzeros: dict[Place, int] = {}
+        self._nonzeros: dict[Rectangle, int] = {}
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
         """A block is read once for this: who receives it asks, and so do the formulas, layer by layer."""
-        place = place_of(self._blocks, rows, cols, order, transposed=transposed)
-        if place not in self._nonzeros:
-            self._nonzeros[place] = self._read(place).nnz
-        return self._nonzeros[place]
+        where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
+        if where not in self._nonzeros:
+            self._nonzeros[where] = self._read(where).nnz
+        return self._nonzeros[where]
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        place = place_of(self._blocks, rows, cols, 0, transposed=transposed)
-        return len((filled_rows if place.turned else filled_columns)(self._read(place)))
+        where = rectangle_of(self._blocks, rows, cols, 0, transposed=transposed)
+        return len((filled_rows if where.turned else filled_columns)(self._read(where)))
 
-    def _read(self, place: Place) -> Csr:
-        return self._blocks.adjacency(place.rows, place.cols, place.order)
+    def _read(self, where: Rectangle) -> Csr:
+        return self._blocks.adjacency(where.rows, where.cols, where.order)

@@ -21,10 +21,10 @@ from torch import Tensor
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.products import (
     WEIGHT_GRADIENTS,
-    Cut,
     Gradient,
     Plane,
     Sparse,
+    Striping,
     aggregate,
     combine,
     cut_out,
@@ -97,12 +97,14 @@ class Rotating(SplitRowOperators):
 
     def _layer(self, ctx: Context, strategy: "Plexus", layer: int, share: Share) -> Layer:
         R, S, T = (ctx.grid[axis] for axis in share.roles)
-        A_NK = cut_out(ctx, Piece(share.N, share.K), layer, transposed=False, over=S, cut=strategy.cut)
+        A_NK = cut_out(
+            ctx, Piece(share.N, share.K), layer, transposed=False, over=S, striping=strategy.striping
+        )
         A_T_KN = None
         if strategy.wants_dH(layer):
             over = R if layer > 0 else None
             A_T_KN = cut_out(
-                ctx, Piece(share.K, share.N), layer, transposed=True, over=over, cut=strategy.cut
+                ctx, Piece(share.K, share.N), layer, transposed=True, over=over, striping=strategy.striping
             )
         weight_rows = [len(rows) for rows in balanced(len(share.F), R.size)]
         way = self.params.weight_gradient
@@ -142,11 +144,11 @@ class Plexus(Strategy):
         return self.crowded()
 
     @property
-    def cut(self) -> Cut:
+    def striping(self) -> Striping:
         """How blocks of A are multiplied."""
         way = self.params.aggregation
         stripes = 1 if way == "whole" else self.params.blocks
-        return Cut(stripes, overlap=way == "overlapped", loops_apart=self.params.loops == "apart")
+        return Striping(stripes, overlap=way == "overlapped", loops_apart=self.params.loops == "apart")
 
     def shares(self, at: Coordinates) -> list[Share]:
         """What the rank at `at` has of every layer."""
@@ -256,10 +258,10 @@ class Plexus(Strategy):
         turned, double = self.facts.directed, self.spec.dataset.permutation == "double"
         for layer, (_, N, K, _, _) in enumerate(shares):
             order = self._order(layer)
-            held |= {(rows, K, order, False) for rows in self.cut.of(N)}
+            held |= {(rows, K, order, False) for rows in self.striping.of(N)}
             if self.wants_dH(layer):
                 other = 1 - order if double and not turned else order
-                held |= {(rows, N, other, turned) for rows in self.cut.of(K)}
+                held |= {(rows, N, other, turned) for rows in self.striping.of(K)}
         return held
 
     def _bytes(self, rows: range, cols: range, order: int, transposed: bool, counts: Counts) -> int:
