@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from torch import Tensor
 
 from harness.comm.grid import Grid
+from harness.experiment.request import make_spec
 from harness.kernels import Csr
 from harness.kernels.csr import block
 from harness.launch.pool import Pool
@@ -31,7 +32,6 @@ from harness.ledger import Ledger, TensorName
 from harness.run.opening import opened
 from harness.spec.root import project_root
 from harness.strategy import Context
-from harness.strategy.request import make_spec
 
 EVERY = 0.002
 """Seconds between two looks at the memory."""

@@ -21,6 +21,7 @@ import torch
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.experiment.request import make_spec
 from harness.ledger import Ledger
 from harness.replay import MOVING
 from harness.run.gather import gather
@@ -28,7 +29,6 @@ from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.strategy.request import make_spec
 
 SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
     ("cagnet-1d", "4", {}),

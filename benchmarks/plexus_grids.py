@@ -27,6 +27,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.cost.epoch import predict
+from harness.experiment.request import make_spec
 from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
@@ -39,7 +40,6 @@ from harness.spec.machine import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
 from harness.strategy import BlockCounts, Counts, Facts, Strategy, admit
-from harness.strategy.request import make_spec
 
 MACHINE, WARM = "ethernet", 1
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, directed=False, labelled=2_449_029, training=196_615)

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from statistics import median
 
+from harness.experiment.request import make_spec
 from harness.launch.local import launch
 from harness.spec.root import project_root
-from harness.strategy.request import make_spec
 
 BARE = (
     'import torch, torch.distributed as dist; dist.init_process_group("gloo"); dist.destroy_process_group()'

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import cluster
 
+from harness.experiment.expand import expand, load_experiment
 from harness.results.record import read_record
 from harness.spec.root import project_root, results_folder
 from harness.store.build import build
-from harness.strategy.experiment import expand, load_experiment
 
 
 def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int:

@@ -24,7 +24,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
 
 def requested(root: Path, options: argparse.Namespace) -> "Spec":
     """The spec that the options ask for, not yet admitted by its strategy."""
-    from harness.strategy.request import make_spec
+    from harness.experiment.request import make_spec
 
     if not (options.strategy and options.dataset):
         way = "either --spec FILE or " if hasattr(options, "spec") else ""

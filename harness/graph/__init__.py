@@ -1,1 +1,1 @@
-"""Graphs in memory: normalisation, orders, rectangles, generators and recipes. No files, no processes."""
+"""Graphs in memory: normalisation, orders, partitions; recipes for features, labels, splits. No files, no processes."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from harness.experiment.request import make_spec
 from harness.launch.local import launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
-from harness.strategy.request import make_spec
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from harness.comm.engine import Place
+from harness.experiment.request import make_spec
 from harness.launch.local import launch
 from harness.results.record import Record, read_record
 from harness.run.fault import faults
 from harness.run.rank import attempt
 from harness.spec.spec import Spec, canonical_json
-from harness.strategy.request import make_spec
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from harness.errors import UserError
-from harness.strategy.experiment import Experiment, expand, load_experiment, plan
+from harness.experiment.expand import Experiment, expand, load_experiment, plan
 from harness.validation import validated
 
 ROOT = Path(__file__).parents[2]

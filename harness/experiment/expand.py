@@ -11,12 +11,12 @@ import yaml
 from pydantic import Field
 
 from harness.errors import UserError
+from harness.experiment.request import make_spec
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import plan_of
 from harness.spec.spec import Spec, digest
 from harness.strategy.admit import parse_grid
-from harness.strategy.request import make_spec
 from harness.validation import Frozen, validated
 
 NESTED = ("model", "training")

@@ -1,0 +1,175 @@
+"""Draws docs/architecture.svg and lists the rooms in docs/architecture.md, from the imports and docstrings of the code.
+
+    python docs/draw_architecture.py
+
+A room stands above every room that it imports from. An arrow says who imports from whom, and is left out where others
+lead there already. A test holds both files to what this draws.
+"""
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from harness.figures.palette import INK, MUTED, PAPER
+from harness.figures.save import rendered, styled
+from harness.results.files import replace_files
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+PICTURE, PAGE = HERE / "architecture.svg", HERE / "architecture.md"
+BEGIN, END = "<!-- rooms: made by docs/draw_architecture.py -->\n", "<!-- end of rooms -->"
+ROUNDS = 8
+"""How often rooms of a floor are put in the order of the rooms below them."""
+WIDTH, HEIGHT, GAP, RISE = 1.0, 0.32, 0.16, 0.62  # inches
+
+
+class Room(NamedTuple):
+    """A folder of code, or a file that stands by itself."""
+
+    name: str
+    about: str
+    uses: frozenset[str]
+
+
+def rooms() -> dict[str, Room]:
+    """Every room of the harness, and the strategies as one."""
+    places = [path for path in (ROOT / "harness").iterdir() if path.is_dir() or path.suffix == ".py"]
+    found = [_room(path) for path in [*places, ROOT / "strategies"] if not path.name.startswith("__")]
+    return {room.name: room for room in sorted(found)}
+
+
+def _room(path: Path) -> Room:
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    face = ast.parse((path / "__init__.py" if path.is_dir() else path).read_text())
+    name = path.stem
+    used = {room for file in files for room in _imported(file)} - {name}
+    about = " ".join((ast.get_docstring(face) or "").split("\n\n")[0].split())
+    return Room(name, about, frozenset(used))
+
+
+def _imported(file: Path) -> set[str]:
+    """The rooms that a file imports from when it is run; for types alone does not count."""
+    tree = ast.parse(file.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    modules = [
+        name
+        for node in ast.walk(tree)
+        if id(node) not in typing_only
+        for name in _names(node)
+        if name.startswith("harness.")
+    ]
+    return {module.split(".")[1] for module in modules} - {"__version__"}
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom) and node.module == "harness":
+        return [f"harness.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def floors(house: dict[str, Room]) -> list[list[str]]:
+    """The rooms floor by floor, from the ground up; neighbours share what stands below them."""
+    height: dict[str, int] = {}
+
+    def level(name: str) -> int:
+        if name not in height:
+            height[name] = max((level(below) + 1 for below in house[name].uses), default=0)
+        return height[name]
+
+    stack: list[list[str]] = [[] for _ in range(1 + max(map(level, house)))]
+    for name in house:
+        stack[level(name)].append(name)
+    place = {name: i - len(floor) / 2 for floor in stack for i, name in enumerate(floor)}
+    for _ in range(ROUNDS):
+        for floor in stack[1:]:
+            floor.sort(key=lambda name: (_middle(place, house[name].uses), name))
+            place |= {name: i - len(floor) / 2 for i, name in enumerate(floor)}
+    return stack
+
+
+def _middle(place: dict[str, float], names: frozenset[str]) -> float:
+    return sum(place[name] for name in names) / max(len(names), 1)
+
+
+def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
+    """Who imports from whom, without what follows from other arrows."""
+    below = {name: _below(house, name) for name in house}
+    return [
+        (name, used)
+        for name, room in house.items()
+        for used in sorted(room.uses)
+        if not any(used in below[other] for other in room.uses)
+    ]
+
+
+def _below(house: dict[str, Room], name: str) -> set[str]:
+    """All that a room stands on."""
+    return house[name].uses | {deep for used in house[name].uses for deep in _below(house, used)}
+
+
+def drawn(house: dict[str, Room]) -> Figure:
+    stack = floors(house)
+    widest = max(len(floor) for floor in stack) * (WIDTH + GAP)
+    figure = Figure(figsize=(widest, RISE * len(stack)), layout="none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, widest)
+    axes.set_ylim(-0.15, RISE * len(stack) - 0.15)
+    axes.axis("off")
+    corner = {
+        name: ((widest - len(floor) * (WIDTH + GAP) + GAP) / 2 + i * (WIDTH + GAP), RISE * level)
+        for level, floor in enumerate(stack)
+        for i, name in enumerate(floor)
+    }
+    for name, used in arrows(house):
+        (x, y), (left, bottom) = corner[name], corner[used]
+        ends = (x + WIDTH / 2, y), (left + WIDTH / 2, bottom + HEIGHT)
+        axes.add_patch(
+            FancyArrowPatch(
+                *ends, arrowstyle="-|>", mutation_scale=5, color=MUTED, linewidth=0.6, shrinkA=0, shrinkB=0
+            )
+        )
+    for name, at in corner.items():
+        axes.add_patch(Rectangle(at, WIDTH, HEIGHT, facecolor=PAPER, edgecolor=INK, linewidth=0.8))
+        middle = at[0] + WIDTH / 2, at[1] + HEIGHT / 2
+        axes.text(*middle, name, ha="center", va="center_baseline", fontsize=8)
+    return figure
+
+
+def listed(house: dict[str, Room]) -> str:
+    """The rooms as a table, from the top floor down."""
+    rows = [
+        f"| {level} | `{name}` | {house[name].about} |"
+        for level, floor in reversed(list(enumerate(floors(house), start=1)))
+        for name in sorted(floor)
+    ]
+    return "\n".join(["| floor | room | what it is |", "| --- | --- | --- |", *rows, ""])
+
+
+def page(text: str, house: dict[str, Room]) -> str:
+    """The page with the list of rooms made anew."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{listed(house)}{END}{after}"
+
+
+def made() -> dict[Path, bytes]:
+    """Both files."""
+    house = rooms()
+    with styled():
+        picture = rendered(drawn(house), "svg", "architecture", "imports of the code")
+    return {PICTURE: picture, PAGE: page(PAGE.read_text(), house).encode()}
+
+
+if __name__ == "__main__":
+    replace_files(made())
+    print(*(path.relative_to(Path.cwd()) for path in (PICTURE, PAGE)), sep="\n")
