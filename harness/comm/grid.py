@@ -22,7 +22,11 @@ from harness.ledger import AxisName, Ledger
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """One rank's view of the grid it stands in."""
+    """One rank's view of the grid it stands in.
+
+    There is a process group for every axis of more than one rank, made at once, and one for every set of axes that is
+    taken as one (`axis`), made when it is first asked for; for all of them it is the world's. An axis of one has none.
+    """
 
     shape: dict[AxisName, int]
     rank: int

@@ -13,19 +13,26 @@ class Hits(NamedTuple):
 
 
 class Operators(Protocol):
-    """One rank's operators. A call says its layer; whatever else an operator needs, its set holds."""
+    """One rank's operators. A call says its layer; whatever else an operator needs, its set holds.
+
+    Shapes are those of this rank's pieces: which rows and columns of the whole they are is the strategy's layout, and
+    what one operator returns is laid out as the next one takes it.
+    """
 
     def inputs(self) -> Tensor:
-        """This rank's part of the input features."""
+        """This rank's part of the input features, (rows, features); a leaf of autograd where they are trained."""
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
-        """Z = A H W: aggregation and combination. One operator: order, backward and words are the strategy's."""
+        """Z = A H W, (rows, features out), of H (rows, features in) and this rank's piece W of the weights.
+
+        Aggregation and combination are one operator: their order, the backward and the words are the strategy's.
+        """
 
     def activate(self, layer: int, Z: Tensor) -> Tensor:
-        """ReLU."""
+        """H = ReLU(Z), of the same shape."""
 
     def loss(self, Z: Tensor) -> Tensor:
-        """The mean cross-entropy over all training vertices of the whole graph, the same number on every rank.
+        """The mean cross-entropy over all training vertices of the whole graph, () and the same on every rank.
 
         Its backward starts this rank's share of the gradient.
         """

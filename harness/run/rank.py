@@ -59,7 +59,11 @@ def attempt(at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Pa
 
 
 def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None) -> None:
-    """Load, set up, warm up, train, evaluate, record."""
+    """Load, meet, set up, train, gather, part, record.
+
+    The graph is opened before the ranks meet, so that a refusal takes no rendezvous; they part before the record is
+    written, so that nobody waits for a disk.
+    """
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     started = time.time()

@@ -61,7 +61,7 @@ class Context:
         return self.grid.coordinates
 
     def adjacency(self, rows: range, cols: range, order: int = 0, *, transposed: bool = False) -> Csr:
-        """A[rows, cols] with local indices, or A^T[rows, cols]. What is asked for twice is held once.
+        """A[rows, cols], (len(rows), len(cols)) with local indices, or A^T there. What is asked for twice is held once.
 
         Orders alternate: an even one is order 0, an odd one order 1 (`harness.graph.order`).
         """
@@ -119,7 +119,7 @@ class Context:
         return transpose(A) if where.turned else A
 
     def features(self, rows: range, cols: range) -> Tensor:
-        """X[rows, cols]; a leaf of autograd where the features are trained."""
+        """X[rows, cols], (len(rows), len(cols)); a leaf of autograd where the features are trained."""
         X = self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
         return X.requires_grad_(self.spec.training.features)
 
@@ -128,18 +128,21 @@ class Context:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def training_labels(self, rows: range, order: int = 0) -> Tensor:
-        """The labels that the loss counts; IGNORED elsewhere. The faithful protocol counts every labelled vertex."""
+        """The labels that the loss counts, (len(rows),) int64; IGNORED elsewhere.
+
+        The faithful protocol counts every labelled vertex.
+        """
         if self.spec.protocol == "faithful":
             return self._labels_where(self._blocks.labels(rows, order), None)
         return self._labels_where(self._blocks.labels(rows, order), self._blocks.split(rows, order) == TRAIN)
 
     def split_labels(self, rows: range, order: int = 0) -> dict[str, Tensor]:
-        """The labels of each split; IGNORED outside it."""
+        """The labels of each split, (len(rows),) int64; IGNORED outside it."""
         labels, split = self._blocks.labels(rows, order), self._blocks.split(rows, order)
         return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
 
     def weight(self, layer: int, shape: tuple[int, int], piece: Piece) -> Tensor:
-        """A piece of a layer's initial weights: the same matrix for every strategy and grid."""
+        """A piece of a layer's initial weights of this shape: the same matrix for every strategy and grid."""
         W = initial_weight(self.spec.seed, layer, shape, piece.rows, piece.cols)
         return self._hold(TensorName.W, W).requires_grad_()
 
