@@ -7,6 +7,7 @@ exactly as foreign ones are.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 GROUP = "harness.strategies"
 
 
+@cache
 def registered() -> list[EntryPoint]:
-    """Every registered strategy, built-in or foreign."""
+    """Every registered strategy, built-in or foreign, as installed when a process first asks."""
     points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
     return [points[key] for key in sorted(points)]
 
