@@ -15,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from harness.figures.palette import INK, MUTED, PAPER
 from harness.figures.save import rendered, styled
-from harness.results.files import replace_files
+from harness.files import replace_files
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

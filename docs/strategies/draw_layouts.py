@@ -15,9 +15,9 @@ from matplotlib.patches import Rectangle
 from harness.comm.layout import coordinates
 from harness.figures.palette import COLOURS, INK, PAPER
 from harness.figures.save import rendered, styled
+from harness.files import replace_files
 from harness.parallel.rows import RowStrategy
 from harness.registry import load_strategy
-from harness.results.files import replace_files
 from harness.spec.spec import Spec
 from harness.strategy import Facts
 from strategies.plexus.plexus import Plexus

@@ -121,7 +121,7 @@ def _answers(options: argparse.Namespace, grids: list[dict["AxisName", int]]) ->
 
 def _experiment(options: argparse.Namespace) -> int:
     from harness.experiment.expand import load_experiment, plan
-    from harness.results.files import write_text
+    from harness.files import write_text
 
     document = plan(project_root(options.root), load_experiment(options.experiment))
     if options.out:

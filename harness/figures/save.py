@@ -13,7 +13,7 @@ import matplotlib as mpl
 import matplotlib.style
 from matplotlib.figure import Figure
 
-from harness.results.files import replace_files
+from harness.files import replace_files
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.files import owner_tag, refusals, sweep
 from harness.launch.cause import find_cause
 from harness.launch.processes import Ranks, Watched
-from harness.results.files import owner_tag, refusals, sweep
 from harness.results.record import write_record
 from harness.run.fault import Fault
 from harness.spec.spec import Spec, canonical_json

@@ -13,10 +13,10 @@ from harness.figures.drawing import KINDS, name_of
 from harness.figures.palette import place_of
 from harness.figures.panels import panels
 from harness.figures.save import tables_digest
+from harness.files import write_text
 from harness.report import origin, story
 from harness.report.svg import Picture, inlined
 from harness.report.table import results
-from harness.results.files import write_text
 from harness.results.parquet import read_collected
 from harness.results.schema import SCHEMA
 

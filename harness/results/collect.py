@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
+from harness.files import replace_files
 from harness.results import parquet
-from harness.results.files import replace_files
 from harness.results.flatten import flatten
 from harness.results.record import Record, read_record
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, conform

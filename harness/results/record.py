@@ -16,8 +16,8 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
+from harness.files import refusals, sibling, sync_folder, write_synced
 from harness.results import parquet
-from harness.results.files import refusals, sibling, sync_folder, write_synced
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import RunError, UserError
+from harness.errors import RunError
+from harness.files import DATASETS, refusals
 from harness.store.manifest import FileRecord
 
-WAY_OUT = "set HARNESS_DATASETS to a folder"
 LOCK = ".lock"
 
 
@@ -37,7 +37,7 @@ class FolderWriter:
     def put(self, name: str, array: NDArray[Any]) -> None:
         """Writes an array as NAME.npy."""
         path = self._part / f"{name}.npy"
-        with _explaining(self._folder):
+        with refusals(self._folder, DATASETS):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 hashing = _Hashing(file)
@@ -46,7 +46,7 @@ class FolderWriter:
 
     def seal(self, name: str, text: str) -> None:
         """Writes the last file and gives the folder its name; if another writer was first, theirs stays."""
-        with _explaining(self._folder):
+        with refusals(self._folder, DATASETS):
             with (self._part / name).open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -67,7 +67,7 @@ def whole_folder(folder: Path, needs: int) -> Iterator[FolderWriter]:
     part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
     unlocked = part.with_suffix(".new")
     try:
-        with _explaining(folder):
+        with refusals(folder, DATASETS):
             folder.parent.mkdir(parents=True, exist_ok=True)
             _sweep(folder)
             _check_room(folder, needs)
@@ -75,7 +75,7 @@ def whole_folder(folder: Path, needs: int) -> Iterator[FolderWriter]:
             lock = (unlocked / LOCK).open("w")
         with lock:
             _try_lock(lock)
-            with _explaining(folder):
+            with refusals(folder, DATASETS):
                 unlocked.rename(part)  # only now may others look at it: the lock is held
             yield FolderWriter(part, folder)
     finally:
@@ -86,7 +86,7 @@ def whole_folder(folder: Path, needs: int) -> Iterator[FolderWriter]:
 def remove_folder(folder: Path) -> None:
     """Removes a folder, if it is there; its name is free at once, and nobody meets it half removed."""
     aside = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.old"
-    with _explaining(folder):
+    with refusals(folder, DATASETS):
         try:
             folder.rename(aside)
         except FileNotFoundError:
@@ -98,8 +98,7 @@ def _check_room(folder: Path, needs: int) -> None:
     free = shutil.disk_usage(folder.parent).free
     if free < needs:
         raise RunError(
-            f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {WAY_OUT} "
-            "on a larger disk."
+            f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {DATASETS}."
         )
 
 
@@ -115,24 +114,6 @@ class _Hashing:
         self.sha256.update(data)
         self.bytes += len(data)
         return self._file.write(data)
-
-
-@contextmanager
-def _explaining(folder: Path) -> Iterator[None]:
-    """Says what the system's refusal means for the user."""
-    try:
-        yield
-    except OSError as error:
-        reason = f"{folder} cannot be written: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(
-                f"{reason}. Nothing was kept. Free some space, or {WAY_OUT} on a larger disk."
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise UserError(
-                f"{reason} ({error.filename}). Nothing was kept; {WAY_OUT} you may write to."
-            ) from error
-        raise RunError(f"{reason}. Nothing was kept.") from error
 
 
 def _sweep(folder: Path) -> None:

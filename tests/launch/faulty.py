@@ -71,7 +71,7 @@ def cut_links() -> None:
 
 def die_while_writing() -> None:
     """The record's second file is the last thing that this rank writes."""
-    from harness.results import files
+    from harness import files
 
     real, written = os.fsync, []
 

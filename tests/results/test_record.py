@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness import files
 from harness.errors import RunError, UserError
-from harness.results import files, record
+from harness.results import record
 from harness.results.record import read_record, write_record
 
 FILES = ["accuracy.parquet", "epochs.parquet", "ledger.parquet", "memory.parquet", "record.json", "spec.json"]

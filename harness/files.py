@@ -1,7 +1,7 @@
 """Files that are whole or absent: written beside their place, synced, then renamed into it.
 
-What the operating system says about a full disk or a forbidden folder becomes an error for people here. This module
-knows nothing of what the bytes mean.
+What the operating system says about a full disk or a forbidden folder becomes an error for people here. It knows
+nothing of what the bytes mean.
 """
 
 import errno
@@ -19,6 +19,10 @@ from harness.errors import RunError, UserError
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+
+RESULTS = "choose another place (--out, HARNESS_RESULTS)"
+DATASETS = "choose another place (HARNESS_DATASETS)"
+"""The ways out, by what is written."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,12 +92,12 @@ def sweep(folder: Path) -> None:
 
 
 @contextmanager
-def refusals(path: Path) -> Iterator[None]:
+def refusals(path: Path, way_out: str = RESULTS) -> Iterator[None]:
     """Explains what goes wrong while `path` is written."""
     try:
         yield
     except OSError as error:
-        raise _explained(error, path) from None
+        raise _explained(error, path, way_out) from error
 
 
 def _holds(path: Path, data: bytes) -> bool:
@@ -103,24 +107,29 @@ def _holds(path: Path, data: bytes) -> bool:
         return False
 
 
-def _explained(error: OSError, path: Path) -> UserError | RunError:
+def _explained(error: OSError, path: Path, way_out: str) -> UserError | RunError:
     reason = error.strerror or str(error)
     if error.errno in FULL:
         return RunError(
             f"{path} could not be written: {reason}{_space_left(path)}. Nothing of it was kept, and what was there "
-            "before is as it was. Free some space or choose another place (--out, HARNESS_RESULTS), then repeat."
+            f"before is as it was. Free some space or {way_out}, then repeat."
         )
     if error.errno in FORBIDDEN:
         return UserError(
-            f"{path} cannot be written: {reason}. Nothing was changed. Make the folder writable, or choose "
-            "another place (--out, HARNESS_RESULTS)."
+            f"{path} cannot be written: {reason}{_at(error, path)}. Nothing was changed. Make the folder writable, or "
+            f"{way_out}."
         )
     if error.errno in IN_THE_WAY:
         return UserError(
-            f"{path} cannot be written: something of another kind is in the way at {error.filename or path} "
-            f"({reason}). Move it, or choose another place (--out, HARNESS_RESULTS)."
+            f"{path} cannot be written: something of another kind is in the way{_at(error, path)} ({reason}). Move it, "
+            f"or {way_out}."
         )
     return RunError(f"{path} could not be written: {reason}. Nothing of it was kept.")
+
+
+def _at(error: OSError, path: Path) -> str:
+    """Where, if it is not where one would look."""
+    return f" at {error.filename}" if error.filename not in (None, str(path)) else ""
 
 
 def _space_left(path: Path) -> str:
