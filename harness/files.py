@@ -100,6 +100,16 @@ def refusals(path: Path, way_out: str = RESULTS) -> Iterator[None]:
         raise _explained(error, path, way_out) from error
 
 
+def check_room(folder: Path, needs: int) -> None:
+    """Refuses to begin what will not fit. The folder need not exist yet."""
+    there = next(place for place in folder.absolute().parents if place.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needs:
+        raise RunError(
+            f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {DATASETS}."
+        )
+
+
 def _holds(path: Path, data: bytes) -> bool:
     try:
         return path.stat().st_size == len(data) and path.read_bytes() == data

@@ -1,13 +1,18 @@
 """harness data: make a dataset's store, look at it, check it, see how its nonzeros fall into shards."""
 
 import argparse
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.cli.options import Verbs, add_verb, show
+from harness.cli.options import Verbs, add_verb, say, show
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.store.choice import DatasetChoice
 from harness.validation import validated
+
+if TYPE_CHECKING:
+    from harness.store.task import Means
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -22,6 +27,12 @@ def add_verbs(verbs: Verbs) -> None:
         "--parts", type=int, default=0, help="of the partition: the ranks that split the rows"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the order (default 0)")
+    parser.add_argument(
+        "--memory", type=float, default=4.0, metavar="GIB", help="build: what it may take, in GiB (default 4)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, help="build: threads (default: as many as there are cores)"
+    )
     parser.add_argument(
         "--shards", type=int, default=8, help="balance: blocks of rows, and of columns (default 8)"
     )
@@ -41,9 +52,22 @@ def _data(options: argparse.Namespace) -> int:
         facts = info(root, choice)
         show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
     else:
-        store = build(root, choice) if options.action == "build" else verify(root, choice)
+        store = (
+            build(root, choice, means=_means(options)) if options.action == "build" else verify(root, choice)
+        )
         show(options, {"store": str(store)}, str(store))
     return 0
+
+
+def _means(options: argparse.Namespace) -> "Means":
+    from harness.store.task import GIB, Means
+
+    if options.memory <= 0 or options.workers < 0:
+        raise UserError(
+            f"--memory {options.memory:g} --workers {options.workers}: a build needs some of both."
+        )
+    workers = options.workers or len(os.sched_getaffinity(0))
+    return Means(int(options.memory * GIB), workers, say)
 
 
 def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> int:

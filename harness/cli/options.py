@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,12 @@ def add_verb(verbs: Verbs, name: str, act: Act, summary: str) -> argparse.Argume
 def show(options: argparse.Namespace, data: Any, text: str) -> None:
     """The answer, for a program or for a person."""
     print(json.dumps(data, indent=2, default=str) if options.json else text)
+
+
+def say(progress: str) -> None:
+    """How far something is: in place on a terminal, a line each in a log."""
+    end = "\r" if sys.stderr.isatty() else "\n"
+    print(progress, end=end, file=sys.stderr, flush=True)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:

@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from harness.cli.options import Verbs, add_verb, show
+from harness.cli.options import Verbs, add_verb, say, show
 from harness.cli.request import add_request, requested
 from harness.errors import UserError
 from harness.spec.root import project_root, results_folder
@@ -48,7 +47,7 @@ def _record(spec: Spec, root: Path, runs: Path, options: argparse.Namespace) -> 
     folder = runs / spec.run_id
     if folder.is_dir() and not options.fresh and read_record(folder).record["status"] in SETTLED:
         return folder, True
-    return launch(spec, root, runs, _say, in_process=options.in_process), False
+    return launch(spec, root, runs, say, in_process=options.in_process), False
 
 
 def _spec_of_file(path: Path) -> Spec:
@@ -67,12 +66,6 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     spec = requested(root, options)
     opened(root, spec)  # refused, if it is, before any rank is started
     return spec
-
-
-def _say(progress: str) -> None:
-    """How far rank 0 is: in place on a terminal, a line each in a log."""
-    end = "\r" if sys.stderr.isatty() else "\n"
-    print(progress, end=end, file=sys.stderr, flush=True)
 
 
 def _text(folder: Path, record: dict[str, Any], cached: bool) -> str:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from harness.graph.model import NO_LABEL
-from harness.kernels.random import Purpose, normal, rectangle, rectangle_index
+from harness.kernels.random import Index, Purpose, normal, rectangle, rectangle_index
 
 CHUNK = 1 << 22
 """Numbers drawn at a time, to bound what is held beside the features themselves."""
 
 
-def uniform_features(vertices: range, width: int, seed: int) -> Tensor:
+def uniform_features(vertices: Index, width: int, seed: int) -> Tensor:
     """Uniform in [0, 1), float32."""
     X_NF = torch.empty(len(vertices), width)
     for rows, place in _chunks(vertices, width):
@@ -24,7 +24,7 @@ def uniform_features(vertices: range, width: int, seed: int) -> Tensor:
 
 
 def gaussian_features(
-    y: Tensor, vertices: range, classes: int, width: int, separation: float, seed: int
+    y: Tensor, vertices: Index, classes: int, width: int, separation: float, seed: int
 ) -> Tensor:
     """`separation` times a unit vector of the vertex's class, plus standard normal noise, float32.
 
@@ -35,7 +35,7 @@ def gaussian_features(
     mean_CF = torch.nn.functional.normalize(normal(seed, Purpose.FEATURES, index), dim=1)
     X_NF = torch.empty(len(vertices), width)
     for rows, place in _chunks(vertices, width):
-        label = y[rows.start : rows.stop, None]
+        label = (y[rows.start : rows.stop] if isinstance(rows, range) else y[rows])[:, None]
         mean = torch.where(label == NO_LABEL, 0.0, mean_CF[label[:, 0].clamp(min=0)])
         noise = normal(seed, Purpose.FEATURES, rectangle_index(rows, range(width), width))
         X_NF[place] = (separation * mean + noise).float()
@@ -47,7 +47,7 @@ def row_normalised(X_NF: Tensor) -> Tensor:
     return torch.nn.functional.normalize(X_NF, p=1, dim=1, eps=torch.finfo(X_NF.dtype).tiny)
 
 
-def _chunks(vertices: range, width: int) -> Iterator[tuple[range, slice]]:
+def _chunks(vertices: Index, width: int) -> Iterator[tuple[Index, slice]]:
     """Groups of vertices, and where each group stands among them."""
     step = max(CHUNK // width, 1)
     for start in range(0, len(vertices), step):

@@ -3,17 +3,16 @@
 import torch
 from torch import Tensor
 
-from harness.kernels.csr import Csr
 from harness.kernels.random import Purpose, integers
 
 
-def degree_labels(A: Csr, classes: int) -> Tensor:
-    """Vertices ranked by the nonzeros of their row and cut into classes of equal size, the lowest first (Plexus).
+def degree_labels(degrees: Tensor, classes: int) -> Tensor:
+    """Vertices ranked by the nonzeros of their rows and cut into classes of equal size, the lowest first (Plexus).
 
     Ties are ranked by vertex; when the sizes cannot be equal, the first classes have one vertex more.
     """
-    ranked = torch.argsort(A.rowptr.diff(), stable=True)
-    y = torch.empty(A.rows, dtype=torch.int64)
+    ranked = torch.argsort(degrees, stable=True)
+    y = torch.empty(len(degrees), dtype=torch.int64)
     for label, members in enumerate(torch.tensor_split(ranked, classes)):
         y[members] = label
     return y

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from harness.kernels.csr import Csr, index_dtype
 
@@ -22,9 +23,14 @@ class Part(NamedTuple):
     left: int
 
 
-def assemble(parts: Sequence[Part], shape: tuple[int, int]) -> Csr:
-    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty."""
-    from harness.kernels.assemble_compiled import count_entries, place_entries
+def assemble(
+    parts: Sequence[Part], shape: tuple[int, int], scales: tuple[Tensor, Tensor] | None = None
+) -> Csr:
+    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty.
+
+    With scales, of its rows and of its columns, an entry is their product in float32, whatever it is in its source.
+    """
+    from harness.kernels.assemble_compiled import count_entries, place_entries, scale_entries
 
     rows, cols = shape
     lengths = torch.zeros(rows, dtype=torch.int64)
@@ -32,12 +38,15 @@ def assemble(parts: Sequence[Part], shape: tuple[int, int]) -> Csr:
         rowptr, col, _ = _arrays(part)
         count_entries(rowptr, col, _window(part), lengths[part.top :].numpy())
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    entries, dtype = int(starts[-1]), parts[0].source.val.dtype if parts else torch.float32
+    entries = int(starts[-1])
+    dtype = torch.float32 if scales or not parts else parts[0].source.val.dtype
     A = Csr(starts, torch.empty(entries, dtype=index_dtype(cols)), torch.empty(entries, dtype=dtype), cols)
     free = starts[:-1].clone()
     for part in parts:
         left, here = part.left, free[part.top :].numpy()
-        place_entries(_arrays(part), _window(part), left, here, A.col.numpy(), A.val.numpy())
+        place_entries(_arrays(part), _window(part), left, here, A.col.numpy(), A.val.numpy(), scales is None)
+    if scales:
+        scale_entries(starts.numpy(), A.col.numpy(), scales[0].numpy(), scales[1].numpy(), A.val.numpy())
     return A
 
 

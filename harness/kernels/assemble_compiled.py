@@ -1,4 +1,4 @@
-"""The two passes of `harness.kernels.assemble` as compiled loops: how long each row will be, and its entries."""
+"""The passes of `harness.kernels.assemble` as compiled loops: how long each row will be, its entries, their values."""
 
 from typing import Any
 
@@ -24,6 +24,7 @@ def place_entries(
     free: Any,
     out_col: Any,
     out_val: Any,
+    with_values: bool,
 ) -> None:
     """Puts the entries in the window where free[i] says, the left column of the window to column `shift`."""
     rowptr, col, val = A
@@ -33,6 +34,15 @@ def place_entries(
         for e in range(rowptr[i], rowptr[i + 1]):
             if left <= col[e] < right:
                 out_col[at] = col[e] - left + shift
-                out_val[at] = val[e]
+                if with_values:
+                    out_val[at] = val[e]
                 at += 1
         free[i - first] = at
+
+
+@compiled()
+def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: Any) -> None:
+    """Every value the product of its row's scale and its column's."""
+    for i in range(row_scale.size):
+        for e in range(rowptr[i], rowptr[i + 1]):
+            val[e] = row_scale[i] * col_scale[col[e]]

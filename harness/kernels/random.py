@@ -41,7 +41,7 @@ Index = Tensor | range
 
 def bits(seed: int, purpose: Purpose, index: Index) -> Tensor:
     """64 random bits for each index, as int64."""
-    first, second = _key(seed, purpose)
+    first, second = key_of(seed, purpose)
     if isinstance(index, range):
         index = torch.arange(index.start, index.stop, index.step)
     if type(index) is Tensor and index.device.type == "cpu" and index.numel() >= COMPILED_FROM:
@@ -49,6 +49,12 @@ def bits(seed: int, purpose: Purpose, index: Index) -> Tensor:
 
         return torch.from_numpy(bits_of(index.numpy(), first, second))
     return bits_by_tensors(index, first, second)
+
+
+def key_of(seed: int, purpose: Purpose) -> tuple[int, int]:
+    """The two words of 64 bits under which an index is hashed."""
+    digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
@@ -76,18 +82,19 @@ def normal(seed: int, purpose: Purpose, index: Index, dtype: torch.dtype = torch
     return torch.from_numpy(ndtri(midpoints.numpy())).to(dtype)
 
 
-def rectangle_index(rows: range, cols: range, total_cols: int, start: int = 0) -> Tensor:
-    """The indices of a rectangle of a matrix whose elements are numbered row by row from `start`."""
-    assert rows.step == cols.step == 1
-    assert start + rows.stop * total_cols < 1 << 63
-    row = torch.arange(rows.start, rows.stop)[:, None]
-    return start + row * total_cols + torch.arange(cols.start, cols.stop)
+def rectangle_index(rows: Index, cols: range, total_cols: int, start: int = 0) -> Tensor:
+    """The indices of some rows of a rectangle of a matrix whose elements are numbered row by row from `start`."""
+    assert cols.step == 1
+    if isinstance(rows, range):
+        assert start + rows.stop * total_cols < 1 << 63
+        rows = torch.arange(rows.start, rows.stop, rows.step)
+    return start + rows[:, None] * total_cols + torch.arange(cols.start, cols.stop)
 
 
 def rectangle(
     seed: int,
     purpose: Purpose,
-    rows: range,
+    rows: Index,
     cols: range,
     total_cols: int,
     start: int = 0,
@@ -100,11 +107,6 @@ def rectangle(
 def shuffled(seed: int, purpose: Purpose, index: range) -> Tensor:
     """0 .. len(index) - 1 in the order of the random bits of these indices."""
     return torch.argsort(bits(seed, purpose, index), stable=True)
-
-
-def _key(seed: int, purpose: Purpose) -> tuple[int, int]:
-    digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def _finalise(z: Tensor) -> Tensor:

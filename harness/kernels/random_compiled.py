@@ -17,15 +17,21 @@ def bits_of(index: Any, first: int, second: int) -> Any:
     return _bits(flat, np.uint64(first), np.uint64(second)).view(np.int64).reshape(index.shape)
 
 
-@compiled()
+@compiled(nogil=True)
+def bits_at(index: Any, first: Any, second: Any) -> Any:
+    """Those of one index; all three are unsigned."""
+    z = index * G + first
+    z = (z ^ (z >> S30)) * M1
+    z = (z ^ (z >> S27)) * M2
+    z = (z ^ (z >> S31)) + second
+    z = (z ^ (z >> S30)) * M1
+    z = (z ^ (z >> S27)) * M2
+    return z ^ (z >> S31)
+
+
+@compiled(nogil=True)
 def _bits(index: Any, first: Any, second: Any) -> Any:
     out = np.empty_like(index)
     for i in range(index.size):
-        z = index[i] * G + first
-        z = (z ^ (z >> S30)) * M1
-        z = (z ^ (z >> S27)) * M2
-        z = (z ^ (z >> S31)) + second
-        z = (z ^ (z >> S30)) * M1
-        z = (z ^ (z >> S27)) * M2
-        out[i] = z ^ (z >> S31)
+        out[i] = bits_at(index[i], first, second)
     return out

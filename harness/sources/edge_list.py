@@ -1,80 +1,24 @@
 """Text files with one edge a line (.txt, .tsv, .csv, also .gz), as SNAP, OGB and HipMCL publish them.
 
 A line 'u v' is the edge from u to v, by integer ids. Further columns, weights for instance, are ignored: the
-graphs here have none. The separator is the comma or white space, as in the first line; # or % starts a comment.
+graphs here have none. A comma or white space separates them; # or % starts a comment.
 """
 
 import gzip
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, TextIO
+from typing import Literal, TextIO
 
-import numpy as np
 from pydantic import Field
 
 from harness.errors import UserError
-from harness.graph.model import Ints, RawGraph
 from harness.sources.refusal import refusing
 from harness.sources.source import Rest, Source
+from harness.sources.stream import Edges, Piece, Stream
+from harness.sources.text import AT_ONCE, counted, pairs_of, skipped
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
-
-
-class Layout(NamedTuple):
-    """What the first line of data shows of a file."""
-
-    separator: str
-    comment: str
-    columns: int
-
-
-def read_edge_list(path: Path, n: int | None = None, base: int = 0, header: bool = False) -> RawGraph:
-    """The graph of the file. Without n, the largest id decides how many vertices there are."""
-    with refusing(path, EXPECTED):
-        layout = _layout(path)
-        ends = np.zeros((0, 2), dtype=np.int64) if layout is None else _parse(path, layout, header)
-    if n is None and not len(ends):
-        raise UserError(
-            f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
-        )
-    vertices = int(ends.max()) + 1 - base if n is None else n
-    if len(ends) and (ends.min() < base or ends.max() >= base + vertices):
-        raise UserError(_fault(path, header, range(base, base + vertices)))
-    return RawGraph(vertices, ends[:, 0] - base, ends[:, 1] - base)
-
-
-def _parse(path: Path, layout: Layout, header: bool) -> Ints:
-    """The first two columns."""
-    import pandas as pd  # half a second that opening a drawn graph does not need
-
-    try:
-        table = pd.read_csv(
-            path,
-            sep=layout.separator,
-            comment=layout.comment,
-            header=0 if header else None,
-            names=[str(column) for column in range(layout.columns)],
-            usecols=["0", "1"],
-            dtype=np.int64,
-            compression="gzip" if path.suffix == ".gz" else None,
-        )
-    except (ValueError, OverflowError):
-        raise UserError(_fault(path, header, None)) from None
-    return table.to_numpy()
-
-
-def _layout(path: Path) -> Layout | None:
-    """Separator, comment sign and number of columns; None for a file without a line of data."""
-    comment = "#"
-    with _text(path) as lines:
-        for line in lines:
-            if line.startswith("%"):
-                comment = "%"
-            if data := line.split(comment)[0].strip():
-                comma = "," in data
-                columns = len(data.split("," if comma else None))
-                return Layout("," if comma else r"\s+", comment, max(columns, 2))
-    return None
 
 
 def _fault(path: Path, header: bool, ids: range | None) -> str:
@@ -134,5 +78,27 @@ class EdgeList(Source):
     def files(self) -> list[str]:
         return [self.path]
 
-    def graph(self, rest: Rest) -> RawGraph:
-        return read_edge_list(rest.folder / self.path, self.n, self.base, self.header)
+    def stream(self, rest: Rest) -> Stream:
+        path = rest.folder / self.path
+        with refusing(path, EXPECTED):
+            found = counted(self._pieces(path, AT_ONCE))
+        if self.n is None and not found.pairs:
+            raise UserError(
+                f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
+            )
+        n = found.largest + 1 if self.n is None else self.n
+        if found.pairs and (found.smallest < 0 or found.largest >= n):
+            raise UserError(_fault(path, self.header, range(self.base, self.base + n)))
+        return Stream(n, found.pairs, partial(self._pieces, path))
+
+    def _pieces(self, path: Path, at_once: int) -> list[Piece]:
+        ids = range(self.base, self.base + (self.n or 1 << 62))
+        begins = skipped(path, lambda line: bool(line.split("#")[0].split("%")[0].strip()))
+        begins = skipped(path, lambda _: True, begins, more=1) if self.header else begins
+        pieces = pairs_of(path, at_once, begins, lambda: UserError(_fault(path, self.header, ids)))
+        return [partial(_from_base, piece, self.base) for piece in pieces]
+
+
+def _from_base(piece: Piece, base: int) -> Iterator[Edges]:
+    for source, target in piece():
+        yield source - base, target - base

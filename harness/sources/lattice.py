@@ -20,8 +20,9 @@ from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
-from harness.sources.generator import generate
+from harness.sources.generator import generate, stream
 from harness.sources.source import Rest, Source
+from harness.sources.stream import Stream, stream_of
 
 SLOTS = 3
 """Places for an edge at each vertex: right, down, diagonal."""
@@ -37,6 +38,7 @@ class Lattice:
     keep: float = 0.55
     diagonal: float = 0.01
 
+    chunk: ClassVar[int] = 1 << 16
     version: ClassVar[int] = 1
 
     @property
@@ -112,6 +114,11 @@ class LatticeSource(Source):
         if self.connected:
             raw = largest_component(raw)
         return subdivided(raw, self.inner, rest.seed, lattice.draws) if self.inner else raw
+
+    def stream(self, rest: Rest) -> Stream:
+        if self.connected or self.inner:
+            return stream_of(self.graph(rest))
+        return stream(self.generator(rest.seed, rest.classes))
 
 
 def _before(counts: Ints) -> Ints:

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.graph.model import RawGraph
-from harness.kernels.random import Purpose, shuffled, uniform
-from harness.sources.generator import generate
+from harness.kernels.random import COMPILED_FROM, Purpose, key_of, shuffled, uniform
+from harness.sources.generator import stream
 from harness.sources.source import Rest, Source
+from harness.sources.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Rmat:
     b: float = 0.19
     c: float = 0.19
 
+    chunk: ClassVar[int] = 1 << 20
     version: ClassVar[int] = 1
 
     @property
@@ -45,6 +47,11 @@ class Rmat:
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
         """Source and target of these draws, loops and duplicates included."""
+        few = len(draws) * self.scale < COMPILED_FROM
+        return self.edges_by_tensors(draws) if few else self.edges_by_loop(draws)
+
+    def edges_by_tensors(self, draws: range) -> tuple[Tensor, Tensor]:
+        """Level by level, all draws at a time."""
         numbers = range(draws.start * self.scale, draws.stop * self.scale)
         chance = uniform(self.seed, Purpose.EDGES, numbers).view(len(draws), self.scale)
         source = torch.zeros(len(draws), dtype=torch.int64)
@@ -55,12 +62,21 @@ class Rmat:
             right = torch.where(lower, u >= self.a + self.b + self.c, u >= self.a)
             source = 2 * source + lower
             target = 2 * target + right
-        return self._names[source], self._names[target]
+        return self._names[source].long(), self._names[target].long()
+
+    def edges_by_loop(self, draws: range) -> tuple[Tensor, Tensor]:
+        """The same, compiled: ten times as fast."""
+        from harness.sources.rmat_compiled import descend
+
+        ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
+        chances = self.a, self.a + self.b, self.a + self.b + self.c
+        descend(draws, self._names.numpy(), key_of(self.seed, Purpose.EDGES), chances, ends)
+        return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
     @cached_property
     def _names(self) -> Tensor:
         after = self.draws * self.scale
-        return shuffled(self.seed, Purpose.EDGES, range(after, after + self.n))
+        return shuffled(self.seed, Purpose.EDGES, range(after, after + self.n)).to(torch.int32)
 
 
 class RmatSource(Source):
@@ -84,5 +100,5 @@ class RmatSource(Source):
     def generator(self, seed: int, classes: int) -> Rmat:
         return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
 
-    def graph(self, rest: Rest) -> RawGraph:
-        return generate(self.generator(rest.seed, rest.classes))
+    def stream(self, rest: Rest) -> Stream:
+        return stream(self.generator(rest.seed, rest.classes))

@@ -15,10 +15,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.graph.model import RawGraph
 from harness.kernels.random import Purpose, uniform
-from harness.sources.generator import generate
+from harness.sources.generator import stream
 from harness.sources.source import Rest, Source
+from harness.sources.stream import Stream
 
 NUMBERS = 4
 """Random numbers per edge: its start, whether it stays in the class, which other class, which member."""
@@ -37,6 +37,7 @@ class Sbm:
     homophily: float
     seed: int
 
+    chunk: ClassVar[int] = 1 << 16
     version: ClassVar[int] = 1
 
     @property
@@ -79,8 +80,8 @@ class SbmSource(Source):
     def generator(self, seed: int, classes: int) -> Sbm:
         return Sbm(self.n, classes, self.mean_degree, self.homophily, seed)
 
-    def graph(self, rest: Rest) -> RawGraph:
-        return generate(self.generator(rest.seed, rest.classes))
+    def stream(self, rest: Rest) -> Stream:
+        return stream(self.generator(rest.seed, rest.classes))
 
     def planted_labels(self, vertices: range, classes: int) -> Tensor:
         return self.generator(0, classes).labels(vertices)

@@ -3,7 +3,6 @@
 A new source is a file of this folder, with its keys and its reader, and its name in `harness.sources`.
 """
 
-from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from harness.graph.model import RawGraph
 from harness.sources.generator import Generator
+from harness.sources.stream import Stream, stream_of, whole
 from harness.validation import Frozen
 
 
@@ -30,9 +30,13 @@ class Source(Frozen):
 
     plants_labels: ClassVar[bool] = False
 
-    @abstractmethod
     def graph(self, rest: Rest) -> RawGraph:
-        """The edges, and whatever else the source knows of its vertices."""
+        """The edges, and whatever else the source knows of its vertices. A source has this or `stream`, or both."""
+        return whole(self.stream(rest))
+
+    def stream(self, rest: Rest) -> Stream:
+        """The same without holding it: for a source that can read some of its edges alone."""
+        return stream_of(self.graph(rest))
 
     def files(self) -> list[str]:
         """What it reads, by the names that the card has for them."""

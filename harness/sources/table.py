@@ -42,7 +42,7 @@ def read_column(path: Path, n: int) -> NDArray[np.int64]:
 
 def _numbers(path: Path) -> NDArray[Any]:
     if path.suffix == ".npy":
-        return np.asarray(np.load(path, allow_pickle=False))
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     import pandas as pd  # half a second that opening a drawn graph does not need
 
     plain = path.name.removesuffix(".gz")

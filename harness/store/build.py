@@ -12,17 +12,18 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.graph.model import Graph
+from harness.graph.order import permuted
 from harness.graph.partition import Partition
 from harness.store.blocks import Blocks
 from harness.store.card import DatasetCard, load_card
 from harness.store.choice import DatasetChoice
-from harness.store.compose import check_counts, compose, generator_of, source_files
-from harness.store.manifest import SCHEMA, FileRecord
+from harness.store.compose import check_counts, compose, contents, generator_of, source_files
+from harness.store.manifest import SCHEMA, Cut, FileRecord
 from harness.store.memory import MemoryStore
-from harness.store.partitions import brought, partition_of
+from harness.store.partitions import brought, cut_of, partition_of
 from harness.store.reader import Store
 from harness.store.shard import code_versions, write
-from harness.store.writer import remove_folder
+from harness.store.task import Means, ordered
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory, where it is needed."""
@@ -59,23 +60,36 @@ def open_dataset(root: Path, choice: DatasetChoice) -> Blocks:
     raise _not_built(folder, choice)
 
 
-def build(root: Path, choice: DatasetChoice, *, grid: int | None = None) -> Path:
+def build(root: Path, choice: DatasetChoice, *, grid: int | None = None, means: Means | None = None) -> Path:
     """The folder of a dataset's store, after building it unless it is there, whole and from the same files.
 
-    `grid` sets the number of blocks along each side. Of several builders at once, the first one's store stays.
+    `grid` sets the number of blocks along each side. Of several builders at once, one builds and the others wait.
     """
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
     sources = source_files(card, data_folder(root)) | brought(choice, data_folder(root))
     if _is_sound(folder, grid, sources):
         return _opened(folder, card).folder
-    graph, partition = _composed(root, card, choice)
     records = {name: _record(path) for name, path in sources.items()}
-    if _is_sound(folder, grid, sources):  # another builder was faster
-        return folder
-    remove_folder(folder)
-    write(graph, folder, card, choice, partition, grid=grid, sources=records)
+    parted = _parted(root, card, choice) if choice.partitioned else None
+    found = contents(card, data_folder(root))
+    write(
+        found,
+        folder,
+        ordered(choice, found.n, parted),
+        means or Means(),
+        grid=grid,
+        sources=records,
+        unless=lambda: _is_sound(folder, grid, sources),
+    )
     return folder
+
+
+def _parted(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Partition, Cut]:
+    """The partition of a choice and what it makes of the graph, which is held whole for it."""
+    graph, partition = _composed(root, card, choice)
+    assert partition is not None
+    return partition, cut_of(permuted(graph.A, *partition.orders), partition.bounds)
 
 
 def verify(root: Path, choice: DatasetChoice) -> Path:

@@ -1,8 +1,9 @@
-"""Follows a card: reads or draws the edges, normalises them, and adds features, labels and split."""
+"""Follows a card: where its edges come from, and what it says of its vertices. Of a small graph, all of it at once."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,12 +11,13 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.graph.features import gaussian_features, row_normalised, uniform_features
 from harness.graph.labels import degree_labels, uniform_labels
-from harness.graph.model import NO_LABEL, TRAIN, Graph, RawGraph, StageCounts
+from harness.graph.model import NO_LABEL, TRAIN, Graph, StageCounts
 from harness.graph.normalise import normalise
 from harness.graph.split import all_train, labelled_only, random_split
-from harness.kernels.csr import Csr
+from harness.kernels.random import Index
 from harness.sources import Rest
 from harness.sources.generator import Generator
+from harness.sources.stream import Stream, stream_of
 from harness.sources.table import read_column, read_table
 from harness.store import recipes
 from harness.store.card import DatasetCard
@@ -24,19 +26,127 @@ VERSION = 1
 """Changes with every change of normalisation, readers or recipes that gives another graph for the same card."""
 
 
+class Vertices(NamedTuple):
+    """What training knows of every vertex, in the graph's own order."""
+
+    y: Tensor
+    split: Tensor
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A card, followed as far as its edges; the rest is made when it is asked for."""
+
+    card: DatasetCard
+    folder: Path
+    """Where the paths of the card begin."""
+    stream: Stream
+
+    @property
+    def n(self) -> int:
+        return self.stream.n
+
+    @property
+    def width(self) -> int:
+        """Of the features."""
+        drawn = getattr(self.card.features, "width", None)
+        return int(self._table.shape[1] if drawn is None else drawn)
+
+    def vertices(self, degrees: Tensor) -> Vertices:
+        """Labels and split of a graph whose rows have so many nonzeros."""
+        y = self._labels(degrees)
+        split = self._split(y)
+        if not bool((split == TRAIN).any()):
+            raise UserError(
+                f"dataset {self.card.name} has no training vertex: its split and its labels leave none."
+            )
+        return Vertices(y, split)
+
+    def features(self, vertices: Index, y: Tensor) -> Tensor:
+        """The features of some vertices, (len(vertices), width) float32; `y` has the labels of all."""
+        card = self.card
+        match card.features:
+            case recipes.GaussianFeatures(width=width, separation=separation):
+                return gaussian_features(y, vertices, card.classes, width, separation, card.seed)
+            case recipes.UniformFeatures(width=width, normalise=normalised):
+                X = uniform_features(vertices, width, card.seed)
+            case recipes.FileFeatures(normalise=normalised):
+                rows = (
+                    slice(vertices.start, vertices.stop) if isinstance(vertices, range) else vertices.numpy()
+                )
+                X = torch.tensor(self._table[rows], dtype=torch.float32)
+        return row_normalised(X) if normalised else X
+
+    @cached_property
+    def _table(self) -> Any:
+        """The features of a file, as far as possible still in it."""
+        path = self.card.features.path if isinstance(self.card.features, recipes.FileFeatures) else None
+        table = self.stream.X if path is None else read_table(self.folder / path, self.n)
+        return self._given("features", table)
+
+    def _labels(self, degrees: Tensor) -> Tensor:
+        card = self.card
+        match card.labels:
+            case recipes.PlantedLabels():
+                return card.source.planted_labels(range(self.n), card.classes)
+            case recipes.DegreeLabels():
+                return degree_labels(degrees, card.classes)
+            case recipes.UniformLabels():
+                return uniform_labels(range(self.n), card.classes, card.seed)
+            case recipes.FileLabels(path=path):
+                y = self.stream.y if path is None else read_column(self.folder / path, self.n)
+                return _in_classes(card, torch.from_numpy(self._given("labels", y)))
+
+    def _split(self, y: Tensor) -> Tensor:
+        card = self.card
+        match card.split:
+            case recipes.RandomSplit(train=train, valid=valid):
+                return random_split(y, 0, train, valid, card.seed)
+            case recipes.AllTrain():
+                return all_train(y)
+            case recipes.FileSplit(path=path):
+                split = self.stream.split if path is None else read_column(self.folder / path, self.n)
+                parts = torch.from_numpy(self._given("split", split))
+                if not bool(torch.isin(parts, torch.arange(4)).all()):
+                    raise UserError(
+                        f"dataset {card.name}: a split holds 0 (none), 1 train, 2 valid, 3 test only."
+                    )
+                return labelled_only(parts, y)
+
+    def _given(self, what: str, found: Any) -> Any:
+        """What a source had to bring along, if it did."""
+        if found is None:
+            raise UserError(
+                f"dataset {self.card.name}: {what} of kind file, but its source ({self.card.source.kind}) brings none. "
+                f"Name a file by path, or choose another kind of {what}."
+            )
+        return found
+
+
+def contents(card: DatasetCard, folder: Path) -> Contents:
+    """A card whose edges are read when they are wanted. Its paths are relative to `folder`."""
+    return _checked(Contents(card, folder, card.source.stream(_rest(card, folder))))
+
+
 def compose(card: DatasetCard, folder: Path) -> Graph:
-    """The graph of a card. Paths in the card are relative to `folder`."""
-    which = card.split.index if isinstance(card.split, recipes.FileSplit) else 0
-    raw = card.source.graph(Rest(folder, card.seed, card.classes, which))
-    if raw.n < 1:
-        raise UserError(f"dataset {card.name} has no vertex; a graph needs at least one.")
+    """The graph of a card, in memory."""
+    raw = card.source.graph(_rest(card, folder))
+    whole = _checked(Contents(card, folder, stream_of(raw)))
     A, counts = normalise(raw, card.directed)
     check_counts(card, raw.n, counts)
-    y = _labels(card, raw, A, folder)
-    split = _split(card, raw, y, folder)
-    if not bool((split == TRAIN).any()):
-        raise UserError(f"dataset {card.name} has no training vertex: its split and its labels leave none.")
-    return Graph(A, _features(card, raw, y, folder), y, split, card.classes, card.directed, counts)
+    y, split = whole.vertices(A.rowptr.diff())
+    return Graph(A, whole.features(range(raw.n), y), y, split, card.classes, card.directed, counts)
+
+
+def _rest(card: DatasetCard, folder: Path) -> Rest:
+    which = card.split.index if isinstance(card.split, recipes.FileSplit) else 0
+    return Rest(folder, card.seed, card.classes, which)
+
+
+def _checked(found: Contents) -> Contents:
+    if found.n < 1:
+        raise UserError(f"dataset {found.card.name} has no vertex; a graph needs at least one.")
+    return found
 
 
 def generator_of(card: DatasetCard) -> Generator | None:
@@ -71,19 +181,6 @@ def check_counts(card: DatasetCard, n: int, counts: StageCounts) -> None:
         )
 
 
-def _labels(card: DatasetCard, raw: RawGraph, A: Csr, folder: Path) -> Tensor:
-    match card.labels:
-        case recipes.PlantedLabels():
-            return card.source.planted_labels(range(raw.n), card.classes)
-        case recipes.DegreeLabels():
-            return degree_labels(A, card.classes)
-        case recipes.UniformLabels():
-            return uniform_labels(range(raw.n), card.classes, card.seed)
-        case recipes.FileLabels(path=path):
-            y = raw.y if path is None else read_column(folder / path, raw.n)
-            return _in_classes(card, torch.from_numpy(_given(card, "labels", y)))
-
-
 def _in_classes(card: DatasetCard, y: Tensor) -> Tensor:
     if len(y) and not (int(y.min()) >= NO_LABEL and int(y.max()) < card.classes):
         raise UserError(
@@ -91,42 +188,3 @@ def _in_classes(card: DatasetCard, y: Tensor) -> Tensor:
             f"{card.classes}: labels are 0 .. {card.classes - 1}, or {NO_LABEL} for none."
         )
     return y
-
-
-def _features(card: DatasetCard, raw: RawGraph, y: Tensor, folder: Path) -> Tensor:
-    vertices = range(raw.n)
-    match card.features:
-        case recipes.GaussianFeatures(width=width, separation=separation):
-            return gaussian_features(y, vertices, card.classes, width, separation, card.seed)
-        case recipes.UniformFeatures(width=width, normalise=normalised):
-            X = uniform_features(vertices, width, card.seed)
-        case recipes.FileFeatures(path=path, normalise=normalised):
-            table = raw.X if path is None else read_table(folder / path, raw.n)
-            X = torch.from_numpy(_given(card, "features", table)).float()
-    return row_normalised(X) if normalised else X
-
-
-def _split(card: DatasetCard, raw: RawGraph, y: Tensor, folder: Path) -> Tensor:
-    match card.split:
-        case recipes.RandomSplit(train=train, valid=valid):
-            return random_split(y, 0, train, valid, card.seed)
-        case recipes.AllTrain():
-            return all_train(y)
-        case recipes.FileSplit(path=path):
-            split = raw.split if path is None else read_column(folder / path, raw.n)
-            parts = torch.from_numpy(_given(card, "split", split))
-            if not bool(torch.isin(parts, torch.arange(4)).all()):
-                raise UserError(
-                    f"dataset {card.name}: a split holds 0 (none), 1 train, 2 valid, 3 test only."
-                )
-            return labelled_only(parts, y)
-
-
-def _given(card: DatasetCard, what: str, found: Any) -> Any:
-    """What a source had to bring along, if it did."""
-    if found is None:
-        raise UserError(
-            f"dataset {card.name}: {what} of kind file, but its source ({card.source.kind}) brings none. Name a "
-            f"file by path, or choose another kind of {what}."
-        )
-    return found

@@ -19,10 +19,11 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_of
 from harness.graph.partition_engine import PACKAGES, engine
+from harness.graph.volume import volumes
 from harness.kernels.csr import Csr
 from harness.sources.partition import check_there, read_partition
 from harness.store.choice import DatasetChoice
-from harness.store.manifest import FileRecord
+from harness.store.manifest import Cut, FileRecord
 from harness.store.writer import whole_folder
 from harness.validation import Frozen, validated
 
@@ -54,6 +55,12 @@ def partition_of(choice: DatasetChoice, A: Csr, folder: Path) -> Partition | Non
             f"1 to {A.rows} are accepted."
         )
     return in_order(_part(choice, A, folder), choice.parts)
+
+
+def cut_of(A: Csr, bounds: tuple[int, ...]) -> Cut:
+    """What a partition makes of a graph that stands in its order."""
+    ends = A.rowptr[torch.tensor(bounds)]
+    return Cut(bounds=bounds, nonzeros=tuple(ends.diff().tolist()), needed=tuple(volumes(A, bounds)))
 
 
 def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:

@@ -22,7 +22,7 @@ from harness.store.manifest import Manifest, read_manifest
 
 
 class Store:
-    """`Blocks` over a folder. Weights come as stored, in float32."""
+    """`Blocks` over a folder. Weights follow from degrees and come in float32."""
 
     def __init__(self, folder: Path, *, checksums: bool = True) -> None:
         """Without checksums only sizes are held against the manifest: for large stores that were verified."""
@@ -83,7 +83,8 @@ class Store:
             for j, c in self._pieces(cols):
                 top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
                 parts.append(Part(self._block(order, i, j), r, c, top, left))
-        return assemble(parts, (len(rows), len(cols)))
+        scales = self._scale(rows, order), self._scale(cols, 1 - order)
+        return assemble(parts, (len(rows), len(cols)), scales)
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
         assert_within(self.n, rows)
@@ -122,12 +123,15 @@ class Store:
         return _overlaps(part, self._side)
 
     def _block(self, order: int, i: int, j: int) -> Csr:
-        """Block (i, j), mapped."""
+        """Block (i, j), mapped; where its nonzeros are, without their values."""
         name = f"adjacency/{order}/{i}-{j}"
-        rowptr, col, val = (
-            torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col", "val")
-        )
-        return Csr(rowptr, col, val, min(self._side, self.n - j * self._side))
+        rowptr, col = (torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col"))
+        return Csr(rowptr, col, torch.empty(0), min(self._side, self.n - j * self._side))
+
+    def _scale(self, part: range, order: int) -> Tensor:
+        """What these rows of an order are multiplied by: one over the roots of their degrees."""
+        degrees = self._array(f"degrees/{self._kept(order)}")[part.start : part.stop]
+        return 1 / torch.from_numpy(np.array(degrees)).double().sqrt()
 
     def _vector(self, name: str, rows: range, order: int) -> Tensor:
         assert_within(self.n, rows)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import RunError
-from harness.files import DATASETS, refusals
+from harness.files import DATASETS, check_room, refusals
 from harness.store.manifest import FileRecord
 
 LOCK = ".lock"
@@ -40,7 +40,7 @@ class FolderWriter:
         with refusals(self._folder, DATASETS):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                hashing = _Hashing(file)
+                hashing = HashedFile(file)
                 np.lib.format.write_array(hashing, np.ascontiguousarray(array), allow_pickle=False)
         self.files[f"{name}.npy"] = FileRecord(bytes=hashing.bytes, sha256=hashing.sha256.hexdigest())
 
@@ -70,7 +70,7 @@ def whole_folder(folder: Path, needs: int) -> Iterator[FolderWriter]:
         with refusals(folder, DATASETS):
             folder.parent.mkdir(parents=True, exist_ok=True)
             _sweep(folder)
-            _check_room(folder, needs)
+            check_room(folder, needs)
             unlocked.mkdir()
             lock = (unlocked / LOCK).open("w")
         with lock:
@@ -94,15 +94,7 @@ def remove_folder(folder: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)  # what resists is swept by the next writer
 
 
-def _check_room(folder: Path, needs: int) -> None:
-    free = shutil.disk_usage(folder.parent).free
-    if free < needs:
-        raise RunError(
-            f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {DATASETS}."
-        )
-
-
-class _Hashing:
+class HashedFile:
     """A file that counts and hashes what passes through it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -114,6 +106,13 @@ class _Hashing:
         self.sha256.update(data)
         self.bytes += len(data)
         return self._file.write(data)
+
+    def write_array(self, array: NDArray[Any]) -> None:
+        """The bytes of a contiguous array."""
+        data = array.reshape(-1).view(np.uint8).data
+        self.sha256.update(data)
+        self.bytes += data.nbytes
+        self._file.write(data)
 
 
 def _sweep(folder: Path) -> None:

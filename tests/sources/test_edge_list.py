@@ -5,7 +5,8 @@ import gzip
 import pytest
 
 from harness.errors import UserError
-from harness.sources.edge_list import read_edge_list
+from harness.sources import Rest
+from harness.sources.edge_list import EdgeList
 
 EDGES = [(0, 1), (1, 2), (4, 0)]
 
@@ -14,6 +15,10 @@ def written(tmp_path, text, name="g.txt"):
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     return path
+
+
+def read_edge_list(path, **options):
+    return EdgeList(kind="edges", path=path.name, **options).graph(Rest(path.parent, 0, 1, 0))
 
 
 def pairs(raw):

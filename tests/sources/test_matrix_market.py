@@ -8,7 +8,8 @@ from scipy import sparse
 from scipy.io import mmwrite
 
 from harness.errors import UserError
-from harness.sources.matrix_market import read_matrix_market
+from harness.sources import Rest
+from harness.sources.matrix_market import MatrixMarket
 
 HEADER = "%%MatrixMarket matrix coordinate"
 
@@ -17,6 +18,10 @@ def written(tmp_path, text, name="g.mtx"):
     path = tmp_path / name
     path.write_text(text)
     return path
+
+
+def read_matrix_market(path):
+    return MatrixMarket(kind="mtx", path=path.name).graph(Rest(path.parent, 0, 1, 0))
 
 
 def pairs(raw):
@@ -67,11 +72,11 @@ def test_gzipped(tmp_path):
     [
         ("", "Line 1"),
         ("hello\n", "Line 1"),
-        (f"{HEADER} pattern general\n3 3 2\n1 2\n", "Truncated"),
-        (f"{HEADER} pattern general\n3 3 1\n1 2\n2 1\n", "Line 4"),
-        (f"{HEADER} pattern general\n3 3 2\n1 2\n4 1\n", "Line 4"),
-        (f"{HEADER} pattern general\n3 3 2\n1 2\n0 1\n", "Line 4"),
-        (f"{HEADER} pattern general\n3 3 2\n1 2\n1 x\n", "Line 4"),
+        (f"{HEADER} pattern general\n3 3 2\n1 2\n", "holds 1 entries"),
+        (f"{HEADER} pattern general\n3 3 1\n1 2\n2 1\n", "holds 2 entries"),
+        (f"{HEADER} pattern general\n3 3 2\n1 2\n4 1\n", "line 4"),
+        (f"{HEADER} pattern general\n3 3 2\n1 2\n0 1\n", "line 4"),
+        (f"{HEADER} pattern general\n3 3 2\n1 2\n1 x\n", "line 4"),
         (f"{HEADER} pattern general\n3 4 1\n1 2\n", "3 x 4"),
         (f"{HEADER} pattern general\n0 0 0\n", "0 x 0"),
         ("%%MatrixMarket matrix array real general\n1 1\n1\n", "'array'"),

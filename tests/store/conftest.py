@@ -1,10 +1,17 @@
 """Small datasets for the tests of the stores."""
 
+import numpy as np
 import pytest
 import yaml
 
+from harness.graph.model import RawGraph
+from harness.kernels.csr import to_scipy
+from harness.sources.stream import stream_of
 from harness.store.card import DatasetCard
-from harness.store.compose import compose
+from harness.store.compose import Contents, compose
+from harness.store.manifest import Cut
+from harness.store.shard import write
+from harness.store.task import Means, ordered
 
 CARD = {
     "name": "toy",
@@ -26,6 +33,31 @@ def make_card():
 def make_graph(make_card, tmp_path):
     """Its graph."""
     return lambda **changes: compose(make_card(**changes), tmp_path)
+
+
+@pytest.fixture
+def write_graph(make_card):
+    """Writes the store of a graph that is there already, as if files had brought it."""
+
+    def put(graph, folder, choice, partition=None, grid=None):
+        given = {key: {"kind": "file"} for key in ("features", "labels", "split")}
+        source = {"kind": "edges", "path": "edges.txt"}
+        card = make_card(source=source, classes=graph.classes, directed=graph.directed, **given)
+        entries = to_scipy(graph.A).tocoo()
+        edges = entries.row != entries.col
+        raw = RawGraph(
+            graph.n,
+            entries.col[edges].astype(np.int64),
+            entries.row[edges].astype(np.int64),
+            graph.X.numpy(),
+            graph.y.numpy(),
+            graph.split.numpy(),
+        )
+        parted = (partition, Cut(bounds=partition.bounds, nonzeros=(), needed=())) if partition else None
+        contents = Contents(card, folder.parent, stream_of(raw))
+        write(contents, folder, ordered(choice, graph.n, parted), Means(), grid=grid)
+
+    return put
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import torch
 from scipy import sparse
 
 from harness.errors import RunError, UserError
-from harness.store import build as build_module
 from harness.store.build import SMALL, build, open_dataset, verify
 from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE
@@ -172,16 +171,6 @@ def test_builders_at_once_leave_one_sound_store(root, damaged):
     assert len(set(folders)) == 1
     Store(folders[0]).verify()
     assert [path.name for path in folders[0].parent.iterdir()] == [folders[0].name]
-
-
-def test_a_build_that_fails_leaves_nothing(root, monkeypatch):
-    def fail(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(build_module, "compose", fail)
-    with pytest.raises(MemoryError):
-        build(root, chosen())
-    assert not (root / "datasets" / "store").exists()
 
 
 def test_a_large_dataset_is_not_made_unasked(root, write_card):

@@ -13,7 +13,6 @@ from harness.kernels.csr import to_scipy
 from harness.store.choice import DatasetChoice
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
-from harness.store.shard import write
 
 PARTS = "three parts"
 ORDERS = ["none", "single", "double", PARTS]
@@ -46,7 +45,7 @@ def graph(request, make_graph):
 
 
 @pytest.fixture(params=["memory", 1, 3, 7], ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind)
-def store_of(request, tmp_path, make_card):
+def store_of(request, tmp_path, write_graph):
     """A function from a graph and an order to its store, in memory or in a folder of that many blocks."""
 
     def store(graph, order):
@@ -55,7 +54,7 @@ def store_of(request, tmp_path, make_card):
         choice = DatasetChoice(name="toy", seed=SEED, **told)
         if request.param == "memory":
             return MemoryStore(graph, choice.permutation, SEED, partition)
-        write(graph, tmp_path / "store", make_card(), choice, partition, grid=request.param)
+        write_graph(graph, tmp_path / "store", choice, partition, grid=request.param)
         return Store(tmp_path / "store")
 
     return store

@@ -1,0 +1,115 @@
+"""Pairs of ids in text, a line each, out of files too large to hold: plain files in ranges of bytes, gzip as it comes.
+
+Further columns are ignored; # and % begin a comment. It knows neither what the ids mean nor where they start.
+Verifier (tests/sources/test_text.py): Python's own splitting of lines.
+"""
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.sources.stream import Edges, Piece
+
+AT_ONCE = 1 << 22
+"""Pairs in a chunk, where nothing else is asked."""
+SHORTEST = 4
+"""Bytes of a line, at least."""
+Fault = Callable[[], Exception]
+"""What to raise where a line is no pair."""
+
+
+class Counted(NamedTuple):
+    """What a first pass finds; of no pairs, the largest id is -1."""
+
+    pairs: int
+    smallest: int
+    largest: int
+
+
+class Begin(NamedTuple):
+    """Where data begin; at first, where the file does."""
+
+    byte: int = 0
+    line: int = 0
+
+
+START = Begin()
+
+
+def counted(pieces: Sequence[Piece]) -> Counted:
+    """All pairs, read and counted."""
+    pairs, smallest, largest = 0, 0, -1
+    for piece in pieces:
+        for first, second in piece():
+            if len(first):
+                low, high = min(first.min(), second.min()), max(first.max(), second.max())
+                smallest, largest = min(smallest, int(low)) if pairs else int(low), max(largest, int(high))
+                pairs += len(first)
+    return Counted(pairs, smallest, largest)
+
+
+def skipped(path: Path, wanted: Callable[[str], bool], begin: Begin = START, more: int = 0) -> Begin:
+    """The first line from `begin` on that is wanted, or so many lines more."""
+    place, lines = begin
+    with opened(path) as file:
+        file.seek(place)
+        for line in file:
+            if more == 0 and wanted(line.decode(errors="replace")):
+                break
+            place, lines, more = place + len(line), lines + 1, max(more - 1, 0)
+    return Begin(place, lines)
+
+
+def pairs_of(path: Path, at_once: int, begin: Begin, fault: Fault) -> list[Piece]:
+    """The pairs of a file in pieces; a compressed one has one piece."""
+    if path.suffix == ".gz":
+        return [partial(_of_gzip, path, at_once, begin, fault)]
+    return [
+        partial(_of_range, path, start, stop, fault) for start, stop in _ranges(path, at_once, begin.byte)
+    ]
+
+
+def _ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
+    """Of bytes, each up to a line's end."""
+    size, cuts = path.stat().st_size, [start]
+    with path.open("rb") as file:
+        while cuts[-1] + at_once * SHORTEST < size:
+            file.seek(cuts[-1] + at_once * SHORTEST)
+            file.readline()
+            cuts.append(file.tell())
+    return list(pairwise([*cuts, size])) if cuts[-1] < size else list(pairwise(cuts))
+
+
+def _of_range(path: Path, start: int, stop: int, fault: Fault) -> Iterator[Edges]:
+    yield _parsed(np.fromfile(path, np.uint8, stop - start, offset=start), fault)
+
+
+def _of_gzip(path: Path, at_once: int, begin: Begin, fault: Fault) -> Iterator[Edges]:
+    with gzip.open(path, "rb") as file:
+        file.seek(begin.byte)
+        rest = b""
+        while block := file.read(at_once * SHORTEST):
+            whole, newline, rest = (rest + block).rpartition(b"\n")
+            yield _parsed(np.frombuffer(whole + newline, np.uint8), fault)
+        yield _parsed(np.frombuffer(rest, np.uint8), fault)
+
+
+def _parsed(data: NDArray[np.uint8], fault: Fault) -> Edges:
+    from harness.sources.text_compiled import parse_pairs
+
+    first, second = (np.empty(len(data) // SHORTEST + 1, np.int64) for _ in range(2))
+    found, wrong = parse_pairs(data, first, second)
+    if wrong >= 0:
+        raise fault()
+    return first[:found], second[:found]
+
+
+def opened(path: Path) -> Any:
+    """A file, or what a compressed one holds, as bytes."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")

@@ -1,0 +1,122 @@
+"""From edges in any order to the blocks of an adjacency, out of core: two passes and a sort a block.
+
+    scatter   an edge becomes an entry, and its mirror image, of some block; those of a chunk lie block by block
+    settle    all entries of a block, sorted, each pair once
+
+An entry is one number of 64 bits, row, column and a flag, both counted from the block's corner: sorting numbers sorts
+entries. The flag is 0 for what the source gave and 1 for what was added, mirror images and loops, so that repetitions
+in the source can be counted. Neither pass depends on how the edges were cut into chunks, so the blocks do not.
+Verifier (tests/store/test_entries.py): scipy.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.graph.model import Ints
+from harness.store.entries_compiled import keys_of, place_keys, select_keys, settle_keys
+
+Keys = NDArray[np.uint64]
+BYTES = 8
+"""Of a key."""
+LARGEST_SIDE = 1 << 31
+ROW_BITS = 33
+BINS = 1024
+"""Into so many stripes the rows of a block are counted that does not fit."""
+
+
+class Layout(NamedTuple):
+    """Where entries go: blocks of so many rows and columns, and the new places of rows and of columns."""
+
+    n: int
+    blocks: int
+    """Along each side."""
+    rows_at: NDArray[np.integer]
+    """The new row of every vertex; empty, if it stays."""
+    cols_at: NDArray[np.integer]
+
+    @property
+    def size(self) -> int:
+        """Vertices of a block."""
+        return -(-self.n // self.blocks)
+
+
+class Scattered(NamedTuple):
+    """The entries of a chunk."""
+
+    keys: Keys
+    """Block after block."""
+    ends: Ints
+    """Where those of each block end, row by row of blocks."""
+    loops: int
+
+
+def scatter(source: Ints, target: Ints, to: Layout, *, both: bool, added: bool = False) -> Scattered:
+    """The entries of some edges: (target, source) and, with `both`, its mirror image."""
+    assert to.size < LARGEST_SIDE, to.size
+    most = len(source) * (1 + both)
+    keys, blocks, counts = (
+        np.empty(most, np.uint64),
+        np.empty(most, np.int32),
+        np.zeros(to.blocks**2, np.int64),
+    )
+    ends, places, grid = (source, target), (to.rows_at, to.cols_at), (to.size, to.blocks)
+    made, loops = keys_of(ends, places, grid, (both, added), (keys, blocks, counts))
+    stops = np.cumsum(counts)
+    placed = np.empty(made, np.uint64)
+    place_keys(keys[:made], blocks[:made], stops - counts, placed)
+    return Scattered(placed, stops, loops)
+
+
+class Settled(NamedTuple):
+    """A block, or some of its rows."""
+
+    rowptr: Ints
+    col: NDArray[np.int32]
+    originals: int
+    """Different entries that the source gave."""
+
+
+def settle(keys: Keys, rows: int) -> Settled:
+    """The block of these keys, which are sorted in place."""
+    keys.sort()
+    rowptr, col = np.zeros(rows + 1, np.int64), np.empty(len(keys), np.int32)
+    kept, originals = settle_keys(keys, rowptr, col)
+    np.cumsum(rowptr, out=rowptr)
+    return Settled(rowptr, col[:kept].copy() if kept < len(col) else col, originals)
+
+
+Reader = Callable[[], Iterable[Keys]]
+"""The keys of a block, piece by piece; again at every call."""
+
+
+def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
+    """The same with at most so many keys in memory beside the result, unless a stripe of rows has more."""
+    width = -(-rows // BINS)
+    counts = np.zeros(-(-rows // width), np.int64)
+    for keys in pieces():
+        counts += np.bincount((keys >> np.uint64(ROW_BITS)).astype(np.int64) // width, minlength=len(counts))
+    rowptr, cols, originals = np.zeros(rows + 1, np.int64), [], 0
+    for first, last in _stripes(counts, at_once):
+        top, bottom = first * width, min(last * width, rows)
+        stripe, filled = np.empty(int(counts[first:last].sum()), np.uint64), 0
+        for keys in pieces():
+            filled += select_keys(keys, top, bottom, stripe[filled:])
+        settled = settle(stripe, rows)
+        rowptr[1:] += settled.rowptr[1:]
+        cols.append(settled.col)
+        originals += settled.originals
+    return Settled(rowptr, np.concatenate(cols) if cols else np.zeros(0, np.int32), originals)
+
+
+def _stripes(counts: Ints, at_once: int) -> list[tuple[int, int]]:
+    """Neighbouring bins together, as long as they hold no more than that."""
+    found, first, held = [], 0, 0
+    for last, count in enumerate(counts.tolist()):
+        if held and held + count > at_once:
+            found.append((first, last))
+            first, held = last, 0
+        held += count
+    return [*found, (first, len(counts))]

@@ -1,0 +1,106 @@
+"""What everybody who makes a part of a store knows: of what, in which order, cut how, with which means, where."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+from harness.graph.order import Orders, orders
+from harness.graph.partition import Partition
+from harness.ranges import split
+from harness.store.choice import DatasetChoice
+from harness.store.compose import Contents
+from harness.store.manifest import BlockGrid, Cut
+from harness.store.work import Say, Work, silent
+
+T = TypeVar("T")
+GIB = 1 << 30
+SHARED = 48
+"""Bytes a vertex that all workers share: maps both ways, labels, degrees."""
+PATIENCE = 2.0
+"""Seconds after which progress is told."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a build may use."""
+
+    memory: int = 4 * GIB
+    """Bytes, in all."""
+    workers: int = 2
+    say: Say = field(default=silent, compare=False)
+    """Hears of progress."""
+
+    def share(self, n: int) -> int:
+        """Bytes for each worker, of a graph of so many vertices."""
+        return max(self.memory - SHARED * n, self.memory // 4) // self.workers
+
+    def in_parallel(self, what: str, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """The results of all tasks, in their order. Kernels and files let other threads work."""
+        done: list[T] = []
+        begun = said = time.monotonic()
+        with ThreadPoolExecutor(self.workers) as pool:
+            for result in pool.map(lambda task: task(), tasks):
+                done.append(result)
+                now = time.monotonic()
+                if now - said > PATIENCE:
+                    left = (now - begun) * (len(tasks) - len(done)) / len(done)
+                    self.say(f"{what}: {len(done)} of {len(tasks)}, {left:.0f} s left")
+                    said = now
+        return done
+
+
+class Ordered(NamedTuple):
+    """The order of the vertices in a store."""
+
+    choice: DatasetChoice
+    maps: Orders
+    cut: Cut | None
+    """What a partition makes of the graph, if there is one."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether any vertex leaves its place."""
+        return self.choice.permutation != "none" or self.choice.partitioned
+
+    @property
+    def double(self) -> bool:
+        return self.choice.permutation == "double"
+
+
+def ordered(choice: DatasetChoice, n: int, parted: tuple[Partition, Cut] | None = None) -> Ordered:
+    """The order of a choice; a partition has been made already."""
+    if parted:
+        return Ordered(choice, parted[0].orders, parted[1])
+    return Ordered(choice, orders(choice.permutation, n, choice.seed), None)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One store in the making."""
+
+    contents: Contents
+    order: Ordered
+    grid: BlockGrid
+    means: Means
+    work: Work
+
+    @property
+    def n(self) -> int:
+        return self.contents.n
+
+    @property
+    def directed(self) -> bool:
+        return self.contents.card.directed
+
+    @cached_property
+    def ranges(self) -> list[range]:
+        """The vertices of every row of blocks, and of every column."""
+        return split(self.n, self.grid.vertices)
+
+    @property
+    def share(self) -> int:
+        """Bytes for each worker."""
+        return self.means.share(self.n)

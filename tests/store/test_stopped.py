@@ -1,0 +1,134 @@
+"""A build that was stopped anywhere is gone on with, to the same bytes; memory and workers change none either."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.store.build import build
+from harness.store.choice import DatasetChoice
+from harness.store.manifest import FILE
+from harness.store.reader import Store
+from harness.store.task import Means
+from harness.store.work import Work
+
+ROOT = Path(__file__).parents[2]
+GRAPH = {"source": {"kind": "sbm", "n": 6000, "mean_degree": 12, "homophily": 0.7}, "directed": True}
+CHOICE = DatasetChoice(name="graph", permutation="double", seed=1)
+LITTLE = Means(memory=1 << 20, workers=3)
+
+
+class Stopped(BaseException):
+    """What no builder catches."""
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def undisturbed(root, write_card, monkeypatch, tmp_path):
+    """The bytes of the store, built in one go, with much memory, elsewhere."""
+    write_card(root, "graph", **GRAPH)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
+        return content(build(root, CHOICE, means=Means(workers=1)))
+
+
+@pytest.mark.parametrize("means", [LITTLE, Means(memory=1 << 14, workers=1), Means(workers=5)], ids=str)
+def test_memory_and_workers_change_no_byte(root, undisturbed, means):
+    assert content(build(root, CHOICE, means=means)) == undisturbed
+
+
+def test_a_build_stopped_at_any_step_is_gone_on_with(root, undisturbed, monkeypatch):
+    original, steps, made = Work.note, [0], []
+
+    def note(self, name, **told):
+        steps[0] -= 1
+        if steps[0] == 0:
+            raise Stopped
+        made.append(name)
+        original(self, name, **told)
+
+    monkeypatch.setattr(Work, "note", note)
+    rounds = 0
+    while True:
+        rounds += 1
+        steps[0] = 7
+        try:
+            folder = build(root, CHOICE, means=LITTLE)
+            break
+        except Stopped:
+            continue
+    assert rounds > 5
+    assert content(folder) == undisturbed
+    assert len(made) == len(set(made)), "what was whole was not made again"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_other_settings_begin_anew(root, undisturbed, monkeypatch):
+    original, steps = Work.note, [30]
+
+    def note(self, name, **told):
+        steps[0] -= 1
+        if steps[0] == 0:
+            raise Stopped
+        original(self, name, **told)
+
+    monkeypatch.setattr(Work, "note", note)
+    with pytest.raises(Stopped):
+        build(root, CHOICE, grid=3, means=LITTLE)
+    assert content(build(root, CHOICE, means=LITTLE)) == undisturbed
+
+
+def test_a_graph_that_is_refused_leaves_nothing(root, write_card):
+    write_card(root, "graph", **GRAPH, expected={"nnz_adj": 1})
+    with pytest.raises(UserError, match="expected 1"):
+        build(root, CHOICE)
+    assert list((root / "datasets" / "store").iterdir()) == []
+
+
+def start_build(root):
+    """Another process at it."""
+    program = f"""
+import sys
+from pathlib import Path
+from harness.store.build import build
+from harness.store.choice import DatasetChoice
+from harness.store.task import Means
+build(Path(sys.argv[1]), DatasetChoice(**{CHOICE.model_dump()!r}), means=Means(memory=1 << 20, workers=2))
+"""
+    command = [sys.executable, "-c", program, str(root)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_build_killed_at_random_is_gone_on_with(root, undisturbed, rounds):
+    work, rng, killed = root / "datasets" / "store", random.Random(rounds), 0
+    for _ in range(rounds):
+        process = start_build(root)
+        while process.poll() is None and not list(work.glob(".*.work/settings.json")):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.3))
+        killed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert killed
+    folder = build(root, CHOICE, means=Means(memory=1 << 20, workers=2))
+    assert content(folder) == undisturbed
+    Store(folder).verify()
+    assert (folder / FILE).is_file()
+
+
+def test_two_builders_make_one_store(root, undisturbed):
+    others = [start_build(root) for _ in range(2)]
+    folder = build(root, CHOICE)
+    assert [other.wait() for other in others] == [0, 0]
+    assert content(folder) == undisturbed
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
