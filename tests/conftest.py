@@ -1,12 +1,17 @@
-"""What several test files share: ranks that stay alive for the whole session."""
+"""What all tests share: ranks that stay alive for the whole session, and examples that are the same every time."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from harness.launch.pool import Pool
+
+
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

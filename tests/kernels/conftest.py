@@ -5,13 +5,9 @@ Values are small whole numbers, so sums are exact in every type and order, and r
 
 import pytest
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness.kernels.csr import Csr, from_coo
-
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("repeatable")
 
 
 @st.composite
