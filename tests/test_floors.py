@@ -17,6 +17,7 @@ FLOORS = (
     "graph",
     "comm",
     "sources",
+    "fetch",
     "store",
     "spec",
     "models",

@@ -12,9 +12,10 @@ from harness.sources.planetoid import Planetoid
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
 from harness.sources.source import Rest as Rest
+from harness.sources.suitesparse import SuiteSparse
 
 AnySource = Annotated[
-    RmatSource | SbmSource | LatticeSource | MatrixMarket | EdgeList | Npz | Planetoid,
+    RmatSource | SbmSource | LatticeSource | MatrixMarket | EdgeList | Npz | Planetoid | SuiteSparse,
     Field(discriminator="kind"),
 ]
 """What a card may say under `source`."""

@@ -13,6 +13,7 @@ from typing import Literal, TextIO
 from pydantic import Field
 
 from harness.errors import UserError
+from harness.sources.archive import Place
 from harness.sources.refusal import refusing
 from harness.sources.source import Rest, Source
 from harness.sources.stream import Edges, Piece, Stream
@@ -93,9 +94,9 @@ class EdgeList(Source):
 
     def _pieces(self, path: Path, at_once: int) -> list[Piece]:
         ids = range(self.base, self.base + (self.n or 1 << 62))
-        begins = skipped(path, lambda line: bool(line.split("#")[0].split("%")[0].strip()))
-        begins = skipped(path, lambda _: True, begins, more=1) if self.header else begins
-        pieces = pairs_of(path, at_once, begins, lambda: UserError(_fault(path, self.header, ids)))
+        begins = skipped(Place(path), lambda line: bool(line.split("#")[0].split("%")[0].strip()))
+        begins = skipped(Place(path), lambda _: True, begins, more=1) if self.header else begins
+        pieces = pairs_of(Place(path), at_once, begins, lambda: UserError(_fault(path, self.header, ids)))
         return [partial(_from_base, piece, self.base) for piece in pieces]
 
 

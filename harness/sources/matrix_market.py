@@ -1,4 +1,4 @@
-"""Matrix Market files (.mtx, .mtx.gz), as SuiteSparse publishes them.
+"""Matrix Market files (.mtx, .mtx.gz, or in an archive), as SuiteSparse publishes them.
 
 An entry (i, j) is the edge from vertex i to vertex j, whatever its value: a stored zero is an edge too. A symmetric
 header stands for the mirror entries too; they count as given.
@@ -6,26 +6,23 @@ header stands for the mirror entries too; they count as given.
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.io import mminfo
 
 from harness.errors import UserError
+from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
 from harness.sources.source import Rest, Source
 from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, Begin, counted, opened, pairs_of, skipped
+from harness.sources.text import AT_ONCE, Begin, counted, pairs_of
 
 EXPECTED = (
     "a line '%%MatrixMarket matrix coordinate FIELD SYMMETRY', comments with %, a line 'rows columns entries', "
     "and that many lines 'row column [value]' with ids from 1"
 )
-
-
-def _wanted() -> str:
-    return f"Expected {EXPECTED}."
+BANNER = "%%matrixmarket matrix "
+SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 
 
 class MatrixMarket(Source):
@@ -38,61 +35,94 @@ class MatrixMarket(Source):
         return [self.path]
 
     def stream(self, rest: Rest) -> Stream:
-        path = rest.folder / self.path
-        with refusing(path, EXPECTED):
-            rows, entries, mirrored = _header(path)
-            found = counted(_pairs(path, AT_ONCE))
-        if found.pairs != entries:
-            raise UserError(
-                f"{path} holds {found.pairs:,} entries, and its header says {entries:,}. {_wanted()}"
-            )
-        if found.pairs and not (found.smallest >= 1 and found.largest <= rows):
-            raise UserError(_fault(path))
-        return Stream(rows, entries * (1 + mirrored), partial(_pieces, path, mirrored=mirrored))
+        return matrix_stream(Place(rest.folder / self.path))
 
 
-def _header(path: Path) -> tuple[int, int, bool]:
-    """Rows, entries as listed, and whether each stands for its mirror image too."""
-    rows, cols, entries, layout, _, symmetry = mminfo(path)
+class _Header(NamedTuple):
+    """What a file says of itself, and where its entries begin."""
+
+    rows: int
+    entries: int
+    is_mirrored: bool
+    begin: Begin
+
+
+def matrix_stream(text: Place) -> Stream:
+    """The entries of a matrix as edges, after all were read once and counted."""
+    with refusing(text.path, EXPECTED):
+        header = _header(text)
+        found = counted(_pairs(text, header, AT_ONCE))
+    if found.pairs != header.entries:
+        raise UserError(
+            f"{text} holds {found.pairs:,} entries, and its header says {header.entries:,}. {_wanted()}"
+        )
+    if found.pairs and not (found.smallest >= 1 and found.largest <= header.rows):
+        raise UserError(_fault(text, header))
+    pieces = partial(_pieces, text, header)
+    return Stream(header.rows, header.entries * (1 + header.is_mirrored), pieces)
+
+
+def _header(text: Place) -> _Header:
+    with opened(text) as file:
+        banner = file.readline()
+        layout, _, symmetry = _words(text, banner)
+        byte, number = len(banner), 1
+        for line in file:
+            byte, number = byte + len(line), number + 1
+            if said := line.decode(errors="replace").split("%")[0].split():
+                break
+        else:
+            raise UserError(f"{text} has no line of sizes. {_wanted()}")
     if layout != "coordinate":
-        raise UserError(f"{path}, line 1: the layout is {layout!r}, which lists every element. {_wanted()}")
+        raise UserError(f"{text}, line 1: the layout is {layout!r}, which lists every element. {_wanted()}")
+    if len(said) != 3 or not all(word.isdecimal() for word in said):
+        raise UserError(f"{text}, line {number}: {' '.join(said)!r} are no sizes. {_wanted()}")
+    rows, cols, entries = map(int, said)
     if rows != cols or rows < 1:
-        raise UserError(f"{path}: the matrix is {rows} x {cols}, but an adjacency is square. {_wanted()}")
-    return rows, entries, symmetry != "general"
+        raise UserError(f"{text}: the matrix is {rows} x {cols}, but an adjacency is square. {_wanted()}")
+    return _Header(rows, entries, symmetry != "general", Begin(byte, number))
 
 
-def _begin(path: Path) -> Begin:
-    """Where the entries begin: after the first line that is no comment."""
-    return skipped(path, lambda _: True, skipped(path, lambda line: bool(line.split("%")[0].strip())), more=1)
+def _words(text: Place, banner: bytes) -> list[str]:
+    """Layout, field and symmetry."""
+    line = " ".join(banner.decode(errors="replace").lower().split())
+    words = line.removeprefix(BANNER).split()
+    if not line.startswith(BANNER) or len(words) != 3 or words[2] not in SYMMETRIES:
+        raise UserError(f"{text}, line 1: {line[:60]!r} is no head of a matrix. {_wanted()}")
+    return words
 
 
-def _pairs(path: Path, at_once: int) -> list[Piece]:
-    return pairs_of(path, at_once, _begin(path), lambda: UserError(_fault(path)))
+def _pairs(text: Place, header: _Header, at_once: int) -> list[Piece]:
+    return pairs_of(text, at_once, header.begin, lambda: UserError(_fault(text, header)))
 
 
-def _pieces(path: Path, at_once: int, *, mirrored: bool) -> list[Piece]:
-    return [partial(_expanded, piece, mirrored) for piece in _pairs(path, max(at_once // (1 + mirrored), 1))]
+def _pieces(text: Place, header: _Header, at_once: int) -> list[Piece]:
+    pairs = _pairs(text, header, max(at_once // (1 + header.is_mirrored), 1))
+    return [partial(_expanded, piece, header.is_mirrored) for piece in pairs]
 
 
-def _expanded(piece: Piece, mirrored: bool) -> Iterator[Edges]:
+def _expanded(piece: Piece, is_mirrored: bool) -> Iterator[Edges]:
     for row, col in piece():
         source, target = row - 1, col - 1
-        off = source != target if mirrored else slice(0)
+        off = source != target if is_mirrored else slice(0)
         yield np.concatenate([source, target[off]]), np.concatenate([target, source[off]])
 
 
-def _fault(path: Path) -> str:
+def _fault(text: Place, header: _Header) -> str:
     """The first line that is no entry, of a file that has one. Slow: it reads line by line."""
-    rows, _, _ = _header(path)
-    begin = _begin(path)
-    with opened(path) as file:
-        file.seek(begin.byte)
-        for number, line in enumerate(file, start=begin.line + 1):
+    rows = header.rows
+    with opened(text) as file:
+        file.read(header.begin.byte)
+        for number, line in enumerate(file, start=header.begin.line + 1):
             words = line.decode(errors="replace").split("%")[0].split()
             if words and not (
                 len(words) > 1 and all(w.isdecimal() and 1 <= int(w) <= rows for w in words[:2])
             ):
                 return (
-                    f"{path}, line {number}: {' '.join(words)!r} is no entry of {rows} x {rows}. {_wanted()}"
+                    f"{text}, line {number}: {' '.join(words)!r} is no entry of {rows} x {rows}. {_wanted()}"
                 )
-    return f"{path} cannot be read as text. {_wanted()}"
+    return f"{text} cannot be read as text. {_wanted()}"
+
+
+def _wanted() -> str:
+    return f"Expected {EXPECTED}."

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harness.graph.model import RawGraph
 from harness.sources.generator import Generator
+from harness.sources.remote import Remote
 from harness.sources.stream import Stream, stream_of, whole
 from harness.validation import Frozen
 
@@ -39,7 +40,11 @@ class Source(Frozen):
         return stream_of(self.graph(rest))
 
     def files(self) -> list[str]:
-        """What it reads, by the names that the card has for them."""
+        """What it reads, by the names that the card has for them, or by their paths under the data folder."""
+        return [remote.file for remote in self.remotes()]
+
+    def remotes(self) -> list[Remote]:
+        """Those of its files that somebody publishes."""
         return []
 
     def generator(self, seed: int, classes: int) -> Generator | None:

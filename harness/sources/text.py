@@ -4,16 +4,16 @@ Further columns are ignored; # and % begin a comment. It knows neither what the 
 Verifier (tests/sources/test_text.py): Python's own splitting of lines.
 """
 
-import gzip
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.sources.archive import Place, opened
 from harness.sources.stream import Edges, Piece
 
 AT_ONCE = 1 << 22
@@ -54,11 +54,11 @@ def counted(pieces: Sequence[Piece]) -> Counted:
     return Counted(pairs, smallest, largest)
 
 
-def skipped(path: Path, wanted: Callable[[str], bool], begin: Begin = START, more: int = 0) -> Begin:
+def skipped(text: Place, wanted: Callable[[str], bool], begin: Begin = START, more: int = 0) -> Begin:
     """The first line from `begin` on that is wanted, or so many lines more."""
     place, lines = begin
-    with opened(path) as file:
-        file.seek(place)
+    with opened(text) as file:
+        file.read(place)
         for line in file:
             if more == 0 and wanted(line.decode(errors="replace")):
                 break
@@ -66,13 +66,12 @@ def skipped(path: Path, wanted: Callable[[str], bool], begin: Begin = START, mor
     return Begin(place, lines)
 
 
-def pairs_of(path: Path, at_once: int, begin: Begin, fault: Fault) -> list[Piece]:
-    """The pairs of a file in pieces; a compressed one has one piece."""
-    if path.suffix == ".gz":
-        return [partial(_of_gzip, path, at_once, begin, fault)]
-    return [
-        partial(_of_range, path, start, stop, fault) for start, stop in _ranges(path, at_once, begin.byte)
-    ]
+def pairs_of(text: Place, at_once: int, begin: Begin, fault: Fault) -> list[Piece]:
+    """The pairs of a file in pieces; what is not plain has one piece."""
+    if not text.is_plain:
+        return [partial(_in_turn, text, at_once, begin, fault)]
+    ranges = _ranges(text.path, at_once, begin.byte)
+    return [partial(_of_range, text.path, start, stop, fault) for start, stop in ranges]
 
 
 def _ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
@@ -90,9 +89,9 @@ def _of_range(path: Path, start: int, stop: int, fault: Fault) -> Iterator[Edges
     yield _parsed(np.fromfile(path, np.uint8, stop - start, offset=start), fault)
 
 
-def _of_gzip(path: Path, at_once: int, begin: Begin, fault: Fault) -> Iterator[Edges]:
-    with gzip.open(path, "rb") as file:
-        file.seek(begin.byte)
+def _in_turn(text: Place, at_once: int, begin: Begin, fault: Fault) -> Iterator[Edges]:
+    with opened(text) as file:
+        file.read(begin.byte)
         rest = b""
         while block := file.read(at_once * SHORTEST):
             whole, newline, rest = (rest + block).rpartition(b"\n")
@@ -108,8 +107,3 @@ def _parsed(data: NDArray[np.uint8], fault: Fault) -> Edges:
     if wrong >= 0:
         raise fault()
     return first[:found], second[:found]
-
-
-def opened(path: Path) -> Any:
-    """A file, or what a compressed one holds, as bytes."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")

@@ -70,8 +70,8 @@ def test_gzipped(tmp_path):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "Line 1"),
-        ("hello\n", "Line 1"),
+        ("", "line 1"),
+        ("hello\n", "line 1"),
         (f"{HEADER} pattern general\n3 3 2\n1 2\n", "holds 1 entries"),
         (f"{HEADER} pattern general\n3 3 1\n1 2\n2 1\n", "holds 2 entries"),
         (f"{HEADER} pattern general\n3 3 2\n1 2\n4 1\n", "line 4"),

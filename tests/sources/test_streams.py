@@ -13,6 +13,7 @@ from scipy.io import mmread, mmwrite
 from harness.errors import UserError
 from harness.kernels.random import COMPILED_FROM
 from harness.sources import Rest
+from harness.sources.archive import Place
 from harness.sources.edge_list import EdgeList
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
@@ -96,7 +97,7 @@ def test_a_wrong_line_is_named(tmp_path, text):
 def test_pairs_are_those_of_the_lines(tmp_path_factory, pairs, at_once):
     path = tmp_path_factory.mktemp("text") / "pairs"
     path.write_text("".join(f"{a}{separator}{b}\n" for a, b, separator in pairs))
-    pieces = pairs_of(path, at_once, skipped(path, lambda _: True), ValueError)
+    pieces = pairs_of(Place(path), at_once, skipped(Place(path), lambda _: True), ValueError)
     found = [
         pair for piece in pieces for first, second in piece() for pair in zip(first, second, strict=True)
     ]

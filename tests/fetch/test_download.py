@@ -1,0 +1,154 @@
+"""What comes over a network that fails in every way is the file, or nothing."""
+
+import errno
+import hashlib
+import io
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RunError, UserError
+from harness.fetch.download import TRIES, download, verify
+from harness.sources.remote import Remote
+
+PATH = "/data.example.org/sets/graph.bin"
+DATA = random.Random(0).randbytes(5_000_000)
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+def remote(**known) -> Remote:
+    return Remote(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin", **known)
+
+
+def fetch(folder: Path, **known) -> bytes:
+    said: list[str] = []
+    return download(remote(**known), folder, said.append, wait=0.001).read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def published(site):
+    site.files[PATH] = DATA
+
+
+@pytest.mark.parametrize("known", [{}, {"sha256": SHA}, {"bytes": len(DATA)}], ids=["", "sha256", "bytes"])
+def test_a_file_is_fetched_once(site, tmp_path, known):
+    assert fetch(tmp_path, **known) == DATA
+    assert fetch(tmp_path, **known) == DATA
+    assert site.asked == [(PATH, None)]
+    assert not list(tmp_path.rglob("*.part*"))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["503", "500", "429"],
+        ["short"],
+        ["short", "503", "short", "short"],
+        ["no length"],
+        ["short", "no ranges"],
+        ["short"] * (2 * TRIES),
+        ["416"],
+    ],
+    ids=",".join,
+)
+def test_what_passes_is_waited_for_and_what_broke_off_is_resumed(site, tmp_path, faults):
+    site.faults[PATH] = list(faults)
+    assert fetch(tmp_path, sha256=SHA) == DATA
+    begun_anew = [wanted for _, wanted in site.asked if wanted is None]
+    assert len(begun_anew) <= 1 + sum(fault.isdecimal() for fault in faults)
+    assert not list(tmp_path.rglob("*.part*"))
+
+
+def test_a_redirect_is_followed(site, tmp_path):
+    site.files["/elsewhere"] = DATA
+    site.faults[PATH] = [f"to {site.url}/elsewhere"]
+    assert fetch(tmp_path) == DATA
+
+
+def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
+    site.faults[PATH] = ["short"] + ["503"] * TRIES
+    with pytest.raises(
+        RunError, match=r"503.*bytes are kept in .*graph\.bin\.part; the same command goes on there"
+    ):
+        fetch(tmp_path)
+    assert (tmp_path / "raw" / "graph.bin.part").stat().st_size == len(DATA) // 2
+    site.files[PATH] = other = DATA[::-1]
+    assert fetch(tmp_path) == other
+
+
+@pytest.mark.parametrize(
+    ("fault", "known", "kind", "said"),
+    [
+        ("404", {}, UserError, "answered 404"),
+        ("403", {}, UserError, "answered 403"),
+        ("page", {}, UserError, "web page"),
+        ("", {"sha256": "0" * 64}, UserError, "is not the file that is expected"),
+        ("", {"bytes": 7}, UserError, r"has 5,000,000 bytes, and the card expects 7"),
+        ("no length", {"bytes": 7}, UserError, r"has 5,000,000 bytes, and the card expects 7"),
+    ],
+)
+def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, known, kind, said):
+    site.faults[PATH] = [fault]
+    with pytest.raises(kind, match=said) as refusal:
+        fetch(tmp_path, **known)
+    assert "HARNESS_MIRROR" in str(refusal.value)
+    assert not (tmp_path / "raw" / "graph.bin").exists()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.part")) == 0
+    assert len(site.asked) == 1
+
+
+def test_nobody_there_is_said_after_a_few_tries(tmp_path, monkeypatch):
+    monkeypatch.setenv("HARNESS_MIRROR", "http://127.0.0.1:9")
+    with pytest.raises(RunError, match=r"could not be fetched: .*refused"):
+        fetch(tmp_path)
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk with room for two megabytes."""
+
+    def write(self, data):
+        if self.tell() > 2_000_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+def test_a_full_disk_is_named_and_what_came_is_kept(site, tmp_path, monkeypatch):
+    ordinary = Path.open
+
+    def opened(path, mode="r", **options):
+        writes = path.suffix == ".part" and mode in ("wb", "ab")
+        return FullDisk(path, mode) if writes else ordinary(path, mode, **options)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", opened)
+        with pytest.raises(RunError, match=r"No space left.*HARNESS_DATASETS"):
+            fetch(tmp_path)
+    assert not (tmp_path / "raw" / "graph.bin").exists()
+    assert fetch(tmp_path) == DATA
+    assert site.asked[-1][1] is not None
+
+
+def test_the_first_download_is_trusted_and_the_file_is_held_to_it(tmp_path):
+    fetch(tmp_path)
+    path = tmp_path / "raw" / "graph.bin"
+    assert (tmp_path / "raw" / "graph.bin.sha256").read_text() == f"{SHA}  graph.bin\n"
+    verify(remote(), tmp_path)
+    path.write_bytes(DATA[:-1])
+    with pytest.raises(UserError, match=r"graph\.bin was altered"):
+        verify(remote(), tmp_path)
+    path.unlink()
+    assert fetch(tmp_path) == DATA
+
+
+def test_a_file_put_in_its_place_by_hand_is_taken(site, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "graph.bin").write_bytes(b"mine")
+    assert fetch(tmp_path) == b"mine"
+    assert site.asked == []
+
+
+def test_only_the_web_is_asked(tmp_path):
+    with pytest.raises(UserError, match="only http and https"):
+        download(Remote(url="file:///etc/passwd", file="x"), tmp_path, print)
