@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "data", _data, "Build, show, verify or weigh the store of a dataset.")
-    parser.add_argument("action", choices=("build", "info", "verify", "balance"))
+    parser = add_verb(verbs, "data", _data, "Fetch a dataset; build, show, verify or weigh its store.")
+    parser.add_argument("action", choices=("fetch", "build", "info", "verify", "balance"))
     parser.add_argument("name", help="a card of datasets/catalog")
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
     parser.add_argument(
@@ -42,6 +42,12 @@ def _data(options: argparse.Namespace) -> int:
     from harness.store.build import build, verify
 
     root, choice = project_root(options.root), _choice(options)
+    if options.action == "fetch":
+        from harness.fetch.dataset import fetch
+
+        paths = [str(path) for path in fetch(root, options.name, say)]
+        show(options, {"files": paths}, "\n".join(paths) or f"{options.name} needs no file from the network.")
+        return 0
     if options.action == "balance":
         return _balance(root, options, choice)
     if options.action == "info":

@@ -8,6 +8,7 @@ from harness.sources.edge_list import EdgeList
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
+from harness.sources.ogb import Ogb
 from harness.sources.planetoid import Planetoid
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
@@ -15,7 +16,7 @@ from harness.sources.source import Rest as Rest
 from harness.sources.suitesparse import SuiteSparse
 
 AnySource = Annotated[
-    RmatSource | SbmSource | LatticeSource | MatrixMarket | EdgeList | Npz | Planetoid | SuiteSparse,
+    RmatSource | SbmSource | LatticeSource | MatrixMarket | EdgeList | Npz | Planetoid | SuiteSparse | Ogb,
     Field(discriminator="kind"),
 ]
 """What a card may say under `source`."""

@@ -37,7 +37,7 @@ def opened(place: Place) -> Iterator[IO[bytes]]:
     if member is None:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(IO[bytes], file)
-    elif zipfile.is_zipfile(path):
+    elif path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive, archive.open(_known(archive.namelist(), place)) as file:
             if not member.endswith(".gz"):
                 yield file

@@ -18,6 +18,7 @@ from scipy import sparse
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID, Bytes, RawGraph
 from harness.sources.refusal import refusing
+from harness.sources.remote import Remote
 from harness.sources.source import Rest, Source
 
 EXPECTED = (
@@ -97,6 +98,12 @@ class Npz(Source):
 
     kind: Literal["npz"]
     path: str
+    url: str | None = None
+    """Where it is published."""
+    sha256: str | None = None
+
+    def remotes(self) -> list[Remote]:
+        return [Remote(url=self.url, file=self.path, sha256=self.sha256)] if self.url else []
 
     def files(self) -> list[str]:
         return [self.path]

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Ints, RawGraph
 from harness.sources.refusal import refusing
+from harness.sources.remote import Remote
 from harness.sources.source import Rest, Source
 from harness.sources.unpickle import read_pickle
 
 PICKLES = ("x", "tx", "allx", "y", "ty", "ally", "graph")
 PARTS = (*PICKLES, "test.index")
 VALIDATION = 500
+PUBLISHED = "https://github.com/kimiyoung/planetoid/raw/master/data"
+FETCHED = "raw/planetoid"
 
 
 def read_planetoid(folder: Path, name: str) -> RawGraph:
@@ -98,13 +101,27 @@ class Planetoid(Source):
     """The eight files ind.NAME.* of Cora, Citeseer or Pubmed."""
 
     kind: Literal["planetoid"]
-    path: str
-    """Their folder."""
     dataset: str
     """Their NAME, for instance cora."""
+    path: str | None = None
+    """Their folder; without one they are those that are published."""
+    sha256: dict[str, str] = {}
+    """Of the published ones, by part."""
+
+    def remotes(self) -> list[Remote]:
+        if self.path is not None:
+            return []
+        return [
+            Remote(
+                url=f"{PUBLISHED}/ind.{self.dataset}.{part}",
+                file=f"{FETCHED}/ind.{self.dataset}.{part}",
+                sha256=self.sha256.get(part),
+            )
+            for part in PARTS
+        ]
 
     def files(self) -> list[str]:
-        return [f"{self.path}/ind.{self.dataset}.{part}" for part in PARTS]
+        return [f"{self.path or FETCHED}/ind.{self.dataset}.{part}" for part in PARTS]
 
     def graph(self, rest: Rest) -> RawGraph:
-        return read_planetoid(rest.folder / self.path, self.dataset)
+        return read_planetoid(rest.folder / (self.path or FETCHED), self.dataset)

@@ -4,11 +4,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tarfile import TarError
 from zipfile import BadZipFile
 
 from harness.errors import UserError
 
-UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile)
+UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile, TarError)
 """What the libraries raise on files that are truncated, altered or of another kind."""
 
 

@@ -24,7 +24,8 @@ class Stream(NamedTuple):
     """How many edges there are, or are drawn at most."""
     pieces: Callable[[int], Sequence[Piece]]
     """Pieces whose chunks have no more than so many edges."""
-    X: Floats | None = None
+    X: Callable[[], Floats] | None = None
+    """The features, read when they are asked for."""
     y: Ints | None = None
     split: Bytes | None = None
 
@@ -36,7 +37,8 @@ def stream_of(raw: RawGraph) -> Stream:
         starts = range(0, len(raw.source), at_once)
         return [lambda start=start: _cut(raw, start, start + at_once) for start in starts]  # type: ignore[misc]
 
-    return Stream(raw.n, len(raw.source), pieces, raw.X, raw.y, raw.split)
+    X = raw.X
+    return Stream(raw.n, len(raw.source), pieces, None if X is None else lambda: X, raw.y, raw.split)
 
 
 def whole(stream: Stream) -> RawGraph:
@@ -44,7 +46,8 @@ def whole(stream: Stream) -> RawGraph:
     chunks = [chunk for piece in stream.pieces(max(stream.entries, 1)) for chunk in piece()]
     nothing = np.zeros(0, np.int64)
     source, target = (np.concatenate([nothing, *(chunk[end] for chunk in chunks)]) for end in (0, 1))
-    return RawGraph(stream.n, source, target, stream.X, stream.y, stream.split)
+    X = stream.X() if stream.X else None
+    return RawGraph(stream.n, source, target, X, stream.y, stream.split)
 
 
 def _cut(raw: RawGraph, start: int, stop: int) -> Iterator[Edges]:

@@ -70,6 +70,7 @@ def build(root: Path, choice: DatasetChoice, *, grid: int | None = None, means: 
     sources = source_files(card, data_folder(root)) | brought(choice, data_folder(root))
     if _is_sound(folder, grid, sources):
         return _opened(folder, card).folder
+    _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
     parted = _parted(root, card, choice) if choice.partitioned else None
     found = contents(card, data_folder(root))
@@ -83,6 +84,16 @@ def build(root: Path, choice: DatasetChoice, *, grid: int | None = None, means: 
         unless=lambda: _is_sound(folder, grid, sources),
     )
     return folder
+
+
+def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
+    """Says how to come by a file that somebody publishes, where it is not there."""
+    lacking = [remote.file for remote in card.source.remotes() if not sources[remote.file].exists()]
+    if lacking:
+        raise UserError(
+            f"dataset {card.name} is not fetched: there is no {sources[lacking[0]]}. Fetch it, where there is a "
+            f"network: harness data fetch {card.name}"
+        )
 
 
 def _parted(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Partition, Cut]:

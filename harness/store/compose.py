@@ -81,8 +81,9 @@ class Contents:
     def _table(self) -> Any:
         """The features of a file, as far as possible still in it."""
         path = self.card.features.path if isinstance(self.card.features, recipes.FileFeatures) else None
-        table = self.stream.X if path is None else read_table(self.folder / path, self.n)
-        return self._given("features", table)
+        if path is not None:
+            return read_table(self.folder / path, self.n)
+        return self._given("features", self.stream.X)()
 
     def _labels(self, degrees: Tensor) -> Tensor:
         card = self.card

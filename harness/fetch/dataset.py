@@ -1,0 +1,13 @@
+"""All files that a dataset's card says are published."""
+
+from pathlib import Path
+
+from harness.fetch.download import Say, download
+from harness.store.build import data_folder
+from harness.store.card import load_card
+
+
+def fetch(root: Path, name: str, say: Say) -> list[Path]:
+    """Fetches what is lacking and checks what is there; nothing, for a graph that is drawn or brought."""
+    remotes = load_card(root, name).source.remotes()
+    return [download(remote, data_folder(root), say) for remote in remotes]

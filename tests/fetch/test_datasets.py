@@ -1,0 +1,169 @@
+"""Published archives, tiny and in their real form, fetched and built through the same code as the large ones."""
+
+import gzip
+import io
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from scipy import sparse
+from scipy.io import mmwrite
+
+from harness.cli import main
+from harness.errors import UserError
+from harness.kernels.csr import to_scipy
+from harness.store.build import build
+from harness.store.choice import DatasetChoice
+from harness.store.reader import Store
+
+N, EDGES, WIDTH, CLASSES = 60, 240, 8, 5
+RNG = np.random.default_rng(7)
+SOURCE, TARGET = RNG.integers(0, N - 1, (2, EDGES))  # the last vertex has no edge
+SOURCE[3], TARGET[3], SOURCE[5], TARGET[5] = 4, 4, SOURCE[6], TARGET[6]
+X = RNG.normal(size=(N, WIDTH)).astype(np.float32)
+Y = RNG.integers(0, CLASSES, N)
+PARTS = {"train": np.arange(0, 20), "valid": np.arange(20, 30), "test": np.arange(30, N)}
+
+
+def adjacency(directed=False):
+    """With a loop at every vertex, without repetitions, divided by the roots of its row sums."""
+    A = sparse.csr_array((np.ones(EDGES), (TARGET, SOURCE)), shape=(N, N))
+    A = ((A if directed else A + A.T) + sparse.eye_array(N)).astype(bool).astype(float).tocsr()
+    scale = sparse.diags_array(1 / np.sqrt(A.sum(axis=1)))
+    return (scale @ A @ scale).toarray()
+
+
+def archive_of_ogb():
+    """As OGB packs it: a folder entry for `processed`, members compressed each by itself."""
+
+    def text(rows):
+        return gzip.compress("".join(",".join(map(repr, row)) + "\n" for row in rows).encode(), mtime=0)
+
+    members = {
+        "raw/edge.csv.gz": text(zip(SOURCE.tolist(), TARGET.tolist(), strict=True)),
+        "raw/node-feat.csv.gz": text(X.tolist()),
+        "raw/node-label.csv.gz": text([label] for label in Y.tolist()),
+        "raw/num-node-list.csv.gz": text([[N]]),
+        "raw/num-edge-list.csv.gz": text([[EDGES]]),
+        **{f"split/time/{name}.csv.gz": text([v] for v in part.tolist()) for name, part in PARTS.items()},
+        "mapping/README.md": b"none",
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("arxiv/processed/", b"")
+        for name, data in members.items():
+            archive.writestr(f"arxiv/{name}", data)
+    return packed.getvalue()
+
+
+def archive_of_suitesparse():
+    """As the collection packs it, with a second matrix beside the one that is meant."""
+    A = sparse.coo_array((np.ones(EDGES, dtype=np.int8), (SOURCE, TARGET)), shape=(N, N))
+    A = (A + A.T).astype(bool).astype(np.int8).tocoo()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, matrix in (("roads_coord", sparse.eye_array(3).tocoo()), ("roads", A)):
+            written = io.BytesIO()
+            mmwrite(written, matrix, field="pattern", symmetry="symmetric")
+            info = tarfile.TarInfo(f"roads/{name}.mtx")
+            info.size = len(written.getvalue())
+            archive.addfile(info, io.BytesIO(written.getvalue()))
+    return packed.getvalue()
+
+
+FILES = {"features": {"kind": "file"}, "labels": {"kind": "file"}, "split": {"kind": "file"}}
+DRAWN = {"features": {"kind": "uniform", "width": 4}, "labels": {"kind": "degree"}, "split": {"kind": "all"}}
+ARXIV = {"source": {"kind": "ogb", "archive": "arxiv", "split": "time"}, "classes": CLASSES, **FILES}
+ROADS = {"source": {"kind": "suitesparse", "group": "DIMACS10", "name": "roads"}, "classes": CLASSES, **DRAWN}
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A project with the cards."""
+    monkeypatch.delenv("HARNESS_DATASETS", raising=False)
+    monkeypatch.setenv("HARNESS_ROOT", str(tmp_path))
+    catalog = tmp_path / "datasets" / "catalog"
+    catalog.mkdir(parents=True)
+    for name, card in {"arxiv": ARXIV, "roads": ROADS}.items():
+        (catalog / f"{name}.yaml").write_text(yaml.safe_dump(card))
+    return tmp_path
+
+
+@pytest.fixture
+def published(site):
+    site.files["/snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] = archive_of_ogb()
+    site.files["/sparse.tamu.edu/MM/DIMACS10/roads.tar.gz"] = archive_of_suitesparse()
+    return site
+
+
+def opened(root, name):
+    return Store(build(root, DatasetChoice(name=name)))
+
+
+def test_a_benchmark_of_ogb(root, published, capsys):
+    assert main(["data", "fetch", "arxiv"]) == 0
+    assert capsys.readouterr().out.strip().endswith("datasets/raw/ogb/arxiv.zip")
+    store, everyone = opened(root, "arxiv"), range(N)
+    np.testing.assert_allclose(
+        to_scipy(store.adjacency(everyone, everyone)).toarray(), adjacency(), rtol=1e-6
+    )
+    np.testing.assert_array_equal(store.feature_block(everyone, range(WIDTH)).numpy(), X)
+    np.testing.assert_array_equal(store.labels(everyone).numpy(), Y)
+    for value, part in enumerate(PARTS.values(), start=1):
+        assert torch.nonzero(store.split(everyone) == value)[:, 0].tolist() == part.tolist()
+    counts = store.manifest.counts
+    assert counts.stored == EDGES
+    assert counts.loops == np.count_nonzero(SOURCE == TARGET)
+    assert counts.duplicates == EDGES - len(set(zip(SOURCE.tolist(), TARGET.tolist(), strict=True)))
+    assert list((root / "datasets" / "raw").rglob("*.csv*")) == []
+
+
+def test_a_matrix_of_suitesparse(root, published):
+    assert main(["data", "fetch", "roads"]) == 0
+    store, everyone = opened(root, "roads"), range(N)
+    np.testing.assert_allclose(
+        to_scipy(store.adjacency(everyone, everyone)).toarray(), adjacency(), rtol=1e-6
+    )
+    degrees = store.adjacency(everyone, everyone).rowptr.diff()
+    ranked = torch.argsort(degrees, stable=True)
+    assert store.labels(everyone)[ranked].tolist() == sorted(store.labels(everyone).tolist())
+
+
+@pytest.mark.parametrize("name", ["arxiv", "roads"])
+def test_what_is_not_fetched_says_how(root, name):
+    with pytest.raises(UserError, match=rf"{name} is not fetched: .*harness data fetch {name}"):
+        build(root, DatasetChoice(name=name))
+
+
+def test_a_drawn_graph_needs_nothing(root, capsys):
+    card = {**ROADS, "source": {"kind": "rmat", "scale": 4}}
+    (root / "datasets" / "catalog" / "drawn.yaml").write_text(yaml.safe_dump(card))
+    assert main(["data", "fetch", "drawn"]) == 0
+    assert "needs no file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"archive": "arxiv", "split": "place"}, "has no file arxiv/split/place/train.csv.gz"),
+        ({"archive": "products", "split": "time"}, "has no file products/raw/"),
+    ],
+)
+def test_another_archive_than_the_card_means_is_refused(root, published, changes, said):
+    path = f"/snap.stanford.edu/ogb/data/nodeproppred/{changes['archive']}.zip"
+    published.files[path] = archive_of_ogb()
+    card = {**ARXIV, "source": {"kind": "ogb", **changes}}
+    (root / "datasets" / "catalog" / "arxiv.yaml").write_text(yaml.safe_dump(card))
+    assert main(["data", "fetch", "arxiv"]) == 0
+    with pytest.raises(UserError, match=said):
+        build(root, DatasetChoice(name="arxiv"))
+
+
+def test_a_truncated_archive_is_refused_by_its_name(root, published):
+    published.files["/snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] = archive_of_ogb()[:-500]
+    assert main(["data", "fetch", "arxiv"]) == 0
+    with pytest.raises(UserError, match=r"arxiv\.zip"):
+        build(root, DatasetChoice(name="arxiv"))
