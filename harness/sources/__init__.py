@@ -14,9 +14,19 @@ from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
 from harness.sources.source import Rest as Rest
 from harness.sources.suitesparse import SuiteSparse
+from harness.sources.twin import TwinSource
 
 AnySource = Annotated[
-    RmatSource | SbmSource | LatticeSource | MatrixMarket | EdgeList | Npz | Planetoid | SuiteSparse | Ogb,
+    RmatSource
+    | SbmSource
+    | LatticeSource
+    | MatrixMarket
+    | EdgeList
+    | Npz
+    | Planetoid
+    | SuiteSparse
+    | Ogb
+    | TwinSource,
     Field(discriminator="kind"),
 ]
 """What a card may say under `source`."""

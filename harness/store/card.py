@@ -4,7 +4,7 @@ A card is datasets/catalog/NAME.yaml; the name of the file is the name of the da
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationInfo, field_validator
@@ -26,6 +26,8 @@ class Expected(Frozen):
     duplicates: int | None = None
     nnz_sym: int | None = None
     nnz_adj: int | None = None
+    features: int | None = None
+    """The width of features that a file brings."""
 
 
 class DatasetCard(Frozen):
@@ -42,6 +44,8 @@ class DatasetCard(Frozen):
     seed: int = Field(0, ge=0)
     """Of everything that is drawn: edges, features, labels, split."""
     expected: Expected = Expected()
+    nature: Literal["power", "clusters", "lattice"] | None = None
+    """Of its twins (`harness.store.twin`): degrees by a power law, dense clusters besides, or a map of roads."""
 
     @field_validator("classes")
     @classmethod
@@ -63,7 +67,7 @@ class DatasetCard(Frozen):
 
     def content(self) -> dict[str, Any]:
         """What the data depends on: the card without its prose and its checks."""
-        return self.model_dump(mode="json", exclude={"description", "expected"})
+        return self.model_dump(mode="json", exclude={"description", "expected", "nature"})
 
 
 def list_cards(root: Path) -> list[str]:
@@ -72,7 +76,15 @@ def list_cards(root: Path) -> list[str]:
 
 
 def load_card(root: Path, name: str) -> DatasetCard:
-    """The card datasets/catalog/NAME.yaml under the project root."""
+    """The card datasets/catalog/NAME.yaml under the project root; of NAME@SCALE, that of a twin."""
+    from harness.store.twin import twin_of
+
+    name, at, scale = name.partition("@")
+    card = _read(root, name)
+    return twin_of(card, scale) if at else card
+
+
+def _read(root: Path, name: str) -> DatasetCard:
     if name not in list_cards(root):
         raise unknown("dataset", name, list_cards(root), f"Cards live in {CATALOG}/.")
     where = str(CATALOG / f"{name}.yaml")

@@ -27,6 +27,12 @@ class DatasetChoice(Frozen):
     parts: int = Field(0, ge=0, validate_default=True)
     """How many parts; 0 with `block`, which is cut only where it is used."""
 
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        """Of a twin, NAME@1/16, too."""
+        return name.replace("/", "-") if "@" in name else name
+
     @field_validator("partition")
     @classmethod
     def _known(cls, partition: str, known: ValidationInfo) -> str:
