@@ -105,8 +105,9 @@ def report(options: argparse.Namespace) -> None:
 
 
 def data(options: argparse.Namespace) -> None:
-    note("build", options.name)
-    note("order", " ".join(str(getattr(options, option)) for option in ORDER))
+    note(options.action, options.name)
+    if options.action == "build":
+        note("order", " ".join(str(getattr(options, option)) for option in ORDER))
 
 
 def main() -> None:
@@ -120,7 +121,7 @@ def main() -> None:
         words.add_argument("--verify", action="store_true")
     words = verbs.add_parser("data")
     words.set_defaults(do=data)
-    words.add_argument("build")
+    words.add_argument("action")
     words.add_argument("name")
     for option in ORDER:
         words.add_argument(f"--{option}")

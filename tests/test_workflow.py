@@ -113,6 +113,7 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
     assert sorted(project.subjects("build")) == sorted(
         [*DATASETS, "tiny-sbm", "tiny-lattice"]
     )  # a partition, an order
+    assert sorted(project.subjects("fetch")) == sorted(DATASETS), "each graph once, whatever its orders"
     assert project.subjects("plan") == ["smoke"]
     assert set(Counter(project.subjects("start")).values()) == {1}
     assert len(project.subjects("start")) == smoke_runs()

@@ -93,6 +93,11 @@ def dataset_marker(wildcards):
     return f"{STORES}/.built/{ORDERED}".format(dataset=choice["name"], **choice)
 
 
+def card(wildcards):
+    """The card of a dataset; of a twin, NAME@SCALE, that of the graph."""
+    return f"datasets/catalog/{wildcards.dataset.partition('@')[0]}.yaml"
+
+
 def brought_partition(wildcards):
     """The file of a partition that the user brings. A changed one is another store."""
     kind, _, name = wildcards.partition.partition(":")

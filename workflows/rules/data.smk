@@ -1,10 +1,25 @@
-# Graphs: from a dataset's card to its store, in the order or the partition that a run asks for.
+# Graphs: from a dataset's card to its files, and to its store in the order or the partition that a run asks for.
+
+
+# Where there is a network, which compute nodes often lack. Nothing is fetched for a graph that is drawn or brought.
+rule fetch_dataset:
+    input:
+        card,
+    output:
+        touch(f"{STORES}/.fetched/{{dataset}}"),
+    log:
+        "results/logs/data/fetch-{dataset}.log",
+    message:
+        "Fetching what {wildcards.dataset} needs"
+    shell:
+        "harness data fetch {wildcards.dataset} > {log} 2>&1"
 
 
 rule build_dataset:
     input:
         brought_partition,
-        card="datasets/catalog/{dataset}.yaml",
+        rules.fetch_dataset.output,
+        card=card,
     output:
         touch(f"{STORES}/.built/{ORDERED}"),
     log:
