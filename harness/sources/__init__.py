@@ -10,6 +10,7 @@ from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
 from harness.sources.planetoid import Planetoid
+from harness.sources.reddit import Reddit
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
 from harness.sources.source import Rest as Rest
@@ -26,6 +27,7 @@ AnySource = Annotated[
     | Planetoid
     | SuiteSparse
     | Ogb
+    | Reddit
     | TwinSource,
     Field(discriminator="kind"),
 ]

@@ -1,10 +1,14 @@
-"""Node property datasets of the Open Graph Benchmark, in the layout of text: ogbn-arxiv, ogbn-products.
+"""Node property datasets of the Open Graph Benchmark, in both layouts; read inside the archive, nothing extracted.
 
-    TOP/raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz    TOP/split/SPLIT/{train,valid,test}.csv.gz
+    text     TOP/raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz, without headers
+    arrays   TOP/raw/data.npz (edge_index, node_feat, num_nodes_list), TOP/raw/node-label.npz
+    both     TOP/split/SPLIT/{train,valid,test}.csv.gz
 
-Files have no header. They are read inside the archive: nothing is extracted, and no cache or pickle is made.
+No cache and no pickle is made. Only the features of arrays become a file of their own, when somebody asks for them:
+rows in another order cannot be had from the middle of a compressed file.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,13 +19,14 @@ from pydantic import Field
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID, Bytes, Floats, Ints
 from harness.sources.archive import Place, opened
+from harness.sources.arrays import ArrayIn, head_of, mapped, part_of, whole_array
 from harness.sources.refusal import refusing
 from harness.sources.remote import Remote
 from harness.sources.source import Rest, Source
-from harness.sources.stream import Piece, Stream
-from harness.sources.text import AT_ONCE, START, counted, pairs_of
+from harness.sources.stream import Edges, Piece, Stream
+from harness.sources.text import AT_ONCE, START, Counted, counted, pairs_of
 
-EXPECTED = "the archive of a node property dataset of OGB, with raw/*.csv.gz and split/*/*.csv.gz in it"
+EXPECTED = "the archive of a node property dataset of OGB, with raw/ and split/ in it"
 ROWS = 1 << 17
 """Of features, parsed at a time."""
 
@@ -34,6 +39,7 @@ class Ogb(Source):
     """Without .zip; the top folder in it has the same name."""
     split: str = Field(pattern=r"^\w+$")
     """The folder of the published split."""
+    layout: Literal["text", "arrays"] = "text"
     sha256: str | None = None
     """Of the archive; none is published."""
 
@@ -44,35 +50,11 @@ class Ogb(Source):
     def stream(self, rest: Rest) -> Stream:
         path = rest.folder / self.remotes()[0].file
         with refusing(path, EXPECTED):
-            n, edges = (self._number(path, name) for name in ("num-node-list", "num-edge-list"))
-            found = counted(self._pieces(path, AT_ONCE))
-            if found.pairs != edges:
-                raise UserError(f"{path} holds {found.pairs:,} edges, and says that it has {edges:,}.")
-            if found.pairs and not (found.smallest >= 0 and found.largest < n):
-                raise UserError(
-                    f"{path}: edges name vertices {found.smallest} to {found.largest}, but there are {n:,}."
-                )
-            y, split = self._labels(path, n), self._split(path, n)
-        return Stream(n, edges, partial(self._pieces, path), partial(self._features, path, n), y, split)
-
-    def _raw(self, path: Path, name: str) -> Place:
-        return Place(path, f"{self.archive}/raw/{name}.csv.gz")
-
-    def _pieces(self, path: Path, at_once: int) -> list[Piece]:
-        text = self._raw(path, "edge")
-        return pairs_of(text, at_once, START, lambda: UserError(f"{text}: a line is no pair of vertices."))
-
-    def _number(self, path: Path, name: str) -> int:
-        with opened(self._raw(path, name)) as file:
-            return int(file.readline())
-
-    def _labels(self, path: Path, n: int) -> Ints:
-        """One number a vertex; what is no number has no label."""
-        with opened(self._raw(path, "node-label")) as file:
-            found = np.genfromtxt(file, dtype=np.float64, ndmin=1)
-        if found.shape != (n,):
-            raise UserError(f"{path}: labels have the shape {found.shape}, but there are {n:,} vertices.")
-        return np.where(np.isnan(found), -1, found).astype(np.int64)
+            inside = (_Text if self.layout == "text" else _Arrays)(path, f"{self.archive}/raw")
+            n, edges = inside.n, inside.edges
+            _check(path, n, edges, counted(inside.pieces(AT_ONCE)))
+            y, split = _labels(path, inside.labels(), n), self._split(path, n)
+        return Stream(n, edges, inside.pieces, inside.features, y, split)
 
     def _split(self, path: Path, n: int) -> Bytes:
         split = np.zeros(n, np.uint8)
@@ -86,15 +68,83 @@ class Ogb(Source):
             split[members] = value
         return split
 
-    def _features(self, path: Path, n: int) -> Floats:
+
+class _Text:
+    """The layout of text."""
+
+    def __init__(self, path: Path, raw: str) -> None:
+        self._path, self._raw = path, raw
+        self.n, self.edges = self._number("num-node-list"), self._number("num-edge-list")
+
+    def pieces(self, at_once: int) -> list[Piece]:
+        text = self._place("edge")
+        return pairs_of(text, at_once, START, lambda: UserError(f"{text}: a line is no pair of vertices."))
+
+    def labels(self) -> Floats:
+        with opened(self._place("node-label")) as file:
+            return np.genfromtxt(file, dtype=np.float32, ndmin=1)
+
+    def features(self) -> Floats:
         import pandas as pd
 
         filled, X = 0, None
-        with opened(self._raw(path, "node-feat")) as file:
+        with opened(self._place("node-feat")) as file:
             for rows in pd.read_csv(file, header=None, dtype=np.float32, chunksize=ROWS):
-                X = np.empty((n, rows.shape[1]), np.float32) if X is None else X
+                X = np.empty((self.n, rows.shape[1]), np.float32) if X is None else X
                 X[filled : filled + len(rows)] = rows.to_numpy()
                 filled += len(rows)
-        if X is None or filled != n:
-            raise UserError(f"{path}: there are features of {filled:,} vertices, but {n:,} vertices.")
+        if X is None or filled != self.n:
+            raise UserError(f"{self._path}: features of {filled:,} vertices, but there are {self.n:,}.")
         return X
+
+    def _number(self, name: str) -> int:
+        with opened(self._place(name)) as file:
+            return int(file.readline())
+
+    def _place(self, name: str) -> Place:
+        return Place(self._path, f"{self._raw}/{name}.csv.gz")
+
+
+class _Arrays:
+    """The layout of arrays: sources lie before targets, so two readers go through them side by side."""
+
+    def __init__(self, path: Path, raw: str) -> None:
+        self._path, self._raw = path, raw
+        self._ends = self._array("data", "edge_index")
+        two, self.edges = head_of(self._ends).shape
+        if two != 2:
+            raise UserError(f"{self._ends.told} has the shape {two, self.edges}, and not (2, edges).")
+        self.n = int(whole_array(self._array("data", "num_nodes_list")).sum())
+
+    def pieces(self, at_once: int) -> list[Piece]:
+        return [partial(self._edges, at_once)]
+
+    def labels(self) -> Floats:
+        return whole_array(self._array("node-label", "node_label")).astype(np.float32).reshape(-1)
+
+    def features(self) -> Floats:
+        return mapped(self._array("data", "node_feat"), self._path.with_suffix(".node_feat.npy"))
+
+    def _edges(self, at_once: int) -> Iterator[Edges]:
+        sources = part_of(self._ends, 0, self.edges, at_once)
+        targets = part_of(self._ends, self.edges, self.edges, at_once)
+        for source, target in zip(sources, targets, strict=True):
+            yield source.astype(np.int64), target.astype(np.int64)
+
+    def _array(self, file: str, name: str) -> ArrayIn:
+        return ArrayIn(self._path, (f"{self._raw}/{file}.npz", name))
+
+
+def _check(path: Path, n: int, edges: int, found: Counted) -> None:
+    if found.pairs != edges:
+        raise UserError(f"{path} holds {found.pairs:,} edges, and says that it has {edges:,}.")
+    if found.pairs and not (found.smallest >= 0 and found.largest < n):
+        named = f"{found.smallest} to {found.largest}"
+        raise UserError(f"{path}: edges name vertices {named}, but there are {n:,}.")
+
+
+def _labels(path: Path, found: Floats, n: int) -> Ints:
+    """One number a vertex; what is no number has no label."""
+    if found.shape != (n,):
+        raise UserError(f"{path}: labels have the shape {found.shape}, but there are {n:,} vertices.")
+    return np.where(np.isnan(found), -1, found).astype(np.int64)

@@ -19,9 +19,9 @@ SCALE = re.compile(r"(?P<of>[1-9]\d*)([/-](?P<parts>[1-9]\d*))?")
 
 def twin_of(card: "DatasetCard", scale: str) -> "DatasetCard":
     """The card of a twin. What the published graph's card leaves open is an error."""
-    n, edges = card.expected.n, card.expected.stored
+    n, edges = card.expected.n, _edges(card)
     width = getattr(card.features, "width", None) or card.expected.features
-    known = {"nature": card.nature, "expected.n": n, "expected.stored": edges, "expected.features": width}
+    known = {"nature": card.nature, "expected.n": n, "expected.nnz_adj": edges, "expected.features": width}
     if missing := [key for key, value in known.items() if value is None]:
         raise UserError(f"{card.name} has no twins: its card does not say {', '.join(missing)}.")
     assert n is not None and edges is not None
@@ -31,7 +31,7 @@ def twin_of(card: "DatasetCard", scale: str) -> "DatasetCard":
         {
             "name": f"{card.name}@{scale.replace('/', '-')}",
             "description": f"Twin of {card.name}, {share} of its size, nature: {card.nature}",
-            "source": _source(str(card.nature), vertices, draws, doubled=not card.directed),
+            "source": _source(str(card.nature), vertices, draws),
             "directed": card.directed,
             "classes": min(card.classes, vertices),
             "features": {"kind": "uniform", "width": width},
@@ -52,16 +52,23 @@ def _fraction(name: str, scale: str) -> Fraction:
     return share
 
 
-def _source(nature: str, vertices: int, edges: int, *, doubled: bool) -> dict[str, Any]:
+def _edges(card: "DatasetCard") -> int | None:
+    """Of an undirected graph, each once; of what is known, that which says most."""
+    expected, ends = card.expected, 1 if card.directed else 2
+    if expected.nnz_adj is not None and expected.n is not None:
+        return (expected.nnz_adj - expected.n) // ends
+    return expected.stored if expected.nnz_sym is None else expected.nnz_sym // ends
+
+
+def _source(nature: str, vertices: int, edges: int) -> dict[str, Any]:
     if nature != "lattice":
         return {"kind": "twin", "nature": nature, "n": vertices, "edges": edges}
     width = isqrt(vertices)
-    roads = edges / 2 if doubled else edges
     return {
         "kind": "lattice",
         "height": vertices // width,
         "width": width,
-        "keep": min(roads / (2 * vertices), 1.0),
+        "keep": min(edges / (2 * vertices), 1.0),
         "diagonal": 0.0,
         "connected": False,
     }

@@ -74,9 +74,50 @@ def archive_of_suitesparse():
     return packed.getvalue()
 
 
+def archive_of_papers():
+    """As OGB packs its largest: arrays in an .npz in the archive; most labels are no numbers."""
+    labels = np.where(np.arange(N) % 3 == 0, Y, np.nan).astype(np.float32)[:, None]
+    data, label = io.BytesIO(), io.BytesIO()
+    ends = np.stack([SOURCE, TARGET])
+    np.savez_compressed(
+        data, edge_index=ends, node_feat=X, num_nodes_list=np.array([N]), num_edges_list=[EDGES]
+    )
+    np.savez_compressed(label, node_label=labels)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("papers100M-bin/raw/data.npz", data.getvalue())
+        archive.writestr("papers100M-bin/raw/node-label.npz", label.getvalue())
+        for name, part in PARTS.items():
+            text = "".join(f"{v}\n" for v in part.tolist()).encode()
+            archive.writestr(f"papers100M-bin/split/time/{name}.csv.gz", gzip.compress(text))
+    return packed.getvalue()
+
+
+def archive_of_reddit():
+    """As DGL packs it: a symmetric matrix and the data of its vertices."""
+    A = sparse.coo_array((np.ones(EDGES), (SOURCE, TARGET)), shape=(N, N))
+    A = (A + A.T).tocoo()
+    graph, data = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(graph, row=A.row, col=A.col, data=A.data, shape=A.shape, format=b"coo")
+    kinds = np.select([np.isin(np.arange(N), part) for part in PARTS.values()], [1, 2, 3])
+    np.savez_compressed(data, feature=X, label=Y, node_types=kinds)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("reddit_graph.npz", graph.getvalue())
+        archive.writestr("reddit_data.npz", data.getvalue())
+    return packed.getvalue()
+
+
 FILES = {"features": {"kind": "file"}, "labels": {"kind": "file"}, "split": {"kind": "file"}}
 DRAWN = {"features": {"kind": "uniform", "width": 4}, "labels": {"kind": "degree"}, "split": {"kind": "all"}}
 ARXIV = {"source": {"kind": "ogb", "archive": "arxiv", "split": "time"}, "classes": CLASSES, **FILES}
+PAPERS = {
+    "source": {"kind": "ogb", "archive": "papers100M-bin", "split": "time", "layout": "arrays"},
+    "directed": True,
+    "classes": CLASSES,
+    **FILES,
+}
+REDDIT = {"source": {"kind": "reddit"}, "classes": CLASSES, **FILES}
 ROADS = {"source": {"kind": "suitesparse", "group": "DIMACS10", "name": "roads"}, "classes": CLASSES, **DRAWN}
 
 
@@ -87,7 +128,7 @@ def root(tmp_path, monkeypatch):
     monkeypatch.setenv("HARNESS_ROOT", str(tmp_path))
     catalog = tmp_path / "datasets" / "catalog"
     catalog.mkdir(parents=True)
-    for name, card in {"arxiv": ARXIV, "roads": ROADS}.items():
+    for name, card in {"arxiv": ARXIV, "roads": ROADS, "papers": PAPERS, "reddit": REDDIT}.items():
         (catalog / f"{name}.yaml").write_text(yaml.safe_dump(card))
     return tmp_path
 
@@ -95,6 +136,8 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def published(site):
     site.files["/snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] = archive_of_ogb()
+    site.files["/snap.stanford.edu/ogb/data/nodeproppred/papers100M-bin.zip"] = archive_of_papers()
+    site.files["/data.dgl.ai/dataset/reddit.zip"] = archive_of_reddit()
     site.files["/sparse.tamu.edu/MM/DIMACS10/roads.tar.gz"] = archive_of_suitesparse()
     return site
 
@@ -119,6 +162,29 @@ def test_a_benchmark_of_ogb(root, published, capsys):
     assert counts.loops == np.count_nonzero(SOURCE == TARGET)
     assert counts.duplicates == EDGES - len(set(zip(SOURCE.tolist(), TARGET.tolist(), strict=True)))
     assert list((root / "datasets" / "raw").rglob("*.csv*")) == []
+
+
+@pytest.mark.parametrize("permutation", ["none", "double"])
+def test_a_benchmark_of_ogb_in_arrays(root, published, permutation):
+    assert main(["data", "fetch", "papers"]) == 0
+    store = Store(build(root, DatasetChoice(name="papers", permutation=permutation, seed=2)))
+    everyone, (p, q) = range(N), (each.numpy() for each in store.orders)
+    A = to_scipy(store.adjacency(everyone, everyone)).toarray()
+    np.testing.assert_allclose(A, adjacency(directed=True)[p][:, q], rtol=1e-6)
+    np.testing.assert_array_equal(store.feature_block(everyone, range(WIDTH)).numpy(), X[q])
+    np.testing.assert_array_equal(store.labels(everyone).numpy(), np.where(np.arange(N) % 3 == 0, Y, -1)[p])
+    assert not (store.split(everyone) > 0)[store.labels(everyone) < 0].any()
+
+
+def test_reddit(root, published):
+    assert main(["data", "fetch", "reddit"]) == 0
+    store, everyone = opened(root, "reddit"), range(N)
+    np.testing.assert_allclose(
+        to_scipy(store.adjacency(everyone, everyone)).toarray(), adjacency(), rtol=1e-6
+    )
+    np.testing.assert_array_equal(store.feature_block(everyone, range(WIDTH)).numpy(), X)
+    np.testing.assert_array_equal(store.labels(everyone).numpy(), Y)
+    assert (store.split(everyone) == 2).sum() == len(PARTS["valid"])
 
 
 def test_a_matrix_of_suitesparse(root, published):

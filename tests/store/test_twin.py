@@ -47,5 +47,5 @@ def test_a_scale_is_a_share(root, write_card, scale):
 
 def test_a_card_without_a_nature_has_no_twins(root, write_card):
     write_card(root, "big", **{**PUBLISHED, "expected": {"n": 9}})
-    with pytest.raises(UserError, match=r"does not say nature, expected\.stored, expected\.features"):
+    with pytest.raises(UserError, match=r"does not say nature, expected\.nnz_adj, expected\.features"):
         load_card(root, "big@1")

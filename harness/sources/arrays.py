@@ -1,0 +1,119 @@
+"""Arrays in .npz files, in archives too, read a part at a time: none of them is ever whole in memory.
+
+An .npz cannot be mapped, and a compressed member cannot be entered in the middle; but it can be read from its
+beginning, by several readers at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+from zipfile import ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UserError
+from harness.files import DATASETS, check_room, refusals
+
+BLOCK = 1 << 24
+"""Bytes copied at a time."""
+
+
+class ArrayIn(NamedTuple):
+    """An array, by its name in a .npz that is a file, or a member of an archive."""
+
+    path: Path
+    members: tuple[str, ...]
+    """Of archives within each other; the last one is the array's name, without .npy."""
+
+    @property
+    def told(self) -> str:
+        return f"{self.path} ({', '.join(self.members)})"
+
+
+class Head(NamedTuple):
+    """What an array is."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@contextmanager
+def reading(array: ArrayIn) -> Iterator[tuple[Head, IO[bytes]]]:
+    """What it is, and its numbers from the first on."""
+    with ExitStack() as stack:
+        archive = stack.enter_context(ZipFile(array.path))
+        for name in array.members[:-1]:
+            inner = stack.enter_context(archive.open(_known(archive, name, array)))
+            archive = stack.enter_context(ZipFile(inner))
+        file = stack.enter_context(archive.open(_known(archive, f"{array.members[-1]}.npy", array)))
+        version = np.lib.format.read_magic(cast(Any, file))
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in read:
+            raise UserError(f"{array.told} has the format {version} of arrays, which is not read.")
+        shape, in_columns, dtype = read[version](cast(Any, file))
+        if dtype.hasobject or (in_columns and len(shape) > 1):
+            raise UserError(f"{array.told} holds {dtype} by columns or objects, which are not read.")
+        yield Head(shape, dtype), file
+
+
+def head_of(array: ArrayIn) -> Head:
+    """What an array is."""
+    with reading(array) as (head, _):
+        return head
+
+
+def part_of(array: ArrayIn, start: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
+    """So many of its numbers, in the order in which they lie, from the start-th on."""
+    with reading(array) as (head, file):
+        _skip(file, start * head.dtype.itemsize, array)
+        for done in range(0, count, at_once):
+            size = min(at_once, count - done) * head.dtype.itemsize
+            data = file.read(size)
+            if len(data) < size:
+                raise UserError(f"{array.told} ends too early: download the archive again.")
+            yield np.frombuffer(data, head.dtype)
+
+
+def whole_array(array: ArrayIn) -> NDArray[Any]:
+    """All of a small one."""
+    head = head_of(array)
+    count = int(np.prod(head.shape))
+    found = list(part_of(array, 0, count, max(count, 1)))
+    return (found[0] if found else np.zeros(0, head.dtype)).reshape(head.shape)
+
+
+def mapped(array: ArrayIn, beside: Path) -> NDArray[Any]:
+    """A large one as a file of its own, made at first, and mapped."""
+    if not beside.exists():
+        partial = beside.with_name(f"{beside.name}.part")
+        with refusals(beside, DATASETS), reading(array) as (head, file):
+            check_room(beside, int(np.prod(head.shape)) * head.dtype.itemsize)
+            made = np.lib.format.open_memmap(partial, "w+", head.dtype, head.shape)
+            place = made.reshape(-1).view(np.uint8)
+            for start in range(0, place.size, BLOCK):
+                data = file.read(min(BLOCK, place.size - start))
+                place[start : start + len(data)] = np.frombuffer(data, np.uint8)
+                if len(data) < min(BLOCK, place.size - start):
+                    raise UserError(f"{array.told} ends too early: download the archive again.")
+            made.flush()
+            partial.rename(beside)
+    return cast(NDArray[Any], np.load(beside, mmap_mode="r", allow_pickle=False))
+
+
+def _skip(file: IO[bytes], size: int, array: ArrayIn) -> None:
+    while size:
+        data = file.read(min(BLOCK, size))
+        if not data:
+            raise UserError(f"{array.told} ends too early: download the archive again.")
+        size -= len(data)
+
+
+def _known(archive: ZipFile, name: str, array: ArrayIn) -> str:
+    names = archive.namelist()
+    if name not in names:
+        raise UserError(
+            f"{array.told}: there is no {name}, but {', '.join(names[:6])}: it is another archive."
+        )
+    return name
