@@ -16,7 +16,7 @@ from harness.graph.volume import volumes
 from harness.kernels import Csr
 from harness.spec.root import project_root
 from harness.store.build import data_folder
-from harness.store.card import load_card
+from harness.store.catalog import load_card
 from harness.store.compose import compose
 
 GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape")

@@ -72,7 +72,7 @@ class Project:
 
 
 def make_project(folder: Path) -> Project:
-    for name in ("workflows", "profiles", "harness/figures/captions"):
+    for name in ("workflows", "profiles"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("workflow", "slurm"):
         (folder / name).symlink_to((ROOT / name).readlink())

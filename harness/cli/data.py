@@ -15,10 +15,29 @@ if TYPE_CHECKING:
     from harness.store.task import Means
 
 
+IMPORTED = {
+    "edges": "the graph: .txt, .csv, .tsv (also .gz), .mtx, .npz or .parquet",
+    "features": "a row a vertex: .npy, .csv, .txt; drawn if left out",
+    "labels": "a number a vertex, -1 for none; by degree if left out",
+    "split": "a number a vertex: 1 train, 2 valid, 3 test; drawn if left out",
+}
+
+
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "data", _data, "Fetch a dataset; build, show, verify or weigh its store.")
-    parser.add_argument("action", choices=("fetch", "build", "info", "verify", "balance"))
+    parser = add_verb(
+        verbs, "data", _data, "Fetch or import a dataset; build, show, verify or weigh its store."
+    )
+    parser.add_argument("action", choices=("fetch", "import", "build", "info", "verify", "balance"))
     parser.add_argument("name", help="a card of datasets/catalog")
+    for name, about in IMPORTED.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"import: {about}")
+    parser.add_argument("--directed", action="store_true", help="import: edges go one way")
+    parser.add_argument("--vertices", type=int, help="import: how many, if the largest id does not say")
+    parser.add_argument("--base", type=int, default=0, help="import: the first id in text (default 0)")
+    parser.add_argument(
+        "--header", action="store_true", help="import: the first line of text names the columns"
+    )
+    parser.add_argument("--classes", type=int, help="import: if the labels do not say (default 32 by degree)")
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
     parser.add_argument(
         "--partition", default="block", help="block (default), random, metis, hypergraph, or file:NAME"
@@ -39,18 +58,16 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from harness.store.build import build, verify
 
     root, choice = project_root(options.root), _choice(options)
+    if options.action == "balance":
+        return _balance(root, options, choice)
     if options.action == "fetch":
         from harness.fetch.dataset import fetch
 
         paths = [str(path) for path in fetch(root, options.name, say)]
         show(options, {"files": paths}, "\n".join(paths) or f"{options.name} needs no file from the network.")
-        return 0
-    if options.action == "balance":
-        return _balance(root, options, choice)
-    if options.action == "info":
+    elif options.action == "info":
         import yaml
 
         from harness.store.info import info
@@ -58,11 +75,26 @@ def _data(options: argparse.Namespace) -> int:
         facts = info(root, choice)
         show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
     else:
-        store = (
-            build(root, choice, means=_means(options)) if options.action == "build" else verify(root, choice)
-        )
+        store = _store(root, options, choice)
         show(options, {"store": str(store)}, str(store))
     return 0
+
+
+def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
+    from harness.store.build import build, verify
+
+    if options.action == "import":
+        return _import(root, options, choice)
+    return verify(root, choice) if options.action == "verify" else build(root, choice, means=_means(options))
+
+
+def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
+    from harness.store.imported import Brought, import_graph
+
+    if options.edges is None:
+        raise UserError("import takes the graph: harness data import NAME --edges FILE.")
+    told = {key: getattr(options, key) for key in Brought.model_fields}
+    return import_graph(root, validated(Brought, told, "the options"), choice, _means(options))
 
 
 def _means(options: argparse.Namespace) -> "Means":

@@ -89,7 +89,7 @@ class Answer(NamedTuple):
 
 def _facts(options: argparse.Namespace) -> "Facts":
     from harness.store.build import open_dataset
-    from harness.store.card import load_card
+    from harness.store.catalog import load_card
     from harness.store.choice import DatasetChoice
     from harness.strategy import facts_of, facts_of_card
 

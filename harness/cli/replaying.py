@@ -41,7 +41,7 @@ def _replay(options: argparse.Namespace) -> int:
 def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
     from harness.registry import load_strategy
     from harness.run.opening import opened
-    from harness.store.card import load_card
+    from harness.store.catalog import load_card
     from harness.strategy import admit, facts_of_card
 
     if not from_card:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.fetch.download import Say, download
 from harness.store.build import data_folder
-from harness.store.card import load_card
+from harness.store.catalog import load_card
 
 
 def fetch(root: Path, name: str, say: Say) -> list[Path]:

@@ -9,6 +9,7 @@ from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
+from harness.sources.parquet import Parquet
 from harness.sources.planetoid import Planetoid
 from harness.sources.reddit import Reddit
 from harness.sources.rmat import RmatSource
@@ -28,6 +29,7 @@ AnySource = Annotated[
     | SuiteSparse
     | Ogb
     | Reddit
+    | Parquet
     | TwinSource,
     Field(discriminator="kind"),
 ]

@@ -40,6 +40,15 @@ def read_column(path: Path, n: int) -> NDArray[np.int64]:
     return whole
 
 
+def largest_label(path: Path) -> int:
+    """Of a column of labels, whatever the number of its rows; at least 0."""
+    with refusing(path, EXPECTED):
+        column = _numbers(path).reshape(-1)
+    if not column.size or not np.issubdtype(column.dtype, np.number):
+        raise UserError(f"{path} holds no labels. Expected one integer per vertex.")
+    return max(int(np.nanmax(column)), 0)
+
+
 def _numbers(path: Path) -> NDArray[Any]:
     if path.suffix == ".npy":
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

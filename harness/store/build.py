@@ -15,7 +15,8 @@ from harness.graph.model import Graph
 from harness.graph.order import permuted
 from harness.graph.partition import Partition
 from harness.store.blocks import Blocks
-from harness.store.card import DatasetCard, load_card
+from harness.store.card import DatasetCard
+from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 from harness.store.compose import check_counts, compose, contents, generator_of, source_files
 from harness.store.manifest import SCHEMA, Cut, FileRecord

@@ -3,18 +3,13 @@
 A card is datasets/catalog/NAME.yaml; the name of the file is the name of the dataset.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
-from harness.errors import UserError
 from harness.sources import AnySource
 from harness.store.recipes import Features, Labels, Split
-from harness.validation import Frozen, unknown, validated
-
-CATALOG = Path("datasets") / "catalog"
+from harness.validation import Frozen
 
 
 class Expected(Frozen):
@@ -68,36 +63,3 @@ class DatasetCard(Frozen):
     def content(self) -> dict[str, Any]:
         """What the data depends on: the card without its prose and its checks."""
         return self.model_dump(mode="json", exclude={"description", "expected", "nature"})
-
-
-def list_cards(root: Path) -> list[str]:
-    """The names of all datasets."""
-    return sorted(path.stem for path in (root / CATALOG).glob("*.yaml"))
-
-
-def load_card(root: Path, name: str) -> DatasetCard:
-    """The card datasets/catalog/NAME.yaml under the project root; of NAME@SCALE, that of a twin."""
-    from harness.store.twin import twin_of
-
-    name, at, scale = name.partition("@")
-    card = _read(root, name)
-    return twin_of(card, scale) if at else card
-
-
-def _read(root: Path, name: str) -> DatasetCard:
-    if name not in list_cards(root):
-        raise unknown("dataset", name, list_cards(root), f"Cards live in {CATALOG}/.")
-    where = str(CATALOG / f"{name}.yaml")
-    try:
-        fields = yaml.safe_load((root / where).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(fields, dict):
-        raise UserError(
-            f"{where} is not a card: it must be a mapping with the keys of the other cards there."
-        )
-    if fields.get("name", name) != name:
-        raise UserError(
-            f"{where}: name = {fields['name']!r}, but a card is named by its file; leave the key out."
-        )
-    return validated(DatasetCard, {**fields, "name": name}, where)

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.ranges import between
 from harness.store.build import store_folder
-from harness.store.card import load_card
+from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 from harness.store.manifest import Cut
 from harness.store.reader import Store

@@ -7,17 +7,15 @@ measured on it says so, because its name does.
 import re
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import UserError
-
-if TYPE_CHECKING:
-    from harness.store.card import DatasetCard
+from harness.store.card import DatasetCard
 
 SCALE = re.compile(r"(?P<of>[1-9]\d*)([/-](?P<parts>[1-9]\d*))?")
 
 
-def twin_of(card: "DatasetCard", scale: str) -> "DatasetCard":
+def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
     """The card of a twin. What the published graph's card leaves open is an error."""
     n, edges = card.expected.n, _edges(card)
     width = getattr(card.features, "width", None) or card.expected.features
@@ -27,7 +25,7 @@ def twin_of(card: "DatasetCard", scale: str) -> "DatasetCard":
     assert n is not None and edges is not None
     share = _fraction(card.name, scale)
     vertices, draws = max(round(n * share), 2), round(edges * share)
-    return type(card).model_validate(
+    return DatasetCard.model_validate(
         {
             "name": f"{card.name}@{scale.replace('/', '-')}",
             "description": f"Twin of {card.name}, {share} of its size, nature: {card.nature}",
@@ -52,7 +50,7 @@ def _fraction(name: str, scale: str) -> Fraction:
     return share
 
 
-def _edges(card: "DatasetCard") -> int | None:
+def _edges(card: DatasetCard) -> int | None:
     """Of an undirected graph, each once; of what is known, that which says most."""
     expected, ends = card.expected, 1 if card.directed else 2
     if expected.nnz_adj is not None and expected.n is not None:

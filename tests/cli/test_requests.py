@@ -57,7 +57,8 @@ def run(*options: str) -> list[str]:
         (["run", "--spec", "absent.json"], ["absent.json"]),
         (["plan"], ["--experiment", "--strategy"]),
         (["plan", "--experiment", "absent.yaml"], ["absent.yaml", "workflows/experiments"]),
-        (["data", "build", "cora"], ["cora", "Known", "tiny-sbm"]),
+        (["data", "build", "nosuch"], ["nosuch", "Known", "tiny-sbm"]),
+        (["data", "build", "cora"], ["not fetched", "harness data fetch cora"]),
         (["data", "build", "tiny-sbm", "--partition", "metis"], ["parts = 0", "metis", "number of parts"]),
         (
             ["data", "build", "tiny-sbm", "--partition", "kway", "--parts", "2"],

@@ -138,7 +138,7 @@ def test_the_manifest_says_where_the_data_came_from(root, write_card):
     write_card(root, "mine", source={"kind": "npz", "path": "g.npz"}, labels={"kind": "degree"})
     provenance = Store(build(root, chosen("mine"))).manifest.provenance
     assert provenance.sources["g.npz"].bytes == (root / "datasets" / "g.npz").stat().st_size
-    assert provenance.card["source"] == {"kind": "npz", "path": "g.npz"}
+    assert {"kind": "npz", "path": "g.npz"}.items() <= provenance.card["source"].items()
     assert provenance.versions == {"recipes": 1}
     assert Store(build(root, chosen())).manifest.provenance.versions == {"recipes": 1, "generator": 1}
 

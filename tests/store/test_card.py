@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.store.card import list_cards, load_card
+from harness.store.catalog import list_cards, load_card
 
 CATALOG = Path("datasets") / "catalog"
 

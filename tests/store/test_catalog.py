@@ -8,7 +8,7 @@ from harness.graph.model import TRAIN
 from harness.kernels.csr import to_scipy
 from harness.store.balance import balance
 from harness.store.build import build, open_dataset
-from harness.store.card import list_cards, load_card
+from harness.store.catalog import list_cards, load_card
 from harness.store.choice import DatasetChoice
 from harness.store.reader import Store
 

@@ -12,7 +12,7 @@ from harness.errors import UserError
 from harness.graph import partition as engines
 from harness.kernels.csr import to_scipy
 from harness.store.build import build, open_dataset, store_folder, verify
-from harness.store.card import load_card
+from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store

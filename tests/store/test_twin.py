@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.store.build import build, open_dataset
-from harness.store.card import load_card
+from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 
 PUBLISHED = {

@@ -13,6 +13,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from snakemake.exceptions import WorkflowError
 
+import harness
+
 PLAN_SCHEMA = 2
 
 # Snakemake may be started by its path, out of an environment that is not active: `harness` stands beside it.
@@ -133,6 +135,6 @@ PLAN = plan_file(config["experiment"], EXPERIMENT)
 RUNS = read_plan(config["experiment"], PLAN)
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
-# Which figures there are: each has a caption beside the code that draws it.
-CAPTIONS = {path.stem: path.absolute() for path in sorted(Path("harness/figures/captions").glob("*.rst"))}
+# Which figures there are: each has a caption beside the code that draws it, wherever that is installed.
+CAPTIONS = {path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))}
 TABLES = ["runs", "epochs", "ledger", "accuracy", "memory"]

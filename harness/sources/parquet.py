@@ -1,0 +1,77 @@
+"""Edges in parquet: the first two columns of whole numbers are sources and targets. Row groups are read one by one."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from harness.errors import UserError
+from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
+from harness.sources.stream import Edges, Piece, Stream
+from harness.sources.text import AT_ONCE, counted
+
+EXPECTED = "a parquet file whose first two columns of whole numbers are the ends of edges"
+
+
+class Parquet(Source):
+    """A parquet file of edges."""
+
+    kind: Literal["parquet"]
+    path: str
+    n: int | None = Field(None, ge=1)
+    """The number of vertices. Without it the largest id decides."""
+
+    def files(self) -> list[str]:
+        return [self.path]
+
+    def stream(self, rest: Rest) -> Stream:
+        import pyarrow as pa
+
+        path = rest.folder / self.path
+        try:
+            with refusing(path, EXPECTED):
+                found = counted(_pieces(path, AT_ONCE))
+        except pa.ArrowException as error:
+            raise UserError(f"{path} cannot be read: {error}. Expected {EXPECTED}.") from None
+        if self.n is None and not found.pairs:
+            raise UserError(
+                f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
+            )
+        n = found.largest + 1 if self.n is None else self.n
+        if found.pairs and not (found.smallest >= 0 and found.largest < n):
+            ids = f"{found.smallest} to {found.largest}"
+            raise UserError(f"{path}: ids go from {ids}, not 0 to {n - 1}. Set n in the card.")
+        return Stream(n, found.pairs, partial(_pieces, path))
+
+
+def _pieces(path: Path, at_once: int) -> list[Piece]:
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        columns = _ends(path, file)
+        groups = range(file.num_row_groups)
+    return [partial(_group, path, columns, group, at_once) for group in groups]
+
+
+def _ends(path: Path, file: Any) -> list[str]:
+    import pyarrow as pa
+
+    whole = [field.name for field in file.schema_arrow if pa.types.is_integer(field.type)]
+    if len(whole) < 2:
+        raise UserError(f"{path} has the columns {', '.join(file.schema_arrow.names)}. Expected {EXPECTED}.")
+    return whole[:2]
+
+
+def _group(path: Path, columns: list[str], group: int, at_once: int) -> Iterator[Edges]:
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        for batch in file.iter_batches(at_once, [group], columns):
+            source, target = (batch.column(name) for name in columns)
+            if source.null_count or target.null_count:
+                raise UserError(f"{path}: an end of an edge is null.")
+            yield source.to_numpy().astype(np.int64), target.to_numpy().astype(np.int64)

@@ -1,0 +1,147 @@
+"""A graph of one's own becomes a dataset like any other, whatever file it comes in."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from pyarrow.parquet import write_table
+
+from harness.cli import main
+from harness.kernels.csr import to_scipy
+from harness.store.build import open_dataset
+from harness.store.catalog import load_card
+from harness.store.choice import DatasetChoice
+
+N, M = 40, 150
+
+
+@pytest.fixture
+def edges():
+    """Pairs with repetitions and loops, of which the last vertex has one."""
+    drawn = np.random.default_rng(3).integers(0, N, (M, 2))
+    return np.concatenate([drawn, [[N - 1, 0]]])
+
+
+@pytest.fixture
+def files(edges, tmp_path):
+    """The same graph in every kind of file."""
+    text = "".join(f"{a}\t{b}\n" for a, b in edges)
+    (tmp_path / "edges.tsv").write_text(text)
+    (tmp_path / "edges.csv").write_text("from,to\n" + "".join(f"{a + 1},{b + 1}\n" for a, b in edges))
+    with gzip.open(tmp_path / "edges.txt.gz", "wt") as packed:
+        packed.write(text)
+    source, target = edges.T
+    scipy.io.mmwrite(tmp_path / "edges.mtx", sp.coo_matrix((np.ones(len(edges)), (target, source)), (N, N)))
+    columns = {"weight": pa.array(np.ones(len(edges))), "from": source, "to": target.astype(np.uint16)}
+    write_table(pa.table(columns), tmp_path / "edges.parquet", row_group_size=37)
+    return tmp_path
+
+
+@pytest.fixture
+def harness(root, monkeypatch, capsys):
+    """`harness data import mine ...` in an empty project; its exit status and what it says."""
+
+    def call(*options, name="mine"):
+        code = main(["data", "import", name, "--root", str(root), "--json", *map(str, options)])
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    return call
+
+
+def undirected(edges):
+    """What scipy makes of the pairs: normalised, with one loop a vertex."""
+    source, target = edges.T
+    matrix = sp.coo_matrix((np.ones(len(edges)), (target, source)), (N, N)).tocsr()
+    matrix = ((matrix + matrix.T + sp.eye(N)) > 0).astype(np.float64)
+    scale = sp.diags(1 / np.sqrt(np.asarray(matrix.sum(1)).ravel()))
+    return (scale @ matrix @ scale).toarray()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("edges.tsv", []),
+        ("edges.csv", ["--header", "--base", "1"]),
+        ("edges.txt.gz", []),
+        ("edges.mtx", []),
+        ("edges.parquet", []),
+    ],
+)
+def test_every_kind_of_file_gives_the_graph(root, files, edges, harness, name, options):
+    code, told = harness("--edges", files / name, *options)
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    assert json.loads(told)["store"] == str(store.folder)
+    found = to_scipy(store.adjacency(range(N), range(N))).toarray()
+    np.testing.assert_allclose(found, undirected(edges), rtol=1e-6)
+
+
+def test_what_belongs_to_vertices_is_read(root, files, harness):
+    draw = np.random.default_rng(4)
+    features = draw.standard_normal((N, 5)).astype(np.float32)
+    labels, split = draw.integers(-1, 4, N), draw.integers(1, 4, N)
+    labels[0] = 3
+    np.save(files / "x.npy", features)
+    np.savetxt(files / "y.csv", labels, fmt="%d")
+    np.save(files / "split.npy", split)
+    brought = ("--features", files / "x.npy", "--labels", files / "y.csv", "--split", files / "split.npy")
+    code, told = harness("--edges", files / "edges.tsv", *brought)
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    assert (store.classes, store.features) == (4, 5)
+    np.testing.assert_array_equal(store.feature_block(range(N), range(5)), features)
+    np.testing.assert_array_equal(store.labels(range(N)), labels)
+    np.testing.assert_array_equal(store.split(range(N)), np.where(labels < 0, 0, split))
+
+
+def test_a_directed_graph_and_vertices_without_edges(root, files, harness):
+    code, told = harness("--edges", files / "edges.parquet", "--directed", "--vertices", N + 9)
+    assert code == 0, told
+    card, store = load_card(root, "mine"), open_dataset(root, DatasetChoice(name="mine"))
+    assert card.directed
+    assert store.n == N + 9
+
+
+def test_a_name_is_given_once(root, files, harness):
+    assert harness("--edges", files / "edges.tsv")[0] == 0
+    assert harness("--edges", files / "edges.tsv")[0] == 0
+    code, told = harness("--edges", files / "edges.mtx")
+    assert code == 2
+    assert "remove datasets/catalog/mine.yaml" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("mine", [], "--edges FILE"),
+        ("mine", ["--edges", "nowhere.txt"], "nowhere.txt is no file"),
+        ("mine", ["--edges", "edges.xls"], "files of edges end with"),
+        ("a/b", ["--edges", "edges.tsv"], "is no name"),
+        ("mine", ["--edges", "edges.tsv", "--labels", "edges.tsv"], "but there are 40 vertices"),
+        ("mine", ["--edges", "edges.tsv", "--labels", "empty.csv"], "empty.csv cannot be read"),
+        ("mine", ["--edges", "edges.tsv", "--labels", "words.csv"], "words.csv holds no labels"),
+        ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "greater than or equal to 1"),
+        ("mine", ["--edges", "words.parquet"], "first two columns of whole numbers"),
+        ("mine", ["--edges", "torn.parquet"], "torn.parquet"),
+        ("mine", ["--edges", "nulls.parquet"], "is null"),
+        ("mine", ["--edges", "edges.parquet", "--vertices", "3"], "ids go from 0 to 39, not 0 to 2"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused(root, files, harness, monkeypatch, name, options, told):
+    monkeypatch.chdir(files)
+    (files / "edges.xls").touch()
+    (files / "empty.csv").touch()
+    (files / "words.csv").write_text("a\nb\n")
+    write_table(pa.table({"from": ["a"], "to": ["b"]}), files / "words.parquet")
+    write_table(pa.table({"from": [1, None], "to": [2, 3]}), files / "nulls.parquet")
+    (files / "torn.parquet").write_bytes((files / "edges.parquet").read_bytes()[:-60])
+    code, said = harness(*options, name=name)
+    assert code == 2, said
+    assert told in said
+    assert "Traceback" not in said
+    assert not list((root / "datasets" / "catalog").glob("*mine*"))
