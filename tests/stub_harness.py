@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 
 ORDER = {"permutation": "none", "seed": 0, "partition": "block", "parts": 0}
+CAPTIONS = Path(__file__).parents[1] / "harness" / "figures" / "captions"
 DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
 
 
@@ -95,7 +96,7 @@ def collect(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    names = [caption.stem for caption in Path("harness/figures/captions").iterdir()]
+    names = [caption.stem for caption in CAPTIONS.glob("*.rst")]
     for path in (Path(options.out) / f"{name}.{kind}" for name in names for kind in ("pdf", "png", "svg")):
         path.write_text(DRAWING)
 
