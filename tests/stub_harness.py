@@ -52,6 +52,8 @@ def specs(entry: dict) -> list[dict]:
 def plan(options: argparse.Namespace) -> None:
     experiment = yaml.safe_load(Path(options.experiment).read_text())
     note("plan", experiment["name"])
+    if options.published:
+        experiment = experiment["published"]
     runs = []
     for spec in (spec for entry in experiment["runs"] for spec in specs(entry)):
         spec["dataset"] = {**ORDER, **named(spec["dataset"])}
@@ -120,6 +122,7 @@ def main() -> None:
         for option in ("experiment", "spec", "plan", "runs", "tables", "figures", "out"):
             words.add_argument(f"--{option}")
         words.add_argument("--verify", action="store_true")
+        words.add_argument("--published", action="store_true")
     words = verbs.add_parser("data")
     words.set_defaults(do=data)
     words.add_argument("action")

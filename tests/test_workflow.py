@@ -120,6 +120,19 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
     assert sorted(project.subjects("start")) == sorted(project.subjects("finish"))
 
 
+def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -> None:
+    mine = {"strategy": "serial", "dataset": "tiny-sbm", "ranks": [1, 2]}
+    paper = {"strategy": "serial", "dataset": "tiny-rmat", "ranks": [64]}
+    experiment = {"name": "both", "runs": [mine], "published": {"machine": "perlmutter", "runs": [paper]}}
+    (project.folder / "both.yaml").write_text(yaml.safe_dump(experiment))
+    words = [*LOCAL, "results/runs.parquet", "--config", "experiment=both.yaml"]
+    project.snakemake(*words)
+    assert len(project.subjects("start")) == 2
+    project.snakemake(*words, "runs=published")
+    assert len(project.subjects("start")) == 3
+    assert "build" in {event for event, subject in project.journal() if subject == "tiny-rmat"}
+
+
 def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     """The file that a user brings is an input: without it nothing runs, and a new one is built."""
     orders = [{"partition": "metis", "parts": 2, "seed": 3}, {"partition": "file:my.part-2", "parts": 2}]

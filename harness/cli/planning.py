@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def add_verbs(verbs: Verbs) -> None:
     parser = add_verb(verbs, "plan", _plan, "Valid grids of a strategy, or the spec list of an experiment.")
     parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
+    parser.add_argument("--published", action="store_true", help="of an experiment: the paper's own runs")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
     parser.add_argument("--strategy", metavar="NAME")
     parser.add_argument(
@@ -120,10 +121,13 @@ def _answers(options: argparse.Namespace, grids: list[dict["AxisName", int]]) ->
 
 
 def _experiment(options: argparse.Namespace) -> int:
-    from harness.experiment.expand import load_experiment, plan
+    from harness.experiment.expand import as_published, load_experiment, plan
     from harness.files import write_text
 
-    document = plan(project_root(options.root), load_experiment(options.experiment))
+    experiment = load_experiment(options.experiment)
+    if options.published:
+        experiment = as_published(experiment)
+    document = plan(project_root(options.root), experiment)
     if options.out:
         write_text(options.out, json.dumps(document, indent=1) + "\n")
     rows = [(run["run_id"], run["label"]) for run in document["runs"]]

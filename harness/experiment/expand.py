@@ -22,13 +22,20 @@ from harness.validation import Frozen, validated
 NESTED = ("model", "training")
 
 
-class Experiment(Frozen):
+class Runs(Frozen):
+    """Runs, and the machine of those that name none."""
+
+    machine: str = "local"
+    runs: list[dict[str, Any]] = Field(min_length=1)
+
+
+class Experiment(Runs):
     """What the file may say."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     description: str = ""
-    machine: str = "local"
-    runs: list[dict[str, Any]] = Field(min_length=1)
+    published: Runs | None = None
+    """What the paper ran for the same figure."""
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -40,6 +47,19 @@ def load_experiment(path: Path) -> Experiment:
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not YAML: {error}") from None
     return validated(Experiment, data, str(path))
+
+
+def as_published(experiment: Experiment) -> Experiment:
+    """The experiment of the paper's own graphs and numbers of devices."""
+    if experiment.published is None:
+        raise UserError(f"{experiment.name} has no part `published`: it does not say what a paper ran.")
+    ran = experiment.published
+    return Experiment(
+        name=f"{experiment.name}-published",
+        description=experiment.description,
+        machine=ran.machine,
+        runs=ran.runs,
+    )
 
 
 def expand(root: Path, experiment: Experiment) -> list[Spec]:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from harness.errors import UserError
-from harness.experiment.expand import Experiment, expand, load_experiment, plan
+from harness.experiment.expand import Experiment, as_published, expand, load_experiment, plan
 from harness.validation import validated
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +75,34 @@ def test_every_experiment_of_the_repository_expands(path: Path) -> None:
     document = plan(ROOT, load_experiment(path))
     assert document["runs"]
     assert document["experiment"] == yaml.safe_load(path.read_text())["name"] == path.stem
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "workflows/experiments").glob("plexus-figure-*.yaml")), ids=lambda path: path.stem
+)
+def test_a_figure_of_a_paper_says_what_the_paper_ran(path: Path) -> None:
+    """On graphs that are published, three times each, eight epochs after two; every spec is a valid one."""
+    document = plan(ROOT, as_published(load_experiment(path)))
+    assert document["experiment"] == f"{path.stem}-published"
+    specs = [run["spec"] for run in document["runs"]]
+    assert {spec["dataset"]["name"] for spec in specs} <= {
+        *("reddit", "ogbn-products", "isolate-3-8m", "products-14m", "europe-osm", "ogbn-papers100m")
+    }
+    assert {spec["machine"]["name"] for spec in specs} <= {"perlmutter", "frontier"}
+    assert {(spec["training"]["warmup"], spec["training"]["epochs"]) for spec in specs} == {(2, 8)}
+    assert {spec["launch"] for spec in specs} == {0, 1, 2}
+    assert {spec["protocol"] for spec in specs if spec["strategy"]["name"] == "plexus"} == {"faithful"}
+
+
+def test_an_experiment_without_a_paper_says_so() -> None:
+    with pytest.raises(UserError, match="no part `published`"):
+        as_published(experiment({"strategy": "serial", "dataset": "tiny-sbm"}))
+
+
+def test_all_grids_of_figure_5_are_the_papers() -> None:
+    """28 grids of 64 devices, three axes of powers of two."""
+    document = plan(ROOT, as_published(load_experiment(ROOT / "workflows/experiments/plexus-figure-5.yaml")))
+    assert len({tuple(run["spec"]["grid"].values()) for run in document["runs"]}) == 28
 
 
 def test_a_partition_has_as_many_parts_as_the_grid_splits_the_rows_into() -> None:

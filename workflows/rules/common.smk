@@ -51,16 +51,16 @@ def read_experiment(path):
     return experiment
 
 
-def plan_file(path, experiment):
+def plan_file(path, experiment, options):
     """Where the runs of this experiment are listed. A changed experiment or machine card is another list."""
     sources = [Path(path), *sorted(Path("machines").glob("*.yaml"))]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    return f"results/plans/{experiment['name']}-{key}.json"
+    return f"results/plans/{'-'.join([experiment['name'], *options])}-{key}.json"
 
 
-def write_plan(path, file):
+def write_plan(path, file, options):
     """Expand an experiment into its runs. `harness` replaces the file whole, so jobs may read it meanwhile."""
-    command = ["harness", "plan", "--experiment", path, "--out", file]
+    command = ["harness", "plan", "--experiment", path, "--out", file, *(f"--{option}" for option in options)]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
@@ -69,10 +69,10 @@ def write_plan(path, file):
         raise WorkflowError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()}")
 
 
-def read_plan(path, file):
+def read_plan(path, file, options):
     """The runs of an experiment by their ids. They are expanded once; later and nested calls only read."""
     if not Path(file).is_file():
-        write_plan(path, file)
+        write_plan(path, file, options)
     plan = json.loads(Path(file).read_text())
     if plan["schema"] != PLAN_SCHEMA:
         raise WorkflowError(
@@ -128,11 +128,13 @@ def point_at_first_failure(snakemake_logs):
 
 
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
+config.setdefault("runs", "here")
 check(config, "config.schema.yaml", "config")
 
 EXPERIMENT = read_experiment(config["experiment"])
-PLAN = plan_file(config["experiment"], EXPERIMENT)
-RUNS = read_plan(config["experiment"], PLAN)
+OPTIONS = ["published"] if config["runs"] == "published" else []
+PLAN = plan_file(config["experiment"], EXPERIMENT, OPTIONS)
+RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 # Which figures there are: each has a caption beside the code that draws it, wherever that is installed.
