@@ -59,6 +59,11 @@ COMMANDS = {
         ),
     ],
     "partitions": ["benchmarks/partitions.py"],
+    "building": [
+        "benchmarks/building.py rmat --scale 22",
+        "benchmarks/building.py text --lines 20000000",
+        "benchmarks/building.py twins ogbn-papers100m 1/64 1/16 1/4 1",
+    ],
     "plexus": [
         "benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 --turns 3 "
         "plexus@2x2x2 cagnet-2d@2x4 cagnet-3d@2x2x2",

@@ -1,6 +1,8 @@
 """What all tests share: ranks that stay alive for the whole session, and examples that are the same every time."""
 
+import socket
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,22 @@ if TYPE_CHECKING:
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Sockets of tests reach this machine and no other."""
+    connect = socket.socket.connect
+
+    def guarded(link: socket.socket, address: Any) -> None:
+        outside = link.family in (socket.AF_INET, socket.AF_INET6) and address[0] != "localhost"
+        if outside and not ip_address(address[0]).is_loopback:
+            raise AssertionError(f"a test wanted to reach {address}")
+        connect(link, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded)
+        yield
 
 
 @pytest.fixture(scope="session")

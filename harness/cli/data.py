@@ -3,7 +3,7 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.options import Verbs, add_verb, say, show
 from harness.errors import UserError
@@ -53,6 +53,9 @@ def add_verbs(verbs: Verbs) -> None:
         "--workers", type=int, default=0, help="build: threads (default: as many as there are cores)"
     )
     parser.add_argument(
+        "--ranks", type=int, default=0, help="info: what a rank of so many would take, for every strategy"
+    )
+    parser.add_argument(
         "--shards", type=int, default=8, help="balance: blocks of rows, and of columns (default 8)"
     )
 
@@ -68,16 +71,39 @@ def _data(options: argparse.Namespace) -> int:
         paths = [str(path) for path in fetch(root, options.name, say)]
         show(options, {"files": paths}, "\n".join(paths) or f"{options.name} needs no file from the network.")
     elif options.action == "info":
-        import yaml
-
-        from harness.store.info import info
-
-        facts = info(root, choice)
-        show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
+        _info(root, options, choice)
     else:
         store = _store(root, options, choice)
         show(options, {"store": str(store)}, str(store))
     return 0
+
+
+def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
+    import yaml
+
+    from harness.store.info import info
+
+    facts = info(root, choice)
+    if options.ranks:
+        facts["needs"] = [
+            {key: value for key, value in needed.items() if value is not None}
+            for needed in _needs(root, options, built=facts["built"])
+        ]
+    show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
+
+
+def _needs(root: Path, options: argparse.Namespace, *, built: bool) -> list[dict[str, Any]]:
+    """What every strategy would take; by the card where there is no store yet."""
+    from harness.registry import registered
+    from harness.replay.needs import needs
+    from harness.store.build import open_dataset
+    from harness.store.catalog import load_card
+    from harness.strategy import facts_of, facts_of_card
+
+    card = load_card(root, options.name)
+    facts = facts_of(open_dataset(root, DatasetChoice(name=card.name))) if built else facts_of_card(card)
+    names = [point.name for point in registered()]
+    return [needed._asdict() for needed in needs(root, names, card.name, facts, options.ranks)]
 
 
 def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:

@@ -4,6 +4,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from harness.ranges import between
 from harness.store.build import store_folder
 from harness.store.catalog import load_card
@@ -21,10 +23,24 @@ def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
         store = Store(folder)
         known["manifest_hash"] = store.manifest_hash
         known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance", "cut"})
+        known["degrees"] = _degrees(store)
         known["bytes"] = sum(record.bytes for record in store.manifest.files.values())
         if store.manifest.cut:
             known["cut"] = _summary(store.manifest.cut)
     return known
+
+
+def _degrees(store: Store) -> dict[str, Any]:
+    """Entries of a row of A, the loop among them. The hundredth of the rows that has most holds this share of all."""
+    degrees = np.sort(store.degrees(range(store.n)).numpy())
+    top = degrees[-max(len(degrees) // 100, 1) :]
+    return {
+        "least": int(degrees[0]),
+        "median": float(np.median(degrees)),
+        "mean": float(degrees.mean()),
+        "most": int(degrees[-1]),
+        "share_of_top_hundredth": float(top.sum() / degrees.sum()),
+    }
 
 
 def _summary(cut: Cut) -> dict[str, Any]:

@@ -104,6 +104,10 @@ class Store:
     def split(self, rows: range, order: int = 0) -> Tensor:
         return self._vector("split", rows, order)
 
+    def degrees(self, rows: range, order: int = 0) -> Tensor:
+        """Entries of these rows of A."""
+        return self._vector("degrees", rows, order)
+
     def verify(self) -> None:
         """Reads every file and holds it against the manifest; raises at the first that differs."""
         for name, record in self.manifest.files.items():
@@ -130,8 +134,7 @@ class Store:
 
     def _scale(self, part: range, order: int) -> Tensor:
         """What these rows of an order are multiplied by: one over the roots of their degrees."""
-        degrees = self._array(f"degrees/{self._kept(order)}")[part.start : part.stop]
-        return 1 / torch.from_numpy(np.array(degrees)).double().sqrt()
+        return 1 / self.degrees(part, order).double().sqrt()
 
     def _vector(self, name: str, rows: range, order: int) -> Tensor:
         assert_within(self.n, rows)

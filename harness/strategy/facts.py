@@ -6,7 +6,7 @@ from harness.errors import UserError
 from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
-from harness.store.recipes import AllTrain, RandomSplit
+from harness.store.recipes import RandomSplit
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,31 @@ def widths(model: ModelChoice, facts: Facts) -> list[int]:
 
 
 def facts_of_card(card: DatasetCard) -> Facts:
-    """What a card lets expect of a graph that nobody has built. What it leaves open is an error."""
+    """What a card lets expect of a graph that nobody has built. What it leaves open is an error.
+
+    Labels and splits that files bring count as whole: nothing hangs on them but the value of a loss.
+    """
     n, nonzeros = card.expected.n, card.expected.nnz_adj
     known = {
         "expected.n": n,
         "expected.nnz_adj": nonzeros,
-        "features.width": getattr(card.features, "width", None),
+        "expected.features": getattr(card.features, "width", None) or card.expected.features,
     }
-    shares = {RandomSplit: getattr(card.split, "train", None), AllTrain: 1.0}
-    known["split"] = shares.get(type(card.split))
     if missing := [key for key, value in known.items() if value is None]:
         raise UserError(
             f"The card of {card.name} does not say {', '.join(missing)}, so sizes cannot be expected from it. "
-            f"Build the dataset (harness data build {card.name}) and leave out --from-card."
+            f"Build the dataset (harness data build {card.name}) and take them from its store."
         )
     assert n is not None
     assert nonzeros is not None
+    share = card.split.train if isinstance(card.split, RandomSplit) else 1.0
     return Facts(
         vertices=n,
         nonzeros=nonzeros,
-        features=int(known["features.width"] or 0),
+        features=int(known["expected.features"] or 0),
         classes=card.classes,
         directed=card.directed,
         labelled=n,
-        training=round(n * float(known["split"] or 0)),
+        training=round(n * share),
         exact=False,
     )

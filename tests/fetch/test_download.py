@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,8 @@ def test_a_file_put_in_its_place_by_hand_is_taken(site, tmp_path):
 def test_only_the_web_is_asked(tmp_path):
     with pytest.raises(UserError, match="only http and https"):
         download(Remote(url="file:///etc/passwd", file="x"), tmp_path, print)
+
+
+def test_no_test_reaches_another_machine():
+    with socket.socket() as link, pytest.raises(AssertionError, match="wanted to reach"):
+        link.connect(("192.0.2.1", 80))

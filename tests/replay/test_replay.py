@@ -190,14 +190,17 @@ def card(**changes: Any) -> DatasetCard:
 def test_a_card_says_what_to_expect() -> None:
     assert facts_of_card(card()) == Facts(100, 700, 8, 3, False, 100, 25, exact=False)
     assert facts_of_card(card(split={"kind": "all"})).training == 100
+    brought = card(
+        split={"kind": "file"}, features={"kind": "file"}, expected={"n": 9, "nnz_adj": 70, "features": 5}
+    )
+    assert facts_of_card(brought) == Facts(9, 70, 5, 3, False, 9, 9, exact=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
         ({"expected": {"n": 100}}, "expected.nnz_adj"),
-        ({"features": {"kind": "file"}}, "features.width"),
-        ({"split": {"kind": "file"}}, "split"),
+        ({"features": {"kind": "file"}}, "expected.features"),
     ],
 )
 def test_what_a_card_leaves_open_is_named(changes: dict[str, Any], missing: str) -> None:

@@ -21,6 +21,14 @@ def test_before_and_after(root):
     assert after["manifest"]["n"] == 53
     assert after["bytes"] > 1000
     assert "cut" not in after
+    degrees = open_dataset(root, PLAIN).adjacency(range(53), range(53)).rowptr.diff()
+    assert after["degrees"]["least"] == degrees.min()
+    assert (
+        after["degrees"]["most"]
+        == degrees.max()
+        == after["degrees"]["share_of_top_hundredth"] * degrees.sum()
+    )
+    assert after["degrees"]["mean"] == pytest.approx(degrees.double().mean())
     assert not info(root, PARTS)["built"]
 
 

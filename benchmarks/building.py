@@ -1,0 +1,171 @@
+"""What building a store takes: seconds, entries a second, peak memory and disk, each build in a process of its own.
+
+    python benchmarks/building.py rmat --scale 22
+    python benchmarks/building.py text --lines 20000000
+    python benchmarks/building.py twins ogbn-papers100m 1/64 1/16 1/4 1 --width 8
+
+Into 16 x 16 blocks with 4 GiB and as many workers as there are cores. Entries are those that the store keeps; the
+files that a build works with and the store take the disk at most at the same time. `twins` draws what it found, and
+says which width their features had.
+"""
+
+import argparse
+import os
+import resource
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from harness.figures.save import save, styled
+from harness.sources.archive import Place
+from harness.sources.text import START, counted, pairs_of
+from harness.spec.root import project_root
+from harness.store.card import DatasetCard
+from harness.store.catalog import load_card
+from harness.store.choice import DatasetChoice
+from harness.store.compose import contents
+from harness.store.manifest import read_manifest
+from harness.store.shard import write
+from harness.store.task import GIB, Means, ordered
+
+GRID = 16
+PLAIN = {
+    "classes": 16,
+    "features": {"kind": "uniform", "width": 1},
+    "labels": {"kind": "degree"},
+    "split": {"kind": "all"},
+}
+
+
+class Built(NamedTuple):
+    """What one build took."""
+
+    n: int
+    entries: int
+    seconds: float
+    peak: int
+    disk: int
+
+    def row(self, name: str) -> str:
+        speed = self.entries / self.seconds / 1e6
+        return (
+            f"| {name} | {self.n:,} | {self.entries:,} | {self.seconds:.1f} | {speed:.1f} | "
+            f"{self.peak / GIB:.2f} | {self.disk / GIB:.2f} |"
+        )
+
+
+TITLES = (
+    "| graph | vertices | entries | seconds | million entries/s | peak GiB | store GiB |\n"
+    + "| --- " * 7
+    + "|"
+)
+
+
+def built(card: DatasetCard, folder: Path, memory: int) -> Built:
+    """In a new process, so that the peak is this build's own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+        alone.submit(_built, rmat(10), folder, memory).result()  # compiled loops are loaded
+        return alone.submit(_built, card, folder, memory).result()
+
+
+def _built(card: DatasetCard, folder: Path, memory: int) -> Built:
+    with TemporaryDirectory(dir=folder) as place:
+        store = Path(place) / "store"
+        begun = time.perf_counter()
+        graph = contents(card, folder)
+        means = Means(memory, len(os.sched_getaffinity(0)))
+        write(graph, store, ordered(DatasetChoice(name=card.name), graph.n), means, grid=GRID)
+        seconds = time.perf_counter() - begun
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        disk = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+        return Built(graph.n, read_manifest(store)[0].counts.nnz_adj, seconds, peak, disk)
+
+
+def rmat(scale: int) -> DatasetCard:
+    return DatasetCard.model_validate(
+        {"name": f"rmat-{scale}", "source": {"kind": "rmat", "scale": scale}, **PLAIN}
+    )
+
+
+def twin(name: str, scale: str, width: int) -> DatasetCard:
+    """A twin whose features are narrower."""
+    card = load_card(project_root(), f"{name}@{scale}")
+    return card.model_copy(update={"features": card.features.model_copy(update={"width": width})})
+
+
+def text(lines: int, folder: Path) -> DatasetCard:
+    """A file of so many random edges, and how fast one thread reads it."""
+    path, n = folder / "edges.txt", lines // 16
+    draw = np.random.default_rng(0)
+    with path.open("wb") as file:
+        for begin in range(0, lines, 1 << 20):
+            pairs = draw.integers(0, n, (min(1 << 20, lines - begin), 2))
+            file.write("".join(f"{a}\t{b}\n" for a, b in pairs.tolist()).encode())
+    counted(pairs_of(Place(path), 1 << 10, START, RuntimeError)[:1])
+    begun = time.perf_counter()
+    found = counted(pairs_of(Place(path), 1 << 22, START, RuntimeError))
+    seconds = time.perf_counter() - begun
+    size = path.stat().st_size
+    print(
+        f"{found.pairs:,} lines, {size / GIB:.2f} GiB, read by one thread in {seconds:.2f} s: "
+        f"{found.pairs / seconds / 1e6:.1f} million lines/s\n"
+    )
+    source = {"kind": "edges", "path": str(path), "n": n}
+    return DatasetCard.model_validate({"name": "text", "source": source, **PLAIN})
+
+
+def drawn(found: list[Built]) -> Figure:
+    """Seconds over entries, and the line through the smallest that a linear cost would follow."""
+    figure = Figure(figsize=(4.2, 3.0), layout="constrained")
+    axes = figure.subplots()
+    entries = [one.entries for one in found]
+    axes.plot(entries, [one.seconds for one in found], marker="o", label="built")
+    linear = [found[0].seconds * one.entries / found[0].entries for one in found]
+    axes.plot(entries, linear, linestyle="--", color="0.5", label="linear")
+    axes.set(xscale="log", yscale="log", xlabel="entries of A", ylabel="seconds")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.legend()
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--memory", type=float, default=4.0, metavar="GIB")
+    parser.add_argument("--folder", type=Path, help="a disk with room (default: that of temporary files)")
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    kinds.add_parser("rmat").add_argument("--scale", type=int, default=22)
+    kinds.add_parser("text").add_argument("--lines", type=int, default=20_000_000)
+    of_twins = kinds.add_parser("twins")
+    of_twins.add_argument("name")
+    of_twins.add_argument("scales", nargs="+")
+    of_twins.add_argument("--width", type=int, default=8)
+    options = parser.parse_args()
+    memory = int(options.memory * GIB)
+    with TemporaryDirectory(dir=options.folder) as place:
+        folder = Path(place)
+        if options.kind == "twins":
+            cards = [twin(options.name, scale, options.width) for scale in options.scales]
+            print(f"Features of width {options.width}, {options.memory:g} GiB.\n")
+        else:
+            cards = [rmat(options.scale) if options.kind == "rmat" else text(options.lines, folder)]
+        print(TITLES, flush=True)
+        found = []
+        for card in cards:
+            found.append(built(card, folder, memory))
+            print(found[-1].row(card.name), flush=True)
+    if options.kind == "twins":
+        with styled():
+            save(drawn(found), Path("figures"), f"building-{options.name}", options.name)
+
+
+if __name__ == "__main__":
+    main()

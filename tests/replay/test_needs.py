@@ -1,0 +1,23 @@
+"""What a graph would take of a rank is what a replay of it counts, for whoever has a grid."""
+
+from harness.experiment.request import make_spec
+from harness.registry import load_strategy
+from harness.replay import replay
+from harness.replay.needs import needs
+from harness.spec.root import project_root
+from harness.strategy import Facts, admit
+
+FACTS = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
+
+
+def test_every_strategy_says_what_it_needs_or_why_not():
+    root = project_root()
+    found = {one.strategy: one for one in needs(root, ["cagnet-1d", "plexus", "serial"], "reddit", FACTS, 8)}
+    assert "serial has no grid" in found["serial"].refused
+    assert found["serial"].persistent_bytes is None
+    spec = make_spec(root, {"strategy": "plexus", "dataset": "reddit", "ranks": 8}, "test")
+    replayed = replay(admit(load_strategy("plexus"), spec, FACTS))
+    assert found["plexus"].grid == "x2 x y2 x z2"
+    assert found["plexus"].persistent_bytes == sum(replayed.persistent_bytes.values())
+    features = 4000 * 40 + 2 * 4000 * 16
+    assert found["cagnet-1d"].words_received > 7 / 8 * features, "each epoch all other ranks' rows come by"
