@@ -7,6 +7,7 @@ from pydantic import Field
 from harness.sources.edge_list import EdgeList
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
+from harness.sources.metis import Metis
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
 from harness.sources.parquet import Parquet
@@ -30,6 +31,7 @@ AnySource = Annotated[
     | Ogb
     | Reddit
     | Parquet
+    | Metis
     | TwinSource,
     Field(discriminator="kind"),
 ]

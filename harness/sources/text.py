@@ -90,13 +90,19 @@ def _of_range(path: Path, start: int, stop: int, fault: Fault) -> Iterator[Edges
 
 
 def _in_turn(text: Place, at_once: int, begin: Begin, fault: Fault) -> Iterator[Edges]:
+    for lines in blocks(text, at_once, begin):
+        yield _parsed(lines, fault)
+
+
+def blocks(text: Place, at_once: int, begin: Begin) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of a file from `begin` on, whole lines of them at a time."""
     with opened(text) as file:
         file.read(begin.byte)
         rest = b""
         while block := file.read(at_once * SHORTEST):
             whole, newline, rest = (rest + block).rpartition(b"\n")
-            yield _parsed(np.frombuffer(whole + newline, np.uint8), fault)
-        yield _parsed(np.frombuffer(rest, np.uint8), fault)
+            yield np.frombuffer(whole + newline, np.uint8)
+        yield np.frombuffer(rest, np.uint8)
 
 
 def _parsed(data: NDArray[np.uint8], fault: Fault) -> Edges:

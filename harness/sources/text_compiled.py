@@ -1,4 +1,4 @@
-"""The loop of `harness.sources.text`: bytes to pairs of ids."""
+"""The loops of `harness.sources.text` and `harness.sources.metis`: bytes to pairs of ids."""
 
 from typing import Any
 
@@ -38,3 +38,37 @@ def parse_pairs(data: Any, first: Any, second: Any) -> tuple[int, int]:
             i += 1
         i += 1
     return found, -1
+
+
+@compiled(nogil=True)
+def parse_rows(data: Any, row: int, skip: int, step: int, source: Any, target: Any) -> tuple[int, int, int]:
+    """Line by line, from `row` on: the neighbours of a vertex, in every `step`th number after `skip` of them.
+
+    How many neighbours there were, the row after the last, and the row that is no such list, or -1.
+    """
+    i, size, found = 0, data.size, 0
+    while i < size:
+        comment = data[i] == PERCENT
+        column = 0
+        while i < size and data[i] != NEWLINE:
+            if comment or data[i] == SPACE or data[i] == TAB or data[i] == RETURN:
+                i += 1
+                continue
+            start, value = i, 0
+            while i < size and ZERO <= data[i] <= NINE:
+                value = 10 * value + (data[i] - ZERO)
+                i += 1
+            ends = i == size or data[i] in (SPACE, TAB, NEWLINE, RETURN)
+            if i == start or i - start > DIGITS or not ends:
+                return found, row, row
+            if column >= skip and (column - skip) % step == 0:
+                source[found] = row
+                target[found] = value - 1
+                found += 1
+            column += 1
+        if column > skip and (column - skip) % step:
+            return found, row, row
+        if not comment:
+            row += 1
+        i += 1
+    return found, row, -1

@@ -36,6 +36,14 @@ def files(edges, tmp_path):
         packed.write(text)
     source, target = edges.T
     scipy.io.mmwrite(tmp_path / "edges.mtx", sp.coo_matrix((np.ones(len(edges)), (target, source)), (N, N)))
+    lists = sp.csr_array(undirected(edges) > 0)
+    lists.setdiag(0)
+    lists.eliminate_zeros()
+    lines = [
+        f"{N} {lists.nnz // 2}",
+        *(" ".join(str(v + 1) for v in lists[[row]].indices) for row in range(N)),
+    ]
+    (tmp_path / "edges.graph").write_text("\n".join(lines) + "\n")
     columns = {"weight": pa.array(np.ones(len(edges))), "from": source, "to": target.astype(np.uint16)}
     write_table(pa.table(columns), tmp_path / "edges.parquet", row_group_size=37)
     return tmp_path
@@ -70,6 +78,7 @@ def undirected(edges):
         ("edges.txt.gz", []),
         ("edges.mtx", []),
         ("edges.parquet", []),
+        ("edges.graph", []),
     ],
 )
 def test_every_kind_of_file_gives_the_graph(root, files, edges, harness, name, options):

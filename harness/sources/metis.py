@@ -1,0 +1,103 @@
+"""Graphs as METIS reads them (.graph, also .gz): a line a vertex, its neighbours from 1, each edge from both ends.
+
+The first line that is no comment says 'vertices edges [fmt [ncon]]'; fmt has a digit for sizes of vertices, weights of
+vertices (ncon of them) and weights of edges. Weights are ignored.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.sources.archive import Place, opened
+from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
+from harness.sources.stream import Edges, Piece, Stream
+from harness.sources.text import AT_ONCE, Begin, blocks
+
+EXPECTED = "a line 'vertices edges [fmt [ncon]]', then a line a vertex with its neighbours' numbers from 1"
+
+
+class Metis(Source):
+    """A graph file of METIS."""
+
+    kind: Literal["metis"]
+    path: str
+
+    def files(self) -> list[str]:
+        return [self.path]
+
+    def stream(self, rest: Rest) -> Stream:
+        text = Place(rest.folder / self.path)
+        with refusing(text.path, EXPECTED):
+            header = _header(text)
+            _check(text, header)
+        return Stream(header.n, 2 * header.edges, partial(_pieces, text, header))
+
+
+class _Header(NamedTuple):
+    """Sizes, how many numbers of a line come before its neighbours, and how many there are to each of them."""
+
+    n: int
+    edges: int
+    skip: int
+    step: int
+    begin: Begin
+
+
+def _header(text: Place) -> _Header:
+    byte = 0
+    with opened(text) as file:
+        for line in file:
+            byte += len(line)
+            if not line.startswith(b"%"):
+                break
+        else:
+            raise UserError(f"{text} has no line of sizes. Expected {EXPECTED}.")
+    said = line.decode(errors="replace").split()
+    if not 2 <= len(said) <= 4 or not all(word.isdecimal() for word in said) or int(said[0]) < 1:
+        raise UserError(f"{text}: {' '.join(said)!r} are no sizes. Expected {EXPECTED}.")
+    sizes, weights, on_edges = (digit != "0" for digit in (said[2] if said[2:] else "").zfill(3)[-3:])
+    weighed = int(said[3]) if said[3:] else 1
+    return _Header(int(said[0]), int(said[1]), sizes + weights * weighed, 1 + on_edges, Begin(byte))
+
+
+def _check(text: Place, header: _Header) -> None:
+    """Everything is read once and counted."""
+    ends = 0
+    for vertices, neighbours in _rows(text, header, AT_ONCE):
+        ends += len(neighbours)
+        for ids, what in ((vertices, "lines"), (neighbours, "neighbours")):
+            if len(ids) and not (ids.min() >= 0 and ids.max() < header.n):
+                raise UserError(
+                    f"{text} has {what} beyond its {header.n:,} vertices: "
+                    f"{ids.min() + 1:,} to {ids.max() + 1:,}. Expected {EXPECTED}."
+                )
+    if ends != 2 * header.edges:
+        raise UserError(
+            f"{text} lists {ends:,} neighbours, and its first line says {header.edges:,} edges, "
+            "each of which is listed from both ends."
+        )
+
+
+def _pieces(text: Place, header: _Header, at_once: int) -> list[Piece]:
+    """One: which vertex a line belongs to is known to who has read those before it."""
+    return [partial(_rows, text, header, at_once)]
+
+
+def _rows(text: Place, header: _Header, at_once: int) -> Iterator[Edges]:
+    from harness.sources.text_compiled import parse_rows
+
+    row = 0
+    for lines in blocks(text, at_once, header.begin):
+        source, target = (np.empty(len(lines) // 2 + 1, np.int64) for _ in range(2))
+        found, row, wrong = parse_rows(lines, row, header.skip, header.step, source, target)
+        if wrong >= 0:
+            raise UserError(
+                f"{text}: the line of vertex {wrong + 1:,} is no list of numbers. Expected {EXPECTED}."
+            )
+        yield source[:found], target[:found]
+    if row < header.n:
+        raise UserError(f"{text} has lines for {row:,} of its {header.n:,} vertices.")
