@@ -138,5 +138,7 @@ RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 # Which figures there are: each has a caption beside the code that draws it, wherever that is installed.
-CAPTIONS = {path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))}
+CAPTIONS = {
+    path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
+}
 TABLES = ["runs", "epochs", "ledger", "accuracy", "memory"]
