@@ -12,6 +12,7 @@ from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
 from harness.sources.parquet import Parquet
 from harness.sources.planetoid import Planetoid
+from harness.sources.pyg import Pyg
 from harness.sources.reddit import Reddit
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
@@ -32,6 +33,7 @@ AnySource = Annotated[
     | Reddit
     | Parquet
     | Metis
+    | Pyg
     | TwinSource,
     Field(discriminator="kind"),
 ]

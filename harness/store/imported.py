@@ -7,6 +7,11 @@ import yaml
 
 from harness.errors import UserError
 from harness.files import DATASETS, refusals, write_text
+from harness.graph.model import Ints, RawGraph
+from harness.sources import Rest
+from harness.sources.npz import Npz
+from harness.sources.pyg import Pyg
+from harness.sources.table import largest_label
 from harness.store.build import build
 from harness.store.card import DatasetCard
 from harness.store.catalog import CATALOG, list_cards, load_card
@@ -14,7 +19,7 @@ from harness.store.choice import DatasetChoice
 from harness.store.task import Means
 from harness.validation import Frozen, validated
 
-KINDS = {".mtx": "mtx", ".npz": "npz", ".parquet": "parquet", ".graph": "metis"}
+KINDS = {".mtx": "mtx", ".npz": "npz", ".parquet": "parquet", ".graph": "metis", ".pt": "pyg"}
 TEXT = (".txt", ".tsv", ".csv", ".edges", ".el", "")
 WIDTH, CLASSES = 128, 32
 """Of what is drawn where no file is given."""
@@ -58,22 +63,26 @@ def import_graph(root: Path, brought: Brought, choice: DatasetChoice, means: Mea
 
 
 def _card(brought: Brought) -> dict[str, Any]:
-    labels = {"kind": "file", "path": _there(brought.labels)} if brought.labels else {"kind": "degree"}
-    features: dict[str, Any] = {"kind": "uniform", "width": WIDTH, "normalise": True}
-    if brought.features:
-        features = {"kind": "file", "path": _there(brought.features)}
-    split: dict[str, Any] = {"kind": "random", "train": 0.6, "valid": 0.2}
-    if brought.split:
-        split = {"kind": "file", "path": _there(brought.split)}
+    source = _source(brought)
+    inside = _inside(source)
+    X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
+    classes = _classes(brought.labels, y) if brought.classes is None else brought.classes
     return {
         "description": f"Imported from {brought.edges.name}",
-        "source": _source(brought),
+        "source": source,
         "directed": brought.directed,
-        "classes": _classes(brought.labels) if brought.classes is None else brought.classes,
-        "features": features,
-        "labels": labels,
-        "split": split,
+        "classes": classes,
+        "features": _told(brought.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
+        "labels": _told(brought.labels, y, {"kind": "degree"}),
+        "split": _told(brought.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
     }
+
+
+def _told(path: Path | None, inside: object, drawn: dict[str, Any]) -> dict[str, Any]:
+    """By a file of its own, by the file of the edges, or drawn."""
+    if path is not None:
+        return {"kind": "file", "path": _there(path)}
+    return drawn if inside is None else {"kind": "file"}
 
 
 def _source(brought: Brought) -> dict[str, Any]:
@@ -90,13 +99,18 @@ def _source(brought: Brought) -> dict[str, Any]:
     return source
 
 
-def _classes(labels: Path | None) -> int:
-    """As many as the largest label asks for."""
-    if labels is None:
-        return CLASSES
-    from harness.sources.table import largest_label
+def _inside(source: dict[str, Any]) -> RawGraph | None:
+    """A graph whose file may bring more than edges, which is to be looked into."""
+    kinds = {"npz": Npz, "pyg": Pyg}
+    kind = kinds.get(source["kind"])
+    return kind(**source).graph(Rest(Path(), 0, 1, 0)) if kind else None
 
-    return largest_label(labels) + 1
+
+def _classes(labels: Path | None, inside: Ints | None) -> int:
+    """As many as the largest label asks for."""
+    if labels is not None:
+        return largest_label(labels) + 1
+    return CLASSES if inside is None else max(int(inside.max()), 0) + 1
 
 
 def _there(path: Path) -> str:

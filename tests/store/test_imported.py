@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse as sp
+import torch
 from pyarrow.parquet import write_table
+from torch_geometric.data import Data
 
 from harness.cli import main
 from harness.kernels.csr import to_scipy
@@ -106,6 +108,18 @@ def test_what_belongs_to_vertices_is_read(root, files, harness):
     np.testing.assert_array_equal(store.feature_block(range(N), range(5)), features)
     np.testing.assert_array_equal(store.labels(range(N)), labels)
     np.testing.assert_array_equal(store.split(range(N)), np.where(labels < 0, 0, split))
+
+
+def test_what_a_file_brings_is_not_drawn(root, edges, tmp_path, harness):
+    y, X = torch.arange(N) % 3, torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
+    graph = Data(x=X, y=y, edge_index=torch.from_numpy(edges.T.copy()), train_mask=y == 0)
+    torch.save(graph, tmp_path / "graph.pt")
+    code, told = harness("--edges", tmp_path / "graph.pt")
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    assert (store.classes, store.features) == (3, 6)
+    np.testing.assert_array_equal(store.feature_block(range(N), range(6)), X)
+    np.testing.assert_array_equal(store.split(range(N)), (y == 0).to(torch.uint8))
 
 
 def test_a_directed_graph_and_vertices_without_edges(root, files, harness):

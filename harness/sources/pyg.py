@@ -1,0 +1,103 @@
+"""Graphs that PyTorch Geometric saved (.pt): a `Data`, its dictionary, or what its in-memory datasets keep.
+
+Loaded with torch's reader of weights, which builds tensors and the classes of `Data` and runs nothing else.
+"""
+
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.errors import UserError
+from harness.graph.model import TEST, TRAIN, VALID, Bytes, RawGraph
+from harness.sources.refusal import refusing
+from harness.sources.source import Rest, Source
+
+EXPECTED = "a torch_geometric.data.Data, saved with torch.save, that has an edge_index"
+
+
+class Pyg(Source):
+    """A .pt file of PyTorch Geometric, of one graph."""
+
+    kind: Literal["pyg"]
+    path: str
+
+    def files(self) -> list[str]:
+        return [self.path]
+
+    def graph(self, rest: Rest) -> RawGraph:
+        path = rest.folder / self.path
+        known = _loaded(path)
+        ends, n = known["edge_index"].numpy(), _vertices(known)
+        if ends.size and not (ends.min() >= 0 and ends.max() < n):
+            raise UserError(f"{path}: edges name vertices {ends.min()} .. {ends.max()}, but there are {n}.")
+        x, y = (known.get(key) for key in ("x", "y"))
+        return RawGraph(
+            n,
+            ends[0].astype(np.int64),
+            ends[1].astype(np.int64),
+            X=None if x is None else x.float().numpy(),
+            y=None if y is None else _labels(path, y),
+            split=_split(path, known, rest.split),
+        )
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    """What the file holds, by name."""
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    try:
+        with refusing(path, EXPECTED), torch.serialization.safe_globals(classes):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError) as error:
+        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]} Expected {EXPECTED}.") from None
+    if isinstance(found, tuple):  # a dataset: its data and where each graph of them begins
+        found, slices = found[0], found[1]
+        if slices is not None:
+            raise UserError(f"{path} holds several graphs. Expected {EXPECTED}.")
+    known = found.to_dict() if isinstance(found, Data) else found
+    ends = known.get("edge_index") if isinstance(known, dict) else None
+    if not isinstance(ends, torch.Tensor) or ends.ndim != 2 or len(ends) != 2 or ends.is_floating_point():
+        raise UserError(f"{path} has no edge_index of two rows of whole numbers. Expected {EXPECTED}.")
+    return dict(known)
+
+
+def _vertices(known: dict[str, Any]) -> int:
+    """As many as it says, or as there are rows of features, or as the largest id asks for."""
+    if known.get("num_nodes") is not None:
+        return int(known["num_nodes"])
+    if known.get("x") is not None:
+        return len(known["x"])
+    return int(known["edge_index"].max()) + 1 if known["edge_index"].numel() else 0
+
+
+def _labels(path: Path, y: torch.Tensor) -> NDArray[np.int64]:
+    if y.is_floating_point() and (y != y.round()).any():
+        raise UserError(f"{path}: y holds numbers that are not whole. Expected one class per vertex.")
+    if y.numel() != len(y):
+        raise UserError(f"{path}: y has the shape {tuple(y.shape)}. Expected one class per vertex.")
+    return y.reshape(-1).long().numpy()
+
+
+def _split(path: Path, known: dict[str, Any], index: int) -> Bytes | None:
+    """Of masks that may have a column for each of several splits."""
+    masks = {part: known.get(f"{part}_mask") for part in ("train", "val", "test")}
+    if masks["train"] is None:
+        return None
+    split = np.zeros(len(masks["train"]), np.uint8)
+    for value, part in ((TRAIN, "train"), (VALID, "val"), (TEST, "test")):
+        if (mask := masks[part]) is None:
+            continue
+        columns = mask.reshape(len(mask), -1)
+        if index >= columns.shape[1]:
+            raise UserError(
+                f"{path}: split {index} is not there; it has the splits 0 .. {columns.shape[1] - 1}."
+            )
+        split[columns[:, index].bool().numpy()] = value
+    return split

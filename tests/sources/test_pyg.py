@@ -1,0 +1,81 @@
+"""What PyTorch Geometric saves is read without running anything it might hold."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
+
+from harness.errors import UserError
+from harness.sources import Rest
+from harness.sources.pyg import Pyg
+
+
+def data(**more):
+    draw = torch.Generator().manual_seed(0)
+    ends = to_undirected(torch.randint(0, 12, (2, 30), generator=draw))
+    known = {"x": torch.randn(12, 3, generator=draw), "y": torch.arange(12) % 4, "edge_index": ends}
+    masks = torch.zeros(12, 2, dtype=torch.bool)
+    masks[:5, 0], masks[7:, 1] = True, True
+    return Data(**{**known, "train_mask": masks, "val_mask": masks.flip(1), **more})
+
+
+def read(tmp_path, saved, split=0):
+    torch.save(saved, tmp_path / "g.pt")
+    return Pyg(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, split))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda d: d, Data.to_dict, lambda d: (d.to_dict(), None, Data), lambda d: (d, None)]
+)
+def test_every_way_to_save_it_gives_the_graph(tmp_path, wrap):
+    graph = data()
+    raw = read(tmp_path, wrap(graph))
+    assert raw.n == graph.num_nodes
+    np.testing.assert_array_equal(np.stack([raw.source, raw.target]), graph.edge_index)
+    np.testing.assert_array_equal(raw.X, graph.x)
+    np.testing.assert_array_equal(raw.y, graph.y)
+    assert raw.split.tolist() == [1] * 5 + [0] * 2 + [2] * 5
+    assert read(tmp_path, wrap(graph), split=1).split.tolist() == [2] * 5 + [0] * 2 + [1] * 5
+
+
+def test_edges_alone_are_a_graph(tmp_path):
+    raw = read(tmp_path, Data(edge_index=torch.tensor([[0, 4], [1, 2]])))
+    assert (raw.n, raw.X, raw.y, raw.split) == (5, None, None, None)
+    assert read(tmp_path, Data(edge_index=torch.tensor([[0], [1]]), num_nodes=9)).n == 9
+
+
+class Planted:
+    """Would run a command if it were unpickled."""
+
+    def __reduce__(self):
+        return (print, ("unpickled",))
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        (Planted(), "cannot be read"),
+        ({"edge_index": torch.zeros(2, 3)}, "has no edge_index"),
+        ({"x": torch.zeros(2, 3)}, "has no edge_index"),
+        (torch.zeros(3), "has no edge_index"),
+        (data(num_nodes=3), "edges name vertices"),
+        (data(y=torch.zeros(12, 2)), "one class per vertex"),
+        (data(y=torch.full((12,), 0.5)), "not whole"),
+        ((data(), {"x": torch.tensor([0, 5, 12])}), "several graphs"),
+    ],
+)
+def test_what_is_no_graph_is_refused(tmp_path, capsys, saved, told):
+    with pytest.raises(UserError, match=told):
+        read(tmp_path, saved)
+    assert "unpickled" not in capsys.readouterr().out
+
+
+def test_a_split_that_is_not_there_and_a_broken_file_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"splits 0 \.\. 1"):
+        read(tmp_path, data(), split=2)
+    whole = (tmp_path / "g.pt").read_bytes()
+    for broken in (whole[: len(whole) // 2], b"", b"no archive"):
+        (tmp_path / "g.pt").write_bytes(broken)
+        with pytest.raises(UserError, match=r"g\.pt cannot be read"):
+            Pyg(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, 0))
