@@ -4,9 +4,8 @@
     python benchmarks/building.py text --lines 20000000
     python benchmarks/building.py twins ogbn-papers100m 1/64 1/16 1/4 1 --width 8
 
-Into 16 x 16 blocks with 4 GiB and as many workers as there are cores. Entries are those that the store keeps; the
-files that a build works with and the store take the disk at most at the same time. `twins` draws what it found, and
-says which width their features had.
+Into 16 x 16 blocks with 4 GiB and as many workers as there are cores; without an allocator's settings, as `harness data
+build` runs. Entries are those that the store keeps. `twins` draws what it found, and says which width its features had.
 """
 
 import argparse
@@ -150,6 +149,8 @@ def main() -> None:
     of_twins.add_argument("--width", type=int, default=8)
     options = parser.parse_args()
     memory = int(options.memory * GIB)
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        del os.environ[name]
     with TemporaryDirectory(dir=options.folder) as place:
         folder = Path(place)
         if options.kind == "twins":

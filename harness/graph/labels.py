@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from harness.kernels.random import Purpose, integers
+from harness.ranges import balanced
 
 
 def degree_labels(degrees: Tensor, classes: int) -> Tensor:
@@ -11,10 +12,13 @@ def degree_labels(degrees: Tensor, classes: int) -> Tensor:
 
     Ties are ranked by vertex; when the sizes cannot be equal, the first classes have one vertex more.
     """
-    ranked = torch.argsort(degrees, stable=True)
+    from harness.graph.labels_compiled import label_in_turn
+
+    bounds = torch.tensor([part.stop for part in balanced(len(degrees), classes)])
+    members = torch.bincount(degrees)
+    ranks = members.cumsum(0) - members
     y = torch.empty(len(degrees), dtype=torch.int64)
-    for label, members in enumerate(torch.tensor_split(ranked, classes)):
-        y[members] = label
+    label_in_turn(degrees.numpy(), ranks.numpy(), torch.zeros_like(ranks).numpy(), bounds.numpy(), y.numpy())
     return y
 
 

@@ -6,16 +6,20 @@ from torch import Tensor
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID
 from harness.kernels.random import Purpose, uniform
 
+AT_ONCE = 1 << 22
+
 
 def random_split(y: Tensor, first: int, train: float, valid: float, seed: int) -> Tensor:
     """Each labelled vertex is drawn into TRAIN or VALID with these chances, else into TEST.
 
-    `y` are the labels of the vertices `first` onwards.
+    `y` are the labels of the vertices `first` onwards. Some are drawn at a time: the numbers take more than the split.
     """
-    chance = uniform(seed, Purpose.SPLIT, range(first, first + len(y)))
     split = torch.full(y.shape, TEST, dtype=torch.uint8)
-    split[chance < train + valid] = VALID
-    split[chance < train] = TRAIN
+    for start in range(0, len(y), AT_ONCE):
+        some = split[start : start + AT_ONCE]
+        chance = uniform(seed, Purpose.SPLIT, range(first + start, first + start + len(some)))
+        some[chance < train + valid] = VALID
+        some[chance < train] = TRAIN
     return labelled_only(split, y)
 
 
@@ -26,4 +30,4 @@ def all_train(y: Tensor) -> Tensor:
 
 def labelled_only(split: Tensor, y: Tensor) -> Tensor:
     """The split without the vertices that have no label."""
-    return torch.where(y == NO_LABEL, 0, split).to(torch.uint8)
+    return split.masked_fill(y == NO_LABEL, 0).to(torch.uint8)

@@ -70,12 +70,9 @@ def _scatter(task: Task, order: int) -> Tally:
     """Every edge, and a loop at every vertex, to segments."""
     if done := task.work.noted(f"scatter-{order}"):
         return Tally(**done)
-    to = Layout(
-        task.n,
-        task.grid.vertices,
-        _places(task, task.order.maps.rows(order)),
-        _places(task, task.order.maps.cols(order)),
-    )
+    maps = task.order.maps
+    rows, cols = (maps.rows(order), maps.cols(order)) if maps else (None, None)
+    to = Layout(task.n, task.grid.vertices, _places(rows), _places(cols))
     pieces = task.contents.stream.pieces(at_once(task.share))
     given = [
         partial(_scatter_piece, task, piece, f"{order}/{number}", to) for number, piece in enumerate(pieces)
@@ -110,12 +107,13 @@ def _loops(task: Task) -> Piece:
     return chunks
 
 
-def _places(task: Task, order: Tensor) -> NDArray[Any]:
+def _places(order: Tensor | None) -> NDArray[Any]:
     """Where every vertex goes, of a map that says who stands where; nothing if all stay."""
-    if not task.order.moves:
+    if order is None:
         return np.zeros(0, np.int32)
-    places = np.empty(task.n, np.int32 if task.n <= np.iinfo(np.int32).max else np.int64)
-    places[order.numpy()] = np.arange(task.n, dtype=places.dtype)
+    n = len(order)
+    places = np.empty(n, np.int32 if n <= np.iinfo(np.int32).max else np.int64)
+    places[order.numpy()] = np.arange(n, dtype=places.dtype)
     return places
 
 

@@ -56,14 +56,10 @@ class Ordered(NamedTuple):
     """The order of the vertices in a store."""
 
     choice: DatasetChoice
-    maps: Orders
+    maps: Orders | None
+    """None if every vertex stays in its place."""
     cut: Cut | None
     """What a partition makes of the graph, if there is one."""
-
-    @property
-    def moves(self) -> bool:
-        """Whether any vertex leaves its place."""
-        return self.choice.permutation != "none" or self.choice.partitioned
 
     @property
     def double(self) -> bool:
@@ -74,7 +70,8 @@ def ordered(choice: DatasetChoice, n: int, parted: tuple[Partition, Cut] | None 
     """The order of a choice; a partition has been made already."""
     if parted:
         return Ordered(choice, parted[0].orders, parted[1])
-    return Ordered(choice, orders(choice.permutation, n, choice.seed), None)
+    maps = None if choice.permutation == "none" else orders(choice.permutation, n, choice.seed)
+    return Ordered(choice, maps, None)
 
 
 @dataclass(frozen=True)

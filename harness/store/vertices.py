@@ -17,17 +17,16 @@ PER_NUMBER = 32
 def put_vertices(task: Task) -> None:
     """All of it; the degrees of order 0 are there."""
     work, maps = task.work, task.order.maps
-    degrees = torch.empty(task.n, dtype=torch.int32)
-    degrees[maps.rows(0)] = torch.from_numpy(np.array(work.array("degrees/0")))
+    degrees = torch.from_numpy(np.array(work.array("degrees/0")))
+    if maps:
+        degrees = torch.empty_like(degrees).index_put_((maps.rows(0),), degrees)
     y, parts = task.contents.vertices(degrees)
     for order in (0, 1) if task.order.double else (0,):
-        rows = maps.rows(order)
-        work.put(f"labels/{order}", y[rows].numpy())
-        work.put(f"split/{order}", parts[rows].numpy())
-        work.put(f"degrees/{order}", degrees[rows].numpy())
-    if task.order.moves:
+        for name, whole in (("labels", y), ("split", parts), ("degrees", degrees)):
+            work.put(f"{name}/{order}", (whole[maps.rows(order)] if maps else whole).numpy())
+    if maps:
         work.put("orders/p", maps.p.numpy())
-    if task.order.double:
+    if maps and task.order.double:
         work.put("orders/q", maps.q.numpy())
     blocks = range(task.grid.vertices)
     task.means.in_parallel("writing features", [partial(_put_features, task, i, y) for i in blocks])
@@ -35,7 +34,7 @@ def put_vertices(task: Task) -> None:
 
 def _put_features(task: Task, i: int, y: Tensor) -> None:
     """The features of a block of rows, some rows at a time."""
-    rows, width = task.ranges[i], task.contents.width
+    rows, width, maps = task.ranges[i], task.contents.width, task.order.maps
     cuts = split(width, task.grid.features)
     if task.work.noted(f"features/{i}-{len(cuts) - 1}.npy"):
         return
@@ -47,7 +46,7 @@ def _put_features(task: Task, i: int, y: Tensor) -> None:
         ]
         for start in range(rows.start, rows.stop, step):
             stop = min(start + step, rows.stop)
-            some = task.order.maps.q[start:stop] if task.order.moves else range(start, stop)
+            some = maps.q[start:stop] if maps else range(start, stop)
             X_NF = task.contents.features(some, y).numpy()
             for put, cols in zip(write, cuts, strict=True):
                 put(X_NF[:, cols.start : cols.stop])

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as draw
 
 from harness.graph.features import CHUNK, gaussian_features, row_normalised, uniform_features
 from harness.graph.labels import degree_labels, uniform_labels
@@ -62,6 +64,13 @@ class TestLabels:
         A, _ = normalise(RawGraph(10, np.zeros(6, dtype=np.int64), np.arange(1, 7)), directed=False)
         sizes = torch.bincount(degree_labels(A.rowptr.diff(), classes), minlength=classes)
         assert sizes.max() - sizes.min() <= 1
+
+    @given(degrees=draw.lists(draw.integers(1, 9), min_size=1, max_size=40), classes=draw.integers(1, 50))
+    def test_classes_are_those_of_a_stable_sort(self, degrees, classes):
+        ranked = np.argsort(degrees, kind="stable")
+        y = degree_labels(torch.tensor(degrees, dtype=torch.int32), classes)
+        for label, members in enumerate(np.array_split(ranked, classes)):
+            assert (y[members] == label).all()
 
     def test_uniform_labels_reach_every_class(self):
         y = uniform_labels(range(7000), 7, seed=0)
