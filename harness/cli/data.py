@@ -1,7 +1,8 @@
-"""harness data: make a dataset's store, look at it, check it, see how its nonzeros fall into shards."""
+"""harness data: fetch or import a graph, make its store, look at it, check it, see how its nonzeros fall into shards."""
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,6 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-
     root, choice = project_root(options.root), _choice(options)
     if options.action == "balance":
         return _balance(root, options, choice)
@@ -87,12 +87,12 @@ def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Non
     if options.ranks:
         facts["needs"] = [
             {key: value for key, value in needed.items() if value is not None}
-            for needed in _needs(root, options, built=facts["built"])
+            for needed in _needs(root, options.ranks, choice, built=facts["built"])
         ]
     show(options, facts, yaml.safe_dump(facts, sort_keys=False).rstrip())
 
 
-def _needs(root: Path, options: argparse.Namespace, *, built: bool) -> list[dict[str, Any]]:
+def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
     """What every strategy would take; by the card where there is no store yet."""
     from harness.registry import registered
     from harness.replay.needs import needs
@@ -100,10 +100,10 @@ def _needs(root: Path, options: argparse.Namespace, *, built: bool) -> list[dict
     from harness.store.catalog import load_card
     from harness.strategy import facts_of, facts_of_card
 
-    card = load_card(root, options.name)
-    facts = facts_of(open_dataset(root, DatasetChoice(name=card.name))) if built else facts_of_card(card)
+    facts = facts_of(open_dataset(root, choice)) if built else facts_of_card(load_card(root, choice.name))
     names = [point.name for point in registered()]
-    return [needed._asdict() for needed in needs(root, names, card.name, facts, options.ranks)]
+    unparted = replace(facts, bounds=None)
+    return [needed._asdict() for needed in needs(root, names, choice.name, unparted, ranks)]
 
 
 def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:

@@ -41,6 +41,21 @@ def test_a_partition_is_another_store_than_a_permutation(capsys: pytest.CaptureF
     assert len({str(answer(capsys, "build", *order)["store"]) for order in orders}) == 3
 
 
+def test_info_says_what_every_strategy_needs_built_or_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    order = ("--partition", "metis", "--parts", "8")
+    answer(capsys, "build", *order)
+    for words in (["tiny-sbm", *order], ["reddit"]):
+        assert main(["data", "info", *words, "--ranks", "4", "--json"]) == 0
+        needs = {needed["strategy"]: needed for needed in json.loads(capsys.readouterr().out)["needs"]}
+        assert needs["cagnet-2d"]["grid"] == "row2 x col2"
+        assert needs["plexus"]["persistent_bytes"] > 0
+        assert "refused" in needs["serial"]
+    assert main(["data", "info", "tiny-lattice", "--ranks", "4"]) == 2
+    assert "harness data build tiny-lattice" in capsys.readouterr().err
+
+
 def test_balance_shows_every_order_and_the_law_of_loops(capsys):
     assert main(["data", "balance", "tiny-lattice", "--shards", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
