@@ -1,4 +1,4 @@
-"""harness data: fetch or import a graph, make its store, look at it, check it, see how its nonzeros fall into shards."""
+"""harness data: fetch or import a graph, make its store, look at it, check it, see how its nonzeros fall."""
 
 import argparse
 import os
