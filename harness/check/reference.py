@@ -5,17 +5,19 @@ no loop with the code that it judges; only the graph and the initial weights are
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from harness.check.dense import Mask, forward
 from harness.graph.model import TRAIN
 from harness.graph.order import Orders
+from harness.models.dropout import dropout_mask
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
-from harness.strategy import facts_of, widths
+from harness.strategy import facts_of, weights_of_model
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,18 @@ class Trained:
     """Of the weights and, where they are trained, of the features."""
     parameters: list[Tensor]
     output: Tensor
+    weights: int
+    """How many of them there are; features come after them."""
     layers: int
 
     def ordered(self, orders: Orders) -> "Trained":
         """The same in an order of the vertices in which layers alternate (`harness.graph.order`)."""
-        layers = self.layers
+        weights = self.weights
         return replace(
             self,
-            gradients=self.gradients[:layers] + [dX[orders.cols(0)] for dX in self.gradients[layers:]],
-            parameters=self.parameters[:layers] + [X[orders.cols(0)] for X in self.parameters[layers:]],
-            output=self.output[orders.rows((layers - 1) % 2)],
+            gradients=self.gradients[:weights] + [dX[orders.cols(0)] for dX in self.gradients[weights:]],
+            parameters=self.parameters[:weights] + [X[orders.cols(0)] for X in self.parameters[weights:]],
+            output=self.output[orders.rows((self.layers - 1) % 2)],
         )
 
 
@@ -49,33 +53,40 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     counted = labels >= 0
     if spec.protocol == "corrected":
         counted &= blocks.split(everyone) == TRAIN
-    sizes = widths(spec.model, facts_of(blocks))
+    model, seed = spec.model, spec.seed
+    matrices = weights_of_model(model, facts_of(blocks))
     weights = [
-        initial_weight(spec.seed, layer, shape, range(shape[0]), range(shape[1])).requires_grad_()
-        for layer, shape in enumerate(pairwise(sizes))
+        initial_weight(seed, number, matrix, *map(range, matrix.shape)).requires_grad_()
+        for number, matrix in enumerate(matrices)
     ]
+    named = list(zip(matrices, weights, strict=True))
+    layers = [A] * model.layers
+
+    def mask(step: int) -> Mask | None:
+        return partial(_mask, spec, step, 0, torch.arange(blocks.n)) if model.dropout else None
+
     parameters = weights + ([X.requires_grad_()] if spec.training.features else [])
     optimizer = torch.optim.SGD(parameters, lr=spec.training.lr)
     losses, gradients = [], []
-    for _ in range(epochs):
+    for step in range(epochs):
         optimizer.zero_grad()
-        probability = torch.log_softmax(_forward(A, X, weights), dim=1)
+        probability = torch.log_softmax(forward(layers, X, named, model, mask(step)), dim=1)
         loss = -probability[counted].gather(1, labels[counted, None]).mean()
         loss.backward()
         losses.append(loss.item())
         gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
         optimizer.step()
     with torch.no_grad():
-        output = _forward(A, X, weights)
-    return Trained(losses, gradients[0], [each.detach() for each in parameters], output, len(weights))
+        output = forward(layers, X, named, model)
+    ended = [each.detach() for each in parameters]
+    return Trained(losses, gradients[0], ended, output, len(weights), model.layers)
 
 
-def _forward(A: Tensor, H: Tensor, weights: list[Tensor]) -> Tensor:
-    for layer, W in enumerate(weights):
-        H = A @ (H @ W)
-        if layer + 1 < len(weights):
-            H = H.clamp(min=0)
-    return H
+def _mask(spec: Spec, step: int, group: int, vertices: Tensor, layer: int) -> Tensor:
+    """Of a layer that is as wide as the hidden ones: the last of a bare model has none."""
+    at = (spec.seed, step, group, layer)
+    kept, scale = dropout_mask(at, vertices, range(spec.model.hidden), spec.model.dropout)
+    return kept.double() * scale
 
 
 def _dense(blocks: Blocks) -> Tensor:

@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from harness.comm.axis import Axis
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
-from harness.models import Hits
+from harness.models import Hits, Weight
 from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.parallel.layers import LayerOperators
 from harness.strategy import (
     IGNORED,
     LONG,
@@ -56,8 +57,9 @@ class RowStrategy(Strategy):
         rows = self.rows(at)
         return [Piece(rows, block) for block in self.blocks()]
 
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        return Piece(range(shape[0]), range(shape[1]))
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        rows, cols = weight.shape
+        return Piece(range(rows), range(cols))
 
     def input(self, at: Coordinates) -> Piece:
         return Piece(self.rows(at), self.columns(at, self.facts.features))
@@ -70,7 +72,7 @@ class RowStrategy(Strategy):
         return {
             TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts),
             TensorName.X: word * rows * len(self.columns(at, self.facts.features)),
-            TensorName.W: word * sum(f_in * f_out for f_in, f_out in self.shapes),
+            TensorName.W: word * sum(weight.shape[0] * weight.shape[1] for weight in self.weights),
             TensorName.LABELS: LONG * rows * (1 + len(SPLITS)),
         }
 
@@ -87,13 +89,13 @@ class RowStrategy(Strategy):
         return [False, True] if self.facts.directed else [False]
 
 
-class RowOperators:
-    """Input, activation, loss and evaluation, all local to a row but for the sums over the blocks of rows."""
+class RowOperators(LayerOperators):
+    """Input, loss and evaluation, local to a row but for the sums over the blocks of rows."""
 
     def __init__(self, ctx: Context, strategy: Strategy, over: Axis) -> None:
         """The members of `over` have all rows of the output, each once."""
-        self.ledger, self.kernels, self.over = ctx.ledger, ctx.kernels, over
-        self.shares = over
+        super().__init__(ctx, strategy.output(ctx.at).rows)
+        self.over = self.shares = over
         """The ranks whose shares of the loss are the whole."""
         self.rows, order = strategy.output(ctx.at).rows, (ctx.spec.model.layers - 1) % 2
         self.labels_N = ctx.training_labels(self.rows, order)
@@ -103,10 +105,6 @@ class RowOperators:
 
     def inputs(self) -> Tensor:
         return self.X
-
-    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.ACTIVATE, layer):
-            return self.kernels.elementwise(torch.relu, Z_NH, makes=TensorName.H)
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         with self.ledger.phase(Phase.LOSS):
