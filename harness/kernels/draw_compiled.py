@@ -38,5 +38,5 @@ def _first(size: int, below: int, tall: int, wide: int, rounds: int, first: Any,
 def _moved(half: int, below: int, by: int, first: Any, second: Any) -> int:
     """Further along 0 .. below - 1, round and round; no division, which would cost more than the bits."""
     word = bits_at(np.uint64(by), first, second) >> HALF
-    half += np.int64((word * np.uint64(below)) >> HALF)
-    return half - below if half >= below else half
+    moved = half + np.int64((word * np.uint64(below)) >> HALF)
+    return moved - below if moved >= below else moved

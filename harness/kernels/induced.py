@@ -26,6 +26,8 @@ def places(cols: int, device: torch.device) -> Tensor:
 def mark(where: Tensor, cols: Tensor, tag: int) -> None:
     """Writes a sample of columns into their map, under a tag from 1 on that no sample before had."""
     assert 0 < tag < 1 << 31, tag
+    if where.is_meta:
+        return
     where[cols] = (tag << PLACE_BITS) + torch.arange(len(cols), device=cols.device)
 
 

@@ -54,9 +54,9 @@ def turn(S: tuple[Any, Any, Any], S_T: tuple[Any, Any, Any]) -> None:
         colptr[j] = free[j]
     for i in range(rowptr.size - 1):
         for e in range(rowptr[i], rowptr[i + 1]):
-            j = np.uint64(col[e])
-            out_row[free[j]], out_val[free[j]] = i, val[e]
-            free[j] += 1
+            column = np.uint64(col[e])
+            out_row[free[column]], out_val[free[column]] = i, val[e]
+            free[column] += 1
 
 
 @compiled(forceinline=True)

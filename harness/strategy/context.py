@@ -70,6 +70,17 @@ class Context:
             self._adjacency[where] = self._place(self._read(where))
         return self._adjacency[where]
 
+    def source(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A[rows, cols] to draw samples from: as `adjacency` has it, but with its entries even in a replay."""
+        held = self.adjacency(rows, cols, order)
+        if self.device.type != "meta":
+            return held
+        return cast(self._read(rectangle_of(self._blocks, rows, cols, order, transposed=False)), self.dtype)
+
+    def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
+        """A tensor that the rank keeps all the time, on its device."""
+        return self._hold(name, tensor)
+
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
         """A^T[rows, cols]."""
         return self.adjacency(rows, cols, order, transposed=True)
