@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.graph.model import LabelTask
 from harness.graph.order import Orders, Permutation
 from harness.kernels.assemble import Part, assemble
 from harness.kernels.csr import Csr, transpose
@@ -39,6 +40,10 @@ class Store:
     @property
     def features(self) -> int:
         return self.manifest.features
+
+    @property
+    def task(self) -> LabelTask:
+        return self.manifest.task
 
     @property
     def classes(self) -> int:
