@@ -35,7 +35,7 @@ def _first(size: int, below: int, tall: int, wide: int, rounds: int, first: Any,
 
 
 @compiled(nogil=True, forceinline=True)
-def _moved(half: int, below: int, by: int, first: Any, second: Any) -> int:
+def _moved(half: int, below: int, by: int, first: Any, second: Any) -> Any:
     """Further along 0 .. below - 1, round and round; no division, which would cost more than the bits."""
     word = bits_at(np.uint64(by), first, second) >> HALF
     moved = half + np.int64((word * np.uint64(below)) >> HALF)

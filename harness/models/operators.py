@@ -9,7 +9,11 @@ from harness.models.weights import Part
 
 
 class Hits(NamedTuple):
-    """How many vertices of a split there are, and how many of them were classified rightly; whole graph."""
+    """How many vertices of a split there are, and how many of them were classified rightly; whole graph.
+
+    Of many classes a vertex, all answers that are yes or should be, and twice those that are and should: their ratio is
+    the micro-averaged F1, which is the accuracy where every vertex has one class.
+    """
 
     right: int
     of: int
@@ -58,7 +62,9 @@ class Operators(Protocol):
         """The output of a layer plus its input, laid out as the output."""
 
     def loss(self, Z: Tensor) -> Tensor:
-        """The mean cross-entropy over the training vertices of the whole graph, or of all mini-batches of the step.
+        """The mean loss over the training vertices of the whole graph, or of all mini-batches of the step.
+
+        Cross-entropy; where a vertex has many classes, binary cross-entropy, a mean over these too.
 
         (), the same on every rank. Its backward starts this rank's share of the gradient.
         """

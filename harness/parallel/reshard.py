@@ -18,7 +18,7 @@ from torch.autograd import Function
 from harness.comm.axis import Axis
 from harness.comm.layout import Coordinates, coordinates
 from harness.comm.pending import Pending
-from harness.ledger import AxisName, Op, TensorName, apply
+from harness.ledger import AxisName, Op, TensorName, apply, follow
 from harness.ranges import common
 
 Rectangle = tuple[range, range]
@@ -127,8 +127,9 @@ class Residual:
     def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """H for the layer, and a token of it for `add`; H is on its way from now on."""
         self._coming = send(H.detach(), self._there, TensorName.H)
-        H, token = apply(self._there.group.ledger, Fork, H, self)
-        return H, token
+        forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
+        follow(self._there.group.ledger, forked, (H,))  # one node brings both
+        return forked, token
 
     def add(self, Z: Tensor, token: Tensor) -> Tensor:
         """Z + H."""

@@ -1,7 +1,7 @@
 """Uniform sampling of vertices: every rank draws the whole sample for itself and takes its part.
 
-ScaleGNN, section III-D. A sample is a function of seed, group and step, so the ranks of a group have the same one without a word, and no group
-ever repeats what another has drawn.
+A sample is a function of seed, group and step, so the ranks of a group have the same one without a word, and no group
+ever repeats what another has drawn (ScaleGNN, section III-D).
 """
 
 from dataclasses import dataclass

@@ -116,7 +116,11 @@ ACCURACY = Table(
         ("train_seconds", REAL, "training time up to then, warm-up included, evaluation not"),
         ("eval_seconds", REAL, "time of the evaluation"),
         ("split", TEXT, "train, valid or test"),
-        ("accuracy", REAL, "share of the labelled vertices that are right; null where none is labelled"),
+        (
+            "accuracy",
+            REAL,
+            "share of the labelled vertices that are right, or micro F1 if multi-label; null where none is labelled",
+        ),
     ),
 )
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from harness.errors import UserError
+from harness.graph.model import LabelTask
 from harness.models.weights import Weight, weights_of
 from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
@@ -25,6 +26,7 @@ class Facts:
     """Those of the training split: the loss of the corrected protocol is a mean over them."""
     bounds: tuple[int, ...] | None = None
     """Where the parts of a partition begin, and the end; None without a partition."""
+    task: LabelTask = "single-label"
     exact: bool = True
     """Counted in a store; or expected, from a card."""
 
@@ -75,6 +77,7 @@ def facts_of_card(card: DatasetCard) -> Facts:
         vertices=n,
         nonzeros=nonzeros,
         features=int(known["expected.features"] or 0),
+        task=card.task,
         classes=card.classes,
         directed=card.directed,
         labelled=n,

@@ -16,14 +16,15 @@ from harness.kernels.induced import places
 from harness.ledger import Op, Phase, TensorName
 from harness.models import Part, Skip
 from harness.parallel.ahead import Ahead
+from harness.parallel.answers import Answers
 from harness.parallel.gradients import Gradients
 from harness.parallel.linear import Sending, Split, linear
 from harness.parallel.norm import Finish, Way, normalised
 from harness.parallel.products import Sparse, Stripe, aggregate
 from harness.parallel.reshard import Cuts, Residual, moves
-from harness.parallel.rows import SplitRowOperators
+from harness.parallel.rows import RowOperators
 from harness.parallel.uniform import Sampled, Uniform, cut
-from harness.strategy import IGNORED, Context, Strategy
+from harness.strategy import Context, Strategy
 from strategies.scalegnn.layout import GROUP, Blocks, D
 
 Plane = tuple[range, range]
@@ -38,7 +39,7 @@ class Sample(NamedTuple):
     A: dict[Plane, tuple[Csr, Csr]]
     """This rank's parts of the subgraph, and their transposes."""
     X: Tensor
-    labels: Tensor
+    answers: Answers
 
 
 class Choices(NamedTuple):
@@ -50,7 +51,7 @@ class Choices(NamedTuple):
     overlap: bool
 
 
-class FourD(SplitRowOperators):
+class FourD(RowOperators):
     """Algorithms 1 and 2."""
 
     def __init__(
@@ -63,7 +64,7 @@ class FourD(SplitRowOperators):
     ) -> None:
         down, across = blocks.output_axes
         super().__init__(ctx, strategy, over=(down,), across=across)
-        self.counted = ctx.grid.axis((D, down))
+        self.everywhere = ctx.grid.axis((D, down))
         """The ranks that have all rows of all mini-batches, each once."""
         self.shares = ctx.grid.axis((D, down, across))
         self.grid, self.at, self.group = ctx.grid, ctx.at, ctx.at[D]
@@ -94,7 +95,7 @@ class FourD(SplitRowOperators):
             for plane, drawn in self.drawn.items()
         }
         K, N = self.blocks.input(self.at).rows, self.rows
-        return Sample(S, A, self.X[self._places(S, K)], self.labels_N[self._places(S, N)])
+        return Sample(S, A, self.X[self._places(S, K)], self.answers.on(self._places(S, N)))
 
     def _placed(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
         A, A_T = (Csr(*(part.to(self.device) for part in matrix[:3]), matrix.cols) for matrix in pair)
@@ -109,7 +110,7 @@ class FourD(SplitRowOperators):
         """The same operators on a sample."""
         there = copy.copy(self)
         there.step, there.vertices = step, sample.S
-        there.planes, there.X, there.labels_N = dict(sample.A), sample.X, sample.labels
+        there.planes, there.X, there.answers = dict(sample.A), sample.X, sample.answers
         there.cuts = {axis: [cut(sample.S, block) for block in blocks] for axis, blocks in self.cuts.items()}
         there.gradients = Gradients(self.grid[D], overlap=self.overlap)
         return there
@@ -193,10 +194,9 @@ class FourD(SplitRowOperators):
         """The sum over the labelled vertices of all groups, divided by their number."""
         with self.ledger.phase(Phase.LOSS):
             with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
-                count = (self.labels_N != IGNORED).sum().to(Z_NC.dtype)
-            self.counted.all_reduce(count, tensor=TensorName.COUNT)
-            self.trained_on = count.clamp(min=1)
-            return self.shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
+                counted = self.answers.counted().to(Z_NC.dtype)
+            self.answers.mean_over(self.everywhere.all_reduce(counted, tensor=TensorName.COUNT))
+            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         self.gradients.settle(weights)

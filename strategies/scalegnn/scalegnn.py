@@ -20,7 +20,6 @@ from harness.parallel.roles import Share, roles_of
 from harness.parallel.uniform import Uniform, cut
 from harness.strategy import (
     LONG,
-    SPLITS,
     WORD,
     Context,
     Coordinates,
@@ -31,6 +30,7 @@ from harness.strategy import (
     Strategy,
     Words,
     csr_bytes,
+    label_bytes,
 )
 from harness.validation import Frozen
 from strategies.scalegnn.layout import FIRST, GROUP, Blocks, D, X, Y, Z
@@ -134,7 +134,8 @@ class ScaleGNN(Strategy):
             self._linear(words, at, Part.HEAD, sampled)
         down, across = self.blocks.output_axes
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.Z, 2 * sampled[down])
+        if self.facts.task == "single-label":
+            words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.Z, 2 * sampled[down])
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down, across), TensorName.LOSS, 1)
         for weight in self.weights:
             rows, cols = self.weight(weight, at)
@@ -173,7 +174,7 @@ class ScaleGNN(Strategy):
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """The blocks of A of up to three layers, a map of the columns of each, features, labels and weights."""
         word, planes = WORD[self.spec.precision], {(share.N, share.K) for share in self.blocks.shares(at)}
-        features, labelled = self.input(at), len(self.output(at).rows)
+        features = self.input(at)
         weights = [self.weight(weight, at) for weight in self.weights]
         return {
             TensorName.A: sum(
@@ -182,5 +183,5 @@ class ScaleGNN(Strategy):
             TensorName.INDEX: LONG * sum(len(K) for _, K in planes),
             TensorName.X: word * len(features.rows) * len(features.cols),
             TensorName.W: word * sum(len(rows) * len(cols) for rows, cols in weights),
-            TensorName.LABELS: LONG * labelled * (1 + len(SPLITS)),
+            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
         }
