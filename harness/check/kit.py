@@ -35,6 +35,8 @@ WORLDS = (1, 2, 3, 4, 6)
 FULL = (*range(1, 13), 16)
 SMALL = 6
 """Ranks up to which every grid is tried, and not the first two alone."""
+AMPLE = 8
+"""Ranks of the cases that are tried on one grid alone."""
 EPOCHS = 5
 VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
@@ -48,12 +50,13 @@ def check(name: str, run: Runner, *, full: bool = False) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time."""
     strategy = load_strategy(name)
     worlds = FULL if full else WORLDS
-    ample = max(4, 2 ** len(strategy.axes))  # every axis can have two ranks
+    ample = max(4, min(2 ** len(strategy.axes), AMPLE))  # every axis can have two ranks, or three of four
     grids = [grid for ranks in sorted({*worlds, ample}) for grid in _grids(strategy, ranks, full)]
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, worlds))} ranks.")
     usual = [grid for grid in grids if prod(grid.values()) <= ample]
-    peculiar = next(grid for grid in usual if prod(grid.values()) == prod(usual[-1].values()))
+    largest = [grid for grid in usual if prod(grid.values()) == prod(usual[-1].values())]
+    peculiar = max(reversed(largest), key=lambda grid: sum(size > 1 for size in grid.values()))
     for case in [*_cases(name, strategy, grids, peculiar), *_with_an_empty_rank(name, usual)]:
         yield from _findings(case, run)
     yield from _refusals(name, strategy, grids[-1])
