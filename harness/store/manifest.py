@@ -17,7 +17,7 @@ from harness.graph.order import Permutation
 from harness.store.choice import DatasetChoice
 from harness.validation import Frozen, validated
 
-SCHEMA = 3
+SCHEMA = 4
 FILE = "manifest.json"
 
 
