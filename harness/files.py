@@ -5,6 +5,7 @@ nothing of what the bytes mean.
 """
 
 import errno
+import hashlib
 import os
 import platform
 import re
@@ -69,6 +70,12 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file, read some at a time."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sibling(path: Path) -> Path:

@@ -14,7 +14,7 @@ class PlainTorch(RowOperators):
     """One block of rows, the whole graph; autograd writes the backward."""
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
-        super().__init__(ctx, strategy, over=ctx.grid[AxisName.P])
+        super().__init__(ctx, strategy, over=(AxisName.P,))
         self.A_NN = ctx.adjacency(self.rows, self.rows)
         self.A_T_NN = ctx.transposed(self.rows, self.rows)
         self.combine_first = ctx.spec.model.order == "combine_first"

@@ -9,9 +9,10 @@ from torch import Tensor
 from harness.check.account import seen_in_epoch
 from harness.check.graph import check_graph
 from harness.comm.grid import Grid
-from harness.graph.model import Graph
+from harness.graph.model import Graph, LabelTask
 from harness.graph.partition import Method, in_order, parts_of
 from harness.ledger import AxisName, TensorName
+from harness.models import Hits
 from harness.registry import load_strategy
 from harness.replay import Line, Meter, Tape, outline
 from harness.run.replicas import checksum, compare
@@ -30,11 +31,12 @@ class Case:
     spec: Spec
     vertices: int
     directed: bool = True
+    task: LabelTask = "single-label"
     again: bool = False
     """Train twice: the second time gives the same bits."""
 
     def graph(self) -> Graph:
-        return check_graph(self.vertices, directed=self.directed)
+        return check_graph(self.vertices, directed=self.directed, task=self.task)
 
     def store(self) -> MemoryStore:
         """The graph in the order that the spec asks for."""
@@ -58,6 +60,7 @@ class RankResult:
     gradients: list[Tensor]
     parameters: list[Tensor]
     output: Tensor
+    hits: dict[str, Hits]
     words: dict[WordsKey, float]
     lines: list[Line]
     """What the first epoch issued and waited for."""
@@ -89,6 +92,7 @@ def train_rank(case: Case, epochs: int) -> RankResult:
         gradients=gradients,
         parameters=[each.detach() for each in trainer.parameters],
         output=output,
+        hits=trainer.evaluate()[0],
         words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
         lines=lines,
         unaccounted=unaccounted,

@@ -75,6 +75,7 @@ def _cases(
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
+    yield replace(_case(name, small, "many classes a vertex"), task="multi-label")
     yield _case(name, small, "undirected", directed=False)
     yield _case(name, small, "features are trained", training=TRAINING.model_copy(update={"features": True}))
     yield _case(name, small, "single permutation", order={"permutation": "single"})

@@ -41,9 +41,13 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
         }
         for name, pairs in compared.items():
             worst[name] = max([worst.get(name, 0.0), *(_distance(mine, theirs) for mine, theirs in pairs)])
+    answers = ", ".join(f"{name} {hits.right}/{hits.of}" for name, hits in serial.hits.items())
     return [
-        Finding(f"{name} equal serial", case.name, error <= TOLERANCE, f"{error:.0e}")
-        for name, error in worst.items()
+        *(
+            Finding(f"{name} equal serial", case.name, error <= TOLERANCE, f"{error:.0e}")
+            for name, error in worst.items()
+        ),
+        Finding("answers equal serial", case.name, all(rank.hits == serial.hits for rank in ranks), answers),
     ]
 
 

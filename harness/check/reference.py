@@ -10,8 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from harness.graph.model import TRAIN
+from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.graph.order import Orders
+from harness.models import Hits
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
@@ -27,6 +28,7 @@ class Trained:
     """Of the weights and, where they are trained, of the features."""
     parameters: list[Tensor]
     output: Tensor
+    hits: dict[str, Hits]
     layers: int
 
     def ordered(self, orders: Orders[Tensor]) -> "Trained":
@@ -46,7 +48,7 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     A = _dense(blocks)
     X = blocks.feature_block(everyone, range(blocks.features)).double()
     labels = blocks.labels(everyone)
-    counted = labels >= 0
+    counted = labelled(labels)
     if spec.protocol == "corrected":
         counted &= blocks.split(everyone) == TRAIN
     sizes = widths(spec.model, facts_of(blocks))
@@ -59,15 +61,32 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     losses, gradients = [], []
     for _ in range(epochs):
         optimizer.zero_grad()
-        probability = torch.log_softmax(_forward(A, X, weights), dim=1)
-        loss = -probability[counted].gather(1, labels[counted, None]).mean()
+        loss = _loss(_forward(A, X, weights)[counted], labels[counted])
         loss.backward()
         losses.append(loss.item())
         gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
         optimizer.step()
     with torch.no_grad():
         output = _forward(A, X, weights)
-    return Trained(losses, gradients[0], [each.detach() for each in parameters], output, len(weights))
+    split = blocks.split(everyone)
+    hits = {name: _hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()}
+    return Trained(losses, gradients[0], [each.detach() for each in parameters], output, hits, len(weights))
+
+
+def _loss(Z: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy by its definition: of one class a vertex, or of every class by itself."""
+    if labels.dim() == 1:
+        return -torch.log_softmax(Z, dim=1).gather(1, labels[:, None]).mean()
+    return -torch.where(labels == 1, Z.sigmoid(), 1 - Z.sigmoid()).log().mean()
+
+
+def _hits(Z: Tensor, labels: Tensor) -> Hits:
+    """Right answers, and all; for many classes a vertex twice the agreed ones, and those of both sides."""
+    Z, labels = Z[labelled(labels)], labels[labelled(labels)]
+    if labels.dim() == 1:
+        return Hits(int((Z.argmax(dim=1) == labels).sum()), len(labels))
+    agreed = (Z > 0) & (labels == 1)
+    return Hits(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
 
 
 def _forward(A: Tensor, H: Tensor, weights: list[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 IMPORTED = {
     "edges": "the graph: .txt, .csv, .tsv (also .gz), or .mtx, .npz, .parquet, .graph, .pt",
     "features": "a row a vertex: .npy, .csv, .txt; drawn if left out",
-    "labels": "a number a vertex, -1 for none; by degree if left out",
+    "labels": "a number a vertex, or a 0 or 1 for each class; -1 for none; by degree if left out",
     "split": "a number a vertex: 1 train, 2 valid, 3 test; drawn if left out",
 }
 

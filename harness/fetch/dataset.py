@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from harness.fetch.download import Say, download
+from harness.fetch.download import download
 from harness.store.build import data_folder
 from harness.store.catalog import load_card
+from harness.store.work import Say
 
 
 def fetch(root: Path, name: str, say: Say) -> list[Path]:

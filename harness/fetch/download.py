@@ -4,10 +4,9 @@ What has come so far is FILE.part; beside it stands which version of the file it
 length is what the server says and its checksum what the card says, or what it was the first time: FILE.sha256.
 """
 
-import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -16,8 +15,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from harness.errors import RunError, UserError
-from harness.files import DATASETS, check_room, refusals, write_text
+from harness.files import DATASETS, check_room, refusals, sha256_of, write_text
 from harness.sources.remote import MIRROR, Remote
+from harness.store.work import Say
 
 BLOCK = 1 << 20
 TIMEOUT = 60.0
@@ -30,7 +30,6 @@ GONE = {400, 401, 403, 404, 405, 410}
 """Answers that another try will not change."""
 PART, BEYOND = 206, 416
 PAGES = (b"<!doctype html", b"<html")
-Say = Callable[[str], None]
 
 
 class _BrokeOffError(Exception):
@@ -79,7 +78,7 @@ def verify(remote: Remote, folder: Path) -> None:
     """Holds a file against its card, or against what it was when it came."""
     path = remote.path(folder)
     known = remote.sha256 or _trusted(path)
-    found = _sha256(path)
+    found = sha256_of(path)
     if known and found != known:
         raise UserError(
             f"{path} was altered: its sha256 is {found}, and it should be {known}. Delete it and fetch it again."
@@ -109,7 +108,7 @@ def _transfer(remote: Remote, path: Path, partial: Path, say: Say) -> None:
             write_text(state, json.dumps({"version": _tag(answer)}))
             with partial.open("ab" if resumed else "wb") as file:
                 for block in _blocks(answer, _Progress(path.name, had, total, say)):
-                    if file.tell() == 0 and not remote.is_text and _is_page(block, answer):
+                    if file.tell() == 0 and _is_page(block, answer):
                         raise UserError(
                             f"{remote.asked} answered with a web page and not with the file: it may ask for a login, "
                             f"or its quota may be used up. {_way_out()}"
@@ -145,7 +144,7 @@ def _blocks(answer: Any, progress: "_Progress") -> Iterator[bytes]:
 
 def _accept(remote: Remote, path: Path, partial: Path) -> None:
     """Gives the file its name, if it is the right one."""
-    size, found = _size(partial), _sha256(partial)
+    size, found = _size(partial), sha256_of(partial)
     if remote.bytes is not None and size != remote.bytes:
         partial.unlink()
         raise UserError(
@@ -215,11 +214,6 @@ def _is_page(block: bytes, answer: HTTPResponse) -> bool:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _trust(path: Path, sha256: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from harness.graph.model import NO_LABEL
+from harness.graph.model import labelled
 from harness.kernels.random import Index, Purpose, normal, rectangle, rectangle_index
 
 CHUNK = 1 << 22
@@ -28,18 +28,25 @@ def gaussian_features(
 ) -> Tensor:
     """`separation` times a unit vector of the vertex's class, plus standard normal noise, float32.
 
-    `y` holds the labels of the whole graph; vertices without one get noise alone.
+    Of many classes it is the unit vector of their sum. `y` holds the labels of the whole graph; vertices without one
+    get noise alone.
     """
     after_noise = len(y) * width
     index = rectangle_index(range(classes), range(width), width, start=after_noise)
     mean_CF = torch.nn.functional.normalize(normal(seed, Purpose.FEATURES, index), dim=1)
     X_NF = torch.empty(len(vertices), width)
     for rows, place in _chunks(vertices, width):
-        label = (y[rows.start : rows.stop] if isinstance(rows, range) else y[rows])[:, None]
-        mean = torch.where(label == NO_LABEL, 0.0, mean_CF[label[:, 0].clamp(min=0)])
+        mean = _mean(y[rows.start : rows.stop] if isinstance(rows, range) else y[rows], mean_CF)
         noise = normal(seed, Purpose.FEATURES, rectangle_index(rows, range(width), width))
         X_NF[place] = (separation * mean + noise).float()
     return X_NF
+
+
+def _mean(y: Tensor, mean_CF: Tensor) -> Tensor:
+    """What the labels of some vertices say of their features."""
+    if y.dim() == 1:
+        return torch.where(labelled(y)[:, None], mean_CF[y.clamp(min=0)], 0.0)
+    return torch.nn.functional.normalize(y.clamp(min=0).to(mean_CF.dtype) @ mean_CF, dim=1)
 
 
 def row_normalised(X_NF: Tensor) -> Tensor:

@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor
 
-from harness.kernels.random import Purpose, integers
+from harness.kernels.random import Purpose, integers, rectangle
 from harness.ranges import balanced
+
+AT_ONCE = 1 << 22
+"""Numbers drawn at a time: they take more than the labels."""
 
 
 def degree_labels(degrees: Tensor, classes: int) -> Tensor:
@@ -25,3 +28,12 @@ def degree_labels(degrees: Tensor, classes: int) -> Tensor:
 def uniform_labels(vertices: range, classes: int, seed: int) -> Tensor:
     """Drawn uniformly (CAGNET, whose own recipe never draws the last class; this one does)."""
     return integers(seed, Purpose.LABELS, vertices, classes)
+
+
+def uniform_label_sets(sets: range, classes: int, seed: int) -> Tensor:
+    """Each class is in each set with an even chance, (len(sets), classes) int8."""
+    drawn, step = torch.empty(len(sets), classes, dtype=torch.int8), max(AT_ONCE // classes, 1)
+    for start in range(0, len(sets), step):
+        chance = rectangle(seed, Purpose.LABELS, sets[start : start + step], range(classes), classes)
+        drawn[start : start + step] = chance < 0.5
+    return drawn

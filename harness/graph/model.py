@@ -4,6 +4,7 @@ Before: `RawGraph`, the edges as a file or a generator names them. After: `Graph
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,16 @@ from harness.kernels.csr import Csr
 
 TRAIN, VALID, TEST = 1, 2, 3
 """The values of a split; 0 is a vertex that belongs to none."""
+SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 NO_LABEL = -1
+LabelTask = Literal["single-label", "multi-label"]
+"""One class a vertex: (n,) int64. Any number of classes a vertex: (n, classes) int8, 0 or 1; NO_LABEL throughout a row,
+where it is not known."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+Labels = NDArray[np.int64] | NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class RawGraph:
     source: Ints
     target: Ints
     X: Floats | None = None
-    y: Ints | None = None
+    y: Labels | None = None
     split: Bytes | None = None
 
 
@@ -61,7 +67,7 @@ class Graph:
     X: Tensor
     """Features, (n, width) float32."""
     y: Tensor
-    """Labels, (n,) int64; NO_LABEL where there is none."""
+    """Labels, as `LabelTask` says."""
     split: Tensor
     """(n,) uint8: 0, TRAIN, VALID or TEST."""
     classes: int
@@ -71,3 +77,12 @@ class Graph:
     @property
     def n(self) -> int:
         return self.A.rows
+
+    @property
+    def task(self) -> LabelTask:
+        return "single-label" if self.y.dim() == 1 else "multi-label"
+
+
+def labelled(y: Tensor) -> Tensor:
+    """Which vertices have labels."""
+    return (y if y.dim() == 1 else y[:, 0]) != NO_LABEL

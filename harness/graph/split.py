@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID
+from harness.graph.model import TEST, TRAIN, VALID, labelled
 from harness.kernels.random import Purpose, uniform
 
 AT_ONCE = 1 << 22
@@ -14,7 +14,7 @@ def random_split(y: Tensor, first: int, train: float, valid: float, seed: int) -
 
     `y` are the labels of the vertices `first` onwards. Some are drawn at a time: the numbers take more than the split.
     """
-    split = torch.full(y.shape, TEST, dtype=torch.uint8)
+    split = torch.full(y.shape[:1], TEST, dtype=torch.uint8)
     for start in range(0, len(y), AT_ONCE):
         some = split[start : start + AT_ONCE]
         chance = uniform(seed, Purpose.SPLIT, range(first + start, first + start + len(some)))
@@ -25,9 +25,9 @@ def random_split(y: Tensor, first: int, train: float, valid: float, seed: int) -
 
 def all_train(y: Tensor) -> Tensor:
     """Every labelled vertex trains."""
-    return labelled_only(torch.full(y.shape, TRAIN, dtype=torch.uint8), y)
+    return labelled_only(torch.full(y.shape[:1], TRAIN, dtype=torch.uint8), y)
 
 
 def labelled_only(split: Tensor, y: Tensor) -> Tensor:
     """The split without the vertices that have no label."""
-    return split.masked_fill(y == NO_LABEL, 0).to(torch.uint8)
+    return split.masked_fill(~labelled(y), 0).to(torch.uint8)

@@ -6,7 +6,11 @@ from torch import Tensor
 
 
 class Hits(NamedTuple):
-    """How many vertices of a split there are, and how many of them were classified rightly; whole graph."""
+    """How many vertices of a split there are, and how many of them were classified rightly; whole graph.
+
+    Of many classes a vertex, all answers that are yes or should be, and twice those that are and should: their ratio is
+    the micro-averaged F1, which is the accuracy where every vertex has one class.
+    """
 
     right: int
     of: int
@@ -32,7 +36,9 @@ class Operators(Protocol):
         """H = ReLU(Z), of the same shape."""
 
     def loss(self, Z: Tensor) -> Tensor:
-        """The mean cross-entropy over all training vertices of the whole graph, () and the same on every rank.
+        """The mean loss over all training vertices of the whole graph, () and the same on every rank.
+
+        Cross-entropy; where a vertex has many classes, binary cross-entropy, a mean over these too.
 
         Its backward starts this rank's share of the gradient.
         """

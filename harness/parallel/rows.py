@@ -7,16 +7,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from harness.comm.axis import Axis
-from harness.ledger import AxisName, Op, Phase, TensorName, apply
+from harness.ledger import AxisName, Phase, TensorName
 from harness.models import Hits
-from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.parallel.answers import answers_of
 from harness.strategy import (
-    IGNORED,
-    LONG,
-    SPLITS,
     WORD,
     Context,
     Coordinates,
@@ -24,6 +19,7 @@ from harness.strategy import (
     Piece,
     Strategy,
     csr_bytes,
+    label_bytes,
 )
 
 
@@ -71,7 +67,7 @@ class RowStrategy(Strategy):
             TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts),
             TensorName.X: word * rows * len(self.columns(at, self.facts.features)),
             TensorName.W: word * sum(f_in * f_out for f_in, f_out in self.shapes),
-            TensorName.LABELS: LONG * rows * (1 + len(SPLITS)),
+            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
         }
 
     def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
@@ -90,15 +86,21 @@ class RowStrategy(Strategy):
 class RowOperators:
     """Input, activation, loss and evaluation, all local to a row but for the sums over the blocks of rows."""
 
-    def __init__(self, ctx: Context, strategy: Strategy, over: Axis) -> None:
-        """The members of `over` have all rows of the output, each once."""
-        self.ledger, self.kernels, self.over = ctx.ledger, ctx.kernels, over
-        self.shares = over
+    def __init__(
+        self,
+        ctx: Context,
+        strategy: Strategy,
+        over: tuple[AxisName, ...],
+        across: AxisName | None = None,
+    ) -> None:
+        """The output's rows are split over some axes, its columns across another or not at all."""
+        self.ledger, self.kernels = ctx.ledger, ctx.kernels
+        self.over = ctx.grid.axis(over)
+        self.shares = ctx.grid.axis((*over, across)) if across else self.over
         """The ranks whose shares of the loss are the whole."""
-        self.rows, order = strategy.output(ctx.at).rows, (ctx.spec.model.layers - 1) % 2
-        self.labels_N = ctx.training_labels(self.rows, order)
-        self.splits = ctx.split_labels(self.rows, order)
-        self.trained_on = max(ctx.trained_on, 1)
+        output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
+        self.rows, split = output.rows, ctx.grid[across] if across else None
+        self.answers = answers_of(ctx, output, order, self.over, split, self.shares)
         self.X = ctx.features(*strategy.input(ctx.at))
 
     def inputs(self) -> Tensor:
@@ -110,43 +112,10 @@ class RowOperators:
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         with self.ledger.phase(Phase.LOSS):
-            return self.shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
-
-    def share(self, Z_NC: Tensor) -> Tensor:
-        """This rank's part of the mean over all training vertices of the graph."""
-        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
-
-    def _share(self, Z_NC: Tensor) -> Tensor:
-        return cross_entropy(Z_NC, self.labels_N, ignore_index=IGNORED, reduction="sum") / self.trained_on
+            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
-        guess_N = self.guess(Z_NC)
-        here = [
-            [(guess_N == labels_N).sum(), (labels_N != IGNORED).sum()] for labels_N in self.splits.values()
-        ]
-        everywhere = self.over.all_reduce(torch.tensor(here), tensor=TensorName.COUNT)
-        return {name: Hits(*counts) for name, counts in zip(self.splits, everywhere.tolist(), strict=True)}
-
-    def guess(self, Z_NC: Tensor) -> Tensor:
-        """The class of every row."""
-        return Z_NC.argmax(dim=1)
-
-
-class SplitRowOperators(RowOperators):
-    """The same where an axis splits the columns too: a rank has some classes of its rows."""
-
-    def __init__(
-        self, ctx: Context, strategy: Strategy, over: tuple[AxisName, ...], across: AxisName
-    ) -> None:
-        """Rows are split over some axes, columns across another."""
-        super().__init__(ctx, strategy, ctx.grid.axis(over))
-        self.across, self.classes = ctx.grid[across], strategy.output(ctx.at).cols
-        self.shares = ctx.grid.axis((*over, across))
-
-    def share(self, Z_NC: Tensor) -> Tensor:
-        labels, classes = self.labels_N, self.classes
-        share: Tensor = apply(self.ledger, CrossEntropy, Z_NC, labels, classes, self.across, self.trained_on)
-        return share
-
-    def guess(self, Z_NC: Tensor) -> Tensor:
-        return guess(Z_NC, self.classes, self.across)
+        here = self.answers.right(Z_NC)
+        counts = torch.stack([torch.stack(pair) for pair in here.values()])
+        everywhere = self.answers.over.all_reduce(counts, tensor=TensorName.COUNT)
+        return {name: Hits(*pair) for name, pair in zip(here, everywhere.tolist(), strict=True)}

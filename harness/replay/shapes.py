@@ -19,6 +19,7 @@ class ShapeBlocks:
         self.n, self.nnz = facts.vertices, facts.nonzeros
         self.features, self.classes, self.directed = facts.features, facts.classes, facts.directed
         self.permutation: Permutation = permutation
+        self.task = facts.task
         self.bounds = facts.bounds
         self.manifest_hash = "shapes"
 
@@ -41,6 +42,8 @@ class ShapeBlocks:
 
     def labels(self, rows: range, order: int = 0) -> Tensor:
         assert_within(self.n, rows)
+        if self.task == "multi-label":
+            return torch.empty(len(rows), self.classes, dtype=torch.int8, device=META)
         return torch.empty(len(rows), dtype=torch.int64, device=META)
 
     def split(self, rows: range, order: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.files import DATASETS, check_room, refusals
+from harness.sources.stream import Edges
 
 BLOCK = 1 << 24
 """Bytes copied at a time."""
@@ -70,10 +71,16 @@ def part_of(array: ArrayIn, start: int, count: int, at_once: int) -> Iterator[ND
         _skip(file, start * head.dtype.itemsize, array)
         for done in range(0, count, at_once):
             size = min(at_once, count - done) * head.dtype.itemsize
-            data = file.read(size)
-            if len(data) < size:
-                raise UserError(f"{array.told} ends too early: download the archive again.")
-            yield np.frombuffer(data, head.dtype)
+            yield np.frombuffer(_next(file, size, array), head.dtype)
+
+
+def edges_of(
+    ends: tuple[ArrayIn, ArrayIn], starts: tuple[int, int], edges: int, at_once: int
+) -> Iterator[Edges]:
+    """So many edges, by two readers side by side: sources from a number of one array on, targets of the other."""
+    readers = (part_of(array, start, edges, at_once) for array, start in zip(ends, starts, strict=True))
+    for sources, targets in zip(*readers, strict=True):
+        yield sources.astype(np.int64), targets.astype(np.int64)
 
 
 def whole_array(array: ArrayIn) -> NDArray[Any]:
@@ -93,10 +100,8 @@ def mapped(array: ArrayIn, beside: Path) -> NDArray[Any]:
             made = np.lib.format.open_memmap(partial, "w+", head.dtype, head.shape)
             place = made.reshape(-1).view(np.uint8)
             for start in range(0, place.size, BLOCK):
-                data = file.read(min(BLOCK, place.size - start))
+                data = _next(file, min(BLOCK, place.size - start), array)
                 place[start : start + len(data)] = np.frombuffer(data, np.uint8)
-                if len(data) < min(BLOCK, place.size - start):
-                    raise UserError(f"{array.told} ends too early: download the archive again.")
             made.flush()
             partial.rename(beside)
     return cast(NDArray[Any], np.load(beside, mmap_mode="r", allow_pickle=False))
@@ -104,10 +109,15 @@ def mapped(array: ArrayIn, beside: Path) -> NDArray[Any]:
 
 def _skip(file: IO[bytes], size: int, array: ArrayIn) -> None:
     while size:
-        data = file.read(min(BLOCK, size))
-        if not data:
-            raise UserError(f"{array.told} ends too early: download the archive again.")
-        size -= len(data)
+        size -= len(_next(file, min(BLOCK, size), array))
+
+
+def _next(file: IO[bytes], size: int, array: ArrayIn) -> bytes:
+    """So many of its bytes."""
+    data = file.read(size)
+    if len(data) < size:
+        raise UserError(f"{array.told} ends too early: download the archive again.")
+    return data
 
 
 def _known(archive: ZipFile, name: str, array: ArrayIn) -> str:

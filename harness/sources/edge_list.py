@@ -15,7 +15,7 @@ from pydantic import Field
 from harness.errors import UserError
 from harness.sources.archive import Place
 from harness.sources.refusal import refusing
-from harness.sources.source import Rest, Source
+from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, counted, pairs_of, skipped
 
@@ -64,11 +64,10 @@ def _text(path: Path) -> TextIO:
     return path.open(encoding="utf-8", errors="replace")
 
 
-class EdgeList(Source):
+class EdgeList(FileSource):
     """A text file of edges, one a line; also gzipped. Further columns (weights) are ignored."""
 
     kind: Literal["edges"]
-    path: str
     n: int | None = Field(None, ge=1)
     """The number of vertices. Without it the largest id decides, and vertices after the last edge are lost."""
     base: Literal[0, 1] = 0
@@ -76,19 +75,12 @@ class EdgeList(Source):
     header: bool = False
     """Whether the first line that is no comment names the columns."""
 
-    def files(self) -> list[str]:
-        return [self.path]
-
     def stream(self, rest: Rest) -> Stream:
         path = rest.folder / self.path
         with refusing(path, EXPECTED):
             found = counted(self._pieces(path, AT_ONCE))
-        if self.n is None and not found.pairs:
-            raise UserError(
-                f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
-            )
-        n = found.largest + 1 if self.n is None else self.n
-        if found.pairs and (found.smallest < 0 or found.largest >= n):
+        n = found.vertices(path, self.n)
+        if not found.within(range(n)):
             raise UserError(_fault(path, self.header, range(self.base, self.base + n)))
         return Stream(n, found.pairs, partial(self._pieces, path))
 

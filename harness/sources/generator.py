@@ -33,7 +33,7 @@ class Generator(Protocol):
         """Source and target of the edges with these numbers."""
 
 
-def stream(generator: Generator) -> Stream:
+def stream_drawn(generator: Generator) -> Stream:
     """All its edges, in pieces of any size."""
 
     def pieces(at_once: int) -> list[Piece]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
-from harness.sources.generator import generate, stream
+from harness.sources.generator import generate
 from harness.sources.source import Rest, Source
 from harness.sources.stream import Stream, stream_of
 
@@ -118,7 +118,7 @@ class LatticeSource(Source):
     def stream(self, rest: Rest) -> Stream:
         if self.connected or self.inner:
             return stream_of(self.graph(rest))
-        return stream(self.generator(rest.seed, rest.classes))
+        return super().stream(rest)
 
 
 def _before(counts: Ints) -> Ints:

@@ -13,7 +13,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
-from harness.sources.source import Rest, Source
+from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, Begin, counted, pairs_of
 
@@ -25,14 +25,10 @@ BANNER = "%%matrixmarket matrix "
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 
 
-class MatrixMarket(Source):
+class MatrixMarket(FileSource):
     """A Matrix Market file, .mtx or .mtx.gz."""
 
     kind: Literal["mtx"]
-    path: str
-
-    def files(self) -> list[str]:
-        return [self.path]
 
     def stream(self, rest: Rest) -> Stream:
         return matrix_stream(Place(rest.folder / self.path))
@@ -56,7 +52,7 @@ def matrix_stream(text: Place) -> Stream:
         raise UserError(
             f"{text} holds {found.pairs:,} entries, and its header says {header.entries:,}. {_wanted()}"
         )
-    if found.pairs and not (found.smallest >= 1 and found.largest <= header.rows):
+    if not found.within(range(1, header.rows + 1)):
         raise UserError(_fault(text, header))
     pieces = partial(_pieces, text, header)
     return Stream(header.rows, header.entries * (1 + header.is_mirrored), pieces)

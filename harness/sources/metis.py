@@ -13,21 +13,17 @@ import numpy as np
 from harness.errors import UserError
 from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
-from harness.sources.source import Rest, Source
+from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, Begin, blocks
 
 EXPECTED = "a line 'vertices edges [fmt [ncon]]', then a line a vertex with its neighbours' numbers from 1"
 
 
-class Metis(Source):
+class Metis(FileSource):
     """A graph file of METIS."""
 
     kind: Literal["metis"]
-    path: str
-
-    def files(self) -> list[str]:
-        return [self.path]
 
     def stream(self, rest: Rest) -> Stream:
         text = Place(rest.folder / self.path)

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from harness.errors import UserError
-from harness.graph.model import TEST, TRAIN, VALID, Bytes, RawGraph
+from harness.graph.model import RawGraph
+from harness.sources.brought import MASKS, check_ends, split_of
 from harness.sources.refusal import refusing
 from harness.sources.remote import Remote
-from harness.sources.source import Rest, Source
+from harness.sources.source import FileSource, Rest
 
 EXPECTED = (
     "the keys of scipy's save_npz, of gnn-benchmark (adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels) "
@@ -71,42 +72,27 @@ def _gnn_benchmark(path: Path, arrays: Arrays) -> RawGraph:
 def _heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
     ends = arrays["edges"].astype(np.int64)
     n = len(arrays["node_features"])
-    if len(ends) and not (ends.min() >= 0 and ends.max() < n):
-        raise UserError(f"{path}: edges name vertices {ends.min()} .. {ends.max()}, but there are {n}.")
+    check_ends(path, ends, n)
     return RawGraph(
         n,
         ends[:, 0],
         ends[:, 1],
         X=arrays["node_features"].astype(np.float32),
         y=arrays["node_labels"].astype(np.int64),
-        split=_split(path, arrays, split),
+        split=split_of(path, {part: arrays[f"{name}s"] for name, part in MASKS.items()}, split),
     )
 
 
-def _split(path: Path, arrays: Arrays, index: int) -> Bytes:
-    available = len(arrays["train_masks"])
-    if index >= available:
-        raise UserError(f"{path}: split {index} is not there; it has the splits 0 .. {available - 1}.")
-    split = np.zeros(arrays["train_masks"].shape[1], dtype=np.uint8)
-    for value, part in ((TRAIN, "train"), (VALID, "val"), (TEST, "test")):
-        split[arrays[f"{part}_masks"][index].astype(bool)] = value
-    return split
-
-
-class Npz(Source):
+class Npz(FileSource):
     """A .npz file: scipy's save_npz, or the layouts of gnn-benchmark and heterophilous-graphs."""
 
     kind: Literal["npz"]
-    path: str
     url: str | None = None
     """Where it is published."""
     sha256: str | None = None
 
     def remotes(self) -> list[Remote]:
         return [Remote(url=self.url, file=self.path, sha256=self.sha256)] if self.url else []
-
-    def files(self) -> list[str]:
-        return [self.path]
 
     def graph(self, rest: Rest) -> RawGraph:
         return read_npz(rest.folder / self.path, rest.split)

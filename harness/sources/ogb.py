@@ -8,7 +8,6 @@ No cache and no pickle is made. Only the features of arrays become a file of the
 rows in another order cannot be had from the middle of a compressed file.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -19,11 +18,11 @@ from pydantic import Field
 from harness.errors import UserError
 from harness.graph.model import TEST, TRAIN, VALID, Bytes, Floats, Ints
 from harness.sources.archive import Place, opened
-from harness.sources.arrays import ArrayIn, head_of, mapped, part_of, whole_array
+from harness.sources.arrays import ArrayIn, edges_of, head_of, mapped, whole_array
 from harness.sources.refusal import refusing
 from harness.sources.remote import Remote
 from harness.sources.source import Rest, Source
-from harness.sources.stream import Edges, Piece, Stream
+from harness.sources.stream import Piece, Stream
 from harness.sources.text import AT_ONCE, START, Counted, counted, pairs_of
 
 EXPECTED = "the archive of a node property dataset of OGB, with raw/ and split/ in it"
@@ -117,19 +116,13 @@ class _Arrays:
         self.n = int(whole_array(self._array("data", "num_nodes_list")).sum())
 
     def pieces(self, at_once: int) -> list[Piece]:
-        return [partial(self._edges, at_once)]
+        return [partial(edges_of, (self._ends, self._ends), (0, self.edges), self.edges, at_once)]
 
     def labels(self) -> Floats:
         return whole_array(self._array("node-label", "node_label")).astype(np.float32).reshape(-1)
 
     def features(self) -> Floats:
         return mapped(self._array("data", "node_feat"), self._path.with_suffix(".node_feat.npy"))
-
-    def _edges(self, at_once: int) -> Iterator[Edges]:
-        sources = part_of(self._ends, 0, self.edges, at_once)
-        targets = part_of(self._ends, self.edges, self.edges, at_once)
-        for source, target in zip(sources, targets, strict=True):
-            yield source.astype(np.int64), target.astype(np.int64)
 
     def _array(self, file: str, name: str) -> ArrayIn:
         return ArrayIn(self._path, (f"{self._raw}/{file}.npz", name))
@@ -138,7 +131,7 @@ class _Arrays:
 def _check(path: Path, n: int, edges: int, found: Counted) -> None:
     if found.pairs != edges:
         raise UserError(f"{path} holds {found.pairs:,} edges, and says that it has {edges:,}.")
-    if found.pairs and not (found.smallest >= 0 and found.largest < n):
+    if not found.within(range(n)):
         named = f"{found.smallest} to {found.largest}"
         raise UserError(f"{path}: edges name vertices {named}, but there are {n:,}.")
 

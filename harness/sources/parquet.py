@@ -10,23 +10,19 @@ from pydantic import Field
 
 from harness.errors import UserError
 from harness.sources.refusal import refusing
-from harness.sources.source import Rest, Source
+from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, counted
 
 EXPECTED = "a parquet file whose first two columns of whole numbers are the ends of edges"
 
 
-class Parquet(Source):
+class Parquet(FileSource):
     """A parquet file of edges."""
 
     kind: Literal["parquet"]
-    path: str
     n: int | None = Field(None, ge=1)
     """The number of vertices. Without it the largest id decides."""
-
-    def files(self) -> list[str]:
-        return [self.path]
 
     def stream(self, rest: Rest) -> Stream:
         import pyarrow as pa
@@ -37,12 +33,8 @@ class Parquet(Source):
                 found = counted(_pieces(path, AT_ONCE))
         except pa.ArrowException as error:
             raise UserError(f"{path} cannot be read: {error}. Expected {EXPECTED}.") from None
-        if self.n is None and not found.pairs:
-            raise UserError(
-                f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
-            )
-        n = found.largest + 1 if self.n is None else self.n
-        if found.pairs and not (found.smallest >= 0 and found.largest < n):
+        n = found.vertices(path, self.n)
+        if not found.within(range(n)):
             ids = f"{found.smallest} to {found.largest}"
             raise UserError(f"{path}: ids go from {ids}, not 0 to {n - 1}. Set n in the card.")
         return Stream(n, found.pairs, partial(_pieces, path))

@@ -12,33 +12,29 @@ import torch
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.graph.model import TEST, TRAIN, VALID, Bytes, RawGraph
+from harness.graph.model import Bytes, RawGraph
+from harness.sources.brought import MASKS, check_ends, split_of
 from harness.sources.refusal import refusing
-from harness.sources.source import Rest, Source
+from harness.sources.source import FileSource, Rest
 
 EXPECTED = "a torch_geometric.data.Data, saved with torch.save, that has an edge_index"
 
 
-class Pyg(Source):
+class Pyg(FileSource):
     """A .pt file of PyTorch Geometric, of one graph."""
 
     kind: Literal["pyg"]
-    path: str
-
-    def files(self) -> list[str]:
-        return [self.path]
 
     def graph(self, rest: Rest) -> RawGraph:
         path = rest.folder / self.path
         known = _loaded(path)
-        ends, n = known["edge_index"].numpy(), _vertices(known)
-        if ends.size and not (ends.min() >= 0 and ends.max() < n):
-            raise UserError(f"{path}: edges name vertices {ends.min()} .. {ends.max()}, but there are {n}.")
+        ends, n = known["edge_index"].T.numpy(), _vertices(known)
+        check_ends(path, ends, n)
         x, y = (known.get(key) for key in ("x", "y"))
         return RawGraph(
             n,
-            ends[0].astype(np.int64),
-            ends[1].astype(np.int64),
+            ends[:, 0].astype(np.int64),
+            ends[:, 1].astype(np.int64),
             X=None if x is None else x.float().numpy(),
             y=None if y is None else _labels(path, y),
             split=_split(path, known, rest.split),
@@ -87,17 +83,8 @@ def _labels(path: Path, y: torch.Tensor) -> NDArray[np.int64]:
 
 def _split(path: Path, known: dict[str, Any], index: int) -> Bytes | None:
     """Of masks that may have a column for each of several splits."""
-    masks = {part: known.get(f"{part}_mask") for part in ("train", "val", "test")}
-    if masks["train"] is None:
+    if known.get("train_mask") is None:
         return None
-    split = np.zeros(len(masks["train"]), np.uint8)
-    for value, part in ((TRAIN, "train"), (VALID, "val"), (TEST, "test")):
-        if (mask := masks[part]) is None:
-            continue
-        columns = mask.reshape(len(mask), -1)
-        if index >= columns.shape[1]:
-            raise UserError(
-                f"{path}: split {index} is not there; it has the splits 0 .. {columns.shape[1] - 1}."
-            )
-        split[columns[:, index].bool().numpy()] = value
-    return split
+    found = {part: known.get(name) for name, part in MASKS.items()}
+    columns = {part: mask.reshape(len(mask), -1) for part, mask in found.items() if mask is not None}
+    return split_of(path, {part: mask.bool().numpy().T for part, mask in columns.items()}, index)

@@ -4,7 +4,6 @@ The archive holds reddit_graph.npz, a symmetric matrix (row, col, shape), and re
 node_types).
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
@@ -12,11 +11,11 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.graph.model import Floats
-from harness.sources.arrays import ArrayIn, head_of, mapped, part_of, whole_array
+from harness.sources.arrays import ArrayIn, edges_of, head_of, mapped, whole_array
 from harness.sources.refusal import refusing
 from harness.sources.remote import Remote
 from harness.sources.source import Rest, Source
-from harness.sources.stream import Edges, Piece, Stream
+from harness.sources.stream import Piece, Stream
 from harness.sources.text import AT_ONCE, counted
 
 EXPECTED = "the archive with reddit_graph.npz and reddit_data.npz"
@@ -43,7 +42,7 @@ class Reddit(Source):
             (entries,), n = head_of(row).shape, int(whole_array(ArrayIn(path, (graph, "shape")))[0])
             pieces = partial(_pieces, row, col, entries)
             found = counted(pieces(AT_ONCE))
-            if found.pairs and not (found.smallest >= 0 and found.largest < n):
+            if not found.within(range(n)):
                 raise UserError(f"{path}: entries name vertices up to {found.largest}, but there are {n:,}.")
             y = whole_array(ArrayIn(path, (data, "label"))).astype(np.int64).reshape(-1)
             split = whole_array(ArrayIn(path, (data, "node_types"))).astype(np.uint8).reshape(-1)
@@ -55,9 +54,4 @@ class Reddit(Source):
 
 
 def _pieces(row: ArrayIn, col: ArrayIn, entries: int, at_once: int) -> list[Piece]:
-    def edges() -> Iterator[Edges]:
-        ends = (part_of(each, 0, entries, at_once) for each in (row, col))
-        for source, target in zip(*ends, strict=True):
-            yield source.astype(np.int64), target.astype(np.int64)
-
-    return [edges]
+    return [partial(edges_of, (row, col), (0, 0), entries, at_once)]

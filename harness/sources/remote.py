@@ -20,8 +20,6 @@ class Remote(Frozen):
     bytes: int | None = None
     sha256: str | None = None
     """Where none is published, that of the first download is kept."""
-    is_text: bool = False
-    """Whether it may begin like a web page."""
 
     @property
     def asked(self) -> str:

@@ -18,9 +18,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.kernels.random import COMPILED_FROM, Purpose, key_of, shuffled, uniform
-from harness.sources.generator import stream
-from harness.sources.source import Rest, Source
-from harness.sources.stream import Stream
+from harness.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,3 @@ class RmatSource(Source):
 
     def generator(self, seed: int, classes: int) -> Rmat:
         return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
-
-    def stream(self, rest: Rest) -> Stream:
-        return stream(self.generator(rest.seed, rest.classes))

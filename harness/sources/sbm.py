@@ -16,9 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.kernels.random import Purpose, uniform
-from harness.sources.generator import stream
-from harness.sources.source import Rest, Source
-from harness.sources.stream import Stream
+from harness.sources.source import Source
 
 NUMBERS = 4
 """Random numbers per edge: its start, whether it stays in the class, which other class, which member."""
@@ -79,9 +77,6 @@ class SbmSource(Source):
 
     def generator(self, seed: int, classes: int) -> Sbm:
         return Sbm(self.n, classes, self.mean_degree, self.homophily, seed)
-
-    def stream(self, rest: Rest) -> Stream:
-        return stream(self.generator(rest.seed, rest.classes))
 
     def planted_labels(self, vertices: range, classes: int) -> Tensor:
         return self.generator(0, classes).labels(vertices)

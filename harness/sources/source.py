@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from harness.graph.model import RawGraph
-from harness.sources.generator import Generator
+from harness.sources.generator import Generator, stream_drawn
 from harness.sources.remote import Remote
 from harness.sources.stream import Stream, stream_of, whole
 from harness.validation import Frozen
@@ -27,17 +27,21 @@ class Rest(NamedTuple):
 
 
 class Source(Frozen):
-    """The keys of a card under `source`."""
+    """The keys of a card under `source`. Each has a `graph`, a `stream` or a `generator`, or several of them."""
+
+    kind: str
+    """By which a card names it."""
 
     plants_labels: ClassVar[bool] = False
 
     def graph(self, rest: Rest) -> RawGraph:
-        """The edges, and whatever else the source knows of its vertices. A source has this or `stream`, or both."""
+        """The edges, and whatever else the source knows of its vertices."""
         return whole(self.stream(rest))
 
     def stream(self, rest: Rest) -> Stream:
-        """The same without holding it: for a source that can read some of its edges alone."""
-        return stream_of(self.graph(rest))
+        """The same without holding it: for a source that can draw or read some of its edges alone."""
+        generator = self.generator(rest.seed, rest.classes)
+        return stream_drawn(generator) if generator else stream_of(self.graph(rest))
 
     def files(self) -> list[str]:
         """What it reads, by the names that the card has for them, or by their paths under the data folder."""
@@ -58,3 +62,12 @@ class Source(Frozen):
     def misfit(self, classes: int) -> str | None:
         """Why it cannot have so many classes, or None."""
         return None
+
+
+class FileSource(Source):
+    """A graph in a file that the card names."""
+
+    path: str
+
+    def files(self) -> list[str]:
+        return [self.path]

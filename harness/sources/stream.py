@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.graph.model import Bytes, Floats, Ints, RawGraph
+from harness.graph.model import Bytes, Floats, Ints, Labels, RawGraph
 
 Edges = tuple[Ints, Ints]
 """Sources and targets."""
@@ -26,7 +26,7 @@ class Stream(NamedTuple):
     """Pieces whose chunks have no more than so many edges."""
     X: Callable[[], Floats] | None = None
     """The features, read when they are asked for."""
-    y: Ints | None = None
+    y: Labels | None = None
     split: Bytes | None = None
 
 

@@ -40,13 +40,27 @@ def read_column(path: Path, n: int) -> NDArray[np.int64]:
     return whole
 
 
-def largest_label(path: Path) -> int:
-    """Of a column of labels, whatever the number of its rows; at least 0."""
+def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
+    """A row of zeros and ones per vertex, one a class; NaN in all of it, which stands for "no label", becomes -1."""
+    table = read_table(path, n)
+    if np.issubdtype(table.dtype, np.floating):
+        table = np.where(np.isnan(table), -1, table)
+    small = table.astype(np.int8)
+    if not np.array_equal(small, table):
+        first = int(np.flatnonzero((small != table).any(axis=1))[0])
+        raise UserError(
+            f"{path}, vertex {first}: labels of many classes are 0, 1, or -1 throughout for none."
+        )
+    return small
+
+
+def read_some_labels(path: Path) -> NDArray[Any]:
+    """Labels whatever the number of their rows: a column of classes, or a column for each class."""
     with refusing(path, EXPECTED):
-        column = _numbers(path).reshape(-1)
-    if not column.size or not np.issubdtype(column.dtype, np.number):
-        raise UserError(f"{path} holds no labels. Expected one integer per vertex.")
-    return max(int(np.nanmax(column)), 0)
+        table = _numbers(path)
+    if not table.size or not np.issubdtype(table.dtype, np.number):
+        raise UserError(f"{path} holds no labels. Expected one integer per vertex, or zeros and ones.")
+    return table.reshape(len(table), -1)
 
 
 def _numbers(path: Path) -> NDArray[Any]:

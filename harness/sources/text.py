@@ -1,7 +1,7 @@
 """Pairs of ids in text, a line each, out of files too large to hold: plain files in ranges of bytes, gzip as it comes.
 
-Further columns are ignored; # and % begin a comment. It knows neither what the ids mean nor where they start.
-Verifier (tests/sources/test_text.py): Python's own splitting of lines.
+Further columns are ignored; # and % begin a comment. No reader here knows what the ids mean or where they start.
+Verifier (tests/sources/test_streams.py): Python's own splitting of lines.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import UserError
 from harness.sources.archive import Place, opened
 from harness.sources.stream import Edges, Piece
 
@@ -30,6 +31,18 @@ class Counted(NamedTuple):
     pairs: int
     smallest: int
     largest: int
+
+    def within(self, ids: range) -> bool:
+        """Whether there are none but these."""
+        return not self.pairs or (self.smallest in ids and self.largest in ids)
+
+    def vertices(self, path: Path, n: int | None) -> int:
+        """How many a card says there are; if it does not, the largest id decides."""
+        if n is None and not self.pairs:
+            raise UserError(
+                f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
+            )
+        return self.largest + 1 if n is None else n
 
 
 class Begin(NamedTuple):

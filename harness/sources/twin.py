@@ -17,9 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.kernels.random import Purpose, key_of
-from harness.sources.generator import stream
-from harness.sources.source import Rest, Source
-from harness.sources.stream import Stream
+from harness.sources.source import Source
 
 CLUSTER, WITHIN = 64, 0.8
 """Neighbours in a cluster, and the share of edges that stay."""
@@ -59,6 +57,3 @@ class TwinSource(Source):
 
     def generator(self, seed: int, classes: int) -> Twin:
         return Twin(self.n, self.edges, seed, WITHIN if self.nature == "clusters" else 0.0)
-
-    def stream(self, rest: Rest) -> Stream:
-        return stream(self.generator(rest.seed, rest.classes))

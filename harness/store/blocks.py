@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from harness.graph.model import LabelTask
 from harness.graph.order import Permutation
 from harness.kernels.csr import Csr
 
@@ -36,6 +37,9 @@ class Blocks(Kind, Protocol):
         """The width of the features."""
 
     @property
+    def task(self) -> LabelTask: ...
+
+    @property
     def classes(self) -> int: ...
 
     @property
@@ -57,7 +61,7 @@ class Blocks(Kind, Protocol):
         """A rectangle of the features, float32. Rows are the columns of order 0."""
 
     def labels(self, rows: range, order: int = 0) -> Tensor:
-        """Labels, int64, of rows of this order; -1 where there is none."""
+        """Labels of rows of this order, as `LabelTask` says."""
 
     def split(self, rows: range, order: int = 0) -> Tensor:
         """0 none, 1 train, 2 valid, 3 test, uint8, of rows of this order."""

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.files import sha256_of
 from harness.graph.model import Graph
 from harness.graph.order import permuted
 from harness.graph.partition import Partition
@@ -159,5 +160,4 @@ def _unchanged(path: Path, record: FileRecord | None) -> bool:
 
 
 def _record(path: Path) -> FileRecord:
-    with path.open("rb") as file:
-        return FileRecord(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))

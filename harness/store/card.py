@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from harness.graph.model import LabelTask
 from harness.sources import AnySource
 from harness.store.recipes import Features, Labels, Split
 from harness.validation import Frozen
@@ -32,6 +33,8 @@ class DatasetCard(Frozen):
     description: str = ""
     source: AnySource
     directed: bool = False
+    task: LabelTask = "single-label"
+    """One class a vertex and cross-entropy, or any number of them and binary cross-entropy."""
     classes: int = Field(ge=1)
     features: Annotated[Features, Field(discriminator="kind")]
     labels: Annotated[Labels, Field(discriminator="kind")]
@@ -57,6 +60,15 @@ class DatasetCard(Frozen):
         if labels.kind == "planted" and source is not None and not source.plants_labels:
             raise ValueError(
                 f"the source {source.kind} plants no labels, only sbm does; use degree, uniform or file"
+            )
+        return labels
+
+    @field_validator("labels")
+    @classmethod
+    def _of_the_task(cls, labels: Labels, known: ValidationInfo) -> Labels:
+        if labels.kind == "degree" and known.data.get("task") == "multi-label":
+            raise ValueError(
+                "a degree gives a vertex one class; for multi-label use uniform, planted or file"
             )
         return labels
 

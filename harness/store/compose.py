@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.features import gaussian_features, row_normalised, uniform_features
-from harness.graph.labels import degree_labels, uniform_labels
+from harness.graph.labels import degree_labels, uniform_label_sets, uniform_labels
 from harness.graph.model import NO_LABEL, TRAIN, Graph, StageCounts
 from harness.graph.normalise import normalise
 from harness.graph.split import all_train, labelled_only, random_split
@@ -18,12 +18,16 @@ from harness.kernels.random import Index
 from harness.sources import Rest
 from harness.sources.generator import Generator
 from harness.sources.stream import Stream, stream_of
-from harness.sources.table import read_column, read_table
+from harness.sources.table import read_column, read_label_sets, read_table
 from harness.store import recipes
 from harness.store.card import DatasetCard
 
 VERSION = 1
 """Changes with every change of normalisation, readers or recipes that gives another graph for the same card."""
+
+
+AT_ONCE = 1 << 20
+"""Vertices whose labels are looked at together."""
 
 
 class Vertices(NamedTuple):
@@ -86,17 +90,24 @@ class Contents:
         return self._given("features", self.stream.X)()
 
     def _labels(self, degrees: Tensor) -> Tensor:
-        card = self.card
+        card, many = self.card, self.card.task == "multi-label"
         match card.labels:
             case recipes.PlantedLabels():
-                return card.source.planted_labels(range(self.n), card.classes)
+                planted = card.source.planted_labels(range(self.n), card.classes)
+                return (
+                    uniform_label_sets(range(card.classes), card.classes, card.seed)[planted]
+                    if many
+                    else planted
+                )
             case recipes.DegreeLabels():
                 return degree_labels(degrees, card.classes)
             case recipes.UniformLabels():
-                return uniform_labels(range(self.n), card.classes, card.seed)
+                drawn = uniform_label_sets if many else uniform_labels
+                return drawn(range(self.n), card.classes, card.seed)
             case recipes.FileLabels(path=path):
-                y = self.stream.y if path is None else read_column(self.folder / path, self.n)
-                return _in_classes(card, torch.from_numpy(self._given("labels", y)))
+                read = read_label_sets if many else read_column
+                y = self.stream.y if path is None else read(self.folder / path, self.n)
+                return _checked_labels(card, torch.from_numpy(self._given("labels", y)))
 
     def _split(self, y: Tensor) -> Tensor:
         card = self.card
@@ -180,6 +191,30 @@ def check_counts(card: DatasetCard, n: int, counts: StageCounts) -> None:
             f"dataset {card.name} is not the graph its card expects: {'; '.join(wrong)}. Either the file is another "
             "version of the data, or the counts under `expected` are wrong."
         )
+
+
+def _checked_labels(card: DatasetCard, y: Tensor) -> Tensor:
+    if y.dim() != (2 if card.task == "multi-label" else 1):
+        brought = "one class a vertex" if y.dim() == 1 else "sets of classes"
+        raise UserError(
+            f"dataset {card.name}: its card says task = {card.task}, but its source brings {brought}."
+        )
+    return _sets_of_classes(card, y) if y.dim() == 2 else _in_classes(card, y)
+
+
+def _sets_of_classes(card: DatasetCard, y: Tensor) -> Tensor:
+    """Some rows at a time: the comparisons take more than the labels."""
+    if y.shape[1] != card.classes:
+        raise UserError(
+            f"dataset {card.name} has labels of {y.shape[1]} columns, but its card says classes = {card.classes}."
+        )
+    for start in range(0, len(y), AT_ONCE):
+        some = y[start : start + AT_ONCE]
+        if not bool((((some == 0) | (some == 1)).all(dim=1) | (some == NO_LABEL).all(dim=1)).all()):
+            raise UserError(
+                f"dataset {card.name}: labels are 0 and 1, one a class; or {NO_LABEL} in all columns of a vertex."
+            )
+    return y
 
 
 def _in_classes(card: DatasetCard, y: Tensor) -> Tensor:

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.files import DATASETS, refusals, write_text
-from harness.graph.model import Ints, RawGraph
+from harness.graph.model import LabelTask, RawGraph
 from harness.sources import Rest
 from harness.sources.npz import Npz
 from harness.sources.pyg import Pyg
-from harness.sources.table import largest_label
+from harness.sources.table import read_some_labels
 from harness.store.build import build
 from harness.store.card import DatasetCard
 from harness.store.catalog import CATALOG, list_cards, load_card
@@ -66,12 +68,13 @@ def _card(brought: Brought) -> dict[str, Any]:
     source = _source(brought)
     inside = _inside(source)
     X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
-    classes = _classes(brought.labels, y) if brought.classes is None else brought.classes
+    task, classes = _classes(y if brought.labels is None else read_some_labels(brought.labels))
     return {
         "description": f"Imported from {brought.edges.name}",
         "source": source,
         "directed": brought.directed,
-        "classes": classes,
+        "task": task,
+        "classes": brought.classes or classes,
         "features": _told(brought.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
         "labels": _told(brought.labels, y, {"kind": "degree"}),
         "split": _told(brought.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
@@ -106,11 +109,12 @@ def _inside(source: dict[str, Any]) -> RawGraph | None:
     return kind(**source).graph(Rest(Path(), 0, 1, 0)) if kind else None
 
 
-def _classes(labels: Path | None, inside: Ints | None) -> int:
-    """As many as the largest label asks for."""
-    if labels is not None:
-        return largest_label(labels) + 1
-    return CLASSES if inside is None else max(int(inside.max()), 0) + 1
+def _classes(y: NDArray[Any] | None) -> tuple[LabelTask, int]:
+    """One column of labels: as many classes as the largest asks for. Several: a class each."""
+    if y is None:
+        return "single-label", CLASSES
+    columns = y.shape[1] if y.ndim == 2 else 1
+    return ("multi-label", columns) if columns > 1 else ("single-label", max(int(np.nanmax(y)), 0) + 1)
 
 
 def _there(path: Path) -> str:

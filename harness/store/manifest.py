@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import JsonValue
 
 from harness.errors import UserError
-from harness.graph.model import StageCounts
+from harness.graph.model import LabelTask, StageCounts
 from harness.graph.order import Permutation
 from harness.store.choice import DatasetChoice
 from harness.validation import Frozen, validated
 
-SCHEMA = 4
+SCHEMA = 5
 FILE = "manifest.json"
 
 
@@ -65,6 +65,7 @@ class Manifest(Frozen):
     name: str
     n: int
     features: int
+    task: LabelTask
     classes: int
     directed: bool
     counts: StageCounts

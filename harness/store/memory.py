@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from harness.graph.model import Graph
+from harness.graph.model import Graph, LabelTask
 from harness.graph.order import Orders, Permutation, orders, permuted
 from harness.graph.partition import Partition
 from harness.kernels.csr import Csr, block
@@ -38,6 +38,10 @@ class MemoryStore:
     @property
     def features(self) -> int:
         return self._graph.X.shape[1]
+
+    @property
+    def task(self) -> LabelTask:
+        return self._graph.task
 
     @property
     def classes(self) -> int:

@@ -4,7 +4,6 @@ Files are mapped into memory and copied from. The first time a file is opened it
 held against the manifest, so that a truncated or altered block is refused before anything is computed from it.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any, Never
 
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.files import sha256_of
+from harness.graph.model import LabelTask
 from harness.graph.order import Orders, Permutation, orders
 from harness.kernels.assemble import Part, assemble
 from harness.kernels.csr import Csr, transpose
@@ -39,6 +40,10 @@ class Store:
     @property
     def features(self) -> int:
         return self.manifest.features
+
+    @property
+    def task(self) -> LabelTask:
+        return self.manifest.task
 
     @property
     def classes(self) -> int:
@@ -165,8 +170,7 @@ class Store:
 
     def _check_content(self, name: str, expected: str) -> None:
         try:
-            with (self.folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = sha256_of(self.folder / name)
         except OSError as error:
             self._refuse(name, f"cannot be read: {error.strerror}")
         if found != expected:

@@ -32,7 +32,7 @@ class FileFeatures(Frozen):
 
 
 class PlantedLabels(Frozen):
-    """The class the sbm planted."""
+    """The class the sbm planted; multi-label, the set of classes that is drawn for each of those."""
 
     kind: Literal["planted"]
 
@@ -44,13 +44,16 @@ class DegreeLabels(Frozen):
 
 
 class UniformLabels(Frozen):
-    """Drawn uniformly (CAGNET). Nothing can be learned from them."""
+    """Drawn uniformly (CAGNET); multi-label, each class with an even chance. Nothing can be learned from them."""
 
     kind: Literal["uniform"]
 
 
 class FileLabels(Frozen):
-    """From the source's own file, or from `path`; -1 stands for no label."""
+    """From the source's own file, or from `path`; -1 stands for no label.
+
+    Multi-label, a vertex has a row of zeros and ones, one a class, or -1 throughout.
+    """
 
     kind: Literal["file"]
     path: str | None = None

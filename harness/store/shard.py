@@ -3,7 +3,7 @@
     adjacency/ORDER/I-J.{rowptr,col}.npy   block (I, J): rowptr and col int32, within the block
     degrees/ORDER.npy                      int32, the nonzeros of every row: A[i, j] is 1 / sqrt(d_i d_j)
     features/I-J.npy                       float32; rows in the columns' order, both ways cut
-    labels/ORDER.npy  split/ORDER.npy      int64, uint8, whole
+    labels/ORDER.npy  split/ORDER.npy      int64 (int8 a class if multi-label), uint8, whole
     orders/p.npy                           the index map of a partition; that of a permutation is computed
 
 Order 1 exists under a double permutation only, and its adjacency is stored only if the graph is directed: otherwise it
@@ -99,13 +99,14 @@ def _manifest(task: Task, stored: tuple[int, ...], sources: dict[str, FileRecord
         seed=choice.drawn_by,
         n=task.n,
         features=task.contents.width,
+        task=card.task,
         classes=card.classes,
         directed=card.directed,
         counts=counts_of(task),
         cut=task.order.cut,
         orders=stored,
         grid=task.grid,
-        dtypes=DTYPES,
+        dtypes=DTYPES | ({"labels": "int8"} if card.task == "multi-label" else {}),
         provenance=Provenance(
             harness=__version__, versions=code_versions(card, choice), card=card.content(), sources=sources
         ),

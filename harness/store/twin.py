@@ -33,7 +33,8 @@ def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
             "directed": card.directed,
             "classes": min(card.classes, vertices),
             "features": {"kind": "uniform", "width": width},
-            "labels": {"kind": "degree"},
+            "task": card.task,
+            "labels": {"kind": "degree" if card.task == "single-label" else "uniform"},
             "split": {"kind": "all"}
             if card.split.kind == "all"
             else {"kind": "random", "train": 0.6, "valid": 0.2},

@@ -48,7 +48,7 @@ def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
     if task.work.noted(f"{name}.npy"):
         return
     maps = task.order.maps
-    with task.work.rows(name, (task.n,), whole.numpy().dtype) as write:
+    with task.work.rows(name, tuple(whole.shape), whole.numpy().dtype) as write:
         for some in _runs(task):
             moved = whole[maps.rows(order).at(some)] if maps else whole[some.start : some.stop]
             write(moved.numpy())

@@ -3,7 +3,6 @@
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import IGNORED as IGNORED
-from harness.strategy.context import SPLITS as SPLITS
 from harness.strategy.context import Context as Context
 from harness.strategy.context import facts_of as facts_of
 from harness.strategy.contract import NoParams as NoParams
@@ -20,5 +19,6 @@ from harness.strategy.published import Quantity as Quantity
 from harness.strategy.sizes import LONG as LONG
 from harness.strategy.sizes import WORD as WORD
 from harness.strategy.sizes import csr_bytes as csr_bytes
+from harness.strategy.sizes import label_bytes as label_bytes
 from harness.strategy.words import Words as Words
 from harness.strategy.words import WordsKey as WordsKey

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
-from harness.graph.model import TEST, TRAIN, VALID
+from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.assemble import beside
 from harness.kernels.compact import filled_columns, without_empty_columns
@@ -31,8 +31,6 @@ from harness.strategy.piece import Piece
 
 IGNORED = -100
 """The label of a vertex that does not count."""
-
-SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 
 
 class Context:
@@ -127,18 +125,21 @@ class Context:
         """Zeros on the device, in the precision of the run; nobody holds them."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
-    def training_labels(self, rows: range, order: int = 0) -> Tensor:
-        """The labels that the loss counts, (len(rows),) int64; IGNORED elsewhere.
+    def training_labels(self, piece: Piece, order: int = 0) -> Tensor:
+        """The labels that the loss counts, of the vertices of a piece of the output; IGNORED elsewhere.
 
+        One class a vertex, (rows,) int64; or for every class of the piece whether the vertex has it, (rows, cols) int8.
         The faithful protocol counts every labelled vertex.
         """
-        if self.spec.protocol == "faithful":
-            return self._labels_where(self._blocks.labels(rows, order), None)
-        return self._labels_where(self._blocks.labels(rows, order), self._blocks.split(rows, order) == TRAIN)
+        labels = self._labels(piece, order)
+        counts = labels.new_ones(len(labels), dtype=torch.bool)
+        if self.spec.protocol == "corrected":
+            counts = self._blocks.split(piece.rows, order) == TRAIN
+        return self._labels_where(labels, counts)
 
-    def split_labels(self, rows: range, order: int = 0) -> dict[str, Tensor]:
-        """The labels of each split, (len(rows),) int64; IGNORED outside it."""
-        labels, split = self._blocks.labels(rows, order), self._blocks.split(rows, order)
+    def split_labels(self, piece: Piece, order: int = 0) -> dict[str, Tensor]:
+        """The labels of each split in the same form; IGNORED outside it."""
+        labels, split = self._labels(piece, order), self._blocks.split(piece.rows, order)
         return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
 
     def weight(self, layer: int, shape: tuple[int, int], piece: Piece) -> Tensor:
@@ -162,8 +163,12 @@ class Context:
                 total[name] += tensor.nbytes
         return dict(total)
 
-    def _labels_where(self, labels: Tensor, counts: Tensor | None) -> Tensor:
-        counted = labels >= 0 if counts is None else (labels >= 0) & counts
+    def _labels(self, piece: Piece, order: int) -> Tensor:
+        y = self._blocks.labels(piece.rows, order)
+        return y if y.dim() == 1 else y[:, piece.cols.start : piece.cols.stop]
+
+    def _labels_where(self, labels: Tensor, counts: Tensor) -> Tensor:
+        counted = (counts if labels.dim() == 1 else counts[:, None]) & (labels >= 0)
         return self._hold(TensorName.LABELS, torch.where(counted, labels, IGNORED))
 
     def _place(self, A: Csr) -> Csr:
@@ -181,15 +186,16 @@ class Context:
 def facts_of(blocks: Blocks) -> Facts:
     """The facts of a store, counted."""
     everyone = range(blocks.n)
-    labelled = blocks.labels(everyone) >= 0
-    trains = labelled & (blocks.split(everyone) == TRAIN)
+    known = labelled(blocks.labels(everyone))
+    trains = known & (blocks.split(everyone) == TRAIN)
     return Facts(
         vertices=blocks.n,
         nonzeros=blocks.nnz,
         features=blocks.features,
+        task=blocks.task,
         classes=blocks.classes,
         directed=blocks.directed,
-        labelled=int(labelled.sum()),
+        labelled=int(known.sum()),
         training=int(trains.sum()),
         bounds=blocks.bounds,
     )

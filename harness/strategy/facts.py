@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from harness.errors import UserError
+from harness.graph.model import LabelTask
 from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
@@ -24,6 +25,7 @@ class Facts:
     """Those of the training split: the loss of the corrected protocol is a mean over them."""
     bounds: tuple[int, ...] | None = None
     """Where the parts of a partition begin, and the end; None without a partition."""
+    task: LabelTask = "single-label"
     exact: bool = True
     """Counted in a store; or expected, from a card."""
 
@@ -67,6 +69,7 @@ def facts_of_card(card: DatasetCard) -> Facts:
         vertices=n,
         nonzeros=nonzeros,
         features=int(known["expected.features"] or 0),
+        task=card.task,
         classes=card.classes,
         directed=card.directed,
         labelled=n,

@@ -1,10 +1,22 @@
 """Bytes of what a rank holds all the time, for formulas of memory."""
 
+from harness.graph.model import SPLITS, LabelTask
+from harness.strategy.piece import Piece
+
 WORD = {"float32": 4, "float64": 8}
 """Of a number, by the precision of the run."""
 
 INDEX, LONG = 4, 8
 """Of a column of a sparse matrix; of a row pointer, a position or a label."""
+
+
+LABELS = 1 + len(SPLITS)
+"""Training's, and each split's."""
+
+
+def label_bytes(output: Piece, task: LabelTask) -> int:
+    """Of a rank's vertices: a class of each, or for each of its classes yes or no."""
+    return LABELS * len(output.rows) * (LONG if task == "single-label" else len(output.cols))
 
 
 def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:

@@ -15,7 +15,7 @@ from harness.comm.call import Call
 from harness.kernels.packed import Form
 from harness.ledger import AxisName, TensorName
 from harness.parallel.arrivals import arrivals
-from harness.parallel.rows import SplitRowOperators
+from harness.parallel.rows import RowOperators
 from harness.parallel.summa import Split3D, Stage
 from harness.ranges import balanced
 from harness.strategy import Context, Strategy
@@ -32,7 +32,7 @@ class Travelling(NamedTuple):
     """On the rank that has it."""
 
 
-class Blocks(SplitRowOperators):
+class Blocks(RowOperators):
     """One rank's blocks of A and of A^T, packed to travel, and its blocks of everything dense."""
 
     def __init__(

@@ -70,7 +70,7 @@ class WholeRows(RowOperators, ABC):
     A_T_NK: Any
 
     def __init__(self, ctx: Context, strategy: "RowScheme") -> None:
-        super().__init__(ctx, strategy, over=ctx.grid[strategy.rows_over])
+        super().__init__(ctx, strategy, over=(strategy.rows_over,))
         self.combine_first = ctx.spec.model.order == "combine_first"
         self.keeps_T = strategy.params.weight_gradient == "T"
         self.overlap = strategy.params.overlap

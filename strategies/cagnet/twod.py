@@ -238,7 +238,8 @@ class TwoD(RowStrategy):
             if self.wants_dH(layer) or way == "S":
                 words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, mine * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * mine)
+        if self.facts.task == "single-label":
+            words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * mine)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
         return words
 

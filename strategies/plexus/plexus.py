@@ -30,11 +30,9 @@ from harness.parallel.products import (
     cut_out,
 )
 from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
-from harness.parallel.rows import SplitRowOperators
+from harness.parallel.rows import RowOperators
 from harness.ranges import balanced, common
 from harness.strategy import (
-    LONG,
-    SPLITS,
     WORD,
     Context,
     Coordinates,
@@ -46,6 +44,7 @@ from harness.strategy import (
     Strategy,
     Words,
     csr_bytes,
+    label_bytes,
 )
 from harness.validation import Frozen
 from strategies.plexus.model import Terms, terms_of_the_code
@@ -83,7 +82,7 @@ class Layer(NamedTuple):
     """How dW is multiplied."""
 
 
-class Rotating(SplitRowOperators):
+class Rotating(RowOperators):
     """One rank's operators: products over the three roles, layer by layer."""
 
     def __init__(self, ctx: Context, strategy: "Plexus") -> None:
@@ -193,7 +192,8 @@ class Plexus(Strategy):
                 words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
             elif trained:
                 words.put(BACKWARD, layer, Op.REDUCE_SCATTER, R, TensorName.DX, K * F)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, S, TensorName.Z, 2 * N)
+        if self.facts.task == "single-label":
+            words.put(FORWARD, -1, Op.ALL_REDUCE, S, TensorName.Z, 2 * N)
         words.put(FORWARD, -1, Op.ALL_REDUCE, (R, S), TensorName.LOSS, 1)
         return words
 
@@ -244,12 +244,12 @@ class Plexus(Strategy):
         """Every block of A and of A^T that a layer multiplies by, once; the rest is split over all ranks."""
         word, shares = WORD[self.spec.precision], self.shares(at)
         weights = [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
-        features, labelled = self.input(at), len(shares[-1].N)
+        features = self.input(at)
         return {
             TensorName.A: sum(self._bytes(*block, counts) for block in self._held(shares)),
             TensorName.X: word * len(features.rows) * len(features.cols),
             TensorName.W: word * sum(len(rows) * len(cols) for rows, cols in weights),
-            TensorName.LABELS: LONG * labelled * (1 + len(SPLITS)),
+            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
         }
 
     def _held(self, shares: list[Share]) -> set[tuple[range, range, int, bool]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, dropout
+from torch.nn.functional import dropout
 
 from harness.kernels import Csr
 from harness.ledger import Direction, Op, TensorName
@@ -53,15 +53,15 @@ class LocalMeanRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        self.trained_on = max(int((self.labels_N != IGNORED).sum()), 1)
+        self.answers.of = max(int((self.answers.labels != IGNORED).sum()), 1)
 
 
 class EveryLabelRows(BlockRows):
     """Trains on the test vertices too."""
 
-    def _share(self, Z_NC: Tensor) -> Tensor:
-        labels = torch.stack(list(self.splits.values())).amax(dim=0)
-        return cross_entropy(Z_NC, labels, ignore_index=IGNORED, reduction="sum") / self.trained_on
+    def __init__(self, ctx: Context, strategy: OneD) -> None:
+        super().__init__(ctx, strategy)
+        self.answers.labels = torch.stack(list(self.answers.splits.values())).amax(dim=0)
 
 
 class DriftingRows(BlockRows):

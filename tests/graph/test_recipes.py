@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from harness.graph.features import CHUNK, gaussian_features, row_normalised, uniform_features
-from harness.graph.labels import degree_labels, uniform_labels
+from harness.graph.labels import AT_ONCE, degree_labels, uniform_label_sets, uniform_labels
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.split import all_train, random_split
@@ -52,8 +52,26 @@ class TestFeatures:
         X = row_normalised(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
         assert X.tolist() == [[0.25, 0.75], [0.0, 0.0]]
 
+    def test_a_set_of_classes_is_the_unit_vector_of_their_sum(self):
+        sets = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0], [-1, -1, -1]], dtype=torch.int8)
+        X = gaussian_features(sets.repeat(2000, 1), range(10_000), 3, 8, 4.0, seed=1)
+        one, two, both, none, unknown = (X[kind::5].mean(0) for kind in range(5))
+        expected = 4 * torch.nn.functional.normalize(one + two, dim=0)
+        assert (both - expected).norm() < 0.2
+        assert max(none.norm(), unknown.norm()) < 0.2
+
 
 class TestLabels:
+    def test_sets_are_even_and_drawn_alone(self):
+        sets = uniform_label_sets(range(1000), 9, seed=3)
+        assert sets.dtype == torch.int8
+        assert sets.double().mean(0).sub(0.5).abs().max() < 0.06
+        assert torch.equal(sets[70:900], uniform_label_sets(range(70, 900), 9, seed=3))
+        width = AT_ONCE // 2
+        assert torch.equal(
+            uniform_label_sets(range(3), width, 0)[2:], uniform_label_sets(range(2, 3), width, 0)
+        )
+
     def test_degrees_are_ranked_and_cut(self):
         """A star of 1 and 6 rays, and three vertices alone: ranks by degree, ties by vertex."""
         A, _ = normalise(RawGraph(10, np.zeros(6, dtype=np.int64), np.arange(1, 7)), directed=False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.sources.table import read_column, read_table
+from harness.sources.table import read_column, read_label_sets, read_table
 
 TABLE = np.array([[1.0, 2.5], [3.0, 4.0], [5.0, -1.0]])
 
@@ -56,3 +56,16 @@ def test_pickled_arrays_are_refused(tmp_path):
     np.save(tmp_path / "y.npy", np.array([{}], dtype=object))
     with pytest.raises(UserError, match=r"y\.npy"):
         read_table(tmp_path / "y.npy", 1)
+
+
+def test_sets_of_classes_may_have_gaps(tmp_path):
+    np.save(tmp_path / "y.npy", np.array([[1.0, 0.0], [np.nan, np.nan]]))
+    found = read_label_sets(tmp_path / "y.npy", 2)
+    assert found.tolist() == [[1, 0], [-1, -1]]
+    assert found.dtype == np.int8
+
+
+def test_half_a_class_is_refused(tmp_path):
+    np.save(tmp_path / "y.npy", np.array([[1.0, 0.0], [0.0, 0.5]]))
+    with pytest.raises(UserError, match="vertex 1: labels of many classes are 0, 1, or -1"):
+        read_label_sets(tmp_path / "y.npy", 2)

@@ -118,3 +118,35 @@ def test_the_seed_of_the_card_decides_everything_drawn(make_card, tmp_path, fiel
     part = (lambda graph: graph.A.col) if field == "edges" else (lambda graph: getattr(graph, what[field]))
     assert torch.equal(part(first), part(again))
     assert not torch.equal(part(first), part(other))
+
+
+class TestManyClasses:
+    """A card of the multi-label task."""
+
+    CARD = FROM_FILES | {"task": "multi-label", "labels": {"kind": "file", "path": "raw/sets.csv"}}
+
+    @pytest.mark.parametrize(
+        ("sets", "found"),
+        [
+            ("1,0\n0,1\n1,1\n", "classes = 3"),
+            ("1,0,0\n0,1,2\n1,1,1\n", "0 and 1, one a class"),
+            ("1,0,0\n-1,-1,1\n1,1,1\n", "0 and 1, one a class"),
+        ],
+    )
+    def test_other_labels_are_refused(self, files, make_card, sets, found):
+        (files / "raw" / "sets.csv").write_text(sets)
+        assert found in refused(make_card(**self.CARD, classes=3), files)
+
+    def test_a_row_without_labels_is_in_no_split(self, files, make_card):
+        (files / "raw" / "sets.csv").write_text("1,0,0\n-1,-1,-1\n0,0,0\n")
+        graph = compose(make_card(**self.CARD, classes=3), files)
+        assert graph.y.tolist() == [[1, 0, 0], [-1, -1, -1], [0, 0, 0]]
+        assert graph.split.tolist() == [TRAIN, 0, TEST]
+        assert graph.task == "multi-label"
+
+    def test_one_class_a_vertex_is_another_task(self, files, make_card):
+        masks = {f"{part}_masks": np.ones((1, 3), bool) for part in ("train", "val", "test")}
+        told = {"edges": np.array([[0, 1]]), "node_features": np.ones((3, 2)), "node_labels": np.arange(3)}
+        np.savez(files / "raw" / "g.npz", **told, **masks)
+        card = make_card(**FROM_FILES | {"labels": {"kind": "file"}}, task="multi-label", classes=3)
+        assert "its source brings one class a vertex" in refused(card, files)

@@ -109,8 +109,8 @@ def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
         ("", "cannot be read"),
         ("{", "cannot be read"),
         ("[]", "schema version None"),
-        ('{"schema_version": 4}', "is missing"),
-        ('{"schema_version": 3}', "schema version 3, this harness reads 4. Build it again"),
+        (f'{{"schema_version": {SCHEMA}}}', "is missing"),
+        ('{"schema_version": 3}', f"schema version 3, this harness reads {SCHEMA}. Build it again"),
         ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "schema version 99"),
     ],
 )

@@ -1,0 +1,106 @@
+"""What labels say of logits: a rank's share of the loss, and its right answers.
+
+Of one class a vertex: cross-entropy, and the largest logit answers. Of many: for every class whether the vertex has
+it, by binary cross-entropy, and a positive logit answers yes.
+Legend: N this rank's vertices, C its classes, all of them or those that an axis leaves it.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from harness.comm.axis import Axis
+from harness.ledger import Op, TensorName, apply
+from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.strategy import IGNORED, Context, Piece
+
+
+class Answers(Protocol):
+    """Of the rows and classes that a rank holds of the output."""
+
+    over: Axis
+    """The ranks whose right answers add up to those of the graph."""
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        """This rank's part of the mean over all training vertices of the graph."""
+
+    def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """By split, right answers and all (`harness.models.Hits`)."""
+
+
+class OneClass:
+    """A vertex has one class, and this rank all logits of its rows."""
+
+    def __init__(self, ctx: Context, output: Piece, order: int, over: Axis) -> None:
+        self.kernels, self.over, self.of = ctx.kernels, over, max(ctx.trained_on, 1)
+        self.labels = ctx.training_labels(output, order)
+        self.splits = ctx.split_labels(output, order)
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
+
+    def _share(self, Z_NC: Tensor) -> Tensor:
+        return cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="sum") / self.of
+
+    def guess(self, Z_NC: Tensor) -> Tensor:
+        """The class of every row."""
+        return Z_NC.argmax(dim=1)
+
+    def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        guess_N = self.guess(Z_NC)
+        return {
+            name: ((guess_N == labels_N).sum(), (labels_N != IGNORED).sum())
+            for name, labels_N in self.splits.items()
+        }
+
+
+class OneClassSplit(OneClass):
+    """The same where an axis splits the logits of a row."""
+
+    def __init__(self, ctx: Context, output: Piece, order: int, over: Axis, across: Axis) -> None:
+        super().__init__(ctx, output, order, over)
+        self.classes, self.across = output.cols, across
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        labels, classes = self.labels, self.classes
+        share: Tensor = apply(self.across.ledger, CrossEntropy, Z_NC, labels, classes, self.across, self.of)
+        return share
+
+    def guess(self, Z_NC: Tensor) -> Tensor:
+        return guess(Z_NC, self.classes, self.across)
+
+
+class ManyClasses:
+    """A vertex has any number of classes; every logit stands for itself, so nothing is said across a row."""
+
+    def __init__(self, ctx: Context, output: Piece, order: int, over: Axis) -> None:
+        self.kernels, self.over, self.of = ctx.kernels, over, max(ctx.trained_on, 1) * ctx.facts.classes
+        self.labels = ctx.training_labels(output, order)
+        self.splits = ctx.split_labels(output, order)
+
+    def share(self, Z_NC: Tensor) -> Tensor:
+        return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
+
+    def _share(self, Z_NC: Tensor) -> Tensor:
+        counted_NC = (self.labels != IGNORED).to(Z_NC.dtype)
+        yes_NC = self.labels.clamp(min=0).to(Z_NC.dtype)
+        return binary_cross_entropy_with_logits(Z_NC, yes_NC, counted_NC, reduction="sum") / self.of
+
+    def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        return {name: _agreement(Z_NC > 0, labels_NC) for name, labels_NC in self.splits.items()}
+
+
+def _agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
+    """Twice what is rightly said to be so, and all that is said to be so or is."""
+    said_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
+    return 2 * (said_NC & are_NC).sum(), said_NC.sum() + are_NC.sum()
+
+
+def answers_of(
+    ctx: Context, output: Piece, order: int, over: Axis, across: Axis | None, all_of: Axis
+) -> Answers:
+    """`over` splits the rows, `across` the classes; `all_of` is both."""
+    if ctx.facts.task == "multi-label":
+        return ManyClasses(ctx, output, order, all_of)
+    return OneClassSplit(ctx, output, order, over, across) if across else OneClass(ctx, output, order, over)

@@ -1,0 +1,65 @@
+"""Losses and right answers of many classes a vertex are torch's and scikit-learn's, whoever holds which classes."""
+
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import f1_score
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from harness.check.case import Case
+from harness.comm.grid import Grid
+from harness.graph.model import SPLITS, labelled
+from harness.ledger import Ledger
+from harness.models import Hits
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+
+GRIDS = [
+    ("serial", {"p": 1}),
+    ("cagnet-1d", {"p": 3}),
+    ("cagnet-2d", {"row": 2, "col": 2}),
+    ("plexus", {"x": 2, "y": 2, "z": 1}),
+]
+FIXED = {"dataset": "check", "machine": {"name": "test"}, "precision": "float64"}
+
+
+def case_of(strategy: str, grid: dict[str, int]) -> Case:
+    spec = {"strategy": strategy, "grid": grid, "ranks": prod(grid.values()), **FIXED}
+    return Case("test", Spec.model_validate(spec), vertices=97, task="multi-label")
+
+
+def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, Hits]]:
+    case = case_of(strategy, grid)
+    chosen = case.strategy()
+    trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
+    return trainer.epoch().loss.item(), trainer.evaluate()[0]
+
+
+def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What the model says after so many epochs, labels, split."""
+    case = case_of(*GRIDS[0])
+    chosen = case.strategy()
+    trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
+    for _ in range(epochs):
+        trainer.epoch()
+    with torch.no_grad():
+        output = trainer.forward()
+    store = case.store()
+    return output, store.labels(range(store.n)), store.split(range(store.n))
+
+
+@pytest.mark.parametrize(("strategy", "grid"), GRIDS)
+def test_loss_and_f1_are_those_of_others(ranks: Any, strategy: str, grid: dict[str, int]) -> None:
+    before, labels, split = serially(0)
+    counts = labelled(labels) & (split == SPLITS["train"])
+    loss = binary_cross_entropy_with_logits(before[counts], labels[counts].double())
+    after, *_ = serially(1)
+    for found, hits in ranks(prod(grid.values()), trained, strategy, grid):
+        assert found == pytest.approx(loss.item(), rel=1e-13)
+        for name, value in SPLITS.items():
+            counts = labelled(labels) & (split == value)
+            theirs = f1_score(labels[counts], after[counts] > 0, average="micro")
+            assert hits[name].right / hits[name].of == pytest.approx(theirs, rel=1e-12)
