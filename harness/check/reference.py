@@ -31,7 +31,7 @@ class Trained:
     hits: dict[str, Hits]
     layers: int
 
-    def ordered(self, orders: Orders) -> "Trained":
+    def ordered(self, orders: Orders[Tensor]) -> "Trained":
         """The same in an order of the vertices in which layers alternate (`harness.graph.order`)."""
         layers = self.layers
         return replace(

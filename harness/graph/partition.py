@@ -36,7 +36,7 @@ class Partition:
     """Where the parts begin, and the end. Parts may be empty."""
 
     @property
-    def orders(self) -> Orders:
+    def orders(self) -> Orders[Tensor]:
         """As the maps of a dataset: rows and columns move alike."""
         return Orders(self.order, self.order)
 

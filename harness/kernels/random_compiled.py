@@ -20,10 +20,12 @@ def bits_of(index: Any, first: int, second: int) -> Any:
 @compiled(nogil=True)
 def bits_at(index: Any, first: Any, second: Any) -> Any:
     """Those of one index; all three are unsigned."""
-    z = index * G + first
-    z = (z ^ (z >> S30)) * M1
-    z = (z ^ (z >> S27)) * M2
-    z = (z ^ (z >> S31)) + second
+    return mixed(mixed(index * G + first) + second)
+
+
+@compiled(nogil=True)
+def mixed(z: Any) -> Any:
+    """The splitmix64 finaliser."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
     return z ^ (z >> S31)

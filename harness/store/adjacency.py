@@ -7,11 +7,10 @@ never made again.
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from harness.graph.model import StageCounts
 from harness.sources.stream import Edges, Piece
@@ -20,7 +19,7 @@ from harness.store.task import Task
 
 SMALLEST, LARGEST = 1 << 12, 1 << 20
 """Edges in a chunk, as memory allows. Larger ones would get new pages from the system each time, which costs more."""
-PER_EDGE, PER_KEY = 64, 24
+PER_EDGE, PER_KEY = 128, 24
 """Bytes that a worker needs for an edge while it is scattered, for an entry while it is settled."""
 
 
@@ -72,7 +71,7 @@ def _scatter(task: Task, order: int) -> Tally:
         return Tally(**done)
     maps = task.order.maps
     rows, cols = (maps.rows(order), maps.cols(order)) if maps else (None, None)
-    to = Layout(task.n, task.grid.vertices, _places(rows), _places(cols))
+    to = Layout(task.n, task.grid.vertices, rows, cols)
     pieces = task.contents.stream.pieces(at_once(task.share))
     given = [
         partial(_scatter_piece, task, piece, f"{order}/{number}", to) for number, piece in enumerate(pieces)
@@ -105,16 +104,6 @@ def _loops(task: Task) -> Piece:
             yield some, some
 
     return chunks
-
-
-def _places(order: Tensor | None) -> NDArray[Any]:
-    """Where every vertex goes, of a map that says who stands where; nothing if all stay."""
-    if order is None:
-        return np.zeros(0, np.int32)
-    n = len(order)
-    places = np.empty(n, np.int32 if n <= np.iinfo(np.int32).max else np.int64)
-    places[order.numpy()] = np.arange(n, dtype=places.dtype)
-    return places
 
 
 def _settle(task: Task, order: int, i: int, j: int, segments: list[Path]) -> None:

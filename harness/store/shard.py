@@ -1,10 +1,10 @@
 """Makes a store, out of core: its adjacency, its vertices, and the manifest that says what is there.
 
-    adjacency/ORDER/I-J.{rowptr,col}.npy   block (I, J): rowptr int64, col int32 within the block
+    adjacency/ORDER/I-J.{rowptr,col}.npy   block (I, J): rowptr and col int32, within the block
     degrees/ORDER.npy                      int32, the nonzeros of every row: A[i, j] is 1 / sqrt(d_i d_j)
     features/I-J.npy                       float32; rows in the columns' order, both ways cut
     labels/ORDER.npy  split/ORDER.npy      int64 (int8 a class if multi-label), uint8, whole
-    orders/{p,q}.npy                       the index maps, where there is a permutation or a partition
+    orders/p.npy                           the index map of a partition; that of a permutation is computed
 
 Order 1 exists under a double permutation only, and its adjacency is stored only if the graph is directed: otherwise it
 is the transpose of order 0. What is written does not depend on how much memory there was, or how many workers.
@@ -35,13 +35,14 @@ FEWEST, MOST = 4, 64
 BLOCK_FEATURES = 32
 """The fewest feature columns in a block."""
 DTYPES = {
-    "rowptr": "int64",
+    "rowptr": "int32",
     "col": "int32",
     "degrees": "int32",
     "features": "float32",
     "labels": "int64",
     "split": "uint8",
 }
+"""What no 32 bits hold, row pointers of a block with 2^31 entries for instance, is int64: an array's head says."""
 
 
 def write(
@@ -128,6 +129,6 @@ def _entries(contents: Contents) -> int:
 def _bytes(contents: Contents, versions: int, grid: BlockGrid) -> int:
     """What work and store may take together: entries twice, first as keys; features; vectors; headers."""
     n, blocks = contents.n, grid.vertices**2
-    adjacency = (BYTES + 4) * _entries(contents) + 8 * (n * grid.vertices + blocks)
+    adjacency = (BYTES + 4) * _entries(contents) + 4 * (n * grid.vertices + blocks)
     files = 2 * versions * blocks + grid.vertices * grid.features + 10
-    return versions * adjacency + 4 * n * contents.width + 42 * n + 512 * files
+    return versions * adjacency + 4 * n * contents.width + 30 * n + 512 * files

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from harness.graph.order import Orders, orders
+from harness.graph.order import Map, Orders, Table, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
 from harness.store.choice import DatasetChoice
@@ -17,8 +17,8 @@ from harness.store.work import Say, Work, silent
 
 T = TypeVar("T")
 GIB = 1 << 30
-SHARED = 48
-"""Bytes a vertex that all workers share: maps both ways, labels, degrees."""
+SHARED = 24
+"""Bytes a vertex that all workers share: labels, split, degrees, the map of a partition both ways."""
 PATIENCE = 2.0
 """Seconds after which progress is told."""
 
@@ -56,7 +56,7 @@ class Ordered(NamedTuple):
     """The order of the vertices in a store."""
 
     choice: DatasetChoice
-    maps: Orders | None
+    maps: Orders[Map] | None
     """None if every vertex stays in its place."""
     cut: Cut | None
     """What a partition makes of the graph, if there is one."""
@@ -69,9 +69,9 @@ class Ordered(NamedTuple):
 def ordered(choice: DatasetChoice, n: int, parted: tuple[Partition, Cut] | None = None) -> Ordered:
     """The order of a choice; a partition has been made already."""
     if parted:
-        return Ordered(choice, parted[0].orders, parted[1])
-    maps = None if choice.permutation == "none" else orders(choice.permutation, n, choice.seed)
-    return Ordered(choice, maps, None)
+        table = Table(parted[0].order)
+        return Ordered(choice, Orders(table, table), parted[1])
+    return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
 
 
 @dataclass(frozen=True)
