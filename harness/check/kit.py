@@ -38,6 +38,7 @@ SMALL = 6
 EPOCHS = 5
 VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
+WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3, residual=True)
 HERE = Machine(name="kit")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right one."""
@@ -76,6 +77,9 @@ def _cases(
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
     yield replace(_case(name, small, "many classes a vertex"), task="multi-label")
+    if strategy.parts:
+        yield _case(name, small, "every part of a model", model=WHOLE)
+        yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
     yield _case(name, small, "undirected", directed=False)
     yield _case(name, small, "features are trained", training=TRAINING.model_copy(update={"features": True}))
     yield _case(name, small, "single permutation", order={"permutation": "single"})

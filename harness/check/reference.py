@@ -5,18 +5,20 @@ no loop with the code that it judges; only the graph and the initial weights are
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from harness.check.dense import Mask, forward
 from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.graph.order import Orders
 from harness.models import Hits
+from harness.models.dropout import dropout_mask
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
-from harness.strategy import facts_of, widths
+from harness.strategy import facts_of, weights_of_model
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,18 @@ class Trained:
     parameters: list[Tensor]
     output: Tensor
     hits: dict[str, Hits]
+    weights: int
+    """How many of them there are; features come after them."""
     layers: int
 
     def ordered(self, orders: Orders) -> "Trained":
         """The same in an order of the vertices in which layers alternate (`harness.graph.order`)."""
-        layers = self.layers
+        weights = self.weights
         return replace(
             self,
-            gradients=self.gradients[:layers] + [dX[orders.cols(0)] for dX in self.gradients[layers:]],
-            parameters=self.parameters[:layers] + [X[orders.cols(0)] for X in self.parameters[layers:]],
-            output=self.output[orders.rows((layers - 1) % 2)],
+            gradients=self.gradients[:weights] + [dX[orders.cols(0)] for dX in self.gradients[weights:]],
+            parameters=self.parameters[:weights] + [X[orders.cols(0)] for X in self.parameters[weights:]],
+            output=self.output[orders.rows((self.layers - 1) % 2)],
         )
 
 
@@ -51,26 +55,34 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     counted = labelled(labels)
     if spec.protocol == "corrected":
         counted &= blocks.split(everyone) == TRAIN
-    sizes = widths(spec.model, facts_of(blocks))
+    model, seed = spec.model, spec.seed
+    matrices = weights_of_model(model, facts_of(blocks))
     weights = [
-        initial_weight(spec.seed, layer, shape, range(shape[0]), range(shape[1])).requires_grad_()
-        for layer, shape in enumerate(pairwise(sizes))
+        initial_weight(seed, number, matrix, *map(range, matrix.shape)).requires_grad_()
+        for number, matrix in enumerate(matrices)
     ]
+    named = list(zip(matrices, weights, strict=True))
+    layers = [A] * model.layers
+
+    def mask(step: int) -> Mask | None:
+        return partial(_mask, spec, step, 0, torch.arange(blocks.n)) if model.dropout else None
+
     parameters = weights + ([X.requires_grad_()] if spec.training.features else [])
     optimizer = torch.optim.SGD(parameters, lr=spec.training.lr)
     losses, gradients = [], []
-    for _ in range(epochs):
+    for step in range(epochs):
         optimizer.zero_grad()
-        loss = _loss(_forward(A, X, weights)[counted], labels[counted])
+        loss = _loss(forward(layers, X, named, model, mask(step))[counted], labels[counted])
         loss.backward()
         losses.append(loss.item())
         gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
         optimizer.step()
     with torch.no_grad():
-        output = _forward(A, X, weights)
+        output = forward(layers, X, named, model)
     split = blocks.split(everyone)
     hits = {name: _hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()}
-    return Trained(losses, gradients[0], [each.detach() for each in parameters], output, hits, len(weights))
+    ended = [each.detach() for each in parameters]
+    return Trained(losses, gradients[0], ended, output, hits, len(weights), model.layers)
 
 
 def _loss(Z: Tensor, labels: Tensor) -> Tensor:
@@ -89,12 +101,11 @@ def _hits(Z: Tensor, labels: Tensor) -> Hits:
     return Hits(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
 
 
-def _forward(A: Tensor, H: Tensor, weights: list[Tensor]) -> Tensor:
-    for layer, W in enumerate(weights):
-        H = A @ (H @ W)
-        if layer + 1 < len(weights):
-            H = H.clamp(min=0)
-    return H
+def _mask(spec: Spec, step: int, group: int, vertices: Tensor, layer: int) -> Tensor:
+    """Of a layer that is as wide as the hidden ones: the last of a bare model has none."""
+    at = (spec.seed, step, group, layer)
+    kept, scale = dropout_mask(at, vertices, range(spec.model.hidden), spec.model.dropout)
+    return kept.double() * scale
 
 
 def _dense(blocks: Blocks) -> Tensor:

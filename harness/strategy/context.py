@@ -22,7 +22,7 @@ from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.quickest import quickest
 from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
-from harness.models.weights import initial_weight
+from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts
@@ -142,9 +142,9 @@ class Context:
         labels, split = self._labels(piece, order), self._blocks.split(piece.rows, order)
         return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
 
-    def weight(self, layer: int, shape: tuple[int, int], piece: Piece) -> Tensor:
-        """A piece of a layer's initial weights of this shape: the same matrix for every strategy and grid."""
-        W = initial_weight(self.spec.seed, layer, shape, piece.rows, piece.cols)
+    def weight(self, number: int, weight: Weight, piece: Piece) -> Tensor:
+        """A piece of the number-th matrix of the model as it begins: the same matrix for every strategy and grid."""
+        W = initial_weight(self.spec.seed, number, weight, piece.rows, piece.cols)
         return self._hold(TensorName.W, W).requires_grad_()
 
     def choose(self, what: str, ways: Mapping[str, Callable[[], object]]) -> str:
