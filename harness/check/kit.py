@@ -18,6 +18,7 @@ from harness.check.laws import (
     memory_equal_to_formula,
     repeats,
 )
+from harness.check.multiplier import multiplier_of, unbiased
 from harness.check.reference import train_densely
 from harness.errors import UserError
 from harness.ledger import AxisName
@@ -154,8 +155,11 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     except Exception as error:
         yield Finding("trains", case.name, False, f"{type(error).__name__}: {error}")
         return
-    if strategy.promise == "exact":
-        yield from equal_to_serial(case, ranks, train_densely(case.spec, MemoryStore(case.graph()), EPOCHS))
+    if multiplier := multiplier_of(case):
+        serial = train_densely(case.spec, MemoryStore(case.graph()), EPOCHS, multiplier)
+        yield from equal_to_serial(case, ranks, serial)
+    if strategy.promised() == "estimator":
+        yield unbiased(case, multiplier)
     yield equal_to_formula(case, ranks)
     yield adds_up(case, ranks)
     yield memory_equal_to_formula(case, ranks)

@@ -4,6 +4,7 @@ Z = A (H W) in double precision, PyTorch's own autograd, one process. It shares 
 no loop with the code that it judges; only the graph and the initial weights are the same.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -46,10 +47,14 @@ class Trained:
         )
 
 
-def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
-    """The same training as the spec's, on one dense matrix in the order of the blocks."""
+Multiplier = Callable[[Tensor, int, int], Tensor]
+"""From A, a layer and a training step to what the layer multiplies by in that step."""
+
+
+def train_densely(spec: Spec, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None) -> Trained:
+    """The same training as the spec's, on dense matrices in the order of the blocks."""
     everyone = range(blocks.n)
-    A = _dense(blocks)
+    A = dense_matrix(blocks)
     X = blocks.feature_block(everyone, range(blocks.features)).double()
     labels = blocks.labels(everyone)
     counted = labelled(labels)
@@ -64,6 +69,9 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     named = list(zip(matrices, weights, strict=True))
     layers = [A] * model.layers
 
+    def of_step(step: int) -> list[Tensor]:
+        return [multiplier(A, layer, step) for layer in range(model.layers)] if multiplier else layers
+
     def mask(step: int) -> Mask | None:
         return partial(_mask, spec, step, 0, torch.arange(blocks.n)) if model.dropout else None
 
@@ -72,7 +80,7 @@ def train_densely(spec: Spec, blocks: Blocks, epochs: int) -> Trained:
     losses, gradients = [], []
     for step in range(epochs):
         optimizer.zero_grad()
-        loss = _loss(forward(layers, X, named, model, mask(step))[counted], labels[counted])
+        loss = _loss(forward(of_step(step), X, named, model, mask(step))[counted], labels[counted])
         loss.backward()
         losses.append(loss.item())
         gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
@@ -108,7 +116,8 @@ def _mask(spec: Spec, step: int, group: int, vertices: Tensor, layer: int) -> Te
     return kept.double() * scale
 
 
-def _dense(blocks: Blocks) -> Tensor:
+def dense_matrix(blocks: Blocks) -> Tensor:
+    """A."""
     A = blocks.adjacency(range(blocks.n), range(blocks.n))
     dense = torch.zeros(blocks.n, blocks.n, dtype=torch.float64)
     row = torch.repeat_interleave(torch.arange(blocks.n), A.rowptr.diff())

@@ -11,12 +11,12 @@ vertices, A_NK the rest of it without its empty columns.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.comm.call import Call
 from harness.kernels import Csr
+from harness.kernels.csr import take
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName
 from harness.strategy import LONG, Context, Counts, csr_bytes
@@ -32,7 +32,7 @@ class Halo(NamedTuple):
 
     def exchange(self, over: Axis, kernels: Kernels, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
         """The rows that others need leave; what is needed of them arrives."""
-        leaving_MF = kernels.run(Op.COPY, moves, torch.index_select, H_NF, 0, self.leaving)
+        leaving_MF = kernels.run(Op.COPY, moves, take, H_NF, self.leaving)
         return over.all_to_all.call(leaving_MF, send=self.send, receive=self.receive, tensor=moves)
 
     def back(self, over: Axis, dH_KF: Tensor, moves: TensorName) -> Call[Tensor]:
