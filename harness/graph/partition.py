@@ -8,19 +8,22 @@ Verifier (tests/graph/test_partition.py): scipy's P A P^T, and communities that 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from harness.graph.order import Orders
+from harness.graph.partition_balanced import balanced_parts
 from harness.graph.partition_hypergraph import hypergraph_parts
 from harness.graph.partition_metis import metis_parts
+from harness.graph.partition_swap import Swapped, g3_parts
 from harness.kernels.csr import Csr
 from harness.kernels.random import Purpose, shuffled
 from harness.ranges import between
 
-Method = Literal["random", "metis", "hypergraph"]
+Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
 
 VERSION = 1
 """Changes with every change here, or in an engine's model, that gives another partition for the same graph."""
@@ -55,10 +58,16 @@ def in_order(part: Tensor, parts: int) -> Partition:
 
 def parts_of(A: Csr, method: Method, parts: int, seed: int) -> Tensor:
     """The part of every vertex, (n,) int64, all below `parts`."""
+    return parts_and_report(A, method, parts, seed)[0]
+
+
+def parts_and_report(A: Csr, method: Method, parts: int, seed: int) -> tuple[Tensor, dict[str, Any]]:
+    """The same, and what there is to say of how they were found."""
     assert 1 <= parts <= A.rows == A.cols, (parts, A.shape)
     if parts == 1:
-        return torch.zeros(A.rows, dtype=torch.int64)
-    return ENGINES[method](A, parts, seed)
+        return torch.zeros(A.rows, dtype=torch.int64), {}
+    found = ENGINES[method](A, parts, seed)
+    return (found, {}) if isinstance(found, Tensor) else (found.part, found.report)
 
 
 def random_parts(A: Csr, parts: int, seed: int) -> Tensor:
@@ -68,8 +77,11 @@ def random_parts(A: Csr, parts: int, seed: int) -> Tensor:
     return part
 
 
-ENGINES: dict[Method, Callable[[Csr, int, int], Tensor]] = {
+ENGINES: dict[Method, Callable[[Csr, int, int], Tensor | Swapped]] = {
     "random": random_parts,
     "metis": metis_parts,
+    "metis-balanced": balanced_parts,
+    "g3-literal": partial(g3_parts, guarded=False),
+    "g3-guarded": partial(g3_parts, guarded=True),
     "hypergraph": hypergraph_parts,
 }
