@@ -166,7 +166,7 @@ RUNS = Table(
             (
                 "dataset.partition",
                 TEXT,
-                "parts of the vertices: block, random, metis, hypergraph or file:NAME",
+                "parts of the vertices: block, a method of partitioning, or file:NAME",
             ),
             (
                 "dataset.parts",
