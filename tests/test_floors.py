@@ -27,6 +27,7 @@ FLOORS = (
     "cost",
     "parallel",
     "results",
+    "slurm",
     "run",
     "launch",
     "replay",

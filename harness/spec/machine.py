@@ -38,6 +38,39 @@ class SpmmModel(Frozen):
     intercept: float = 0.0
 
 
+class Slurm(Frozen):
+    """How Slurm gives out the nodes of a machine.
+
+    No run id depends on it: who packs ranks otherwise, or binds them otherwise, writes another card.
+    """
+
+    ranks_per_node: int = Field(ge=1)
+    """Ranks fill one node after the other; the last node may have fewer."""
+    cpus_per_rank: int = Field(1, ge=1)
+    """As Slurm counts them, hardware threads included."""
+    gpus_per_node: int = Field(0, ge=0)
+    """What a job takes of every node, also where fewer ranks run: neighbours would disturb a measurement."""
+    memory_mb: int = Field(0, ge=0)
+    """What a job asks for of every node; 0 asks for nothing, as where nodes are given whole."""
+    partition: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    sbatch: str = ""
+    """More words for sbatch, as --exclusive. Not those that the keys above stand for."""
+    srun: str = ""
+    """More words for srun: how ranks are bound to cores and devices."""
+    interfaces: tuple[str, ...] = ()
+    """Network interfaces of a node. Ranks are spread over them in order: each speaks through the one beside it."""
+    environment: dict[str, str] = {}
+    """Environment variables of every rank."""
+    minutes: float = Field(30, gt=0)
+    """What a run may take whose like was never recorded."""
+    shared_nodes: int = Field(1, ge=0)
+    """Runs of at most so many nodes share jobs; larger ones have one each."""
+    job_minutes: float = Field(240, gt=0)
+    """What a shared job may take."""
+
+
 class Machine(Frozen):
     """One kind of machine. What changes the speed of a run there belongs here, and so into the run id."""
 
@@ -65,6 +98,8 @@ class MachineCard(Machine):
 
     links: Links | None = None
     spmm: SpmmModel | None = None
+    slurm: Slurm | None = None
+    """Without it, a run has one node, whatever its ranks."""
 
 
 def load_machine(root: Path, name: str) -> Machine:
