@@ -59,7 +59,11 @@ OverTimeLimit=0
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 {nodes}
-PartitionName=ci Nodes=n[1-{count}] Default=YES MaxTime=01:00:00 DefaultTime=00:05:00 State=UP DefMemPerCPU=500
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=DEFAULT Nodes=n[1-{count}] MaxTime=01:00:00 DefaultTime=00:05:00 State=UP DefMemPerCPU=500
+PartitionName=ci Default=YES PriorityTier=1
+PartitionName=urgent PriorityTier=9
 """
 NODE = (
     "NodeName=n{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=4 Boards=1 SocketsPerBoard=1 "
@@ -86,7 +90,9 @@ def main() -> int:
         wait_for(lambda: says("munge", "-n") is not None)
         daemons.append(start(["slurmctld", "-D", "-c"], folder))
         daemons += [start(["slurmd", "-D", "-N", f"n{number}"], folder) for number in range(1, count + 1)]
-        wait_for(lambda: (says("sinfo", "-h", "-N", "-o", "%T") or "").split() == ["idle"] * count)
+        wait_for(
+            lambda: (says("sinfo", "-h", "-N", "-p", "ci", "-o", "%T") or "").split() == ["idle"] * count
+        )
         print(f"up {os.getpid()}", flush=True)
         sys.stdin.read()
     except TimeoutError:
