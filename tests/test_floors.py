@@ -32,6 +32,7 @@ FLOORS = (
     "launch",
     "replay",
     "check",
+    "doctor",
     "figures",
     "report",
     "cli",

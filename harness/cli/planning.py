@@ -22,7 +22,10 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
     parser.add_argument("--published", action="store_true", help="of an experiment: the paper's own runs")
     parser.add_argument(
-        "--machine", default="local", metavar="NAME", help="of an experiment: the card for runs that name none"
+        "--machine",
+        default="local",
+        metavar="NAME",
+        help="of an experiment: the card for runs that name none",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
     parser.add_argument("--strategy", metavar="NAME")

@@ -3,6 +3,7 @@
 A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from harness.comm.meeting import of_many_machines, of_one_machine
+from harness.comm.meeting import beside, of_many_machines, of_one_machine
 from harness.errors import UserError
 
 
@@ -82,6 +83,18 @@ def first_host(nodes: str) -> str:
             f"SLURM_STEP_NODELIST = {nodes!r} is not understood. Set MASTER_ADDR and MASTER_PORT."
         )
     return f"{first['stem']}{first['number'] or ''}{first['rest']}"
+
+
+def add_interfaces(parser: argparse.ArgumentParser) -> None:
+    """The options by which a launcher tells ranks of the network interfaces of their machine."""
+    parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
+    parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
+
+
+def choose_interface(options: argparse.Namespace, at: Place) -> None:
+    """The one beside this rank, unless somebody has said which."""
+    mine = beside(at.local_rank, options.per_node, options.interfaces)
+    os.environ.update({key: value for key, value in mine.items() if key not in os.environ})
 
 
 def start(

@@ -61,7 +61,17 @@ def launch(
         if in_process:
             watched = _run_here(root, runs, scratch)
         else:
-            watched = _run_ranks(spec, way(spec, root, runs, scratch), scratch, progress, (patience, limit))
+            program = [
+                "harness.run.rank",
+                "--scratch",
+                scratch,
+                "--runs",
+                runs,
+                "--meeting",
+                scratch / "meeting",
+            ]
+            chosen = way(spec.machine, spec.ranks, root, [str(word) for word in program])
+            watched = _run_ranks(spec, chosen, scratch, progress, (patience, limit))
         sweep(runs)
         if not (scratch / "done").exists():
             if watched.lost and not faults(scratch):

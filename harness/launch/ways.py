@@ -11,8 +11,7 @@ from harness.launch.processes import Death, Watched
 from harness.slurm.said import said
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.step import in_allocation, step
-from harness.spec.machine import Slurm
-from harness.spec.spec import Spec
+from harness.spec.machine import Machine, Slurm
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """Of Slurm's variables, what srun is given: everything else stands on its line."""
@@ -46,37 +45,36 @@ class Way(NamedTuple):
         )
 
 
-def way(spec: Spec, root: Path, runs: Path, scratch: Path) -> Way:
-    """By srun in a job whose machine's card knows Slurm."""
-    rank = [sys.executable, "-m", "harness.run.rank", "--scratch", scratch, "--runs", runs]
-    words = [*map(str, rank), "--meeting", str(scratch / "meeting")]
-    slurm = slurm_of(root, spec.machine.name, load_site(root)) if in_allocation(os.environ) else None
+def way(machine: Machine, ranks: int, root: Path, program: list[str]) -> Way:
+    """For ranks that run a program of ours: by srun in a job whose machine's card knows Slurm."""
+    slurm = slurm_of(root, machine.name, load_site(root)) if in_allocation(os.environ) else None
+    words = [sys.executable, "-m", *program]
     if slurm is None:
-        return Way(words, [environment(spec, root, number) for number in range(spec.ranks)], here=True)
+        return Way(words, [environment(machine, ranks, root, number) for number in range(ranks)], here=True)
     if slurm.interfaces:
         words += ["--per-node", str(slurm.ranks_per_node), "--interfaces", *slurm.interfaces]
-    line = step(spec.ranks, slurm)
-    return Way([*line, *words], [step_environment(spec, root, slurm, line)], here=False)
+    line = step(ranks, slurm)
+    return Way([*line, *words], [step_environment(machine, root, slurm, line)], here=False)
 
 
-def environment(spec: Spec, root: Path, rank: int = 0) -> dict[str, str]:
+def environment(machine: Machine, ranks: int, root: Path, rank: int = 0) -> dict[str, str]:
     """What a rank of this machine starts with: its place, and the settings of the machine card."""
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(spec.ranks)}
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     # Ranks of one machine speak through its loopback, whatever its name resolves to.
     link = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
-    return {**os.environ, **link, **_settings(spec, root), **place}
+    return {**os.environ, **link, **_settings(machine, root), **place}
 
 
-def step_environment(spec: Spec, root: Path, slurm: Slurm, line: list[str]) -> dict[str, str]:
+def step_environment(machine: Machine, root: Path, slurm: Slurm, line: list[str]) -> dict[str, str]:
     """What srun hands to every rank. Its place is srun's to tell."""
     inherited = {
         key: value for key, value in os.environ.items() if key in KEPT or not key.startswith(FOREIGN)
     }
-    return {**inherited, **_settings(spec, root), **slurm.environment, "HARNESS_STEP": " ".join(line)}
+    return {**inherited, **_settings(machine, root), **slurm.environment, "HARNESS_STEP": " ".join(line)}
 
 
-def _settings(spec: Spec, root: Path) -> dict[str, str]:
+def _settings(machine: Machine, root: Path) -> dict[str, str]:
     """Thread counts and allocator settings of the machine card, which are read before any Python runs."""
-    threads = str(spec.machine.threads_per_rank)
+    threads = str(machine.threads_per_rank)
     fixed = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
-    return {**fixed, **spec.machine.allocator, "HARNESS_ROOT": str(root)}
+    return {**fixed, **machine.allocator, "HARNESS_ROOT": str(root)}

@@ -16,7 +16,6 @@ import torch
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.comm.meeting import beside
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.run.fault import answer_for_stacks, write_fault
@@ -42,12 +41,11 @@ def main() -> int:
     parser.add_argument(
         "--meeting", type=Path, help="a file in which the ranks of one machine find each other"
     )
-    parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
-    parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
+    engine.add_interfaces(parser)
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     at = engine.place(os.environ)
-    os.environ.update({**beside(at.local_rank, options.per_node, options.interfaces), **os.environ})
+    engine.choose_interface(options, at)
     tables = RankTables(at.rank)
     answer_for_stacks(options.scratch, at.rank)
     leave_when_told(options.scratch, tables)

@@ -25,6 +25,8 @@ class Links(Frozen):
     """GB a second between devices of a node."""
     node_gbs: float = Field(gt=0)
     """GB a second into or out of a node, all its devices together."""
+    latency_us: float | None = Field(None, gt=0)
+    """Of the smallest all-reduce of all ranks, as `harness doctor --links` measures it. Predictions leave it out."""
     measured: tuple[MeasuredLink, ...] = ()
     """Of the rows that are not above an axis the last one holds."""
 

@@ -1,4 +1,4 @@
-"""`snakemake --profile slurm` against a real Slurm, and what is left when jobs, nodes or Snakemake itself come to grief.
+"""`snakemake --profile slurm` against a real Slurm, and what is left when jobs, nodes or Snakemake come to grief.
 
 Whatever happens, it ends in a record or in a clean retry: no finished run is lost or repeated, no job is left behind.
 """
