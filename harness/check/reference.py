@@ -73,7 +73,7 @@ def train_densely(
 
     def batches_of(step: int) -> list[Batch]:
         if strategy.mini_batches:
-            return _drawn(strategy, step, blocks)
+            return _drawn(strategy, step, _whole(blocks), counted)
         if multiplier is None:
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
@@ -109,10 +109,10 @@ class Batch(NamedTuple):
     importance: Tensor | None = None
 
 
-def _drawn(strategy: Strategy, step: int, blocks: Blocks) -> list[Batch]:
+def _drawn(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> list[Batch]:
     """Every group's, as the strategy defines it on the whole graph."""
-    A = _whole(blocks)
-    drawn = [strategy.mini_batch(step, group, A) for group in range(strategy.groups)]
+    targets = counted.nonzero()[:, 0]
+    drawn = [strategy.mini_batch(step, group, A, targets) for group in range(strategy.groups)]
     return [Batch([_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
 
 
