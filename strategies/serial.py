@@ -34,6 +34,7 @@ class Serial(RowStrategy):
 
     name = "serial"
     promise = Promise.EXACT
+    parts = True
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:

@@ -27,7 +27,7 @@ from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.strategy import Strategy
+from harness.strategy import Context, Strategy
 
 PROGRESS_SECONDS = 2.0
 
@@ -96,7 +96,10 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
         tables.add_epoch(number, trainer.epoch())
         sums.append(checksum(trainer.parameters))
         if _evaluates(training.evaluate_every, number, training.epochs):
-            tables.add_accuracy(number, *trainer.evaluate())
+            hits, seconds = trainer.evaluate()
+            tables.add_accuracy(number, hits, seconds)
+            if training.target and hits["test"].share >= training.target:
+                break
         if tables.rank == 0 and time.monotonic() - said > PROGRESS_SECONDS:
             said = time.monotonic()
             _say(scratch, tables, training.warmup + training.epochs)
@@ -104,8 +107,15 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
     tables.chosen = ctx.chosen
-    tables.words_formula = sum(strategy.words(ctx.at, ctx.counts).values())
+    tables.words_formula = _most_words(strategy, ctx, len(sums))
     return tables
+
+
+def _most_words(strategy: Strategy, ctx: Context, epochs: int) -> float:
+    """By the formula, of this rank's timed epochs; they differ where mini-batches do."""
+    first = ctx.spec.training.warmup
+    told = range(first, epochs) if strategy.mini_batches else range(first, first + 1)
+    return max(sum(strategy.words_of_epoch(ctx.at, ctx.counts, epoch).values()) for epoch in told)
 
 
 def _evaluates(every: int, number: int, epochs: int) -> bool:

@@ -22,7 +22,7 @@ from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.quickest import quickest
 from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
-from harness.models.weights import initial_weight
+from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts
@@ -67,6 +67,17 @@ class Context:
         if where not in self._adjacency:
             self._adjacency[where] = self._place(self._read(where))
         return self._adjacency[where]
+
+    def source(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A[rows, cols] to draw samples from: as `adjacency` has it, but with its entries even in a replay."""
+        held = self.adjacency(rows, cols, order)
+        if self.device.type != "meta":
+            return held
+        return cast(self._read(rectangle_of(self._blocks, rows, cols, order, transposed=False)), self.dtype)
+
+    def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
+        """A tensor that the rank keeps all the time, on its device."""
+        return self._hold(name, tensor)
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
         """A^T[rows, cols]."""
@@ -142,9 +153,9 @@ class Context:
         labels, split = self._labels(piece, order), self._blocks.split(piece.rows, order)
         return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
 
-    def weight(self, layer: int, shape: tuple[int, int], piece: Piece) -> Tensor:
-        """A piece of a layer's initial weights of this shape: the same matrix for every strategy and grid."""
-        W = initial_weight(self.spec.seed, layer, shape, piece.rows, piece.cols)
+    def weight(self, number: int, weight: Weight, piece: Piece) -> Tensor:
+        """A piece of the number-th matrix of the model as it begins: the same matrix for every strategy and grid."""
+        W = initial_weight(self.spec.seed, number, weight, piece.rows, piece.cols)
         return self._hold(TensorName.W, W).requires_grad_()
 
     def choose(self, what: str, ways: Mapping[str, Callable[[], object]]) -> str:

@@ -6,14 +6,16 @@ clocks, tables or plots.
 
 from abc import ABC, abstractmethod
 from enum import StrEnum
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from harness.comm.layout import Coordinates, coordinates, grids_of
+from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
+from harness.models.weights import Part, Weight
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
-from harness.strategy.facts import Facts, widths
+from harness.strategy.facts import Facts, weights_of_model
+from harness.strategy.minibatch import MiniBatch
 from harness.strategy.piece import Piece
 from harness.strategy.published import Published
 from harness.strategy.words import Words
@@ -47,6 +49,10 @@ class Strategy(ABC):
     """The order in which ranks are numbered along them; None, the same order."""
     partitioned_over: ClassVar[AxisName | None] = None
     """The axis over which rows are split as a partition of the vertices says; None, where that has no meaning."""
+    mini_batches: ClassVar[bool] = False
+    """Whether it trains on mini-batches of `training.batch` vertices, or on the full graph."""
+    parts: ClassVar[bool] = False
+    """Whether it trains models with a projection, normalisation, dropout or residual, or the bare one alone."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
@@ -54,9 +60,33 @@ class Strategy(ABC):
         self.facts = facts
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
-        sizes = widths(spec.model, facts)
-        self.shapes = list(pairwise(sizes))
-        """The weight matrices of the model, layer by layer."""
+        self.weights = weights_of_model(spec.model, facts)
+        """Everything that the model trains, in order."""
+        self.shapes = [weight.shape for weight in self.weights if weight.part is Part.CONVOLUTION]
+        """The weight matrices of the convolutions, layer by layer."""
+
+    @property
+    def steps(self) -> int:
+        """Training steps in an epoch: one over the full graph, or as many as there are mini-batches."""
+        return 1
+
+    @property
+    def groups(self) -> int:
+        """How many mini-batches a step trains on, each in a data-parallel group of its own."""
+        return 1
+
+    def mini_batch(self, step: int, group: int, A: Csr) -> MiniBatch:
+        """A mini-batch as one rank that has the whole graph draws it: the definition that training is held to."""
+        raise NotImplementedError(f"{self.name} trains on the full graph")
+
+    @property
+    def rounding(self) -> float:
+        """By how much numbers are rounded on their way between ranks, relatively; 0 where they travel as they are."""
+        return 0.0
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """Payload words of one epoch, counted from 0 through warm-up: all the same, but where mini-batches differ."""
+        return self.words(at, counts)
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis of `grid` is the fastest."""
@@ -67,9 +97,9 @@ class Strategy(ABC):
         return []
 
     def weights_of(self, rank: int) -> list[Piece]:
-        """The piece of every layer's weights that a rank holds."""
+        """The piece of every weight that a rank holds."""
         at = self.coordinates(rank)
-        return [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
+        return [self.weight(weight, at) for weight in self.weights]
 
     def product_terms(self) -> tuple[float, float, float] | None:
         """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
@@ -101,8 +131,8 @@ class Strategy(ABC):
         """Why this spec cannot run on this graph, or None."""
 
     @abstractmethod
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        """The part of a layer's weight matrix that the rank at `at` holds."""
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        """The part of a weight matrix that the rank at `at` holds."""
 
     @abstractmethod
     def input(self, at: Coordinates) -> Piece:
@@ -118,7 +148,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Payload words of one training epoch for the rank at `at`, from spec and facts, and counts of the graph."""
+        """Payload words of the first training epoch for the rank at `at`, from spec, facts and counts of the graph."""
 
     @abstractmethod
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
