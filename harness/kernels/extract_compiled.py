@@ -28,7 +28,7 @@ def renumber_columns(
     found, found_starts = inputs
     total = 0
     for batch in range(starts.size - 1):
-        own, base = np.int64(tag + batch) << TAG, total
+        own, base = (tag + batch) << TAG, total
         total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, found[base:])
         for i in range(starts[batch], starts[batch + 1]):
             for e in range(rowptr[i], rowptr[i + 1]):
@@ -100,7 +100,7 @@ def join_columns(
     found, found_starts = inputs
     total = 0
     for batch in range(starts.size - 1):
-        own = np.int64(tag + batch) << TAG
+        own = (tag + batch) << TAG
         total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, found[total:])
         for e in range(rowptr[batch], rowptr[batch + 1]):
             if where[col[e]] >> TAG != tag + batch:
@@ -125,7 +125,7 @@ def keep_columns(
     out_rowptr, out_col, out_val = out
     kept = 0
     for batch in range(starts.size - 1):
-        own = np.int64(tag + batch) << TAG
+        own = (tag + batch) << TAG
         times = put(where, inputs[input_starts[batch] : input_starts[batch + 1]], own)
         for e in range(chosen_rowptr[batch], chosen_rowptr[batch + 1]):
             times[where[chosen_col[e]] & PLACE] = weight[e]

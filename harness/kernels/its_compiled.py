@@ -100,7 +100,7 @@ def throw(mass: Any, darts: int, replacement: bool, first: Any, second: Any, tim
     """Darts at one row; sums of its masses stand in a tree, so that what is taken can leave it."""
     sums, left = _tree(mass), mass.sum()
     for dart in range(darts):
-        below = np.int64(upper_half(bits_at(np.uint64(dart), first, second), np.uint64(left)))
+        below: Any = np.int64(upper_half(bits_at(np.uint64(dart), first, second), np.uint64(left)))
         place = _find(sums, below)
         times[place] += 1
         if not replacement:
