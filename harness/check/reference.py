@@ -67,7 +67,7 @@ def train_densely(strategy: Strategy, blocks: Blocks, epochs: int) -> Trained:
     for epoch in range(epochs):
         for step in range(epoch * strategy.steps, (epoch + 1) * strategy.steps):
             optimizer.zero_grad()
-            batches = _drawn(strategy, step, blocks) if strategy.mini_batches else [whole]
+            batches = _drawn(strategy, step, _whole(blocks), counted) if strategy.mini_batches else [whole]
             sums = [
                 _loss(forward(batch.A, X[batch.vertices[0]], named, spec.model, mask), batch, labels, counted)
                 for batch, mask in zip(batches, _masks(spec, step, batches), strict=True)
@@ -94,10 +94,10 @@ class Batch(NamedTuple):
     importance: Tensor | None = None
 
 
-def _drawn(strategy: Strategy, step: int, blocks: Blocks) -> list[Batch]:
+def _drawn(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> list[Batch]:
     """Every group's, as the strategy defines it on the whole graph."""
-    A = _whole(blocks)
-    drawn = [strategy.mini_batch(step, group, A) for group in range(strategy.groups)]
+    targets = counted.nonzero()[:, 0]
+    drawn = [strategy.mini_batch(step, group, A, targets) for group in range(strategy.groups)]
     return [Batch([_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
 
 

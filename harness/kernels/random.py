@@ -129,7 +129,7 @@ def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) ->
     return drawn[:, skipped : skipped + len(cols)] < below
 
 
-def shuffled(seed: int, purpose: Purpose, index: range) -> Tensor:
+def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
     """0 .. len(index) - 1 in the order of the random bits of these indices."""
     return torch.argsort(bits(seed, purpose, index), stable=True)
 

@@ -84,4 +84,5 @@ class TensorName(StrEnum):
     LABELS = "labels"
     LOSS = "loss"
     COUNT = "count"
+    CHANCE = "chance"
     PARAMETERS = "parameters"

@@ -26,6 +26,9 @@ class Answers(Protocol):
     def on(self, places: Tensor) -> Self:
         """Of some of the rows alone; `mean_over` is to say how many the loss is a mean over."""
 
+    def weigh(self, importance: Tensor) -> None:
+        """The loss of every row counts so many times."""
+
     def mean_over(self, of: Tensor) -> None:
         """The loss is a mean over this many vertices, of all ranks."""
 
@@ -45,6 +48,7 @@ class Labelled:
     def __init__(self, ctx: Context, output: Piece, order: int, over: Axis) -> None:
         self.kernels, self.over = ctx.kernels, over
         self.of: int | Tensor = max(ctx.trained_on, 1)
+        self.importance: Tensor | None = None
         self.classes = ctx.facts.classes
         self.labels = ctx.training_labels(output, order)
         self.splits = ctx.split_labels(output, order)
@@ -53,6 +57,9 @@ class Labelled:
         there = copy.copy(self)
         there.labels = self.labels.index_select(0, places)
         return there
+
+    def weigh(self, importance: Tensor) -> None:
+        self.importance = importance
 
     def mean_over(self, of: Tensor) -> None:
         self.of = of.clamp(min=1)
@@ -69,7 +76,10 @@ class OneClass(Labelled):
         return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
 
     def _share(self, Z_NC: Tensor) -> Tensor:
-        return cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="sum") / self.of
+        if self.importance is None:
+            return cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="sum") / self.of
+        each_N = cross_entropy(Z_NC, self.labels, ignore_index=IGNORED, reduction="none")
+        return (each_N * self.importance).sum() / self.of
 
     def guess(self, Z_NC: Tensor) -> Tensor:
         """The class of every row."""
@@ -107,6 +117,8 @@ class ManyClasses(Labelled):
 
     def _share(self, Z_NC: Tensor) -> Tensor:
         counted_NC = (self.labels != IGNORED).to(Z_NC.dtype)
+        if self.importance is not None:
+            counted_NC = counted_NC * self.importance[:, None]
         yes_NC = self.labels.clamp(min=0).to(Z_NC.dtype)
         loss = binary_cross_entropy_with_logits(Z_NC, yes_NC, counted_NC, reduction="sum")
         return loss / (self.of * self.classes)

@@ -7,8 +7,10 @@ Legend: N rows over `down`, H features over `across`.
 Verifier (tests/parallel/test_norm.py): torch's own rms_norm on whole rows.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -93,7 +95,10 @@ class Normalise(Function):
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One kernel for all numbers of rows."""
+    """One kernel for all numbers of rows. The compiler is heard once: it uses what its own library deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import_module("torch._inductor.compile_fx")
     return torch.compile(function, dynamic=True)
 
 

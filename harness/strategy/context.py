@@ -75,9 +75,21 @@ class Context:
             return held
         return cast(self._read(rectangle_of(self._blocks, rows, cols, order, transposed=False)), self.dtype)
 
+    def targets(self) -> Tensor:
+        """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""
+        everyone = range(self.facts.vertices)
+        labels = self._blocks.labels(everyone)
+        if labels.is_meta:
+            return labels.new_empty(self.trained_on, dtype=torch.int64)
+        counts = labelled(labels)
+        if self.spec.protocol == "corrected":
+            counts &= self._blocks.split(everyone) == TRAIN
+        return counts.nonzero()[:, 0]
+
     def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
-        """A tensor that the rank keeps all the time, on its device."""
-        return self._hold(name, tensor)
+        """A tensor that the rank keeps all the time, as it is, on its device."""
+        self._held.append((name, tensor.to(self.device)))
+        return self._held[-1][1]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
         """A^T[rows, cols]."""

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
@@ -75,8 +77,11 @@ class Strategy(ABC):
         """How many mini-batches a step trains on, each in a data-parallel group of its own."""
         return 1
 
-    def mini_batch(self, step: int, group: int, A: Csr) -> MiniBatch:
-        """A mini-batch as one rank that has the whole graph draws it: the definition that training is held to."""
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
+        """A mini-batch as one rank that has the whole graph draws it: the definition that training is held to.
+
+        `targets` are the vertices that the loss counts, ascending.
+        """
         raise NotImplementedError(f"{self.name} trains on the full graph")
 
     @property

@@ -14,6 +14,7 @@ What the paper leaves open is said in docs/strategies/scalegnn.md.
 from typing import ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
@@ -98,7 +99,7 @@ class ScaleGNN(Strategy):
     def blocks(self) -> Blocks:
         return Blocks(self.grid, self.facts, self.shapes, projection=self.spec.model.projection)
 
-    def mini_batch(self, step: int, group: int, A: Csr) -> MiniBatch:
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         return self.sampler.mini_batch(step, group, A, self.spec.model.layers)
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
