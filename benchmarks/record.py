@@ -40,6 +40,7 @@ COMMANDS = {
         "benchmarks/epoch.py recording --dataset rmat-17 --ranks 2",
     ],
     "spmm": ["benchmarks/spmm.py"],
+    "sampling": ["benchmarks/sampling.py --scale 20 --bulk 1 2 4 8 16 32 64"],
     "collectives": ["benchmarks/collectives.py"],
     "links": [
         "benchmarks/testbed up --hosts 4 --rate 200mbit",

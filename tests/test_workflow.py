@@ -72,11 +72,11 @@ class Project:
 
 
 def make_project(folder: Path) -> Project:
-    for name in ("workflows", "profiles"):
+    for name in ("workflows", "profiles", "machines"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("workflow", "slurm"):
         (folder / name).symlink_to((ROOT / name).readlink())
-    for name in ("bin", "home", "poison", "machines", "datasets/catalog"):
+    for name in ("bin", "home", "poison", "config", "datasets/catalog"):
         (folder / name).mkdir(parents=True)
     for name in DATASETS:
         (folder / "datasets" / "catalog" / f"{name}.yaml").touch()
@@ -123,7 +123,7 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
 def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -> None:
     mine = {"strategy": "serial", "dataset": "tiny-sbm", "ranks": [1, 2]}
     paper = {"strategy": "serial", "dataset": "tiny-rmat", "ranks": [64]}
-    experiment = {"name": "both", "runs": [mine], "published": {"machine": "perlmutter", "runs": [paper]}}
+    experiment = {"name": "both", "runs": [mine], "published": {"machine": "ethernet", "runs": [paper]}}
     (project.folder / "both.yaml").write_text(yaml.safe_dump(experiment))
     words = [*LOCAL, "results/runs.parquet", "--config", "experiment=both.yaml"]
     project.snakemake(*words)

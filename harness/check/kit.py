@@ -18,6 +18,7 @@ from harness.check.laws import (
     memory_equal_to_formula,
     repeats,
 )
+from harness.check.multiplier import multiplier_of, unbiased
 from harness.check.reference import Trained, train_densely
 from harness.errors import UserError
 from harness.ledger import AxisName
@@ -160,8 +161,10 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     except Exception as error:
         yield Finding("trains", case.name, False, f"{type(error).__name__}: {error}")
         return
-    if strategy.promise != "approximate":
-        yield from equal_to_serial(case, ranks, _serial(case, strategy))
+    if serial := _serial(case, strategy):
+        yield from equal_to_serial(case, ranks, serial)
+    if strategy.promised() == "estimator" and not strategy.mini_batches:
+        yield unbiased(case, multiplier_of(case))
     yield equal_to_formula(case, ranks)
     yield adds_up(case, ranks)
     yield memory_equal_to_formula(case, ranks)
@@ -170,11 +173,14 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
         yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS))
 
 
-def _serial(case: Case, strategy: Strategy) -> Trained:
-    """The dense training that the strategy must equal: of mini-batches, on the same samples."""
+def _serial(case: Case, strategy: Strategy) -> Trained | None:
+    """The dense training that a strategy must equal, on the same samples; None if no matrix says what a step does."""
     if strategy.mini_batches:  # these are places in the order of the store
         return train_densely(strategy, case.store(), EPOCHS)
-    return train_densely(strategy, MemoryStore(case.graph()), EPOCHS).ordered(case.store().orders)
+    if multiplier := multiplier_of(case):
+        serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
+        return serial.ordered(case.store().orders)
+    return None
 
 
 def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:

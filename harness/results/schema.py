@@ -17,7 +17,6 @@ from harness.ledger import AxisName
 SCHEMA = 1
 """Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
 
-STATUSES = ("ok", "oom", "timeout", "failed", "refused")
 MISSING = "missing"
 SOURCES = ("measured", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
@@ -166,7 +165,7 @@ RUNS = Table(
             (
                 "dataset.partition",
                 TEXT,
-                "parts of the vertices: block, random, metis, hypergraph or file:NAME",
+                "parts of the vertices: block, a method of partitioning, or file:NAME",
             ),
             (
                 "dataset.parts",

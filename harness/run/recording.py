@@ -7,8 +7,9 @@ import pandas as pd
 
 from harness.results import statistics
 from harness.results.record import write_record
+from harness.run.fault import Fault
 from harness.run.tables import RankTables
-from harness.spec.spec import canonical_json
+from harness.spec.spec import Spec, canonical_json
 from harness.strategy import Strategy
 
 
@@ -28,6 +29,24 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         },
         "provenance": provenance,
         "error": None,
+    }
+    return write_record(runs, spec.model_dump(mode="json"), record, tables)
+
+
+def record_unfinished(
+    runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
+) -> Path:
+    """Writes the run folder of a run that did not come to its end, with the epochs that all ranks finished."""
+    tables = data_frames(ranks) if any(rank.epochs for rank in ranks) else {}
+    timed = bool(tables) and bool((tables["epochs"].epoch >= 0).any())
+    record = {
+        "run_id": spec.run_id,
+        "label": spec.label,
+        "status": fault["status"],
+        "source": "measured",
+        "summary": summarise(tables) if timed else {},
+        "provenance": provenance,
+        "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
     }
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from harness.graph.order import Orders, orders
+from harness.graph.order import Map, Orders, Table, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
 from harness.store.choice import DatasetChoice
 from harness.store.compose import Contents
-from harness.store.manifest import BlockGrid, Cut
+from harness.store.manifest import BlockGrid
 from harness.store.work import Say, Work, silent
 
 T = TypeVar("T")
 GIB = 1 << 30
-SHARED = 48
-"""Bytes a vertex that all workers share: maps both ways, labels, degrees."""
+SHARED = 24
+"""Bytes a vertex that all workers share: labels, split, degrees, the map of a partition both ways."""
 PATIENCE = 2.0
 """Seconds after which progress is told."""
 
@@ -33,15 +33,15 @@ class Means:
     say: Say = field(default=silent, compare=False)
     """Hears of progress."""
 
-    def share(self, n: int) -> int:
-        """Bytes for each worker, of a graph of so many vertices."""
-        return max(self.memory - SHARED * n, self.memory // 4) // self.workers
+    def left(self, n: int) -> int:
+        """Bytes beside what all workers share, of a graph of so many vertices."""
+        return max(self.memory - SHARED * n, self.memory // 4)
 
-    def in_parallel(self, what: str, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of all tasks, in their order. Kernels and files let other threads work."""
+    def in_parallel(self, what: str, tasks: Sequence[Callable[[], T]], most: int | None = None) -> list[T]:
+        """The results of all tasks, in their order, at most so many at a time. Kernels and files let others work."""
         done: list[T] = []
         begun = said = time.monotonic()
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(min(self.workers, most or self.workers)) as pool:
             for result in pool.map(lambda task: task(), tasks):
                 done.append(result)
                 now = time.monotonic()
@@ -56,22 +56,26 @@ class Ordered(NamedTuple):
     """The order of the vertices in a store."""
 
     choice: DatasetChoice
-    maps: Orders | None
+    maps: Orders[Map] | None
     """None if every vertex stays in its place."""
-    cut: Cut | None
-    """What a partition makes of the graph, if there is one."""
+    bounds: tuple[int, ...] | None
+    """Where the parts of a partition begin, and the end."""
 
     @property
     def double(self) -> bool:
         return self.choice.permutation == "double"
 
+    def stored(self, *, directed: bool) -> tuple[int, ...]:
+        """The orders whose adjacency is stored; undirected, order 1 is the transpose of order 0."""
+        return (0, 1) if self.double and directed else (0,)
 
-def ordered(choice: DatasetChoice, n: int, parted: tuple[Partition, Cut] | None = None) -> Ordered:
+
+def ordered(choice: DatasetChoice, n: int, partition: Partition | None = None) -> Ordered:
     """The order of a choice; a partition has been made already."""
-    if parted:
-        return Ordered(choice, parted[0].orders, parted[1])
-    maps = None if choice.permutation == "none" else orders(choice.permutation, n, choice.seed)
-    return Ordered(choice, maps, None)
+    if partition:
+        table = Table(partition.order)
+        return Ordered(choice, Orders(table, table), partition.bounds)
+    return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Task:
     order: Ordered
     grid: BlockGrid
     means: Means
+    at_once: int
+    """Edges in a chunk."""
     work: Work
 
     @property
@@ -92,6 +98,11 @@ class Task:
     def directed(self) -> bool:
         return self.contents.card.directed
 
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """The orders whose adjacency is stored."""
+        return self.order.stored(directed=self.directed)
+
     @cached_property
     def ranges(self) -> list[range]:
         """The vertices of every row of blocks, and of every column."""
@@ -100,4 +111,4 @@ class Task:
     @property
     def share(self) -> int:
         """Bytes for each worker."""
-        return self.means.share(self.n)
+        return self.means.left(self.n) // self.means.workers

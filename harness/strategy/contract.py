@@ -24,6 +24,8 @@ from harness.strategy.words import Words
 from harness.validation import Frozen, validated
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.models.operators import Operators
     from harness.strategy.context import Context
 
@@ -110,6 +112,17 @@ class Strategy(ABC):
         """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
         return None
 
+    def promised(self) -> Promise:
+        """What its numbers are worth with these parameters."""
+        return self.promise
+
+    def multiplier(self, A: "Tensor", layer: int, step: int) -> "Tensor | None":
+        """What a layer multiplies by in a training step in place of A, dense and in the order of the dataset.
+
+        A step is equal to the serial one with these matrices. None where no matrix says what a step does.
+        """
+        return A if self.promised() is Promise.EXACT else None
+
     def crowded(self) -> str | None:
         """Why so many ranks cannot share so few vertices, or None."""
         ranks, vertices = self.spec.ranks, self.facts.vertices
@@ -119,7 +132,7 @@ class Strategy(ABC):
 
     def wants_dH(self, layer: int) -> bool:
         """Whether anything is trained below this layer's input."""
-        return layer > 0 or self.spec.training.features
+        return layer > 0 or self.spec.training.features or self.spec.model.projection
 
     def parameters_of(self, rank: int) -> list[Piece]:
         """The piece of everything trained that a rank holds: the weights and, if they are trained, the features."""

@@ -52,6 +52,13 @@ def test_edges_alone_are_a_graph(tmp_path):
     assert read(tmp_path, Data(edge_index=torch.tensor([[0], [1]]), num_nodes=9)).n == 9
 
 
+def test_what_others_allow_stays_allowed(tmp_path):
+    before = set(torch.serialization.get_safe_globals())
+    read(tmp_path, data())
+    assert set(torch.serialization.get_safe_globals()) == before
+    assert Data in before
+
+
 class Planted:
     """Would run a command if it were unpickled."""
 

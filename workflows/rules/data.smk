@@ -25,6 +25,8 @@ rule build_dataset:
     log:
         f"results/logs/data/{ORDERED}.log",
     resources:
+        **JOBS.place(),
+        **JOBS.build(),
         device=1,  # a build beside a timed run would slow it
     params:
         order=order_options,
