@@ -3,8 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network` and `plexus` need root. One thread, and the allocator's settings of machines/local.yaml, as the
-launcher gives them.
+`links`, `network`, `plexus` and `scalegnn` need root. One thread, and the allocator's settings of machines/local.yaml,
+as the launcher gives them.
 """
 
 import argparse
@@ -80,6 +80,18 @@ COMMANDS = {
             for command in (
                 f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
                 "benchmarks/testbed run -- python benchmarks/plexus_grids.py",
+                "benchmarks/testbed down",
+            )
+        ),
+    ],
+    "scalegnn": [
+        "benchmarks/minibatches.py",
+        *(
+            command
+            for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))
+            for command in (
+                f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
+                *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
                 "benchmarks/testbed down",
             )
         ),
