@@ -28,6 +28,9 @@ wildcard_constraints:
     partition=r"block|random|metis|hypergraph|file:\w[\w.-]*",
     parts="[0-9]+",
     seed="[0-9]+",
+    step="order|scatter|settle|features",
+    number="[0-9]+",
+    jobs="[0-9]+",
 
 
 def check(data, schema, where):
@@ -112,6 +115,44 @@ def order_options(wildcards):
     return " ".join(f"--{key} {wildcards[key]}" for key in keys)
 
 
+def steps(wildcards):
+    """The steps of a build that several jobs share. What an engine partitions is computed first, and once."""
+    return [
+        *(["order"] if wildcards.partition in ("metis", "hypergraph") else []),
+        "scatter",
+        "settle",
+        "features",
+    ]
+
+
+def shares(wildcards, step, jobs):
+    """The markers of all jobs of a step."""
+    numbers = range(1 if step == "order" else int(jobs))
+    return [f"{STORES}/.shares/{ORDERED}/{step}-{number}-of-{jobs}".format(**wildcards) for number in numbers]
+
+
+def shares_before(wildcards):
+    """What a job of a step waits for: all jobs of the one before."""
+    before = steps(wildcards)[: steps(wildcards).index(wildcards.step)]
+    return shares(wildcards, before[-1], wildcards.jobs) if before else []
+
+
+def last_shares(wildcards):
+    """What the end of a build waits for; nothing, if one job does all of it."""
+    return shares(wildcards, steps(wildcards)[-1], jobs) if (jobs := build_jobs(wildcards)) > 1 else []
+
+
+def build_jobs(wildcards):
+    """How many jobs build a graph, or did: once it is built, another number is no reason to build it again."""
+    if Path(f"{STORES}/.built/{ORDERED}".format(**wildcards)).exists():
+        last = sorted(
+            Path(f"{STORES}/.shares/{ORDERED}".format(**wildcards)).glob("features-*"), key=os.path.getmtime
+        )
+        return int(last[-1].name.rpartition("-")[2]) if last else 1
+    asked = config["build_jobs"]
+    return int(asked.get(wildcards.dataset, 1) if isinstance(asked, dict) else asked)
+
+
 def announce(paths):
     """Tell where the results are, those that there are."""
     made = [path for path in paths if Path(path).is_file()]
@@ -129,6 +170,7 @@ def point_at_first_failure(snakemake_logs):
 
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
 config.setdefault("runs", "here")
+config.setdefault("build_jobs", 1)
 check(config, "config.schema.yaml", "config")
 
 EXPERIMENT = read_experiment(config["experiment"])
@@ -136,6 +178,7 @@ OPTIONS = ["published"] if config["runs"] == "published" else []
 PLAN = plan_file(config["experiment"], EXPERIMENT, OPTIONS)
 RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
+BUILD_MB = 5000  # what `harness data build` takes, 4 GiB, and the libraries
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 # Which figures there are: each has a caption beside the code that draws it, wherever that is installed.
 CAPTIONS = {
