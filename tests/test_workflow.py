@@ -152,6 +152,29 @@ def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     assert project.subjects("order")[2:] == built[1:]
 
 
+def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) -> None:
+    """Step by step, and each is ended by an ordinary build; a graph that is not named is built by one."""
+    dataset = [{"name": "tiny-sbm", "partition": "metis", "parts": 2}, "tiny-rmat"]
+    runs = [{"strategy": "serial", "dataset": dataset}]
+    (project.folder / "large.yaml").write_text(yaml.safe_dump({"name": "large", "runs": runs}))
+    words = [*LOCAL, "results/runs.parquet", "--config", "experiment=large.yaml"]
+    project.snakemake(*words, "build_jobs={tiny-sbm: 2}")
+    told = [
+        subject for event, subject in project.journal() if subject.startswith("tiny-sbm") and event != "fetch"
+    ]
+    steps = {
+        step: [f"tiny-sbm {step}:{number}/2" for number in (0, 1)]
+        for step in ("scatter", "settle", "features")
+    }
+    assert told[0] == "tiny-sbm order:0/2"
+    assert [sorted(told[start : start + 2]) for start in (1, 3, 5)] == list(steps.values())
+    assert told[7:] == ["tiny-sbm"]
+    assert len(project.subjects("share")) == 7
+    assert "Nothing to be done" in project.snakemake(*words, "build_jobs={tiny-sbm: 2}", "--dry-run")
+    assert "Nothing to be done" in project.snakemake(*words, "--dry-run")
+    assert "0 is less than the minimum of 1" in project.snakemake(*words, "build_jobs=0", code=1)
+
+
 def test_one_device_carries_one_timed_run_at_a_time(finished: tuple[Project, str]) -> None:
     project, _ = finished
     timed = [
