@@ -22,6 +22,7 @@ import yaml
 from harness.experiment.request import make_spec
 from harness.launch.series import series
 from harness.launch.ways import way
+from harness.results.record import read_record
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, canonical_json
 from harness.store.build import build
@@ -54,12 +55,10 @@ def main() -> None:
             begun = time.perf_counter()
             outcomes = list(series(specs[start : start + BETWEEN], root, runs, lambda _: None))
             taken += time.perf_counter() - begun
-            statuses = [
-                json.loads((one.folder / "record.json").read_text())["status"]
-                for one in outcomes
-                if one.folder
-            ]
-            assert statuses == ["ok"] * len(outcomes), (statuses, outcomes)
+            statuses = {
+                read_record(one.folder).record["status"] if one.folder else one.why for one in outcomes
+            }
+            assert statuses == {"ok"}, statuses
     own = median(bare)
     print("| runs | ranks | own time, s | in the batch, s | added, s | over own |\n|" + " --- |" * 6)
     each = taken / len(specs)
