@@ -13,7 +13,8 @@ from torch import Tensor
 from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
-from harness.models.weights import Part, Weight
+from harness.models.gcn import gcn
+from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
 from harness.strategy.facts import Facts, weights_of_model
@@ -163,6 +164,10 @@ class Strategy(ABC):
     @abstractmethod
     def operators(self, ctx: "Context") -> "Operators":
         """The operator set of one rank."""
+
+    def forward(self, operators: "Operators", weights: Weights) -> "Tensor":
+        """The rank's part of the model's output. Who interleaves layers drives them here."""
+        return gcn(operators, operators.inputs(), weights, residual=self.spec.model.residual)
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
