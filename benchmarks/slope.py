@@ -126,18 +126,18 @@ def drawn(points: dict[int, list[dict[str, Any]]]) -> bytes:
             )
             for row in rows:
                 style = look_of(row["strategy"])
-                label = row["strategy"] if (rate, row["width"]) == (max(points), rows[0]["width"]) else None
                 axes.plot(
                     row["words"] / 1e6,
                     row["seconds"],
                     style.marker,
                     color=style.colour,
-                    label=label,
+                    label=row["strategy"],
                     markersize=4,
                 )
+        named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
         axes.set_xlabel("words on the path of an epoch, millions")
         axes.set_ylabel("epoch time, s")
-        axes.legend(fontsize=6)
+        axes.legend(named.values(), named.keys(), fontsize=6)
         return rendered(figure, "svg", "slope", "benchmarks/slope.py")
 
 
