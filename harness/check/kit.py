@@ -78,6 +78,10 @@ def _cases(
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
     yield replace(_case(name, small, "many classes a vertex"), task="multi-label")
+    for kind in strategy.models[1:]:
+        model = MODEL.model_copy(update={"kind": kind})
+        yield _case(name, small, f"model {kind}", model=model)
+        yield _case(name, small, f"model {kind}, undirected", model=model, directed=False)
     if strategy.parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))

@@ -54,7 +54,7 @@ Multiplier = Callable[[Tensor, int, int], Tensor]
 def train_densely(spec: Spec, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None) -> Trained:
     """The same training as the spec's, on dense matrices in the order of the blocks."""
     everyone = range(blocks.n)
-    A = dense_matrix(blocks)
+    A = dense_matrix(blocks) if spec.model.kind == "gcn" else mean_matrix(blocks)
     X = blocks.feature_block(everyone, range(blocks.features)).double()
     labels = blocks.labels(everyone)
     counted = labelled(labels)
@@ -114,6 +114,12 @@ def _mask(spec: Spec, step: int, group: int, vertices: Tensor, layer: int) -> Te
     at = (spec.seed, step, group, layer)
     kept, scale = dropout_mask(at, vertices, range(spec.model.hidden), spec.model.dropout)
     return kept.double() * scale
+
+
+def mean_matrix(blocks: Blocks) -> Tensor:
+    """By which GraphSAGE multiplies: every row shared evenly by the neighbours."""
+    edges = (dense_matrix(blocks) != 0).double().fill_diagonal_(0)
+    return edges / edges.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def dense_matrix(blocks: Blocks) -> Tensor:
