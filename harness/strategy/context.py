@@ -24,6 +24,7 @@ from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
 from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
+from harness.store.averaged import multiplied
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts
 from harness.strategy.facts import Facts
@@ -45,8 +46,8 @@ class Context:
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.trained_on = self.facts.trained_on(spec.protocol)
+        self._blocks = blocks = multiplied(blocks, spec.model.kind)
         self.counts: Counts = BlockCounts(blocks)
-        self._blocks = blocks
         self._adjacency: dict[Rectangle, Csr] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []

@@ -5,6 +5,7 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -58,11 +59,14 @@ class Strategy(ABC):
     """Whether it trains on mini-batches of `training.batch` vertices, or on the full graph."""
     parts: ClassVar[bool] = False
     """Whether it trains models with a projection, normalisation, dropout or residual, or the bare one alone."""
+    models: ClassVar[tuple[str, ...]] = ("gcn",)
+    """The kinds of models that it trains."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
-        self.facts = facts
+        self.facts = facts if spec.model.kind == "gcn" else replace(facts, directed=True)
+        """Of the matrix that the model multiplies by."""
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
         self.weights = weights_of_model(spec.model, facts)
