@@ -102,10 +102,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 def smoke_runs() -> int:
     """The runs of the smoke experiment, counted by hand.
 
-    (1 + 3) x 2 launches on one graph, 3 other arrangements and 1 with a partition on it, 2 on two more graphs, 1 on
-    one of these in two orders.
+    (1 + 3) x 2 launches on one graph, 3 other arrangements, 3 on mini-batches and 1 with a partition on it, 2 on two
+    more graphs, 1 on one of these in two orders.
     """
-    return (1 + 3) * 2 + 3 + 1 + 2 * 2 + 1
+    return (1 + 3) * 2 + 3 + 3 + 1 + 2 * 2 + 1
 
 
 def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
