@@ -10,7 +10,7 @@ others, B those of a bin, F features in, H features out. T = A H, G = dL/dZ.
 """
 
 from collections.abc import Iterable, Mapping
-from math import ceil
+from math import ceil, prod
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -29,6 +29,8 @@ from strategies.g3.schedule import Address, Bin, Message, schedule
 
 P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+LayerWeights = tuple[Tensor, Tensor | None]
+"""W, and GraphSAGE's of what a vertex itself has."""
 Arriving = dict[Address, Pending[dict[int, Tensor]]]
 
 
@@ -37,14 +39,17 @@ class Pipeline(Function):
 
     @staticmethod
     def forward(saved: Any, ops: "Binned", *weights: Tensor) -> Tensor:
-        saved.ops, saved.weights, saved.kept = ops, weights, []
+        """`weights` are W of every layer, then, of GraphSAGE, those of what a vertex itself has."""
+        weights, roots = weights[: ops.layers], weights[ops.layers :]
+        saved.ops, saved.weights, saved.roots, saved.kept = ops, weights, roots, []
         coming = {layer: ops.post_rows(layer, W.shape[0]) for layer, W in enumerate(weights) if layer}
         H_NF, H_KF = ops.X, ops.X_K
         for layer, W_FH in enumerate(weights):
             with ops.ledger.phase(Phase.CONVOLVE, layer):
                 if layer:
                     H_KF = H_NF.new_empty((ops.plan.halo, W_FH.shape[0]))
-                T = ops.layer(layer, H_NF, H_KF, W_FH, coming.get(layer, {}))
+                Ws = W_FH, roots[layer] if roots else None
+                T = ops.layer(layer, H_NF, H_KF, Ws, coming.get(layer, {}))
                 saved.kept.append((H_NF, T.inputs))
                 H_NF = T.output
         ops.finish_sends()
@@ -52,19 +57,25 @@ class Pipeline(Function):
 
     @staticmethod
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, ...]:
-        ops, gradients = saved.ops, []
+        ops, roots, gradients, own = saved.ops, saved.roots, [], []
         coming = {
             layer: ops.post_gradients(layer, W.shape[0]) for layer, W in enumerate(saved.weights) if layer
         }
         for layer in reversed(range(len(saved.weights))):
             W_FH, (H_NF, T) = saved.weights[layer], saved.kept[layer]
+            root_FH = roots[layer] if roots else None
             with ops.ledger.phase(Phase.CONVOLVE, layer):
                 dW_FH, dT_NF = ops.into_weights(layer, T, G_NH, W_FH)
                 gradients.append(ops.over.all_reduce.later(dW_FH, tensor=TensorName.DW))
+                dH_NF = None
+                if root_FH is not None:
+                    dW_FH = ops.kernels.gemm(H_NF.T, G_NH, TensorName.DW)
+                    own.append(ops.over.all_reduce.later(dW_FH, tensor=TensorName.DW))
+                    dH_NF = ops.kernels.gemm(G_NH, root_FH.T, TensorName.DH) if layer else None
                 if layer:
-                    G_NH = ops.into_rows(dT_NF, H_NF, coming[layer])
+                    G_NH = ops.into_rows(dT_NF, dH_NF, H_NF, coming[layer])
         ops.finish_sends()
-        return None, *(pending.wait() for pending in reversed(gradients))
+        return None, *(pending.wait() for pending in [*reversed(gradients), *reversed(own)])
 
 
 class Layer(NamedTuple):
@@ -100,8 +111,9 @@ class Binned(RowOperators):
 
     # Forward.
 
-    def layer(self, layer: int, H_NF: Tensor, H_KF: Tensor, W_FH: Tensor, coming: Arriving) -> Layer:
-        """Every bin: T = A H, Z = T W; and its rows to whoever needs them in the next layer."""
+    def layer(self, layer: int, H_NF: Tensor, H_KF: Tensor, Ws: LayerWeights, coming: Arriving) -> Layer:
+        """Every bin: T = A H, Z = T W + H W_root; and its rows to whoever needs them in the next layer."""
+        W_FH, root_FH = Ws
         kernels, last = self.kernels, layer + 1 == self.layers
         inputs, output = {}, H_NF.new_empty((len(H_NF), W_FH.shape[1]))
         waiting = dict(coming)
@@ -113,6 +125,8 @@ class Binned(RowOperators):
             self.land(waiting, [address for address in each.needs if address in waiting], H_KF)
             kernels.spmm(each.A_NK, H_KF, TensorName.T, add_to=T_BF)
             Z_BH = kernels.gemm(T_BF, W_FH, TensorName.Z)
+            if root_FH is not None:
+                kernels.gemm(self.rows_of(each, H_NF, TensorName.H), root_FH, TensorName.Z, add_to=Z_BH)
             with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
                 output.index_copy_(0, each.rows, Z_BH if last else Z_BH.relu_())
             inputs[number] = T_BF
@@ -152,6 +166,11 @@ class Binned(RowOperators):
             with self.ledger.op(Op.COPY, tensor=TensorName.H):
                 H_KF[slots.start : slots.stop] = arrived[address[0]]
 
+    def rows_of(self, each: Bin, X_NF: Tensor, name: TensorName) -> Tensor:
+        """Those of a bin."""
+        with self.ledger.op(Op.COPY, tensor=name):
+            return X_NF.index_select(0, each.rows)
+
     # Backward.
 
     def into_weights(
@@ -163,8 +182,7 @@ class Binned(RowOperators):
         dT_NF = G_NH.new_empty((len(G_NH), W_FH.shape[0] if layer else 0))
         for number in reversed(range(len(self.plan.bins))):
             each = self.plan.bins[number]
-            with self.ledger.op(Op.COPY, tensor=TensorName.G):
-                G_BH = G_NH.index_select(0, each.rows)
+            G_BH = self.rows_of(each, G_NH, TensorName.G)
             kernels.gemm(T[number].T, G_BH, TensorName.DW, add_to=dW_FH)
             if layer:
                 dT_BF = kernels.gemm(G_BH, W_FH.T, TensorName.DT)
@@ -177,8 +195,8 @@ class Binned(RowOperators):
             self.send_gradients(layer, messages, dT_NF)
         return dW_FH, dT_NF
 
-    def into_rows(self, dT_NF: Tensor, H_NF: Tensor, coming: Arriving) -> Tensor:
-        """Every bin, the last first: dH = A^T dT and what others send, in rank order; G = dH where H > 0."""
+    def into_rows(self, dT_NF: Tensor, dH_NF: Tensor | None, H_NF: Tensor, coming: Arriving) -> Tensor:
+        """Every bin, the last first: dH += A^T dT and what others send, in rank order; G = dH where H > 0."""
         G_NF = H_NF.new_empty(H_NF.shape)
         arrived = {} if self.at_once else {at: pending.wait() for at, pending in coming.items()}
         for number in reversed(self.order):
@@ -192,6 +210,8 @@ class Binned(RowOperators):
                 with self.ledger.op(Op.COPY, tensor=TensorName.DH):
                     G_NF.index_add_(0, rows, dH_MF)
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.G):
+            if dH_NF is not None:
+                G_NF.add_(dH_NF)
             return G_NF.mul_(H_NF > 0)
 
     def post_gradients(self, layer: int, width: int) -> Arriving:
@@ -244,6 +264,7 @@ class G3(RowStrategy):
 
     name = "g3"
     promise = Promise.EXACT
+    models = ("gcn", "sage")
 
     class Params(Frozen):
         """Bins, and what of the pipelines is on."""
@@ -276,20 +297,22 @@ class G3(RowStrategy):
         return Binned(ctx, self)
 
     def forward(self, operators: Binned, weights: Weights) -> Tensor:
-        Z_NC: Tensor = apply(operators.ledger, Pipeline, operators, *(W for W, _ in weights.layers))
+        everything = [*(W for W, _ in weights.layers), *weights.roots]
+        Z_NC: Tensor = apply(operators.ledger, Pipeline, operators, *everything)
         return Z_NC
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Rows at the boundary, at the hidden width: there and back in every layer but the first."""
         words, boundary = Words(self.grid), self._boundary(at, counts)
         arriving, leaving = sum(boundary.arriving().values()), sum(boundary.leaving().values())
-        for layer, (f_in, f_out) in enumerate(self.shapes):
+        for layer, (f_in, _) in enumerate(self.shapes):
             if layer:
                 words.put(FORWARD, layer, Op.RECV, P, TensorName.H, f_in * arriving)
                 words.put(FORWARD, layer, Op.SEND, P, TensorName.H, f_in * leaving)
                 words.put(BACKWARD, layer, Op.RECV, P, TensorName.DH, f_in * leaving)
                 words.put(BACKWARD, layer, Op.SEND, P, TensorName.DH, f_in * arriving)
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, P, TensorName.DW, f_in * f_out)
+        for weight in self.weights:
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, prod(weight.shape))
         words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
         return words
 

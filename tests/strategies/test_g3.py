@@ -26,7 +26,12 @@ EPOCHS = 3
 
 
 def case_of(
-    parts: int = 3, layers: int = 3, vertices: int = 211, directed: bool = True, **params: Any
+    parts: int = 3,
+    layers: int = 3,
+    vertices: int = 211,
+    directed: bool = True,
+    kind: str = "gcn",
+    **params: Any,
 ) -> Case:
     spec = {
         "strategy": {"name": "g3", "params": params},
@@ -35,16 +40,18 @@ def case_of(
         "grid": {"p": parts},
         "machine": {"name": "test"},
         "precision": "float64",
-        "model": {"layers": layers, "hidden": 10},
+        "model": {"layers": layers, "hidden": 10, "kind": kind},
         "training": {"optimizer": "sgd", "lr": 0.5, "epochs": EPOCHS},
     }
     return Case("test", Spec.model_validate(spec), vertices, directed)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("bin_nodes", [1, 7, 1000])
-def test_every_pipeline_and_bin_size_is_serial_training(ranks, pipeline: str, bin_nodes: int) -> None:
-    case = case_of(pipeline=pipeline, bin_nodes=bin_nodes)
+@pytest.mark.parametrize(("bin_nodes", "kind"), [(1, "gcn"), (7, "gcn"), (7, "sage"), (1000, "sage")])
+def test_every_pipeline_and_bin_size_is_serial_training(
+    ranks, pipeline: str, bin_nodes: int, kind: str
+) -> None:
+    case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind)
     serial = train_densely(case.spec, MemoryStore(case.graph()), EPOCHS)
     for result in ranks(3, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
