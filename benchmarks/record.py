@@ -3,8 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `plexus` and `scalegnn` need root. One thread, and the allocator's settings of machines/local.yaml,
-as the launcher gives them.
+`links`, `network`, `slope`, `batch`, `plexus` and `scalegnn` need root. One thread, and the allocator's settings of
+machines/local.yaml, as the launcher gives them.
 """
 
 import argparse
@@ -52,6 +52,8 @@ COMMANDS = {
         "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
         "benchmarks/testbed down",
     ],
+    "slope": ["benchmarks/slope.py"],
+    "batch": ["benchmarks/batch.py", "benchmarks/batch.py --on-slurm"],
     "schemes": [
         *(
             f"benchmarks/epoch.py parallel --dataset {dataset} --ranks {ranks} --strategy {name} --grid {grid}{turns}"

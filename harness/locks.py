@@ -20,9 +20,14 @@ def locked(path: Path, *, shared: bool = False, wait: Callable[[], None] = lambd
     while True:
         with _opened(path) as file:
             held = _take(file, kind, wait)
-            if not held or _is(file, path):
+            if held and not _is(file, path):
+                continue
+            try:
                 yield held
-                return
+            finally:
+                if not shared and _is(file, path):
+                    path.unlink(missing_ok=True)
+            return
 
 
 @contextmanager

@@ -114,6 +114,9 @@ def report(options: argparse.Namespace) -> None:
 
 
 def data(options: argparse.Namespace) -> None:
+    if options.share:
+        note("share", f"{options.name} {options.share}")
+        return
     note(options.action, options.name)
     if options.action == "build":
         note("order", " ".join(str(getattr(options, option)) for option in ORDER))
@@ -135,7 +138,7 @@ def main() -> None:
     words.set_defaults(do=data)
     words.add_argument("action")
     words.add_argument("name")
-    for option in ORDER:
+    for option in (*ORDER, "share"):
         words.add_argument(f"--{option}")
     options = parser.parse_args()
     options.do(options)

@@ -152,6 +152,29 @@ def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     assert project.subjects("order")[2:] == built[1:]
 
 
+def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) -> None:
+    """Step by step, and each is ended by an ordinary build; a graph that is not named is built by one."""
+    dataset = [{"name": "tiny-sbm", "partition": "metis", "parts": 2}, "tiny-rmat"]
+    runs = [{"strategy": "serial", "dataset": dataset}]
+    (project.folder / "large.yaml").write_text(yaml.safe_dump({"name": "large", "runs": runs}))
+    words = [*LOCAL, "results/runs.parquet", "--config", "experiment=large.yaml"]
+    project.snakemake(*words, "build_jobs={tiny-sbm: 2}")
+    told = [
+        subject for event, subject in project.journal() if subject.startswith("tiny-sbm") and event != "fetch"
+    ]
+    steps = {
+        step: [f"tiny-sbm {step}:{number}/2" for number in (0, 1)]
+        for step in ("scatter", "settle", "features")
+    }
+    assert told[0] == "tiny-sbm order:0/2"
+    assert [sorted(told[start : start + 2]) for start in (1, 3, 5)] == list(steps.values())
+    assert told[7:] == ["tiny-sbm"]
+    assert len(project.subjects("share")) == 7
+    assert "Nothing to be done" in project.snakemake(*words, "build_jobs={tiny-sbm: 2}", "--dry-run")
+    assert "Nothing to be done" in project.snakemake(*words, "--dry-run")
+    assert "0 is less than the minimum of 1" in project.snakemake(*words, "build_jobs=0", code=1)
+
+
 def test_one_device_carries_one_timed_run_at_a_time(finished: tuple[Project, str]) -> None:
     project, _ = finished
     timed = [
@@ -252,11 +275,44 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
 
 
 @pytest.mark.parametrize(
-    "words", [["--profile", "slurm"], ["--profile", "profiles/slurm"], ["--workflow-profile", "slurm"]]
+    "words",
+    [
+        ["--profile", "slurm"],
+        ["--profile", "profiles/slurm"],
+        ["--profile", "profiles/slurm/config.yaml"],
+        ["--workflow-profile", "slurm"],
+        ["--workflow-profile", "profiles/slurm"],
+    ],
 )
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
+    """In an empty home, without Slurm, without a word about the site."""
     output = project.snakemake(*words, "--dry-run")
     assert re.search(rf"^run +{smoke_runs()}$", output, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("machine", ["perlmutter", "frontier", "tuolumne", "summit", "cpu-cluster"])
+def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Project, machine: str) -> None:
+    (project.folder / "config" / "site.yaml").write_text(f"machine: {machine}\naccount: m1234\n")
+    output = project.snakemake("--profile", "slurm", "--dry-run", "--quiet", "none")
+    jobs = re.findall(r"^rule run:.*?resources: (.*?)$", output, flags=re.MULTILINE | re.DOTALL)
+    assert 3 <= len(jobs) < smoke_runs() / 2
+    assert all("slurm_account=m1234" in job and "nodes=1" in job for job in jobs)
+    assert len(project.subjects("plan")) == 1
+
+
+def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
+    (project.folder / "config" / "site.yaml").write_text("acount: m1234\n")
+    output = project.snakemake("--profile", "slurm", "--dry-run", code=1)
+    assert re.search(r"config/site\.yaml: acount is not a key here; accepted keys: machine, account", output)
+
+
+def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
+    process = project.start(*LOCAL, STUB_SECONDS="0.5")
+    wait_for(lambda: len(project.subjects("start")) >= 1)
+    assert "locked" in project.snakemake(*LOCAL, code=1)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert set(Counter(project.subjects("start")).values()) == {1}
 
 
 def test_the_default_profile_leaves_the_site_its_own() -> None:

@@ -80,6 +80,10 @@ def _cases(
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
+    for kind in strategy.models[1:]:
+        model = MODEL.model_copy(update={"kind": kind})
+        yield _case(name, small, f"model {kind}", model=model)
+        yield _case(name, small, f"model {kind}, undirected", model=model, directed=False)
     if strategy.parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))

@@ -58,7 +58,10 @@ def add_verbs(verbs: Verbs) -> None:
         "features; an ordinary build ends it",
     )
     parser.add_argument(
-        "--ranks", type=int, default=0, help="info: what a rank of so many would take, for every strategy"
+        "--ranks",
+        type=int,
+        default=0,
+        help="info: what a rank of so many would take, for every strategy on its best grid",
     )
     parser.add_argument(
         "--shards", type=int, default=8, help="balance: blocks of rows, and of columns (default 8)"

@@ -10,7 +10,7 @@ MARGIN = 2.0
 """Of what a run may take over what the last one like it took."""
 START = 1.0
 """Minutes for what does not depend on the run: starting Python everywhere, a busy file system."""
-AROUND = 2.0
+AROUND = 5.0
 """Minutes of a job before its first run and after its last."""
 
 

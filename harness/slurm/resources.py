@@ -16,8 +16,8 @@ Resources = dict[str, int | str | None]
 
 NAMES = ("mpi", "nodes", "tasks", "tasks_per_node", "cpus_per_task", "mem_mb", "runtime", "slurm_extra")
 """What every job asks for, some of it None."""
-MEMORY_MB = 4000
-"""What small graphs take, where no card says what a node has."""
+MEMORY_MB = 5000
+"""What a build takes, 4 GiB and the libraries, and runs on small graphs; where no card says what a node has."""
 
 
 def job(ranks: Collection[int], slurm: Slurm, minutes: float) -> Resources:

@@ -23,9 +23,9 @@ from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory import MemoryStore
 from harness.store.partitions import brought, partition_of
 from harness.store.reader import Store
-from harness.store.shard import code_versions, write, write_share
+from harness.store.shard import Order, code_versions, write, write_share
 from harness.store.share import Share
-from harness.store.task import Means, ordered
+from harness.store.task import Means
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory, where it is needed."""
@@ -85,8 +85,11 @@ def build(
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
     found = contents(card, data_folder(root))
-    parted = partition_of(choice, found.n, data_folder(root), lambda: compose(card, data_folder(root)).A)
-    order = ordered(choice, found.n, parted)
+
+    def parted() -> Partition | None:
+        return partition_of(choice, found.n, data_folder(root), lambda: compose(card, data_folder(root)).A)
+
+    order = Order(choice, parted)
     if share:
         write_share(found, folder, order, means or Means(), share, grid=grid, sources=records)
     else:

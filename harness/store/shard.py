@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import __version__
 from harness.errors import UserError
@@ -28,7 +28,7 @@ from harness.store.cut import cut_of
 from harness.store.entries import BYTES
 from harness.store.manifest import FILE, SCHEMA, BlockGrid, FileRecord, Manifest, Provenance
 from harness.store.share import Share
-from harness.store.task import Means, Ordered, Task
+from harness.store.task import ORDER, Means, Parted, Task, ordered, orders_stored
 from harness.store.vertices import put_features, put_vertices
 from harness.store.work import Work, forget_if_idle, working
 
@@ -49,10 +49,17 @@ DTYPES = {
 """What no 32 bits hold, row pointers of a block with 2^31 entries for instance, is int64: an array's head says."""
 
 
+class Order(NamedTuple):
+    """The order that a store is to have."""
+
+    choice: DatasetChoice
+    parted: Parted = lambda: None
+
+
 def write(
     contents: Contents,
     folder: Path,
-    order: Ordered,
+    order: Order,
     means: Means,
     *,
     grid: int | None = None,
@@ -64,18 +71,22 @@ def write(
     `unless` is asked when nobody else is at it any more: there is nothing to do if it says so.
     """
     sources = sources or {}
-    _check_room(contents, folder, order, grid)
+    _check_room(contents, folder, order.choice, grid)
     with working(folder, _settings(contents, grid, means, sources), means.say) as work:
         if unless():
             work.forget()
             return
-        _finish(_task(contents, order, means, grid, work), dict(sources))
+        try:
+            _finish(_task(contents, order, means, grid, work), dict(sources))
+        except UserError:
+            work.forget()  # another card, or other files, would find nothing of use here
+            raise
 
 
 def write_share(
     contents: Contents,
     folder: Path,
-    order: Ordered,
+    order: Order,
     means: Means,
     share: Share,
     *,
@@ -84,7 +95,7 @@ def write_share(
 ) -> None:
     """Does this share of it, beside others who do theirs. `write` makes what is left, if all have ended."""
     settings = _settings(contents, grid, means, sources or {})
-    _check_room(contents, folder, order, grid)
+    _check_room(contents, folder, order.choice, grid)
     with (
         working(folder, settings, means.say, together=True) as work,
         work.alone_at("-".join(map(str, share))),
@@ -105,33 +116,34 @@ def _settings(
     }
 
 
-def _check_room(contents: Contents, folder: Path, order: Ordered, grid: int | None) -> None:
-    stored = order.stored(directed=contents.card.directed)
+def _check_room(contents: Contents, folder: Path, choice: DatasetChoice, grid: int | None) -> None:
+    stored = orders_stored(choice, directed=contents.card.directed)
     check_room(folder, _bytes(contents, len(stored), _grid(contents, grid)))
 
 
-def _task(contents: Contents, order: Ordered, means: Means, grid: int | None, work: Work) -> Task:
-    return Task(contents, order, _grid(contents, grid), means, at_once(means.left(contents.n)), work)
+def _task(contents: Contents, order: Order, means: Means, grid: int | None, work: Work) -> Task:
+    found = ordered(order.choice, contents.n, order.parted, work)
+    return Task(contents, found, _grid(contents, grid), means, at_once(means.left(contents.n)), work)
 
 
 def _do(share: Share, task: Task) -> None:
-    if share.step == "features":
-        put_features(task, share.mine)
-        return
-    for number in task.stored:
-        (scatter_edges if share.step == "scatter" else settle_blocks)(task, number, share.mine)
+    match share.step:
+        case "scatter":
+            for number in task.stored:
+                scatter_edges(task, number, share.mine)
+        case "settle":
+            for number in task.stored:
+                settle_blocks(task, number, share.mine)
+        case "features":
+            put_features(task, share.mine)
 
 
 def _finish(task: Task, sources: dict[str, FileRecord]) -> None:
     """Makes whatever is lacking."""
     for number in task.stored:
         put_adjacency(task, number)
-    try:
-        check_counts(task.contents.card, task.n, counts_of(task))
-        put_vertices(task)
-    except UserError:
-        task.work.forget()  # another card, or other files, would find nothing of use here
-        raise
+    check_counts(task.contents.card, task.n, counts_of(task))
+    put_vertices(task)
     task.work.seal(FILE, _manifest(task, sources).text())
 
 
@@ -172,7 +184,7 @@ def _names(task: Task) -> Iterator[str]:
         yield f"{name}/{order}"
     yield from (f"features/{i}-{j}" for i, j in product(blocks, columns))
     if task.order.bounds:
-        yield "orders/p"
+        yield ORDER
 
 
 def _grid(contents: Contents, asked: int | None) -> BlockGrid:

@@ -1,5 +1,6 @@
 """What one of several jobs does of a build: every so-many-th thing of a step.
 
+    order      a partition, where one has to be computed; for one job
     scatter    pieces of the source
     settle     rows of blocks
     features   the same rows
@@ -13,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 from harness.errors import UserError
 
-Step = Literal["scatter", "settle", "features"]
+Step = Literal["order", "scatter", "settle", "features"]
 STEPS: tuple[Step, ...] = get_args(Step)
 EVERYTHING = slice(None)
 

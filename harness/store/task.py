@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+import torch
+
 from harness.graph.order import Map, Orders, Table, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
@@ -17,6 +19,8 @@ from harness.store.work import Say, Work, silent
 
 T = TypeVar("T")
 GIB = 1 << 30
+ORDER = "orders/p"
+"""The map of a partition, which nobody could compute again."""
 SHARED = 24
 """Bytes a vertex that all workers share: labels, split, degrees, the map of a partition both ways."""
 PATIENCE = 2.0
@@ -65,17 +69,26 @@ class Ordered(NamedTuple):
     def double(self) -> bool:
         return self.choice.permutation == "double"
 
-    def stored(self, *, directed: bool) -> tuple[int, ...]:
-        """The orders whose adjacency is stored; undirected, order 1 is the transpose of order 0."""
-        return (0, 1) if self.double and directed else (0,)
+
+Parted = Callable[[], Partition | None]
+"""Makes the partition of a choice, if it asks for one."""
 
 
-def ordered(choice: DatasetChoice, n: int, partition: Partition | None = None) -> Ordered:
-    """The order of a choice; a partition has been made already."""
-    if partition:
-        table = Table(partition.order)
-        return Ordered(choice, Orders(table, table), partition.bounds)
-    return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
+def ordered(choice: DatasetChoice, n: int, parted: Parted, work: Work) -> Ordered:
+    """The order of a choice. A partition is made once and kept with the store."""
+    if not choice.partitioned:
+        return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
+    if not work.noted(f"{ORDER}.npy") and (made := parted()):
+        work.put(ORDER, made.order.numpy(), bounds=made.bounds)
+    noted = work.noted(f"{ORDER}.npy")
+    assert noted is not None
+    table = Table(torch.from_numpy(work.array(ORDER)))
+    return Ordered(choice, Orders(table, table), tuple(noted["bounds"]))
+
+
+def orders_stored(choice: DatasetChoice, *, directed: bool) -> tuple[int, ...]:
+    """The orders whose adjacency is stored; undirected, order 1 is the transpose of order 0."""
+    return (0, 1) if choice.permutation == "double" and directed else (0,)
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ class Task:
     @property
     def stored(self) -> tuple[int, ...]:
         """The orders whose adjacency is stored."""
-        return self.order.stored(directed=self.directed)
+        return orders_stored(self.order.choice, directed=self.directed)
 
     @cached_property
     def ranges(self) -> list[range]:

@@ -1,4 +1,4 @@
-"""What a store has of the vertices: labels, split and features in the order of its rows, and the map of a partition."""
+"""What a store has of the vertices: labels, split and features in the order of its rows."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -28,8 +28,6 @@ def put_vertices(task: Task) -> None:
     for number in (0, 1) if order.double else (0,):
         for name, whole in (("labels", y), ("split", parts), ("degrees", degrees)):
             _put_moved(task, f"{name}/{number}", whole, number)
-    if order.bounds:
-        _put_order(task)
     _put_features(task, y, EVERYTHING)
 
 
@@ -63,16 +61,6 @@ def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
         for some in _runs(task):
             moved = whole[maps.rows(order).at(some)] if maps else whole[some.start : some.stop]
             write(moved.numpy())
-
-
-def _put_order(task: Task) -> None:
-    """The map of a partition, which nobody can draw again."""
-    maps = task.order.maps
-    assert maps is not None
-    dtype = np.int32 if task.n <= np.iinfo(np.int32).max else np.int64
-    with task.work.rows("orders/p", (task.n,), dtype) as write:
-        for some in _runs(task):
-            write(maps.p.at(some).numpy())
 
 
 def _runs(task: Task) -> list[range]:

@@ -47,7 +47,7 @@ class Work:
         self._path, self._folder = path, folder
         self._whole, self._notes, self._partial = path / "whole", path / "notes", path / PARTIAL
 
-    def put(self, name: str, array: NDArray[Any], **told: int) -> None:
+    def put(self, name: str, array: NDArray[Any], **told: Any) -> None:
         """An array as NAME.npy, unless it is there, and whatever else is to be remembered of it."""
         if self.noted(f"{name}.npy"):
             return
@@ -56,7 +56,7 @@ class Work:
 
     @contextmanager
     def rows(
-        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, **told: int
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, **told: Any
     ) -> Iterator[Callable[[NDArray[Any]], None]]:
         """The same, some rows at a time."""
         with self._whole_file(self._whole / f"{name}.npy") as file:
@@ -91,8 +91,8 @@ class Work:
         return found
 
     def array(self, name: str) -> NDArray[Any]:
-        """An array that was put, mapped."""
-        return np.load(self._whole / f"{name}.npy", mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        """An array that was put, mapped; what is written into it stays in memory."""
+        return np.load(self._whole / f"{name}.npy", mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
 
     def files(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The records of these arrays, which are all there."""

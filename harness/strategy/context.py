@@ -24,6 +24,7 @@ from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
 from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
+from harness.store.averaged import multiplied
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts
 from harness.strategy.facts import Facts
@@ -45,8 +46,8 @@ class Context:
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.trained_on = self.facts.trained_on(spec.protocol)
+        self._blocks = blocks = multiplied(blocks, spec.model.kind)
         self.counts: Counts = BlockCounts(blocks)
-        self._blocks = blocks
         self._adjacency: dict[Rectangle, Csr] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
@@ -139,10 +140,18 @@ class Context:
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return cast(beside(pieces), self.dtype), [piece.cols for piece in pieces] if blocks else []
 
+    def on_host(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
+        """A[rows, cols] or A^T[rows, cols] where schedules are made, in the precision of the run; not held."""
+        return cast(self._block(rows, cols, transposed), self.dtype)
+
     def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
         """A matrix that a strategy made of others, held from now on."""
         parts = [self._hold(name, part) for part in (A.rowptr, A.col, cast(A, self.dtype).val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)
+
+    def index(self, places: Tensor) -> Tensor:
+        """A list of places that a strategy made, held from now on."""
+        return self._hold(TensorName.INDEX, places)
 
     def moved(self, A: Csr) -> Csr:
         """A matrix of one step, in the precision and on the device of the run; nobody holds it."""

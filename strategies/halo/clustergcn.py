@@ -23,6 +23,7 @@ class Cluster(PartScheme):
 
     name = "cluster-gcn"
     promise = Promise.APPROXIMATE
+    models = ("gcn",)
 
     def operators(self, ctx: Context) -> "ClusterRows":
         return ClusterRows(ctx, self)

@@ -111,6 +111,7 @@ class PartScheme(RowStrategy):
     """A part a rank, and the rows at its boundary."""
 
     parts = True
+    models = ("gcn", "sage")
     overlaps = False
     """Whether a rank multiplies by its own rows while those of others are under way."""
 

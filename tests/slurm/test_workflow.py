@@ -46,7 +46,8 @@ def test_the_smoke_experiment_on_two_nodes_of_two_ranks(project: Project) -> Non
     assert len(runs) > asked
     epochs = pd.read_parquet(project.folder / "results" / "epochs.parquet")
     worlds = epochs.groupby("run_id")["rank"].nunique()
-    assert (worlds == runs.set_index("run_id").ranks).all(), "as many ranks as were asked for, of every run"
+    asked_for = runs.set_index("run_id").ranks.reindex(worlds.index)
+    assert (worlds == asked_for).all(), "as many ranks as were asked for, of every run"
     jobs = len(list(project.folder.glob(".snakemake/slurm_logs/rule_run/*/*.log")))
     assert jobs < len(runs) / 2, "small runs share jobs"
     assert "Nothing to be done" in project.run("snakemake", *QUICK, "--dry-run")
@@ -78,7 +79,9 @@ def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Proj
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_preempted_job_is_started_again(project: Project) -> None:
+    """By Slurm itself, two minutes later."""
     words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
     process = project.start("snakemake", *QUICK, *words)
     wait_until(lambda: len(project.records()) == 1 and running(project), 200)
@@ -88,13 +91,13 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
         "sbatch", "-p", "urgent", "-N2", "--ntasks-per-node=4", "-o", "/dev/null", "--wrap", "sleep 5"
     )
     wait_until(lambda: job not in running(project))
-    assert process.wait(timeout=250) == 0, project.output()
+    assert process.wait(timeout=600) == 0, project.output()
     assert {key: project.records()[key] for key in before} == before
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
     words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
     process = project.start("snakemake", *QUICK, *words)
@@ -109,7 +112,7 @@ def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
     for rank in leftovers(project):
         os.kill(rank, signal.SIGKILL)
     project.start("slurmd", "-N", "n2")
-    assert process.wait(timeout=300) == 0, project.output()
+    assert process.wait(timeout=600) == 0, project.output()
     assert {key: project.records()[key] for key in before} == before
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
 

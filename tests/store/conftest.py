@@ -9,8 +9,8 @@ from harness.kernels.csr import to_scipy
 from harness.sources.stream import stream_of
 from harness.store.card import DatasetCard
 from harness.store.compose import Contents, compose
-from harness.store.shard import write
-from harness.store.task import Means, ordered
+from harness.store.shard import Order, write
+from harness.store.task import Means
 
 CARD = {
     "name": "toy",
@@ -53,7 +53,7 @@ def write_graph(make_card):
             graph.split.numpy(),
         )
         contents = Contents(card, folder.parent, stream_of(raw))
-        write(contents, folder, ordered(choice, graph.n, partition), Means(), grid=grid)
+        write(contents, folder, Order(choice, lambda: partition), Means(), grid=grid)
 
     return put
 

@@ -25,7 +25,8 @@ CHOICES = {
     "directed, both orders": (True, DatasetChoice(name="graph", permutation="double", seed=1)),
     "undirected, two maps": (False, DatasetChoice(name="graph", permutation="double", seed=1)),
     "as it stands": (False, DatasetChoice(name="graph")),
-    "in parts": (False, DatasetChoice(name="graph", partition="random", parts=3)),
+    "in random parts": (False, DatasetChoice(name="graph", partition="random", parts=3)),
+    "in parts of METIS": (True, DatasetChoice(name="graph", partition="metis", parts=4)),
 }
 LITTLE = Means(memory=1 << 20, workers=2)
 
@@ -79,6 +80,17 @@ def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed,
         f"{name}/{order}.npy" for name in ("labels", "split", "degrees") for order in (0, 1)
     }
     assert set(made) == told
+
+
+@pytest.mark.parametrize("choice", ["in parts of METIS"], indirect=True)
+def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed, monkeypatch):
+    build(root, choice, means=LITTLE, share=Share("order", 0, 2))
+    monkeypatch.setattr(
+        "harness.store.build.compose", lambda *_: pytest.fail("the graph was asked for again")
+    )
+    for each in shares(2):
+        build(root, choice, means=LITTLE, share=each)
+    assert content(build(root, choice, means=LITTLE)) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
@@ -166,7 +178,10 @@ def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
     rng, killed, work = random.Random(rounds), 0, root / "datasets" / "store"
     for each in shares(2):
         for _ in range(rounds if each.number == 0 else 0):
-            process, lock = start(root, choice, each), f".*.work/.{each.step}-0-2.lock"
+            lock = f".*.work/.{each.step}-0-2.lock"
+            for old in work.glob(lock):
+                old.unlink()
+            process = start(root, choice, each)
             while process.poll() is None and not list(work.glob(lock)):
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 0.2))

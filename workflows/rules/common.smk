@@ -20,6 +20,7 @@ from harness.slurm.jobs import Jobs
 from harness.slurm.orphans import orphans
 from harness.slurm.resources import NAMES
 from harness.slurm.site import load_site
+from harness.store.choice import COMPUTED
 
 PLAN_SCHEMA = 2
 POLL_SECONDS = 10
@@ -36,6 +37,9 @@ wildcard_constraints:
     partition=r"block|random|metis|hypergraph|file:\w[\w.-]*",
     parts="[0-9]+",
     seed="[0-9]+",
+    step="order|scatter|settle|features",
+    number="[0-9]+",
+    jobs="[0-9]+",
 
 
 def check(data, schema, where):
@@ -144,6 +148,44 @@ def wait_for_orphans():
         time.sleep(POLL_SECONDS)
 
 
+def steps(wildcards):
+    """The steps of a build that several jobs share. What an engine partitions is computed first, and once."""
+    return [
+        *(["order"] if wildcards.partition in COMPUTED and wildcards.partition != "random" else []),
+        "scatter",
+        "settle",
+        "features",
+    ]
+
+
+def shares(wildcards, step, jobs):
+    """The markers of all jobs of a step."""
+    numbers = range(1 if step == "order" else int(jobs))
+    return [f"{STORES}/.shares/{ORDERED}/{step}-{number}-of-{jobs}".format(**wildcards) for number in numbers]
+
+
+def shares_before(wildcards):
+    """What a job of a step waits for: all jobs of the one before."""
+    before = steps(wildcards)[: steps(wildcards).index(wildcards.step)]
+    return shares(wildcards, before[-1], wildcards.jobs) if before else []
+
+
+def last_shares(wildcards):
+    """What the end of a build waits for; nothing, if one job does all of it."""
+    return shares(wildcards, steps(wildcards)[-1], jobs) if (jobs := build_jobs(wildcards)) > 1 else []
+
+
+def build_jobs(wildcards):
+    """How many jobs build a graph, or did: once it is built, another number is no reason to build it again."""
+    if Path(f"{STORES}/.built/{ORDERED}".format(**wildcards)).exists():
+        last = sorted(
+            Path(f"{STORES}/.shares/{ORDERED}".format(**wildcards)).glob("features-*"), key=os.path.getmtime
+        )
+        return int(last[-1].name.rpartition("-")[2]) if last else 1
+    asked = config["build_jobs"]
+    return int(asked.get(wildcards.dataset, 1) if isinstance(asked, dict) else asked)
+
+
 def announce(paths):
     """Tell where the results are, those that there are."""
     made = [path for path in paths if Path(path).is_file()]
@@ -161,6 +203,7 @@ def point_at_first_failure(snakemake_logs):
 
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
 config.setdefault("runs", "here")
+config.setdefault("build_jobs", 1)
 check(config, "config.schema.yaml", "config")
 
 try:
