@@ -100,13 +100,20 @@ def main() -> int:
             print(f"{log.name}: {log.read_text(errors='replace')[-2000:]}", flush=True)
         return 1
     finally:
-        says("scancel", "--user=root")
-        time.sleep(0.5)
+        empty()
         for daemon in daemons:
             daemon.terminate()
         for daemon in daemons:
             daemon.wait()
     return 0
+
+
+def empty() -> None:
+    """Ends all jobs, and waits until those who kept them have gone."""
+    says("scancel", "--user=root")
+    deadline = time.monotonic() + PATIENCE
+    while says("squeue", "-h") and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def seclude() -> None:

@@ -82,7 +82,7 @@ class Project:
                 start_new_session=True,
             )
 
-    def run(self, *command: str, code: int = 0, seconds: float = 280) -> str:
+    def run(self, *command: str, code: int = 0, seconds: float = 600) -> str:
         before = len(self.output())
         process = self.start(*command)
         try:

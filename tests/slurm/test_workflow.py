@@ -54,6 +54,7 @@ def test_the_smoke_experiment_on_two_nodes_of_two_ranks(project: Project) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -> None:
     runs = [run(faulty("swallow"), ranks=2), run(faulty("hang"), ranks=2), run("serial", ranks=1)]
     words = project.experiment(*runs, minutes=0.7)
@@ -66,13 +67,14 @@ def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Project) -> None:
     words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1]))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 200)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
     before = project.records()
     project.cluster.call("scancel", *running(project))
-    assert process.wait(timeout=200) == 0, project.output()
+    assert process.wait(timeout=600) == 0, project.output()
     assert "CANCELLED" in project.output()
     assert {key: project.records()[key] for key in before} == before, "what was finished is as it was"
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
@@ -84,7 +86,7 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
     """By Slurm itself, two minutes later."""
     words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 200)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
     before = project.records()
     (job,) = running(project)
     project.cluster.call(
@@ -101,7 +103,7 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
 def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
     words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 200)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
     before = project.records()
     lost = project.cluster.daemons("n2")
     for pid in lost:
@@ -111,8 +113,12 @@ def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
     )
     for rank in leftovers(project):
         os.kill(rank, signal.SIGKILL)
-    project.start("slurmd", "-N", "n2")
-    assert process.wait(timeout=600) == 0, project.output()
+    node = project.start("slurmd", "-D", "-N", "n2")
+    try:
+        assert process.wait(timeout=600) == 0, project.output()
+    finally:
+        node.terminate()
+        node.wait()
     assert {key: project.records()[key] for key in before} == before
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
 
@@ -124,11 +130,11 @@ def leftovers(project: Project) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_killed_snakemake_is_resumed_and_its_jobs_are_waited_for(project: Project) -> None:
     words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1, 2]))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 200)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = project.records()
@@ -144,20 +150,22 @@ def test_a_killed_snakemake_is_resumed_and_its_jobs_are_waited_for(project: Proj
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
     words = project.experiment(run(faulty("slow"), ranks=2))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: running(project), 200)
+    wait_until(lambda: running(project), 400)
     assert "locked" in project.run("snakemake", *QUICK, *words, code=1)
-    assert process.wait(timeout=200) == 0, project.output()
+    assert process.wait(timeout=600) == 0, project.output()
     assert [record["status"] for record in project.records().values()] == ["ok"]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_an_interrupted_snakemake_cancels_its_jobs(project: Project) -> None:
     words = project.experiment(run(faulty("hang"), ranks=4))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: running(project), 200)
+    wait_until(lambda: running(project), 400)
     os.killpg(process.pid, signal.SIGINT)
     process.wait(timeout=100)
     wait_until(lambda: not project.cluster.call("squeue", "-h"))
