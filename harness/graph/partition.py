@@ -13,9 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from harness.graph import partition_hypergraph, partition_metis
 from harness.graph.order import Orders
-from harness.graph.partition_hypergraph import hypergraph_parts
-from harness.graph.partition_metis import metis_parts
 from harness.kernels.csr import Csr, index_dtype
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
@@ -84,7 +83,14 @@ def random_parts(n: int, parts: int, seed: int) -> Tensor:
 
 
 ENGINES: dict[Method, Callable[[Csr, int, int], Tensor]] = {
-    "metis": metis_parts,
-    "hypergraph": hypergraph_parts,
+    "metis": partition_metis.metis_parts,
+    "hypergraph": partition_hypergraph.hypergraph_parts,
 }
 """Those that have to see the graph."""
+
+
+def memory_of(method: Method, nonzeros: int, *, directed: bool) -> int:
+    """Bytes that an engine takes in all, roughly and at most (benchmarks/partition_memory.py)."""
+    if method == "metis":
+        return partition_metis.BYTES_AN_ENTRY * nonzeros * (2 if directed else 1)
+    return partition_hypergraph.BYTES_AN_ENTRY * nonzeros
