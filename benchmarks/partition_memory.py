@@ -30,7 +30,7 @@ def row(name: str, method: str, parts: int) -> str:
     parts_of(A, method, parts, 0)  # type: ignore[arg-type]
     seconds = perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    said = memory_of(method, A.nnz, directed=card.directed)  # type: ignore[arg-type]
+    said = memory_of(method, A.rows, A.nnz, parts, directed=card.directed)  # type: ignore[arg-type]
     return f"| {name} | {A.rows:,} | {A.nnz:,} | {seconds:.1f} | {peak / GIB:.2f} | {said / GIB:.2f} |"
 
 

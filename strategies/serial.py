@@ -34,6 +34,8 @@ class Serial(RowStrategy):
 
     name = "serial"
     promise = Promise.EXACT
+    parts = True
+    models = ("gcn", "sage")
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:

@@ -72,11 +72,11 @@ class Project:
 
 
 def make_project(folder: Path) -> Project:
-    for name in ("workflows", "profiles"):
+    for name in ("workflows", "profiles", "machines"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("workflow", "slurm"):
         (folder / name).symlink_to((ROOT / name).readlink())
-    for name in ("bin", "home", "poison", "machines", "datasets/catalog"):
+    for name in ("bin", "home", "poison", "config", "datasets/catalog"):
         (folder / name).mkdir(parents=True)
     for name in DATASETS:
         (folder / "datasets" / "catalog" / f"{name}.yaml").touch()
@@ -102,10 +102,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 def smoke_runs() -> int:
     """The runs of the smoke experiment, counted by hand.
 
-    (1 + 3) x 2 launches on one graph, 3 other arrangements and 1 with a partition on it, 2 on two more graphs, 1 on
-    one of these in two orders.
+    (1 + 3) x 2 launches on one graph, 3 other arrangements, 3 on mini-batches and 1 with a partition on it, 2 on two
+    more graphs, 1 on one of these in two orders.
     """
-    return (1 + 3) * 2 + 3 + 1 + 2 * 2 + 1
+    return (1 + 3) * 2 + 3 + 3 + 1 + 2 * 2 + 1
 
 
 def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
@@ -123,7 +123,7 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
 def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -> None:
     mine = {"strategy": "serial", "dataset": "tiny-sbm", "ranks": [1, 2]}
     paper = {"strategy": "serial", "dataset": "tiny-rmat", "ranks": [64]}
-    experiment = {"name": "both", "runs": [mine], "published": {"machine": "perlmutter", "runs": [paper]}}
+    experiment = {"name": "both", "runs": [mine], "published": {"machine": "ethernet", "runs": [paper]}}
     (project.folder / "both.yaml").write_text(yaml.safe_dump(experiment))
     words = [*LOCAL, "results/runs.parquet", "--config", "experiment=both.yaml"]
     project.snakemake(*words)
@@ -275,11 +275,44 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
 
 
 @pytest.mark.parametrize(
-    "words", [["--profile", "slurm"], ["--profile", "profiles/slurm"], ["--workflow-profile", "slurm"]]
+    "words",
+    [
+        ["--profile", "slurm"],
+        ["--profile", "profiles/slurm"],
+        ["--profile", "profiles/slurm/config.yaml"],
+        ["--workflow-profile", "slurm"],
+        ["--workflow-profile", "profiles/slurm"],
+    ],
 )
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
+    """In an empty home, without Slurm, without a word about the site."""
     output = project.snakemake(*words, "--dry-run")
     assert re.search(rf"^run +{smoke_runs()}$", output, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("machine", ["perlmutter", "frontier", "tuolumne", "summit", "cpu-cluster"])
+def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Project, machine: str) -> None:
+    (project.folder / "config" / "site.yaml").write_text(f"machine: {machine}\naccount: m1234\n")
+    output = project.snakemake("--profile", "slurm", "--dry-run", "--quiet", "none")
+    jobs = re.findall(r"^rule run:.*?resources: (.*?)$", output, flags=re.MULTILINE | re.DOTALL)
+    assert 3 <= len(jobs) < smoke_runs() / 2
+    assert all("slurm_account=m1234" in job and "nodes=1" in job for job in jobs)
+    assert len(project.subjects("plan")) == 1
+
+
+def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
+    (project.folder / "config" / "site.yaml").write_text("acount: m1234\n")
+    output = project.snakemake("--profile", "slurm", "--dry-run", code=1)
+    assert re.search(r"config/site\.yaml: acount is not a key here; accepted keys: machine, account", output)
+
+
+def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
+    process = project.start(*LOCAL, STUB_SECONDS="0.5")
+    wait_for(lambda: len(project.subjects("start")) >= 1)
+    assert "locked" in project.snakemake(*LOCAL, code=1)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert set(Counter(project.subjects("start")).values()) == {1}
 
 
 def test_the_default_profile_leaves_the_site_its_own() -> None:

@@ -85,7 +85,7 @@ def drawn_by_layer(strategy: Plexus) -> Figure:
             share = strategy.shares(at)[layer]
             A[share.N, share.K].append(rank)
             H[share.K, share.F].append(rank)
-            W[strategy.weight(layer, strategy.shapes[layer], at)].append(rank)
+            W[strategy.weight(strategy.weights[layer], at)].append(rank)
         R, S, T = share.roles
         draw(row[0], A, (VERTICES, VERTICES), f"layer {layer}: R = {R}, S = {S}, T = {T}\nA")
         draw(row[1], H, (VERTICES, WIDTH), "H")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from harness.check.account import seen_in_epoch
@@ -84,8 +83,7 @@ def train_rank(case: Case, epochs: int) -> RankResult:
         sums.append(checksum(trainer.parameters))
     tape.recording = False
     compare(grid, strategy, sums)
-    with torch.no_grad():
-        output = trainer.forward()
+    output = trainer.output()
     return RankResult(
         at=dict(grid.coordinates),
         losses=[epoch.loss.item() for epoch in done],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.options import Verbs, add_verb, say, show
 from harness.errors import UserError
 from harness.spec.root import project_root
-from harness.store.choice import DatasetChoice
+from harness.store.choice import ACCEPTED, DatasetChoice
 from harness.validation import validated
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def add_verbs(verbs: Verbs) -> None:
     )
     parser.add_argument("--classes", type=int, help="import: if the labels do not say (default 32 by degree)")
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
-    parser.add_argument(
-        "--partition", default="block", help="block (default), random, metis, hypergraph, or file:NAME"
-    )
+    parser.add_argument("--partition", default="block", help=f"{ACCEPTED}; default block")
     parser.add_argument(
         "--parts", type=int, default=0, help="of the partition: the ranks that split the rows"
     )

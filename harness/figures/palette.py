@@ -46,6 +46,8 @@ KNOWN = {
     "scalegnn": Look(RED, "h", DOT_DASH),
     "g3": Look(MAGENTA, "*", PAIRS),
     "bns-gcn": Look(KHAKI, "p", DOTS),
+    "pipegcn": Look(BLUE, (6, 1, 0), LONG),
+    "cluster-gcn": Look(GREY, (5, 1, 0), SHORT),
     "bulk-replicated": Look(SKY, "<", PAIRS),
     "bulk-partitioned": Look(AZURE, ">", SHORT),
 }

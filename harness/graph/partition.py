@@ -8,13 +8,18 @@ Verifier (tests/graph/test_partition.py): scipy's P A P^T, and communities that 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from harness.graph import partition_hypergraph, partition_metis
+from harness.graph import partition_hypergraph, partition_metis, partition_swap
 from harness.graph.order import Orders
+from harness.graph.partition_balanced import balanced_parts
+from harness.graph.partition_hypergraph import hypergraph_parts
+from harness.graph.partition_metis import metis_parts
+from harness.graph.partition_swap import Swapped, g3_parts
 from harness.kernels.csr import Csr, index_dtype
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
@@ -22,7 +27,7 @@ from harness.ranges import between
 
 AT_ONCE = 1 << 22
 """Vertices that are put in order at a time."""
-Method = Literal["random", "metis", "hypergraph"]
+Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
 
 VERSION = 2
 """Changes with every change here, or in an engine's model, that gives another partition for the same graph."""
@@ -67,10 +72,18 @@ def in_order(part: Tensor, parts: int) -> Partition:
 
 def parts_of(A: Csr, method: Method, parts: int, seed: int) -> Tensor:
     """The part of every vertex, (n,), all below `parts`."""
+    return parts_and_report(A, method, parts, seed)[0]
+
+
+def parts_and_report(A: Csr, method: Method, parts: int, seed: int) -> tuple[Tensor, dict[str, Any]]:
+    """The same, and what there is to say of how they were found."""
     assert 1 <= parts <= A.rows == A.cols, (parts, A.shape)
     if parts == 1:
-        return torch.zeros(A.rows, dtype=torch.int32)
-    return random_parts(A.rows, parts, seed) if method == "random" else ENGINES[method](A, parts, seed)
+        return torch.zeros(A.rows, dtype=torch.int32), {}
+    if method == "random":
+        return random_parts(A.rows, parts, seed), {}
+    found = ENGINES[method](A, parts, seed)
+    return (found, {}) if isinstance(found, Tensor) else (found.part, found.report)
 
 
 def random_parts(n: int, parts: int, seed: int) -> Tensor:
@@ -82,15 +95,20 @@ def random_parts(n: int, parts: int, seed: int) -> Tensor:
     return part
 
 
-ENGINES: dict[Method, Callable[[Csr, int, int], Tensor]] = {
-    "metis": partition_metis.metis_parts,
-    "hypergraph": partition_hypergraph.hypergraph_parts,
+ENGINES: dict[Method, Callable[[Csr, int, int], Tensor | Swapped]] = {
+    "metis": metis_parts,
+    "metis-balanced": balanced_parts,
+    "g3-literal": partial(g3_parts, guarded=False),
+    "g3-guarded": partial(g3_parts, guarded=True),
+    "hypergraph": hypergraph_parts,
 }
 """Those that have to see the graph."""
 
 
-def memory_of(method: Method, nonzeros: int, *, directed: bool) -> int:
+def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bool) -> int:
     """Bytes that an engine takes in all, roughly and at most (benchmarks/partition_memory.py)."""
-    if method == "metis":
-        return partition_metis.BYTES_AN_ENTRY * nonzeros * (2 if directed else 1)
-    return partition_hypergraph.BYTES_AN_ENTRY * nonzeros
+    if method == "hypergraph":
+        return partition_hypergraph.BYTES_AN_ENTRY * nonzeros
+    neighbours = nonzeros * (2 if directed else 1)
+    swapped = partition_swap.BYTES_A_COUNT * n * parts if method.startswith("g3") else 0
+    return partition_metis.BYTES_AN_ENTRY * neighbours + swapped

@@ -38,8 +38,14 @@ class Purpose(StrEnum):
 Index = Tensor | range
 """Which numbers: an int64 tensor of any shape, or a range."""
 
+Seed = int | tuple[int, ...]
+"""One number, or several: every tuple of them is a seed of its own."""
 
-def bits(seed: int, purpose: Purpose, index: Index) -> Tensor:
+LANES, LANE_BITS = 4, 16
+"""Into which 64 bits are cut where a few are enough."""
+
+
+def bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
     """64 random bits for each index, as int64."""
     first, second = key_of(seed, purpose)
     if isinstance(index, range):
@@ -51,7 +57,7 @@ def bits(seed: int, purpose: Purpose, index: Index) -> Tensor:
     return bits_by_tensors(index, first, second)
 
 
-def key_of(seed: int, purpose: Purpose) -> tuple[int, int]:
+def key_of(seed: Seed, purpose: Purpose) -> tuple[int, int]:
     """The two words of 64 bits under which an index is hashed."""
     digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
@@ -62,19 +68,19 @@ def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
     return mixed(mixed(index * signed(GOLDEN) + signed(first)) + signed(second))
 
 
-def uniform(seed: int, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
+def uniform(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
     """In [0, 1): all 53 bits that a float64 has there, or the 24 of a float32."""
     kept = {torch.float64: 53, torch.float32: 24}[dtype]
     return shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
 
 
-def integers(seed: int, purpose: Purpose, index: Index, below: int) -> Tensor:
+def integers(seed: Seed, purpose: Purpose, index: Index, below: int) -> Tensor:
     """In 0 .. below - 1, as int64; no value is likelier than another by more than below / 2^53."""
     assert 0 < below < 1 << 40
     return (uniform(seed, purpose, index) * below).long()
 
 
-def normal(seed: int, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
+def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
     """Mean 0, variance 1, by the inverse of the distribution function at the midpoints of 2^52 intervals."""
     from scipy.special import ndtri
 
@@ -104,7 +110,26 @@ def rectangle(
     return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype)
 
 
-def shuffled(seed: int, purpose: Purpose, index: range) -> Tensor:
+def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
+    """A rectangle of truth values, each true in `below` of 2^16 cases, on the device of the rows.
+
+    Four columns share 64 bits. Rows are those of a matrix of up to 2^22 columns.
+    """
+    assert cols.step == 1 and cols.stop <= 1 << 22 and 0 <= below <= 1 << LANE_BITS
+    first, second = key_of(seed, purpose)
+    if rows.device.type == "cpu" and len(rows) * len(cols) >= COMPILED_FROM:
+        from harness.kernels.random_compiled import mask_of
+
+        return torch.from_numpy(mask_of(rows.numpy(), cols.start, cols.stop, first, second, below))
+    blocks = torch.arange(cols.start // LANES, -(-cols.stop // LANES), device=rows.device)
+    words = bits_by_tensors(rows[:, None] * (1 << 20) + blocks, first, second)
+    lanes = torch.arange(0, 64, LANE_BITS, device=rows.device)
+    drawn = ((words[:, :, None] >> lanes) & ((1 << LANE_BITS) - 1)).flatten(1)
+    skipped = cols.start % LANES
+    return drawn[:, skipped : skipped + len(cols)] < below
+
+
+def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
     """0 .. len(index) - 1 in the order of the random bits of these indices."""
     return torch.argsort(bits(seed, purpose, index), stable=True)
 

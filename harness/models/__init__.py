@@ -3,3 +3,8 @@
 from harness.models.gcn import gcn as gcn
 from harness.models.operators import Hits as Hits
 from harness.models.operators import Operators as Operators
+from harness.models.operators import Skip as Skip
+from harness.models.weights import Part as Part
+from harness.models.weights import Weight as Weight
+from harness.models.weights import Weights as Weights
+from harness.models.weights import by_part as by_part

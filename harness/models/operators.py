@@ -1,8 +1,11 @@
 """The operator set: what a model is written over. Plain torch is the serial set; a strategy brings another."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
+
+from harness.models.weights import Part
 
 
 class Hits(NamedTuple):
@@ -15,6 +18,19 @@ class Hits(NamedTuple):
     right: int
     of: int
 
+    @property
+    def share(self) -> float:
+        """Of nothing, nothing is right."""
+        return self.right / self.of if self.of else 0.0
+
+
+class Skip(NamedTuple):
+    """The input of a layer: what the layer computes from, and what will be added to its output."""
+
+    H: Tensor
+    kept: Any
+    """What `add` takes; a set's own business."""
+
 
 class Operators(Protocol):
     """One rank's operators. A call says its layer; whatever else an operator needs, its set holds.
@@ -23,8 +39,17 @@ class Operators(Protocol):
     what one operator returns is laid out as the next one takes it.
     """
 
+    def of_step(self, step: int) -> "Operators":
+        """The set of a training step, counted from 0 through all epochs: of its mini-batch, with its dropout masks.
+
+        The set that a strategy makes is that of the whole graph, and drops nothing.
+        """
+
     def inputs(self) -> Tensor:
         """This rank's part of the input features, (rows, features); a leaf of autograd where they are trained."""
+
+    def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
+        """H W: the projection of the features to the hidden width, or of the last layer to the classes."""
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """Z = A H W, (rows, features out), of H (rows, features in) and this rank's piece W of the weights.
@@ -32,16 +57,25 @@ class Operators(Protocol):
         Aggregation and combination are one operator: their order, the backward and the words are the strategy's.
         """
 
-    def activate(self, layer: int, Z: Tensor) -> Tensor:
-        """H = ReLU(Z), of the same shape."""
+    def finish(self, layer: int, Z: Tensor, gamma: Tensor | None) -> Tensor:
+        """H = dropout(ReLU(norm(Z))), of the same shape; without a scale gamma nothing is normalised."""
+
+    def keep(self, layer: int, H: Tensor) -> Skip:
+        """Sets the input of a layer aside, to be added to its output."""
+
+    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        """The output of a layer plus its input, laid out as the output."""
 
     def loss(self, Z: Tensor) -> Tensor:
-        """The mean loss over all training vertices of the whole graph, () and the same on every rank.
+        """The mean loss over the training vertices of the whole graph, or of all mini-batches of the step.
 
         Cross-entropy; where a vertex has many classes, binary cross-entropy, a mean over these too.
 
-        Its backward starts this rank's share of the gradient.
+        (), the same on every rank. Its backward starts this rank's share of the gradient.
         """
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """Whatever is left to be done to the gradients of the weights once the backward pass is over."""
 
     def evaluate(self, Z: Tensor) -> dict[str, Hits]:
         """Right answers by split over the whole graph, the same on every rank."""

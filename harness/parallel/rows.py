@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
-from harness.models import Hits
+from harness.models import Hits, Weight
 from harness.parallel.answers import answers_of
+from harness.parallel.layers import LayerOperators
 from harness.strategy import (
     WORD,
     Context,
@@ -52,8 +53,9 @@ class RowStrategy(Strategy):
         rows = self.rows(at)
         return [Piece(rows, block) for block in self.blocks()]
 
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        return Piece(range(shape[0]), range(shape[1]))
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        rows, cols = weight.shape
+        return Piece(range(rows), range(cols))
 
     def input(self, at: Coordinates) -> Piece:
         return Piece(self.rows(at), self.columns(at, self.facts.features))
@@ -66,7 +68,7 @@ class RowStrategy(Strategy):
         return {
             TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts),
             TensorName.X: word * rows * len(self.columns(at, self.facts.features)),
-            TensorName.W: word * sum(f_in * f_out for f_in, f_out in self.shapes),
+            TensorName.W: word * sum(weight.shape[0] * weight.shape[1] for weight in self.weights),
             TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
         }
 
@@ -83,8 +85,8 @@ class RowStrategy(Strategy):
         return [False, True] if self.facts.directed else [False]
 
 
-class RowOperators:
-    """Input, activation, loss and evaluation, all local to a row but for the sums over the blocks of rows."""
+class RowOperators(LayerOperators):
+    """Input, loss and evaluation, local to a row but for the sums over the blocks of rows."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class RowOperators:
         across: AxisName | None = None,
     ) -> None:
         """The output's rows are split over some axes, its columns across another or not at all."""
-        self.ledger, self.kernels = ctx.ledger, ctx.kernels
+        super().__init__(ctx, strategy.output(ctx.at).rows)
         self.over = ctx.grid.axis(over)
         self.shares = ctx.grid.axis((*over, across)) if across else self.over
         """The ranks whose shares of the loss are the whole."""
@@ -105,10 +107,6 @@ class RowOperators:
 
     def inputs(self) -> Tensor:
         return self.X
-
-    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.ACTIVATE, layer):
-            return self.kernels.elementwise(torch.relu, Z_NH, makes=TensorName.H)
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         with self.ledger.phase(Phase.LOSS):

@@ -38,8 +38,7 @@ def compare(grid: Grid, strategy: Strategy, epochs: list[Tensor]) -> None:
             other = first.setdefault((number, piece), rank)
             differs = everyone[rank, :, number] != everyone[other, :, number]
             if differs.any():
-                layers = len(strategy.shapes)
-                which = "the input features" if number == layers else f"the weight of layer {number}"
+                which = [*strategy.weights, "the input features"][number]
                 raise RunError(
                     f"Replicas differ: after epoch {int(differs.nonzero()[0])} (warm-up included) ranks {other} and "
                     f"{rank} hold different values of {which}, of which both hold the same piece. "

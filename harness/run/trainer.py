@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
-from harness.models import Hits, gcn
+from harness.models import Hits, Operators, by_part
 from harness.spec.spec import Training
 from harness.store.blocks import Blocks
 from harness.strategy import Context, Strategy
@@ -24,6 +24,7 @@ class Epoch:
 
     seconds: float
     loss: Tensor
+    """The mean over its steps."""
     entries: dict[Key, Amounts]
 
 
@@ -31,36 +32,56 @@ class Trainer:
     """A strategy at work on one rank."""
 
     def __init__(self, strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
+        self.strategy = strategy
         self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks)
         pieces = strategy.weights_of(ctx.grid.rank)
         self.weights = [
-            ctx.weight(layer, shape, piece)
-            for layer, (shape, piece) in enumerate(zip(strategy.shapes, pieces, strict=True))
+            ctx.weight(number, weight, piece)
+            for number, (weight, piece) in enumerate(zip(strategy.weights, pieces, strict=True))
         ]
+        self.layers = by_part(strategy.weights, self.weights)
         self.operators = strategy.operators(ctx)
+        """Those of the whole graph."""
+        self.steps = strategy.steps
+        """How many of them are an epoch."""
+        self.taken = 0
+        """Steps taken so far."""
         features = [self.operators.inputs()] if ctx.spec.training.features else []
         self.parameters = self.weights + features
         """Everything trained, in the order of `Strategy.parameters_of`."""
         self.optimizer = _optimizer(ctx.spec.training, self.parameters)
 
     def epoch(self) -> Epoch:
-        """One step over the full graph: forward, backward, update."""
+        """All steps of an epoch; full-graph training has one."""
         ledger = self.ctx.ledger
         begun = ledger.clock.mark()
         ledger.start()
-        loss = self.operators.loss(self.forward())
+        losses = [self.step() for _ in range(self.steps)]
+        done = ledger.clock.mark()
+        entries = ledger.stop()
+        return Epoch(ledger.clock.between(begun, done), torch.stack(losses).mean(), entries)
+
+    def step(self) -> Tensor:
+        """Forward, backward, update; returns the loss before it."""
+        ledger = self.ctx.ledger
+        operators, self.taken = self.operators.of_step(self.taken), self.taken + 1
+        loss = operators.loss(self.forward(operators))
         self.optimizer.zero_grad(set_to_none=True)
         with ledger.backward():
             loss.backward()
+            operators.settle(self.weights)
         with ledger.phase(Phase.OPTIMIZE), ledger.op(Op.ELEMENTWISE, tensor=TensorName.W):
             self.optimizer.step()
-        done = ledger.clock.mark()
-        entries = ledger.stop()
-        return Epoch(ledger.clock.between(begun, done), loss.detach(), entries)
+        return loss.detach()
 
-    def forward(self) -> Tensor:
+    def forward(self, operators: Operators) -> Tensor:
         """This rank's part of the model's output."""
-        return gcn(self.operators, self.operators.inputs(), self.weights)
+        return self.strategy.forward(operators, self.layers)
+
+    def output(self) -> Tensor:
+        """The same on the whole graph, with nothing dropped and nothing recorded by autograd."""
+        with torch.no_grad():
+            return self.forward(self.operators)
 
     def evaluate(self) -> tuple[dict[str, Hits], float]:
         """Right answers by split, and the seconds it took. Nothing of it enters the ledger of an epoch."""
@@ -68,7 +89,7 @@ class Trainer:
         recording, ledger.recording = ledger.recording, False
         begun = perf_counter()
         with torch.no_grad():
-            hits = self.operators.evaluate(self.forward())
+            hits = self.operators.evaluate(self.forward(self.operators))
         ledger.recording = recording
         return hits, perf_counter() - begun
 

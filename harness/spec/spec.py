@@ -27,13 +27,35 @@ class StrategyChoice(Frozen):
     params: dict[str, JsonValue] = {}
 
 
+PARTS = ("projection", "norm", "activation", "dropout", "residual")
+"""What a model may have besides its convolutions; without any of it, it is bare."""
+
+
 class ModelChoice(Frozen):
     """Which model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
 
-    kind: Literal["gcn"] = "gcn"
+    kind: Literal["gcn", "sage"] = "gcn"
+    """sage: A is the mean over the neighbours, and a weight of its own multiplies what a vertex itself has."""
     layers: int = Field(3, ge=1)
     hidden: int = Field(16, ge=1)
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
+    projection: bool = False
+    """Features are first brought to the hidden width, and a head brings the last layer to the classes."""
+    norm: bool = False
+    """What a convolution gives is normalised row by row (RMSNorm), with a learnable scale."""
+    activation: Literal["relu", "none"] = "relu"
+    dropout: float = Field(0.0, ge=0, le=0.99)
+    """The share of a layer's output that a training step drops."""
+    residual: bool = False
+    """The input of a layer is added to its output."""
+
+    @model_validator(mode="after")
+    def _residuals_fit(self) -> "ModelChoice":
+        if self.residual and not self.projection:
+            raise ValueError(
+                "a residual adds a layer's input to its output, so both need one width: set projection too"
+            )
+        return self
 
 
 class Training(Frozen):
@@ -48,6 +70,10 @@ class Training(Frozen):
     """The input features are trained too, like weights."""
     evaluate_every: int = Field(0, ge=0)
     """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
+    batch: int = Field(0, ge=0)
+    """Vertices of a mini-batch; 0 trains on the full graph."""
+    target: float = Field(0.0, ge=0, le=1)
+    """Training stops once an evaluation finds so much of the test vertices right; 0 never stops it."""
 
 
 class Spec(Frozen):

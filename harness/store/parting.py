@@ -21,7 +21,8 @@ def parted(found: Contents, choice: DatasetChoice, means: Means) -> Partition | 
         return structure(found)
 
     def allow(A: Csr) -> None:
-        needed = memory_of(cast(Method, choice.partition), A.nnz, directed=found.card.directed)
+        method, directed = cast(Method, choice.partition), found.card.directed
+        needed = memory_of(method, found.n, A.nnz, choice.parts, directed=directed)
         means.say(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
         _check_memory(choice, choice.partition, needed, means)
 

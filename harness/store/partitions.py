@@ -15,10 +15,11 @@ from typing import Any, Never, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.partition import VERSION, Method, Partition, in_order, parts_of, random_parts
+from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
 from harness.graph.partition_engine import PACKAGES, engine
 from harness.kernels.csr import Csr
 from harness.sources.partition import check_there, read_partition
@@ -43,6 +44,8 @@ class Kept(Frozen):
     engine: str
     """The library and its version. Another version may cut otherwise; what it cut stays valid."""
     array: FileRecord
+    report: dict[str, JsonValue] = {}
+    """What the method had to say of how it found the parts."""
 
 
 def partition_of(
@@ -89,16 +92,19 @@ def _kept(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], No
     path = folder / FOLDER / "computed" / told
     if not path.exists():
         allow(A)
-        part = parts_of(A, cast(Method, choice.partition), choice.parts, choice.seed)
-        _keep(path, choice, structure, part)
+        found = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
+        _keep(path, choice, structure, *found)
     return _read(path, choice, structure, A.rows)
 
 
-def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor) -> None:
+def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor, report: dict[str, Any]) -> None:
     with whole_folder(path, needs=4 * len(part) + 4096) as writer:
         writer.put(ARRAY.removesuffix(".npy"), part.numpy().astype(np.int32))
         kept = Kept(
-            **_expected(choice, structure), engine=engine(choice.partition), array=writer.files[ARRAY]
+            **_expected(choice, structure),
+            engine=engine(choice.partition),
+            array=writer.files[ARRAY],
+            report=report,
         )
         writer.seal(RECORD, json.dumps(kept.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
 

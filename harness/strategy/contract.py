@@ -5,21 +5,29 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from enum import StrEnum
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from harness.comm.layout import Coordinates, coordinates, grids_of
+from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
+from harness.models.gcn import gcn
+from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
-from harness.strategy.facts import Facts, widths
+from harness.strategy.facts import Facts, weights_of_model
+from harness.strategy.minibatch import MiniBatch
 from harness.strategy.piece import Piece
 from harness.strategy.published import Published
 from harness.strategy.words import Words
 from harness.validation import Frozen, validated
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.models.operators import Operators
     from harness.strategy.context import Context
 
@@ -47,16 +55,50 @@ class Strategy(ABC):
     """The order in which ranks are numbered along them; None, the same order."""
     partitioned_over: ClassVar[AxisName | None] = None
     """The axis over which rows are split as a partition of the vertices says; None, where that has no meaning."""
+    mini_batches: ClassVar[bool] = False
+    """Whether it trains on mini-batches of `training.batch` vertices, or on the full graph."""
+    parts: ClassVar[bool] = False
+    """Whether it trains models with a projection, normalisation, dropout or residual, or the bare one alone."""
+    models: ClassVar[tuple[str, ...]] = ("gcn",)
+    """The kinds of models that it trains."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
-        self.facts = facts
+        self.facts = facts if spec.model.kind == "gcn" else replace(facts, directed=True)
+        """Of the matrix that the model multiplies by."""
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
-        sizes = widths(spec.model, facts)
-        self.shapes = list(pairwise(sizes))
-        """The weight matrices of the model, layer by layer."""
+        self.weights = weights_of_model(spec.model, facts)
+        """Everything that the model trains, in order."""
+        self.shapes = [weight.shape for weight in self.weights if weight.part is Part.CONVOLUTION]
+        """The weight matrices of the convolutions, layer by layer."""
+
+    @property
+    def steps(self) -> int:
+        """Training steps in an epoch: one over the full graph, or as many as there are mini-batches."""
+        return 1
+
+    @property
+    def groups(self) -> int:
+        """How many mini-batches a step trains on, each in a data-parallel group of its own."""
+        return 1
+
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
+        """A mini-batch as one rank that has the whole graph draws it: the definition that training is held to.
+
+        `targets` are the vertices that the loss counts, ascending.
+        """
+        raise NotImplementedError(f"{self.name} trains on the full graph")
+
+    @property
+    def rounding(self) -> float:
+        """By how much numbers are rounded on their way between ranks, relatively; 0 where they travel as they are."""
+        return 0.0
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """Payload words of one epoch, counted from 0 through warm-up: all the same, but where mini-batches differ."""
+        return self.words(at, counts)
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis of `grid` is the fastest."""
@@ -67,13 +109,24 @@ class Strategy(ABC):
         return []
 
     def weights_of(self, rank: int) -> list[Piece]:
-        """The piece of every layer's weights that a rank holds."""
+        """The piece of every weight that a rank holds."""
         at = self.coordinates(rank)
-        return [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
+        return [self.weight(weight, at) for weight in self.weights]
 
     def product_terms(self) -> tuple[float, float, float] | None:
         """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
         return None
+
+    def promised(self) -> Promise:
+        """What its numbers are worth with these parameters."""
+        return self.promise
+
+    def multiplier(self, A: "Tensor", layer: int, step: int) -> "Tensor | None":
+        """What a layer multiplies by in a training step in place of A, dense and in the order of the dataset.
+
+        A step is equal to the serial one with these matrices. None where no matrix says what a step does.
+        """
+        return A if self.promised() is Promise.EXACT else None
 
     def crowded(self) -> str | None:
         """Why so many ranks cannot share so few vertices, or None."""
@@ -84,7 +137,7 @@ class Strategy(ABC):
 
     def wants_dH(self, layer: int) -> bool:
         """Whether anything is trained below this layer's input."""
-        return layer > 0 or self.spec.training.features
+        return layer > 0 or self.spec.training.features or self.spec.model.projection
 
     def parameters_of(self, rank: int) -> list[Piece]:
         """The piece of everything trained that a rank holds: the weights and, if they are trained, the features."""
@@ -101,8 +154,8 @@ class Strategy(ABC):
         """Why this spec cannot run on this graph, or None."""
 
     @abstractmethod
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        """The part of a layer's weight matrix that the rank at `at` holds."""
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        """The part of a weight matrix that the rank at `at` holds."""
 
     @abstractmethod
     def input(self, at: Coordinates) -> Piece:
@@ -116,9 +169,13 @@ class Strategy(ABC):
     def operators(self, ctx: "Context") -> "Operators":
         """The operator set of one rank."""
 
+    def forward(self, operators: "Operators", weights: Weights) -> "Tensor":
+        """The rank's part of the model's output. Who interleaves layers drives them here."""
+        return gcn(operators, operators.inputs(), weights, residual=self.spec.model.residual)
+
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Payload words of one training epoch for the rank at `at`, from spec and facts, and counts of the graph."""
+        """Payload words of the first training epoch for the rank at `at`, from spec, facts and counts of the graph."""
 
     @abstractmethod
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:

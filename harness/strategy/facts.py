@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from harness.errors import UserError
 from harness.graph.model import LabelTask
+from harness.models.weights import Weight, weights_of
 from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
@@ -41,9 +42,17 @@ class Facts:
         return between(self.bounds)
 
 
-def widths(model: ModelChoice, facts: Facts) -> list[int]:
-    """f_0 (the input features), the hidden widths, f_L (the classes)."""
-    return [facts.features, *[model.hidden] * (model.layers - 1), facts.classes]
+def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
+    """Everything that a model trains on a graph, in order."""
+    return weights_of(
+        facts.features,
+        model.hidden,
+        facts.classes,
+        model.layers,
+        projection=model.projection,
+        norm=model.norm,
+        root=model.kind == "sage",
+    )
 
 
 def facts_of_card(card: DatasetCard) -> Facts:

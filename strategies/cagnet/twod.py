@@ -33,7 +33,6 @@ from harness.strategy import (
     Published,
     Quantity,
     Words,
-    widths,
 )
 from harness.validation import Frozen
 from strategies.cagnet.blocks import COL, ROW, Blocks, Travelling
@@ -159,7 +158,7 @@ class TwoD(RowStrategy):
     params: BlockParams
 
     def refuse(self) -> str | None:
-        narrowest, cols = min(widths(self.spec.model, self.facts)), self.grid[COL]
+        narrowest, cols = min(map(min, self.shapes)), self.grid[COL]
         if narrowest < cols:
             return (
                 f"rows of {narrowest} features or classes are too few for {cols} grid columns, each of which needs "

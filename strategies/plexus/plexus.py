@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.models import Weight
 from harness.parallel.products import (
     WEIGHT_GRADIENTS,
     Gradient,
@@ -156,8 +157,8 @@ class Plexus(Strategy):
             for layer, shape in enumerate(self.shapes)
         ]
 
-    def weight(self, layer: int, shape: tuple[int, int], at: Coordinates) -> Piece:
-        share = self.shares(at)[layer]
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        share = self.shares(at)[weight.layer]
         R = share.roles.R
         return Piece(piece_of(share.F, self.grid[R], at[R]), share.H)
 
@@ -243,7 +244,7 @@ class Plexus(Strategy):
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Every block of A and of A^T that a layer multiplies by, once; the rest is split over all ranks."""
         word, shares = WORD[self.spec.precision], self.shares(at)
-        weights = [self.weight(layer, shape, at) for layer, shape in enumerate(self.shapes)]
+        weights = [self.weight(weight, at) for weight in self.weights]
         features = self.input(at)
         return {
             TensorName.A: sum(self._bytes(*block, counts) for block in self._held(shares)),

@@ -14,6 +14,8 @@ from harness.kernels import Csr
 from harness.ledger import Direction, Op, TensorName
 from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
+from strategies.halo.bns import Bns, SampledRows
+from strategies.halo.rows import Part
 
 
 class LostSumRows(BlockRows):
@@ -157,3 +159,30 @@ class AcceptsAnything(OneD):
 
     def refuse(self) -> str | None:
         return None
+
+
+class RoundedDown(Bns):
+    """A share of a small boundary is nothing, and what is drawn is scaled as if it were not."""
+
+    name = "rounded-down"
+
+    def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
+        return int(self.params.p * boundary)
+
+    def sample(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
+        return super().sample(step, receiver, owner, boundary)[: int(self.params.p * boundary)]
+
+
+class Unscaled(Bns):
+    """What was drawn stands for itself alone."""
+
+    name = "unscaled"
+
+    def operators(self, ctx: Context) -> "UnscaledRows":
+        return UnscaledRows(ctx, self)
+
+
+class UnscaledRows(SampledRows):
+    def sampled(self, step: int) -> Part:
+        part = super().sampled(step)
+        return part._replace(A_NK=part.A_NK._replace(val=part.A_NK.val * self.strategy.params.p))

@@ -31,7 +31,7 @@ def test_a_partitioned_store_is_built_verified_and_described(
     assert answer(capsys, "verify", *order) == built
     described = answer(capsys, "info", *order)
     assert described["folder"] == built["store"]
-    assert set(described["cut"]) == {"vertices", "nonzeros", "rows_needed"}  # type: ignore[call-overload]
+    assert set(described["cut"]) == {"vertices", "nonzeros", "rows_needed", "parts"}  # type: ignore[call-overload]
     assert main(["data", "info", "tiny-sbm", *order]) == 0
     assert "rows_needed:" in capsys.readouterr().out
 

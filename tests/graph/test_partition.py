@@ -22,7 +22,7 @@ from harness.kernels.csr import from_coo, to_scipy
 from harness.sources.generator import generate
 from harness.sources.sbm import Sbm
 
-METHODS = ["random", "metis", "hypergraph"]
+METHODS = ["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
 N, PARTS = 307, 4
 
 

@@ -15,6 +15,7 @@ from harness.kernels.random import (
     Purpose,
     bits,
     integers,
+    mask,
     normal,
     rectangle,
     rectangle_index,
@@ -157,3 +158,16 @@ def test_shapes_are_enough():
 def test_matrices_beyond_the_numbers_are_refused():
     with pytest.raises(AssertionError):
         rectangle_index(range(2**32), range(2**32), 2**32)
+
+
+@pytest.mark.parametrize("compiled_from", [1, 1 << 40])
+@pytest.mark.parametrize("cols", [range(0), range(1), range(3, 9), range(5, 8), range(4, 12)], ids=str)
+def test_a_mask_is_a_rectangle_of_one_mask(cols: range, compiled_from: int, monkeypatch) -> None:
+    """By Python's integers: column c of row r is lane c mod 4 of the bits at 2^20 r + c // 4."""
+    monkeypatch.setattr("harness.kernels.random.COMPILED_FROM", compiled_from)
+    rows = torch.tensor([0, 5, 111_059_955])
+    drawn = mask((3, 1), Purpose.DROPOUT, rows, cols, below=20_000)
+    for i, row in enumerate(rows.tolist()):
+        for j, col in enumerate(cols):
+            (word,) = bits((3, 1), Purpose.DROPOUT, torch.tensor([(row << 20) + col // 4])).tolist()
+            assert bool(drawn[i, j]) == ((word >> 16 * (col % 4)) % (1 << 16) < 20_000)

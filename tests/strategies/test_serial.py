@@ -15,7 +15,6 @@ from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels import to_scipy
 from harness.ledger import Ledger
-from harness.models import gcn
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 
@@ -61,7 +60,7 @@ def test_serial_training_equals_pyg(order: str, directed: bool) -> None:
     theirs = cross_entropy(H[trains], store.labels(everyone)[trains])
     theirs.backward()
 
-    Z = gcn(trainer.operators, trainer.operators.inputs(), trainer.weights)
+    Z = trainer.forward(trainer.operators)
     ours = trainer.operators.loss(Z)
     ours.backward()
     torch.testing.assert_close(Z, H, rtol=1e-12, atol=1e-13)

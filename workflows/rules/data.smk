@@ -27,8 +27,9 @@ rule build_share:
     log:
         f"results/logs/data/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}.log",
     resources:
+        **JOBS.place(),
+        **JOBS.build(),
         device=1,
-        mem_mb=BUILD_MB,
     params:
         order=order_options,
     message:
@@ -48,8 +49,9 @@ rule build_dataset:
     log:
         f"results/logs/data/{ORDERED}.log",
     resources:
+        **JOBS.place(),
+        **JOBS.build(),
         device=1,  # a build beside a timed run would slow it
-        mem_mb=BUILD_MB,
     params:
         order=order_options,
     message:
