@@ -74,6 +74,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_shared_builds_are_killed_resumed_and_what_one_builder_makes(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

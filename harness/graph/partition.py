@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from harness.graph import partition_hypergraph, partition_metis, partition_swap
 from harness.graph.order import Orders
 from harness.graph.partition_balanced import balanced_parts
 from harness.graph.partition_hypergraph import hypergraph_parts
@@ -102,3 +103,12 @@ ENGINES: dict[Method, Callable[[Csr, int, int], Tensor | Swapped]] = {
     "hypergraph": hypergraph_parts,
 }
 """Those that have to see the graph."""
+
+
+def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bool) -> int:
+    """Bytes that an engine takes in all, roughly and at most (benchmarks/partition_memory.py)."""
+    if method == "hypergraph":
+        return partition_hypergraph.BYTES_AN_ENTRY * nonzeros
+    neighbours = nonzeros * (2 if directed else 1)
+    swapped = partition_swap.BYTES_A_COUNT * n * parts if method.startswith("g3") else 0
+    return partition_metis.BYTES_AN_ENTRY * neighbours + swapped

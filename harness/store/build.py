@@ -8,6 +8,7 @@ the user's file if so chosen) and the versions of what wrote it, so that a chang
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 from harness.errors import UserError
@@ -21,6 +22,7 @@ from harness.store.choice import DatasetChoice
 from harness.store.compose import check_counts, compose, contents, generator_of, source_files
 from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory import MemoryStore
+from harness.store.parting import parted
 from harness.store.partitions import brought, partition_of
 from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
@@ -86,18 +88,16 @@ def build(
     records = {name: _record(path) for name, path in sources.items()}
     found = contents(card, data_folder(root))
 
-    def parted() -> Partition | None:
-        return partition_of(choice, found.n, data_folder(root), lambda: compose(card, data_folder(root)).A)
-
-    order = Order(choice, parted)
+    means = means or Means()
+    order = Order(choice, partial(parted, found, choice, means))
     if share:
-        write_share(found, folder, order, means or Means(), share, grid=grid, sources=records)
+        write_share(found, folder, order, means, share, grid=grid, sources=records)
     else:
         write(
             found,
             folder,
             order,
-            means or Means(),
+            means,
             grid=grid,
             sources=records,
             unless=lambda: _is_sound(folder, grid, sources),

@@ -48,8 +48,17 @@ class Kept(Frozen):
     """What the method had to say of how it found the parts."""
 
 
-def partition_of(choice: DatasetChoice, n: int, folder: Path, graph: Callable[[], Csr]) -> Partition | None:
-    """The partition of n vertices, None if the choice is blocks. `graph`, in its own order, is asked for if need be."""
+def partition_of(
+    choice: DatasetChoice,
+    n: int,
+    folder: Path,
+    graph: Callable[[], Csr],
+    allow: Callable[[Csr], None] = lambda _: None,
+) -> Partition | None:
+    """The partition of n vertices, None if the choice is blocks.
+
+    An engine sees `graph`, in its own order, after `allow` has been asked; nothing else here does.
+    """
     if not choice.partitioned:
         return None
     if choice.parts > n:
@@ -57,7 +66,14 @@ def partition_of(choice: DatasetChoice, n: int, folder: Path, graph: Callable[[]
             f"dataset {choice.name} has {n:,} vertices, so it cannot be cut into parts = {choice.parts}: "
             f"1 to {n} are accepted."
         )
-    return in_order(_part(choice, n, folder, graph), choice.parts)
+    if choice.file is not None:
+        (path,) = brought(choice, folder).values()
+        part = torch.from_numpy(read_partition(path, n, choice.parts))
+    elif choice.partition in PACKAGES:
+        part = _kept(choice, graph(), folder, allow)
+    else:
+        part = random_parts(n, choice.parts, choice.seed)
+    return in_order(part, choice.parts)
 
 
 def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
@@ -69,21 +85,13 @@ def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
     return {f"{FOLDER}/{choice.file}": path}
 
 
-def _part(choice: DatasetChoice, n: int, folder: Path, graph: Callable[[], Csr]) -> Tensor:
-    if choice.file is not None:
-        (path,) = brought(choice, folder).values()
-        return torch.from_numpy(read_partition(path, n, choice.parts))
-    if choice.partition not in PACKAGES:
-        return random_parts(n, choice.parts, choice.seed)
-    return _kept(choice, graph(), folder)
-
-
-def _kept(choice: DatasetChoice, A: Csr, folder: Path) -> Tensor:
+def _kept(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], None]) -> Tensor:
     """What is on disk, after computing it if nothing is: of several at once, the first one's stays."""
     structure = _structure(A)
     told = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
     path = folder / FOLDER / "computed" / told
     if not path.exists():
+        allow(A)
         found = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
         _keep(path, choice, structure, *found)
     return _read(path, choice, structure, A.rows)

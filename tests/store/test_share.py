@@ -28,7 +28,7 @@ CHOICES = {
     "in random parts": (False, DatasetChoice(name="graph", partition="random", parts=3)),
     "in parts of METIS": (True, DatasetChoice(name="graph", partition="metis", parts=4)),
 }
-LITTLE = Means(memory=1 << 20, workers=2)
+LITTLE = Means(memory=1 << 24, workers=2)
 
 
 def content(folder):
@@ -146,7 +146,7 @@ from harness.store.choice import DatasetChoice
 from harness.store.share import share
 from harness.store.task import Means
 given = share(sys.argv[2]) if sys.argv[2] else None
-build(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), means=Means(memory=1 << 20, workers=2), share=given)
+build(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), means=Means(memory=1 << 24, workers=2), share=given)
 """
     command = [sys.executable, "-c", program, str(root), str(each or "")]
     return subprocess.Popen(

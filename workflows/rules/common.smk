@@ -34,7 +34,7 @@ wildcard_constraints:
     batch="[0-9a-f]{16}",
     dataset="[^:/]+",
     permutation="none|single|double",
-    partition=r"block|random|metis|hypergraph|file:\w[\w.-]*",
+    partition="|".join(["block", *COMPUTED, r"file:\w[\w.-]*"]),
     parts="[0-9]+",
     seed="[0-9]+",
     step="order|scatter|settle|features",
