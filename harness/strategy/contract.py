@@ -110,6 +110,10 @@ class Strategy(ABC):
         """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
         return None
 
+    def promised(self) -> Promise:
+        """What its numbers are worth with these parameters."""
+        return self.promise
+
     def crowded(self) -> str | None:
         """Why so many ranks cannot share so few vertices, or None."""
         ranks, vertices = self.spec.ranks, self.facts.vertices
