@@ -6,23 +6,18 @@ serial mini-batch training. They are what uniform vertex sampling is held agains
 Legend: N vertices of a layer's output, K of its input, which begin with those; F features in, H features out.
 """
 
-import copy
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, Protocol, Self
 
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr, transpose
-from harness.kernels.random import Index
+from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import Skip
-from harness.parallel.gradients import Gradients
 from harness.parallel.importance import NodeSampler, column_shares
-from harness.parallel.layers import as_indices
+from harness.parallel.minibatches import BatchOperators, on_the_host
 from harness.parallel.neighbourhood import Neighbourhood
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.rows import RowStrategy
 from harness.strategy import (
     LONG,
     Context,
@@ -48,70 +43,26 @@ class Sampler(Protocol):
         """That of a step and group (`harness.strategy.Strategy.mini_batch`)."""
 
 
-class OnParts(RowOperators):
-    """One rank's operators: on the whole graph to evaluate, on a sampled part of it in every training step."""
+class OnParts(BatchOperators):
+    """One rank's operators."""
 
     def __init__(self, ctx: Context, strategy: "DataParallel") -> None:
-        super().__init__(ctx, strategy, over=())
-        self.everyone, self.group = ctx.grid[D], ctx.at[D]
-        self.shares = self.everyone
-        self.graph, self.targets = _on_the_host(ctx.source(self.rows, self.rows)), ctx.targets()
+        super().__init__(ctx, strategy, over=(), everyone=ctx.grid[D])
+        self.A = ctx.adjacency(self.rows, self.rows)
+        self.graph, self.targets = on_the_host(ctx.source(self.rows, self.rows)), ctx.targets()
         self.sampler = strategy.sampler(self.graph)
         for tensor in self.sampler.held():
             ctx.hold(TensorName.CHANCE, tensor)
-        self.A = [ctx.adjacency(self.rows, self.rows)] * self.model.layers
-        self.A_T: list[Csr] = []
-        self.outputs: list[Index] = [self.rows] * self.model.layers
-        self.gradients = Gradients(self.everyone, overlap=False)
 
     def of_step(self, step: int) -> Self:
         with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.A):
             layers = self.model.layers
             batch = self.sampler.mini_batch(step, self.group, self.graph, layers, self.targets)
-            return self._on(batch, step)
+            X_KF = self.X.index_select(0, batch.vertices[0].to(self.device))
+            return self.on(step, batch, X_KF, self.answers.on(batch.vertices[-1].to(self.device)))
 
-    def _on(self, batch: MiniBatch, step: int) -> Self:
-        there = copy.copy(self)
-        there.step, there.outputs = step, list(batch.vertices[1:])
-        there.A = [self._placed(A) for A in batch.A]
-        there.A_T = [self._placed(transpose(A)) for A in batch.A]
-        there.X = self.X.index_select(0, batch.vertices[0].to(self.device))
-        there.answers = self.answers.on(batch.vertices[-1].to(self.device))
-        if batch.importance is not None:
-            there.answers.weigh(batch.importance.to(device=self.device, dtype=self.X.dtype))
-        return there
-
-    def _placed(self, A: Csr) -> Csr:
-        return Csr(A.rowptr.to(self.device), A.col.to(self.device), A.val.to(self.device), A.cols)
-
-    def convolve(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.CONVOLVE, layer):
-            A_NK = self.A[layer]
-            A_T_KN = self.A_T[layer] if self.A_T else A_NK
-            T_NF = self.kernels.aggregate(A_NK, A_T_KN, H_KF, TensorName.T)
-            return self.kernels.gemm(T_NF, W_FH, TensorName.Z)
-
-    def rows_of(self, layer: int) -> Tensor:
-        return as_indices(self.outputs[layer], self.device).to(self.device)
-
-    def keep(self, layer: int, H_KF: Tensor) -> Skip:
-        return Skip(H_KF, H_KF[: self.A[layer].rows])
-
-    def loss(self, Z_NC: Tensor) -> Tensor:
-        """The sum over the mini-batches of all ranks, divided by the number of vertices that count in it."""
-        with self.ledger.phase(Phase.LOSS):
-            with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
-                counted = self.answers.counted().to(Z_NC.dtype)
-            self.answers.mean_over(self.everyone.all_reduce(counted, tensor=TensorName.COUNT))
-            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
-
-    def settle(self, weights: Sequence[Tensor]) -> None:
-        self.gradients.settle(weights)
-
-
-def _on_the_host(A: Csr) -> Csr:
-    """Samples are drawn there."""
-    return Csr(A.rowptr.cpu(), A.col.cpu(), A.val.cpu(), A.cols) if A.val.is_cuda else A
+    def aggregate_all(self, H_NF: Tensor) -> Tensor:
+        return self.kernels.spmm(self.A, H_NF, TensorName.T)
 
 
 class DataParallel(RowStrategy):

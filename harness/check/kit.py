@@ -148,7 +148,10 @@ def _case(
     fixed = {"model": MODEL, "training": TRAINING, "precision": "float64", "machine": HERE}
     settings = {"ranks": prod(grid.values()), "grid": grid, "dataset": dataset, **fixed, **more}
     if load_strategy(name).mini_batches:
-        batch = max(1, 3 * vertices // (8 * grid.get(AxisName.D, 1)))  # three steps an epoch
+        groups = grid.get(
+            AxisName.D, 3 * prod(grid.values())
+        )  # a batch a rank, of the third that is trained on
+        batch = max(1, 3 * vertices // (8 * groups))  # three steps an epoch
         settings["training"] = settings["training"].model_copy(update={"batch": batch})
     spec = Spec.model_validate({"strategy": StrategyChoice(name=name, params=params or {}), **settings})
     return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed)

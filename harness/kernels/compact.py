@@ -15,7 +15,7 @@ from harness.kernels.csr import Csr, index_dtype
 def filled_columns(A: Csr) -> Tensor:
     """The columns that hold a nonzero, ascending, int64."""
     if A.col.is_meta:
-        return A.col.new_empty(_expected(A.cols, A.nnz), dtype=torch.int64)
+        return A.col.new_empty(expected(A.cols, A.nnz), dtype=torch.int64)
     holds = torch.zeros(A.cols, dtype=torch.bool)
     holds[A.col.long()] = True
     return holds.nonzero()[:, 0]
@@ -24,7 +24,7 @@ def filled_columns(A: Csr) -> Tensor:
 def filled_rows(A: Csr) -> Tensor:
     """The rows that hold a nonzero, ascending, int64."""
     if A.rowptr.is_meta:
-        return A.rowptr.new_empty(_expected(A.rows, A.nnz))
+        return A.rowptr.new_empty(expected(A.rows, A.nnz))
     return A.rowptr.diff().nonzero()[:, 0]
 
 
@@ -39,7 +39,7 @@ def without_empty_columns(A: Csr) -> Csr:
     return A._replace(col=place[A.col.long()], cols=len(filled))
 
 
-def _expected(places: int, thrown: int) -> int:
+def expected(places: int, thrown: int) -> int:
     """How many places are hit at least once."""
     if places <= 1:
         return min(places, thrown)

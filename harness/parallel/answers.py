@@ -23,8 +23,8 @@ class Answers(Protocol):
     over: Axis
     """The ranks whose right answers add up to those of the graph."""
 
-    def on(self, places: Tensor) -> Self:
-        """Of some of the rows alone; `mean_over` is to say how many the loss is a mean over."""
+    def on(self, places: Tensor, labels: Tensor | None = None) -> Self:
+        """Of some of the rows alone, or of others with these labels; `mean_over` says how many there are in all."""
 
     def weigh(self, importance: Tensor) -> None:
         """The loss of every row counts so many times."""
@@ -53,9 +53,9 @@ class Labelled:
         self.labels = ctx.training_labels(output, order)
         self.splits = ctx.split_labels(output, order)
 
-    def on(self, places: Tensor) -> Self:
+    def on(self, places: Tensor, labels: Tensor | None = None) -> Self:
         there = copy.copy(self)
-        there.labels = self.labels.index_select(0, places)
+        there.labels = (self.labels if labels is None else labels).index_select(0, places)
         return there
 
     def weigh(self, importance: Tensor) -> None:

@@ -20,11 +20,14 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr
+from harness.kernels import Csr, index_dtype
+from harness.kernels.compact import expected
 from harness.kernels.extract import Places, columns, counted, join, renumber, squares, sum_rows
 from harness.kernels.its import draw_masses, draw_rows, keys_of
 from harness.kernels.spgemm import select_rows
-from harness.kernels.stack import Stack, one_batch, stacked
+from harness.kernels.stack import Stack, one_batch, one_of, stacked
+from harness.parallel.batches import Batches
+from harness.strategy import MiniBatch
 
 Sampler = Literal["graphsage", "ladies", "fastgcn"]
 Distribution = Literal["counts", "norms"]
@@ -133,3 +136,64 @@ class WholeGraph:
 
     def put_together(self, A: Csr) -> Csr:
         return A
+
+
+def mini_batch(layers: Sequence[Layer], place: int) -> MiniBatch:
+    """One of the batches of a bulk."""
+    vertices = [layers[0].inputs.of(place), *(layer.outputs.of(place) for layer in layers)]
+    return MiniBatch(vertices, [one_of(A, outputs, inputs, place) for A, outputs, inputs in layers])
+
+
+def expected_batch(bulk: Bulk, A: Csr, targets: Tensor) -> MiniBatch:
+    """Of shapes alone: as many entries and vertices as if all rows were alike and all columns as likely."""
+    vertices, found = [targets], list[Csr]()
+    for size in bulk.sizes:
+        rows, all_of = len(vertices[0]), len(vertices[0]) * A.nnz // max(A.rows, 1)
+        if bulk.sampler == "graphsage":
+            nnz = min(rows * size, all_of)
+            drawn = expected(A.cols, nnz)
+        else:
+            reached = expected(A.cols, all_of)
+            drawn = min(size, reached)
+            nnz = all_of * drawn // max(reached, 1)
+        inputs = rows + round(drawn * (1 - rows / max(A.rows, 1)))
+        col = A.col.new_empty(nnz, dtype=index_dtype(inputs))
+        found.insert(0, Csr(A.rowptr.new_empty(rows + 1), col, A.val.new_empty(nnz), inputs))
+        vertices.insert(0, targets.new_empty(inputs))
+    return MiniBatch(vertices, found)
+
+
+class Drawn:
+    """One group's mini-batches, so many drawn at once, step after step."""
+
+    def __init__(
+        self, bulk: Bulk, batches: Batches, graph: WholeGraph, targets: Tensor, at_once: int
+    ) -> None:
+        self.bulk, self.batches, self.graph, self.targets = bulk, batches, graph, targets
+        self.at_once = at_once or batches.steps
+        self._here: list[Layer] = []
+        self._first, self._group = -1, -1
+
+    def take(self, step: int, group: int) -> MiniBatch:
+        """That of a step; with the first of a bulk come all of it."""
+        if self.graph.A.val.is_meta:
+            return self.alone(step, group)
+        turn = step % self.batches.steps
+        first = step - turn % self.at_once
+        if (first, group) != (self._first, self._group):
+            last = min(first + self.at_once, step - turn + self.batches.steps)
+            self._here = self._draw(range(first, last), group)
+            self._first, self._group = first, group
+        return mini_batch(self._here, step - first)
+
+    def alone(self, step: int, group: int) -> MiniBatch:
+        """The same, drawn by itself."""
+        if self.graph.A.val.is_meta:
+            epoch, number = self.batches.number(step, group)
+            return expected_batch(self.bulk, self.graph.A, self.batches.of(epoch, number, self.targets))
+        return mini_batch(self._draw(range(step, step + 1), group), 0)
+
+    def _draw(self, steps: range, group: int) -> list[Layer]:
+        named = [self.batches.number(step, group) for step in steps]
+        found = [self.batches.of(epoch, number, self.targets) for epoch, number in named]
+        return self.bulk.draw(self.graph, named[0][0], [number for _, number in named], found)

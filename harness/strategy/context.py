@@ -26,7 +26,7 @@ from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
 from harness.store.averaged import multiplied
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
-from harness.strategy.counts import BlockCounts, Counts
+from harness.strategy.counts import BlockCounts, Counts, targets_of
 from harness.strategy.facts import Facts
 from harness.strategy.piece import Piece
 
@@ -78,14 +78,7 @@ class Context:
 
     def targets(self) -> Tensor:
         """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""
-        everyone = range(self.facts.vertices)
-        labels = self._blocks.labels(everyone)
-        if labels.is_meta:
-            return labels.new_empty(self.trained_on, dtype=torch.int64)
-        counts = labelled(labels)
-        if self.spec.protocol == "corrected":
-            counts &= self._blocks.split(everyone) == TRAIN
-        return counts.nonzero()[:, 0]
+        return targets_of(self._blocks, self.spec.protocol)[: self.trained_on]
 
     def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
         """A tensor that the rank keeps all the time, as it is, on its device."""

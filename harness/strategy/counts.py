@@ -2,8 +2,13 @@
 
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
+from harness.graph.model import TRAIN, labelled
 from harness.kernels import Csr
 from harness.kernels.compact import filled_columns, filled_rows
+from harness.spec.spec import Protocol as ProtocolChoice
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 
 
@@ -15,6 +20,12 @@ class Counts(Protocol):
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         """Columns of A[rows, cols], or of A^T[rows, cols], in which there is a nonzero."""
+
+    def whole(self) -> Csr:
+        """A itself, for formulas of what is drawn from it."""
+
+    def targets(self, protocol: ProtocolChoice) -> Tensor:
+        """The vertices that the loss counts, ascending."""
 
 
 class BlockCounts:
@@ -35,5 +46,23 @@ class BlockCounts:
         where = rectangle_of(self._blocks, rows, cols, 0, transposed=transposed)
         return len((filled_rows if where.turned else filled_columns)(self._read(where)))
 
+    def whole(self) -> Csr:
+        return self._blocks.adjacency(range(self._blocks.n), range(self._blocks.n))
+
+    def targets(self, protocol: ProtocolChoice) -> Tensor:
+        return targets_of(self._blocks, protocol)
+
     def _read(self, where: Rectangle) -> Csr:
         return self._blocks.adjacency(where.rows, where.cols, where.order)
+
+
+def targets_of(blocks: Blocks, protocol: ProtocolChoice) -> Tensor:
+    """The vertices that the loss counts, ascending; of shapes alone, as many as there may be."""
+    everyone = range(blocks.n)
+    labels = blocks.labels(everyone)
+    if labels.is_meta:
+        return labels.new_empty(blocks.n, dtype=torch.int64)
+    counts = labelled(labels)
+    if protocol == "corrected":
+        counts &= blocks.split(everyone) == TRAIN
+    return counts.nonzero()[:, 0]

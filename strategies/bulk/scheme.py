@@ -1,0 +1,127 @@
+"""Who has what in bulk sampling, and what is said: features in 1.5D, batches dealt to all ranks, the graph everywhere.
+
+Legend: N vertices of a block row, over the axis row and copied along the axis col; a batch's vertices K of its input.
+"""
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.kernels import Csr, cast
+from harness.ledger import AxisName, Direction, Op, TensorName
+from harness.parallel.batches import Batches
+from harness.parallel.bulk import Bulk, Drawn, WholeGraph
+from harness.parallel.rows import RowStrategy
+from harness.strategy import (
+    LONG,
+    Coordinates,
+    Counts,
+    MiniBatch,
+    Piece,
+    Words,
+    label_bytes,
+)
+from harness.strategy.sizes import LABELS
+from harness.validation import Frozen
+
+ROW, COL = AxisName.ROW, AxisName.COL
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+"""The axis row joins the ranks of a grid column, the axis col those of a grid row, as in CAGNET's 1.5D."""
+
+
+class BulkParams(Frozen):
+    """What all samplers have."""
+
+    bulk: int = Field(16, ge=0, examples=[2, 0])
+    """Batches that a rank draws at once, the paper's k over P; 0 draws those of an epoch."""
+
+
+class BulkScheme(RowStrategy):
+    """Everything but the sampler."""
+
+    mini_batches = True
+    parts = True
+    axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
+    rows_over = partitioned_over = ROW
+    params: BulkParams
+
+    def refuse(self) -> str | None:
+        if self.spec.model.order == "combine_first":
+            return "it multiplies (A H) W: use order aggregate_first"
+        if self.spec.training.features:
+            return "its features are fixed: leave training.features at false"
+        return super().refuse()
+
+    @property
+    def bulk(self) -> Bulk:
+        """The sampler."""
+        raise NotImplementedError
+
+    @property
+    def groups(self) -> int:
+        return self.spec.ranks
+
+    @property
+    def batches(self) -> Batches:
+        targets = self.facts.trained_on(self.spec.protocol)
+        return Batches(self.spec.seed, self.spec.training.batch, self.groups, targets)
+
+    @property
+    def steps(self) -> int:
+        return self.batches.steps
+
+    def drawn(self, A: Csr, targets: Tensor) -> Drawn:
+        return Drawn(self.bulk, self.batches, WholeGraph(A), targets, self.params.bulk)
+
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
+        return self.drawn(A, targets).alone(step, group)
+
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        return self.words_of_epoch(at, counts, 0)
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """Nothing in the sampling. Features of what a batch needs and this block row has not; and the gradients."""
+        words, steps = Words(self.grid), self.steps
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            wanted, asked = self.fetched(step, at, counts)
+            words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.COUNT, self.grid[ROW])
+            words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.INDEX, asked)
+            words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.X, wanted * self.facts.features)
+        words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.COUNT, steps)
+        words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.LOSS, steps)
+        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
+        words.put(BACKWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.DW, steps * trained)
+        return words
+
+    def fetched(self, step: int, at: Coordinates, counts: Counts) -> tuple[int, int]:
+        """Vertices whose features the rank at `at` fetches from its grid column, and that others ask it for."""
+        A, targets = (
+            cast(counts.whole(), getattr(torch, self.spec.precision)),
+            counts.targets(self.spec.protocol),
+        )
+        own, wanted, asked = self.rows(at), 0, 0
+        for row in range(self.grid[ROW]):
+            K = self.mini_batch(step, row * self.grid[COL] + at[COL], A, targets).vertices[0].unique()
+            here = int(((own.start <= K) & (own.stop > K)).sum())
+            if row == at[ROW]:
+                wanted = len(K) - here
+            else:
+                asked += here
+        return wanted, asked
+
+    def sides(self) -> list[bool]:
+        """A alone: transposes are those of samples."""
+        return [False]
+
+    def multiplied(self, at: Coordinates) -> list[Piece]:
+        everyone = range(self.facts.vertices)
+        return [Piece(everyone, everyone)]
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """The whole graph, a map of its vertices, a block row of features; labels of all, to train on."""
+        everyone, task = Piece(range(self.facts.vertices), range(self.facts.classes)), self.facts.task
+        held = super().memory(at, counts)
+        held[TensorName.LABELS] += label_bytes(everyone, task) // LABELS
+        return {**held, TensorName.INDEX: LONG * self.facts.vertices}

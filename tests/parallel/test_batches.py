@@ -1,0 +1,26 @@
+"""An epoch goes through all targets once, whoever trains on them."""
+
+import pytest
+import torch
+
+from harness.parallel.batches import Batches
+
+
+@pytest.mark.parametrize(
+    ("size", "groups", "targets"), [(10, 1, 97), (10, 4, 97), (97, 3, 97), (200, 2, 97), (5, 2, 0), (1, 6, 4)]
+)
+def test_every_target_is_trained_on_once(size: int, groups: int, targets: int) -> None:
+    """Short last batches too, and steps in which some groups have none."""
+    batches, vertices = Batches(3, size, groups, targets), torch.arange(targets) * 2
+    orders = []
+    for epoch in range(2):
+        found = []
+        for step in range(epoch * batches.steps, (epoch + 1) * batches.steps):
+            for group in range(groups):
+                at, number = batches.number(step, group)
+                assert at == epoch
+                found.append(batches.of(at, number, vertices))
+        assert all(len(batch) == size for batch in found[: targets // size])
+        assert torch.cat(found).sort().values.tolist() == vertices.tolist()
+        orders.append(torch.cat(found).tolist())
+    assert orders[0] != orders[1] or targets < 5

@@ -1,0 +1,152 @@
+"""What bulk sampling promises beyond the kit: samples that hang on nothing, and no word that is not needed."""
+
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+
+from harness.check.case import Case
+from harness.check.kit import HERE
+from harness.comm.grid import Grid
+from harness.graph.model import TRAIN, labelled
+from harness.ledger import AxisName, Ledger, Phase
+from harness.replay import MOVING, ShapeBlocks, replay
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+from harness.strategy import Facts, MiniBatch, Promise, admit
+from strategies.bulk.bulk import BulkLadies, BulkSage
+from strategies.bulk.scheme import BulkScheme
+
+ROW, COL = AxisName.ROW, AxisName.COL
+NAMES = ["bulk-sage", "bulk-ladies"]
+FEW = {"bulk-sage": {"fanouts": [4, 2]}, "bulk-ladies": {"size": 20}}
+
+
+def case_of(name: str, grid: str, batch: int = 8, **params: Any) -> Case:
+    sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))
+    spec = {
+        "strategy": {"name": name, "params": FEW[name] | params},
+        "dataset": "check",
+        "ranks": prod(sizes.values()),
+        "grid": sizes,
+        "training": {"batch": batch},
+        "machine": HERE,
+    }
+    return Case(name, Spec.model_validate(spec), vertices=211)
+
+
+def strategy_of(case: Case) -> BulkScheme:
+    strategy = case.strategy()
+    assert isinstance(strategy, BulkScheme)
+    return strategy
+
+
+def same(one: MiniBatch, other: MiniBatch) -> bool:
+    return all(map(torch.equal, one.vertices, other.vertices)) and all(
+        torch.equal(a, b)
+        for A, B in zip(one.A, other.A, strict=True)
+        for a, b in zip(A[:3], B[:3], strict=True)
+    )
+
+
+def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
+    store, strategy = case.store(), strategy_of(case)
+    everyone = range(store.n)
+    targets = torch.arange(strategy.batches.targets) * 2
+    return store.adjacency(everyone, everyone), targets
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
+    """On any grid, in any bulk: batch b of an epoch is the same."""
+    alone = strategy_of(case_of(name, "1x1"))
+    A, targets = graph_of(case_of(name, "1x1"))
+    for grid, at_once in (("2x2", 1), ("3x1", 2), ("1x4", 0)):
+        case = case_of(name, grid, bulk=at_once)
+        strategy = strategy_of(case)
+        for group in range(strategy.groups):
+            drawn = strategy.drawn(A, targets)
+            for step in range(2 * strategy.steps):
+                epoch, number = strategy.batches.number(step, group)
+                if number < alone.batches.count:
+                    theirs = alone.mini_batch(epoch * alone.steps + number, 0, A, targets)
+                    assert same(drawn.take(step, group), theirs)
+                else:
+                    assert len(drawn.take(step, group).vertices[-1]) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_two_batches_or_epochs_have_the_same_sample(name: str) -> None:
+    case = case_of(name, "1x1")
+    strategy, (A, targets) = strategy_of(case), graph_of(case)
+    drawn = [strategy.mini_batch(step, 0, A, targets) for step in range(2 * strategy.steps)]
+    assert not any(same(a, b) for a, b in pairwise(drawn))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("grid", ["4x1", "2x2", "1x4"])
+def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
+    """Nothing in the sampling; of the features each vertex once that the block row lacks; of c = P nothing at all."""
+    case = case_of(name, grid)
+    strategy, store = strategy_of(case), case.store()
+    A = store.adjacency(range(store.n), range(store.n))
+    counted = case.graph()
+    targets = ((counted.split == TRAIN) & labelled(counted.y)).nonzero()[:, 0]
+    assert len(targets) == strategy.batches.targets
+    for rank in range(4):
+        at = strategy.coordinates(rank)
+        own, needed = strategy.rows(at), 0
+        for step in range(strategy.steps):
+            K = set(strategy.mini_batch(step, rank, A, targets).vertices[0].tolist())
+            needed += len(K - set(own))
+        moved = dict.fromkeys(Phase, 0.0)
+        arrived = 0.0
+        for key, amounts in replay(strategy, rank, store).entries.items():
+            if key.op in MOVING:
+                moved[key.phase] += amounts.words_payload
+                arrived += amounts.words_payload if key.tensor == "X" else 0
+        assert moved[Phase.SAMPLE] == 0
+        assert arrived == needed * store.features
+        assert (moved[Phase.FETCH] > 0) == (strategy.grid[ROW] > 1)
+
+
+def test_messages_of_the_fetching_are_three_a_step() -> None:
+    case = case_of("bulk-sage", "4x1")
+    entries = replay(strategy_of(case), 0, case.store()).entries
+    fetched = [amounts for key, amounts in entries.items() if key.phase is Phase.FETCH and key.op in MOVING]
+    assert sum(amounts.calls for amounts in fetched) == 3 * strategy_of(case).steps
+
+
+def test_ladies_says_what_its_draws_are_worth() -> None:
+    assert strategy_of(case_of("bulk-ladies", "1x1")).promised() is Promise.ESTIMATOR
+    assert strategy_of(case_of("bulk-ladies", "1x1", replacement=False)).promised() is Promise.APPROXIMATE
+
+
+def test_the_last_fan_out_holds_for_what_is_beyond() -> None:
+    case = case_of("bulk-sage", "1x1", fanouts=[4, 2])
+    assert strategy_of(case).bulk.sizes == (4, 2, 2)
+
+
+@pytest.mark.parametrize("strategy", [BulkSage, BulkLadies])
+def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[BulkScheme]) -> None:
+    """Neighbours of vertices stop growing where the graph ends."""
+    facts = Facts(10**6, 16 * 10**6, 64, 10, True, 10**6, 10**5)
+    spec = case_of(strategy.name, "1x1").spec.model_dump(mode="json") | {
+        "ranks": 1024,
+        "grid": {"row": 64, "col": 16},
+        "training": {"batch": 10},
+    }
+    ready = admit(strategy, Spec.model_validate(spec), facts)
+    entries = replay(ready, 0, ShapeBlocks(facts)).entries
+    assert sum(amounts.words_payload for key, amounts in entries.items() if key.tensor == "X") > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_learns(name: str) -> None:
+    case = case_of(name, "1x1", batch=20)
+    strategy = strategy_of(case)
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+    losses = [trainer.epoch().loss.item() for _ in range(12)]
+    assert losses[-1] < losses[0]
