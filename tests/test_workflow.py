@@ -257,7 +257,7 @@ def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project)
     assert log
     assert "no record could be written" in (project.folder / log[1]).read_text()
     assert not (project.folder / "results" / "runs.parquet").exists()
-    parallel_runs = 3 * 2 + 3 + 1 + 1 + 2
+    parallel_runs = 3 * 2 + 3 + 3 + 1 + 1 + 2
     assert len(project.subjects("finish")) == parallel_runs, "the other runs go on"
 
 

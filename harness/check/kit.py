@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, get_args
 
+from harness.check.batches import unbiased_batches
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import (
     Finding,
@@ -172,6 +173,8 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
         yield from equal_to_serial(case, ranks, serial)
     if strategy.promised() == "estimator" and not strategy.mini_batches:
         yield unbiased(case, multiplier_of(case))
+    if strategy.mini_batches and (case.again or case.spec.strategy.params):
+        yield unbiased_batches(case)
     yield equal_to_formula(case, ranks)
     yield adds_up(case, ranks)
     yield memory_equal_to_formula(case, ranks)
