@@ -33,6 +33,15 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
     return found
 
 
+def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
+    """Whether all that is known is that a machine was lost, or that ranks of several machines lost each other."""
+    told = faults(scratch)
+    if watched.still or watched.expired or not all(map(is_consequence, told)):
+        return False
+    spoke = {fault["rank"] for fault in told}
+    return bool(watched.lost) or all(death.rank in spoke for death in watched.deaths)
+
+
 def _death(rank: int, code: int, at: float, scratch: Path, memory_ran_out: bool) -> Fault:
     """A rank that could not say anything any more."""
     by_kernel = code == -signal.SIGKILL and memory_ran_out

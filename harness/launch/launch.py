@@ -15,10 +15,10 @@ from pathlib import Path
 
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
-from harness.launch.cause import find_cause
+from harness.launch.cause import find_cause, nobody_is_to_blame
 from harness.launch.processes import Ranks, Watched
-from harness.launch.ways import Way, way
-from harness.run.fault import Fault, faults
+from harness.launch.ways import way
+from harness.run.fault import Fault
 from harness.spec.spec import Spec, canonical_json
 
 PATIENCE = 20.0
@@ -61,21 +61,9 @@ def launch(
         if in_process:
             watched = _run_here(root, runs, scratch)
         else:
-            program = [
-                "harness.run.rank",
-                "--scratch",
-                scratch,
-                "--runs",
-                runs,
-                "--meeting",
-                scratch / "meeting",
-            ]
-            chosen = way(spec.machine, spec.ranks, root, [str(word) for word in program])
-            watched = _run_ranks(spec, chosen, scratch, progress, (patience, limit))
+            watched = _run_ranks(spec, root, runs, scratch, progress, (patience, limit))
         sweep(runs)
         if not (scratch / "done").exists():
-            if watched.lost and not faults(scratch):
-                raise RunError(f"{spec.label} has no record, its ranks were lost: {watched.lost}")
             memory_ran_out = watched.out_of_memory or _out_of_memory_kills() > killed
             fault = find_cause(watched, scratch, spec.ranks, memory_ran_out)
             _record_fault(spec, root, runs, scratch, fault, started)
@@ -83,16 +71,24 @@ def launch(
 
 
 def _run_ranks(
-    spec: Spec, chosen: Way, scratch: Path, progress: Progress, times: tuple[float, float | None]
+    spec: Spec, root: Path, runs: Path, scratch: Path, progress: Progress, times: tuple[float, float | None]
 ) -> Watched:
     patience, limit = times
+    folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
+    words = [str(word) for option in folders.items() for word in option]
+    chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
     with Ranks(chosen.command, chosen.environments, scratch / "log", chosen.ending) as ranks:
         watched = ranks.watch(
             patience if chosen.here and spec.machine.device == "cpu" else None,
             limit,
             _Progress(scratch / "progress", progress).pass_on,
         )
-    return chosen.understand(watched, scratch / "log")
+    if chosen.here or (scratch / "done").exists():
+        return watched
+    watched = chosen.understand(watched, scratch / "log")
+    if nobody_is_to_blame(watched, scratch):
+        raise RunError(f"{spec.label} has no record, its ranks were lost: {watched.lost or 'to each other'}")
+    return watched
 
 
 def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:

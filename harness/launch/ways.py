@@ -32,8 +32,8 @@ class Way(NamedTuple):
         return signal.SIGKILL if self.here else signal.SIGTERM
 
     def understand(self, watched: Watched, log: Path) -> Watched:
-        """How the ranks ended, from how the processes did."""
-        if self.here or not watched.deaths:
+        """How the ranks of a step ended, from what srun said of them."""
+        if not watched.deaths:
             return watched
         words = log.read_text(errors="replace")
         told = said(words)

@@ -61,6 +61,13 @@ def ask_for_too_much() -> None:
     torch.empty(1 << 50)
 
 
+def hang() -> None:
+    """For ever; leaves a sign of it where somebody asks for one."""
+    if sign := os.environ.get("FAULTY_SIGN"):
+        Path(sign).touch()
+    time.sleep(1e6)
+
+
 def swallow() -> None:
     """Takes memory and uses it, until somebody minds."""
     held = []
@@ -101,7 +108,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0),
     "abort": os.abort,
     "memory": ask_for_too_much,
-    "hang": lambda: time.sleep(1e6),
+    "hang": hang,
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "link": cut_links,
     "write": die_while_writing,

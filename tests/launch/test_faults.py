@@ -27,7 +27,7 @@ WAYS: dict[str, tuple[str, str, str]] = {
     "segfault": ("failed", "Died", "killed by SIGSEGV"),
     "abort": ("failed", "Died", "killed by SIGABRT"),
     "memory": ("oom", "RuntimeError", "memory"),
-    "hang": ("timeout", "Hang", "in <lambda>"),
+    "hang": ("timeout", "Hang", "in hang"),
     "stop": ("timeout", "Hang", "was stopped by a signal"),
 }
 ROUND = [

@@ -2,7 +2,9 @@
 
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 
 from harness.errors import RunError
 from harness.experiment.request import make_spec
+from harness.launch import processes
 from harness.launch.launch import launch
 from harness.launch.series import series
 from harness.results.record import Record, read_record
@@ -100,16 +103,31 @@ def test_what_the_place_did_to_a_run_goes_on_no_record(
     assert not list((tmp_path / "results" / "runs").iterdir())
 
 
-@pytest.mark.parametrize("machine", ["mine", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.fixture
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour passes for the launcher soon after a rank begins to hang, however long ranks took to start."""
+    sign = tmp_path / "hung"
+    monkeypatch.setenv("FAULTY_SIGN", str(sign))
+
+    def clock() -> float:
+        later = sign.exists() and time.time() - sign.stat().st_mtime > 3
+        return time.monotonic() + (3600 if later else 0)
+
+    mine = SimpleNamespace(monotonic=clock, time=time.time, sleep=time.sleep)
+    monkeypatch.setattr(processes, "time", mine)
+
+
+@pytest.mark.parametrize("machine", ["mine", "local"])
 def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: None, machine: str
 ) -> None:
     """Rank 1 sleeps in the second timed epoch; the others wait for it in a library that hears no signals."""
     if machine == "local":
         (job / "machines" / "local.yaml").symlink_to(ROOT / "machines" / "local.yaml")
         monkeypatch.delenv("SLURM_JOB_ID")
     asked = spec(job, 3, {"way": "hang", "rank": 1, "call": 5}, machine=machine)
-    record = launched(job, tmp_path, asked, limit=45, patience=1000)
+    runs = tmp_path / "results" / "runs"
+    record = read_record(launch(asked, job, runs, ignore, limit=3000, patience=1000))
     assert (record.record["status"], record.record["error"]["type"]) == ("timeout", "TimeLimit")
     epochs, ledger = record.table("epochs"), record.table("ledger")
     assert epochs.groupby("rank").epoch.apply(list).to_dict() == {rank: [-1, 0] for rank in range(3)}
