@@ -89,7 +89,7 @@ def degrees_of(task: Task, order: int) -> NDArray[np.int32]:
 
 def _given(task: Task) -> list[tuple[Piece, bool]]:
     """The pieces of the source; and the loops, which no source has to bring."""
-    return [*((piece, False) for piece in task.contents.stream.pieces(task.at_once)), (_loops(task), True)]
+    return [*((piece, False) for piece in task.pieces), (_loops(task), True)]
 
 
 def _scatter(task: Task, order: int, number: int, to: Layout, piece: Piece, added: bool) -> None:

@@ -12,6 +12,7 @@ import torch
 from harness.graph.order import Map, Orders, Table, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
+from harness.sources.stream import Piece
 from harness.store.choice import DatasetChoice
 from harness.store.compose import Contents
 from harness.store.manifest import BlockGrid
@@ -120,6 +121,11 @@ class Task:
     def ranges(self) -> list[range]:
         """The vertices of every row of blocks, and of every column."""
         return split(self.n, self.grid.vertices)
+
+    @cached_property
+    def pieces(self) -> Sequence[Piece]:
+        """Of the source: to cut it may take looking through it."""
+        return self.contents.stream.pieces(self.at_once)
 
     @property
     def share(self) -> int:
