@@ -3,7 +3,7 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `slope`, `batch`, `plexus` and `scalegnn` need root. One thread, and the allocator's settings of
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus` and `scalegnn` need root. One thread, and the allocator's settings of
 machines/local.yaml, as the launcher gives them.
 """
 
@@ -62,6 +62,12 @@ COMMANDS = {
         ),
     ],
     "partitions": ["benchmarks/partitions.py"],
+    "pipelines": [
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py --bin-nodes 5000",
+        "benchmarks/testbed down",
+    ],
     "building": [
         "benchmarks/building.py rmat --scale 22",
         "benchmarks/building.py text --lines 20000000",

@@ -231,6 +231,12 @@ RUNS = Table(
                 REAL,
                 "named phases, mean over ranks, median over epochs: the sum Plexus reports",
             ),
+            (
+                "vertices_per_second",
+                REAL,
+                "throughput: vertices of the graph, of all workers together, over our epoch time",
+            ),
+            ("training_vertices_per_second", REAL, "the same of those that the loss is a mean over"),
             ("final_loss", REAL, "loss of the last epoch; null if it was not a finite number"),
             ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
             ("accuracy_valid", REAL, "the same on validation vertices"),

@@ -24,6 +24,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "source": "measured",
         "summary": {
             **summarise(tables, spec.training.target),
+            **throughput(strategy, tables),
             "words_formula": words_formula,
             "chosen": canonical_json(ranks[0].chosen),
         },
@@ -56,6 +57,15 @@ def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     return {
         name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
         for name in ("epochs", "ledger", "accuracy", "memory")
+    }
+
+
+def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
+    """Vertices a second. Workers keep step, so the sum over them is the graph's over the slowest rank's time."""
+    facts, seconds = strategy.facts, statistics.median_epoch(tables["epochs"])
+    return {
+        "vertices_per_second": facts.vertices / seconds,
+        "training_vertices_per_second": facts.trained_on(strategy.spec.protocol) / seconds,
     }
 
 
