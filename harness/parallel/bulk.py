@@ -55,10 +55,10 @@ class Graph(Protocol):
     def popularity(self, summed: Callable[[Csr, Stack], Csr]) -> Csr:
         """The masses of a batch of all vertices, in one row; they are summed once."""
 
-    def sum(self, P: Csr) -> Csr:
+    def sum(self, P: Csr, stack: Stack) -> Csr:
         """Masses, added up over the shares."""
 
-    def put_together(self, A: Csr) -> Csr:
+    def put_together(self, A: Csr, stack: Stack) -> Csr:
         """Rows, each of which one rank has."""
 
 
@@ -96,13 +96,13 @@ class Bulk:
         R = graph.rows(outputs)
         chosen = draw_masses(self.masses(graph, R, outputs), size, keys, replacement=self.replacement)
         inputs = join(outputs, chosen, graph.places)
-        A = graph.put_together(columns(R, outputs, inputs, chosen, graph.places))
+        A = graph.put_together(columns(R, outputs, inputs, chosen, graph.places), outputs)
         return Layer(A, outputs, inputs)
 
     def masses(self, graph: Graph, R: Csr, outputs: Stack) -> Csr:
         """P: of every batch, the mass of every vertex that can be drawn."""
         if self.sampler == "ladies":
-            return self._squared(graph.sum(self._summed(R, outputs)))
+            return self._squared(graph.sum(self._summed(R, outputs), outputs))
         everyone = self._squared(graph.popularity(self._summed))
         return select_rows(everyone, torch.zeros(outputs.batches, dtype=torch.int64))
 
@@ -131,10 +131,10 @@ class WholeGraph:
             self._popularity = summed(self.A, one_batch(range(self.A.rows)))
         return self._popularity
 
-    def sum(self, P: Csr) -> Csr:
+    def sum(self, P: Csr, stack: Stack) -> Csr:
         return P
 
-    def put_together(self, A: Csr) -> Csr:
+    def put_together(self, A: Csr, stack: Stack) -> Csr:
         return A
 
 
