@@ -96,11 +96,10 @@ def write_share(
     """Does this share of it, beside others who do theirs. `write` makes what is left, if all have ended."""
     settings = _settings(contents, grid, means, sources or {})
     _check_room(contents, folder, order.choice, grid)
-    with (
-        working(folder, settings, means.say, together=True) as work,
-        work.alone_at("-".join(map(str, share))),
-    ):
-        _do(share, _task(contents, order, means, grid, work))
+    with working(folder, settings, means.say, together=True) as work:
+        if not folder.exists():  # somebody may have finished it meanwhile; now nobody can
+            with work.alone_at("-".join(map(str, share))):
+                _do(share, _task(contents, order, means, grid, work))
     forget_if_idle(folder)
 
 

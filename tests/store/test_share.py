@@ -131,7 +131,7 @@ def test_a_store_that_others_finish_meanwhile_leaves_no_work_behind(root, choice
         original(*given, **told)
 
     monkeypatch.setattr(module, "write_share", overtaken)
-    folder = build(root, choice, share=Share("scatter", 0, 1))
+    folder = build(root, choice, share=Share("settle", 0, 1))
     assert content(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
