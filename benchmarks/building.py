@@ -3,6 +3,7 @@
     python benchmarks/building.py rmat --scale 22
     python benchmarks/building.py text --lines 20000000
     python benchmarks/building.py twins ogbn-papers100m 1/64 1/16 1/4 1 --width 8
+    python benchmarks/building.py --permutation double twins ogbn-papers100m 1
 
 Into 16 x 16 blocks with 4 GiB and as many workers as there are cores; without an allocator's settings, as `harness data
 build` runs. Entries are those that the store keeps. `twins` draws what it found, and says which width its features had.
@@ -23,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from harness.figures.save import save, styled
+from harness.graph.order import Permutation
 from harness.sources.archive import Place
 from harness.sources.text import START, counted, pairs_of
 from harness.spec.root import project_root
@@ -31,8 +33,8 @@ from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 from harness.store.compose import contents
 from harness.store.manifest import read_manifest
-from harness.store.shard import write
-from harness.store.task import GIB, Means, ordered
+from harness.store.shard import Order, write
+from harness.store.task import GIB, Means
 
 GRID = 16
 PLAIN = {
@@ -67,20 +69,21 @@ TITLES = (
 )
 
 
-def built(card: DatasetCard, folder: Path, memory: int) -> Built:
+def built(card: DatasetCard, folder: Path, memory: int, permutation: Permutation) -> Built:
     """In a new process, so that the peak is this build's own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-        alone.submit(_built, rmat(10), folder, memory).result()  # compiled loops are loaded
-        return alone.submit(_built, card, folder, memory).result()
+        alone.submit(_built, rmat(10), folder, memory, permutation).result()  # compiled loops are loaded
+        return alone.submit(_built, card, folder, memory, permutation).result()
 
 
-def _built(card: DatasetCard, folder: Path, memory: int) -> Built:
+def _built(card: DatasetCard, folder: Path, memory: int, permutation: Permutation) -> Built:
     with TemporaryDirectory(dir=folder) as place:
         store = Path(place) / "store"
         begun = time.perf_counter()
         graph = contents(card, folder)
         means = Means(memory, len(os.sched_getaffinity(0)))
-        write(graph, store, ordered(DatasetChoice(name=card.name), graph.n), means, grid=GRID)
+        choice = DatasetChoice(name=card.name, permutation=permutation)
+        write(graph, store, Order(choice), means, grid=GRID)
         seconds = time.perf_counter() - begun
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         disk = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
@@ -139,6 +142,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--memory", type=float, default=4.0, metavar="GIB")
+    parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
     parser.add_argument("--folder", type=Path, help="a disk with room (default: that of temporary files)")
     kinds = parser.add_subparsers(dest="kind", required=True)
     kinds.add_parser("rmat").add_argument("--scale", type=int, default=22)
@@ -155,15 +159,16 @@ def main() -> None:
         folder = Path(place)
         if options.kind == "twins":
             cards = [twin(options.name, scale, options.width) for scale in options.scales]
-            print(f"Features of width {options.width}, {options.memory:g} GiB.\n")
+            order = f"permutation {options.permutation}"
+            print(f"Features of width {options.width}, {options.memory:g} GiB, {order}.\n")
         else:
             cards = [rmat(options.scale) if options.kind == "rmat" else text(options.lines, folder)]
         print(TITLES, flush=True)
         found = []
         for card in cards:
-            found.append(built(card, folder, memory))
+            found.append(built(card, folder, memory, options.permutation))
             print(found[-1].row(card.name), flush=True)
-    if options.kind == "twins":
+    if len(found) > 1:
         with styled():
             save(drawn(found), Path("figures"), f"building-{options.name}", options.name)
 

@@ -3,8 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `pipelines` and `plexus` need root. One thread, and the allocator's settings of
-machines/local.yaml, as the launcher gives them.
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus` and `scalegnn` need root. One thread, and the allocator's
+settings of machines/local.yaml, as the launcher gives them.
 """
 
 import argparse
@@ -40,6 +40,7 @@ COMMANDS = {
         "benchmarks/epoch.py recording --dataset rmat-17 --ranks 2",
     ],
     "spmm": ["benchmarks/spmm.py"],
+    "sampling": ["benchmarks/sampling.py --scale 20 --bulk 1 2 4 8 16 32 64"],
     "collectives": ["benchmarks/collectives.py"],
     "links": [
         "benchmarks/testbed up --hosts 4 --rate 200mbit",
@@ -51,6 +52,8 @@ COMMANDS = {
         "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
         "benchmarks/testbed down",
     ],
+    "slope": ["benchmarks/slope.py"],
+    "batch": ["benchmarks/batch.py", "benchmarks/batch.py --on-slurm"],
     "schemes": [
         *(
             f"benchmarks/epoch.py parallel --dataset {dataset} --ranks {ranks} --strategy {name} --grid {grid}{turns}"
@@ -85,6 +88,18 @@ COMMANDS = {
             for command in (
                 f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
                 "benchmarks/testbed run -- python benchmarks/plexus_grids.py",
+                "benchmarks/testbed down",
+            )
+        ),
+    ],
+    "scalegnn": [
+        "benchmarks/minibatches.py",
+        *(
+            command
+            for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))
+            for command in (
+                f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
+                *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
                 "benchmarks/testbed down",
             )
         ),

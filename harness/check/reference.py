@@ -4,9 +4,10 @@ Z = A (H W) in double precision, PyTorch's own autograd, one process. It shares 
 no loop with the code that it judges; only the graph and the initial weights are the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +15,13 @@ from torch import Tensor
 from harness.check.dense import Mask, forward
 from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.graph.order import Orders
+from harness.kernels import Csr
 from harness.models import Hits
 from harness.models.dropout import dropout_mask
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
 from harness.store.blocks import Blocks
-from harness.strategy import facts_of, weights_of_model
+from harness.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Trained:
     """How many of them there are; features come after them."""
     layers: int
 
-    def ordered(self, orders: Orders) -> "Trained":
+    def ordered(self, orders: Orders[Tensor]) -> "Trained":
         """The same in an order of the vertices in which layers alternate (`harness.graph.order`)."""
         weights = self.weights
         return replace(
@@ -51,53 +53,94 @@ Multiplier = Callable[[Tensor, int, int], Tensor]
 """From A, a layer and a training step to what the layer multiplies by in that step."""
 
 
-def train_densely(spec: Spec, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None) -> Trained:
-    """The same training as the spec's, on dense matrices in the order of the blocks."""
-    everyone = range(blocks.n)
+def train_densely(
+    strategy: Strategy, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None
+) -> Trained:
+    """The same training as the strategy's, on dense matrices in the order of the blocks."""
+    spec, everyone = strategy.spec, torch.arange(blocks.n)
     A = dense_matrix(blocks) if spec.model.kind == "gcn" else mean_matrix(blocks)
-    X = blocks.feature_block(everyone, range(blocks.features)).double()
-    labels = blocks.labels(everyone)
-    counted = labelled(labels)
-    if spec.protocol == "corrected":
-        counted &= blocks.split(everyone) == TRAIN
-    model, seed = spec.model, spec.seed
-    matrices = weights_of_model(model, facts_of(blocks))
+    X, labels = _features(blocks), blocks.labels(range(blocks.n))
+    split = blocks.split(range(blocks.n))
+    counted = labelled(labels) & (split == TRAIN) if spec.protocol == "corrected" else labelled(labels)
     weights = [
-        initial_weight(seed, number, matrix, *map(range, matrix.shape)).requires_grad_()
-        for number, matrix in enumerate(matrices)
+        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        for number, weight in enumerate(strategy.weights)
     ]
-    named = list(zip(matrices, weights, strict=True))
-    layers = [A] * model.layers
-
-    def of_step(step: int) -> list[Tensor]:
-        return [multiplier(A, layer, step) for layer in range(model.layers)] if multiplier else layers
-
-    def mask(step: int) -> Mask | None:
-        return partial(_mask, spec, step, 0, torch.arange(blocks.n)) if model.dropout else None
-
+    named = list(zip(strategy.weights, weights, strict=True))
     parameters = weights + ([X.requires_grad_()] if spec.training.features else [])
     optimizer = torch.optim.SGD(parameters, lr=spec.training.lr)
+    layers = range(spec.model.layers)
+    whole = Batch([A for _ in layers], [everyone, *(everyone for _ in layers)])
+
+    def batches_of(step: int) -> list[Batch]:
+        if strategy.mini_batches:
+            return _drawn(strategy, step, _whole(blocks), counted)
+        if multiplier is None:
+            return [whole]
+        return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
+
     losses, gradients = [], []
-    for step in range(epochs):
-        optimizer.zero_grad()
-        loss = _loss(forward(of_step(step), X, named, model, mask(step))[counted], labels[counted])
-        loss.backward()
-        losses.append(loss.item())
-        gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
-        optimizer.step()
+    for epoch in range(epochs):
+        for step in range(epoch * strategy.steps, (epoch + 1) * strategy.steps):
+            optimizer.zero_grad()
+            batches = batches_of(step)
+            sums = [
+                _loss(forward(batch.A, X[batch.vertices[0]], named, spec.model, mask), batch, labels, counted)
+                for batch, mask in zip(batches, _masks(spec, step, batches), strict=True)
+            ]
+            loss = torch.stack([total for total, _ in sums]).sum() / max(sum(of for _, of in sums), 1)
+            loss.backward()
+            losses.append(loss.item())
+            gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
+            optimizer.step()
     with torch.no_grad():
-        output = forward(layers, X, named, model)
-    split = blocks.split(everyone)
+        output = forward(whole.A, X, named, spec.model)
     hits = {name: _hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()}
+    by_epoch = torch.tensor(losses, dtype=torch.float64).view(epochs, -1).mean(dim=1).tolist()
     ended = [each.detach() for each in parameters]
-    return Trained(losses, gradients[0], ended, output, hits, len(weights), model.layers)
+    first = gradients[strategy.steps - 1]
+    return Trained(by_epoch, first, ended, output, hits, len(weights), spec.model.layers)
 
 
-def _loss(Z: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy by its definition: of one class a vertex, or of every class by itself."""
-    if labels.dim() == 1:
-        return -torch.log_softmax(Z, dim=1).gather(1, labels[:, None]).mean()
-    return -torch.where(labels == 1, Z.sigmoid(), 1 - Z.sigmoid()).log().mean()
+class Batch(NamedTuple):
+    """What one group trains on in one step: the full graph, or a part of it."""
+
+    A: list[Tensor]
+    vertices: Sequence[Tensor]
+    importance: Tensor | None = None
+
+
+def _drawn(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> list[Batch]:
+    """Every group's, as the strategy defines it on the whole graph."""
+    targets = counted.nonzero()[:, 0]
+    drawn = [strategy.mini_batch(step, group, A, targets) for group in range(strategy.groups)]
+    return [Batch([_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
+
+
+def _masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]:
+    """Of every batch; the last layer of a bare model has none, and so all are as wide as the hidden layers."""
+
+    def mask(group: int, vertices: Sequence[Tensor], layer: int) -> Tensor:
+        at, features = (spec.seed, step, group, layer), range(spec.model.hidden)
+        kept, scale = dropout_mask(at, vertices[layer + 1], features, spec.model.dropout)
+        return kept.double() * scale
+
+    if not spec.model.dropout:
+        return [None] * len(batches)
+    return [partial(mask, group, batch.vertices) for group, batch in enumerate(batches)]
+
+
+def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Tensor, int]:
+    """Cross-entropy by its definition, of one class a vertex or of every class by itself: its sum, and of how many."""
+    rows = batch.vertices[-1]
+    Z, y = Z[counted[rows]], labels[rows][counted[rows]]
+    if y.dim() == 1:
+        each = -torch.log_softmax(Z, dim=1).gather(1, y[:, None])[:, 0]
+    else:
+        each = -torch.where(y == 1, Z.sigmoid(), 1 - Z.sigmoid()).log().mean(dim=1)
+    if batch.importance is not None:
+        each = each * batch.importance[counted[rows]]
+    return each.sum(), len(y)
 
 
 def _hits(Z: Tensor, labels: Tensor) -> Hits:
@@ -109,13 +152,6 @@ def _hits(Z: Tensor, labels: Tensor) -> Hits:
     return Hits(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
 
 
-def _mask(spec: Spec, step: int, group: int, vertices: Tensor, layer: int) -> Tensor:
-    """Of a layer that is as wide as the hidden ones: the last of a bare model has none."""
-    at = (spec.seed, step, group, layer)
-    kept, scale = dropout_mask(at, vertices, range(spec.model.hidden), spec.model.dropout)
-    return kept.double() * scale
-
-
 def mean_matrix(blocks: Blocks) -> Tensor:
     """By which GraphSAGE multiplies: every row shared evenly by the neighbours."""
     edges = (dense_matrix(blocks) != 0).double().fill_diagonal_(0)
@@ -124,8 +160,18 @@ def mean_matrix(blocks: Blocks) -> Tensor:
 
 def dense_matrix(blocks: Blocks) -> Tensor:
     """A."""
-    A = blocks.adjacency(range(blocks.n), range(blocks.n))
-    dense = torch.zeros(blocks.n, blocks.n, dtype=torch.float64)
-    row = torch.repeat_interleave(torch.arange(blocks.n), A.rowptr.diff())
-    dense[row, A.col.long()] = A.val.double()
-    return dense
+    return _dense(_whole(blocks))
+
+
+def _whole(blocks: Blocks) -> Csr:
+    return blocks.adjacency(range(blocks.n), range(blocks.n))
+
+
+def _features(blocks: Blocks) -> Tensor:
+    return blocks.feature_block(range(blocks.n), range(blocks.features)).double()
+
+
+def _dense(A: Csr) -> Tensor:
+    dense = torch.zeros(A.shape, dtype=torch.float64)
+    row = torch.repeat_interleave(torch.arange(A.rows), A.rowptr.diff())
+    return dense.index_put((row, A.col.long()), A.val.double(), accumulate=True)

@@ -28,6 +28,8 @@ from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName
 Sizes = Sequence[int]
 Wire = torch.dtype | None
 Out = Tensor | None
+TRAINED = (TensorName.DW, TensorName.DGAMMA, TensorName.DX)
+"""Gradients of what is trained."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,7 +290,7 @@ class Axis:
         here = self.ledger.here
         if not self.ledger.recording:
             return here
-        trained = tensor in (TensorName.DW, TensorName.DX) and op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
+        trained = tensor in TRAINED and op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
         phase = Phase.SYNC if trained else here.phase
         return Key(phase, here.layer, here.direction, op, self.name, peer, tensor)
 

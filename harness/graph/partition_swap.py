@@ -23,6 +23,8 @@ from harness.kernels.csr import Csr
 
 Ints = NDArray[np.int64]
 
+BYTES_A_COUNT = 4
+"""Of memory, for every vertex and part."""
 GAMMA = 0.005
 """Of the fullest part's remote vertices, by how much those of the emptiest may be fewer."""
 CANDIDATES = 12

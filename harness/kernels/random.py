@@ -65,13 +65,13 @@ def key_of(seed: Seed, purpose: Purpose) -> tuple[int, int]:
 
 def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
     """The same with tensor operations, whose int64 product wraps as an unsigned one does."""
-    return _finalise(_finalise(index * _signed(GOLDEN) + _signed(first)) + _signed(second))
+    return mixed(mixed(index * signed(GOLDEN) + signed(first)) + signed(second))
 
 
 def uniform(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
     """In [0, 1): all 53 bits that a float64 has there, or the 24 of a float32."""
     kept = {torch.float64: 53, torch.float32: 24}[dtype]
-    return _shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
+    return shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
 
 
 def integers(seed: Seed, purpose: Purpose, index: Index, below: int) -> Tensor:
@@ -84,7 +84,7 @@ def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torc
     """Mean 0, variance 1, by the inverse of the distribution function at the midpoints of 2^52 intervals."""
     from scipy.special import ndtri
 
-    midpoints = (_shift_right(bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
+    midpoints = (shift_right(bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
     return torch.from_numpy(ndtri(midpoints.numpy())).to(dtype)
 
 
@@ -129,23 +129,23 @@ def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) ->
     return drawn[:, skipped : skipped + len(cols)] < below
 
 
-def shuffled(seed: int, purpose: Purpose, index: range) -> Tensor:
+def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
     """0 .. len(index) - 1 in the order of the random bits of these indices."""
     return torch.argsort(bits(seed, purpose, index), stable=True)
 
 
-def _finalise(z: Tensor) -> Tensor:
+def mixed(z: Tensor) -> Tensor:
     """The splitmix64 finaliser: every bit in moves every bit out."""
-    z = (z ^ _shift_right(z, 30)) * _signed(MIX_1)
-    z = (z ^ _shift_right(z, 27)) * _signed(MIX_2)
-    return z ^ _shift_right(z, 31)
+    z = (z ^ shift_right(z, 30)) * signed(MIX_1)
+    z = (z ^ shift_right(z, 27)) * signed(MIX_2)
+    return z ^ shift_right(z, 31)
 
 
-def _shift_right(z: Tensor, by: int) -> Tensor:
+def shift_right(z: Tensor, by: int) -> Tensor:
     """Zeros from the left: `>>` alone would repeat the sign."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The int64 with the same 64 bits."""
     return word - (1 << 64) if word >> 63 else word

@@ -27,10 +27,12 @@ def mask_of(rows: Any, start: int, stop: int, first: int, second: int, below: in
 @compiled(nogil=True)
 def bits_at(index: Any, first: Any, second: Any) -> Any:
     """Those of one index; all three are unsigned."""
-    z = index * G + first
-    z = (z ^ (z >> S30)) * M1
-    z = (z ^ (z >> S27)) * M2
-    z = (z ^ (z >> S31)) + second
+    return mixed(mixed(index * G + first) + second)
+
+
+@compiled(nogil=True)
+def mixed(z: Any) -> Any:
+    """The splitmix64 finaliser."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
     return z ^ (z >> S31)

@@ -61,7 +61,10 @@ class AxisName(StrEnum):
 
 
 class TensorName(StrEnum):
-    """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T."""
+    """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T.
+
+    Of a normalisation: the sums of squares of rows, and in the backward pass of products; the gradient of its scale.
+    """
 
     A = "A"
     X = "X"
@@ -75,8 +78,11 @@ class TensorName(StrEnum):
     DH = "dH"
     DX = "dX"
     DW = "dW"
+    SQUARES = "squares"
+    DGAMMA = "dgamma"
     INDEX = "index"
     LABELS = "labels"
     LOSS = "loss"
     COUNT = "count"
+    CHANCE = "chance"
     PARAMETERS = "parameters"

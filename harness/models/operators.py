@@ -18,6 +18,11 @@ class Hits(NamedTuple):
     right: int
     of: int
 
+    @property
+    def share(self) -> float:
+        """Of nothing, nothing is right."""
+        return self.right / self.of if self.of else 0.0
+
 
 class Skip(NamedTuple):
     """The input of a layer: what the layer computes from, and what will be added to its output."""

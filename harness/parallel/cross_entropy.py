@@ -20,7 +20,9 @@ class CrossEntropy(Function):
     """This rank's share of the mean: the shares of all ranks add up to it."""
 
     @staticmethod
-    def forward(saved: Any, Z_NC: Tensor, labels_N: Tensor, classes: range, axis: Axis, of: int) -> Tensor:
+    def forward(
+        saved: Any, Z_NC: Tensor, labels_N: Tensor, classes: range, axis: Axis, of: int | Tensor
+    ) -> Tensor:
         """Rows whose label is negative do not count; each counts one `of` them all."""
         saved.ledger = ledger = axis.ledger
         with _elementwise(ledger):

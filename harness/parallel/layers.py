@@ -29,9 +29,7 @@ class LayerOperators:
         """`vertices` are those of the rows, in the numbers of the whole graph; `group` shares a mini-batch."""
         self.ledger, self.kernels = ctx.ledger, ctx.kernels
         self.model, self.seed, self.group = ctx.spec.model, ctx.spec.seed, group
-        if isinstance(vertices, range):
-            vertices = torch.arange(vertices.start, vertices.stop, device=ctx.device)
-        self.vertices_N = vertices
+        self.device, self.vertices = ctx.device, vertices
         self.step: int | None = None
         """The training step whose masks are used; None outside training."""
 
@@ -77,7 +75,11 @@ class LayerOperators:
         """What dropout keeps of this rank's piece."""
         assert self.step is not None
         at = (self.seed, self.step, self.group, layer)
-        return dropout_mask(at, self.vertices_N, self.features(layer, H_NH), self.model.dropout)
+        return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)
+
+    def rows_of(self, layer: int) -> Tensor:
+        """The vertices of the rows of a layer's output."""
+        return as_indices(self.vertices, self.device)
 
     def features(self, layer: int, H_NH: Tensor) -> range:
         """Which features of the whole the columns of a layer's output are."""
@@ -92,3 +94,10 @@ class LayerOperators:
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         """Nothing is left to be done: every operator has summed what it had to."""
+
+
+def as_indices(vertices: Index, device: torch.device) -> Tensor:
+    """A range as a tensor; a tensor as it is."""
+    if isinstance(vertices, Tensor):
+        return vertices
+    return torch.arange(vertices.start, vertices.stop, device=device)

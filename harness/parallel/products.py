@@ -11,6 +11,7 @@ the caller.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -50,6 +51,8 @@ class Sparse(NamedTuple):
     """The axis over which its columns are split; None leaves partial products."""
     overlap: bool = False
     """The sum of a stripe is under way while the next is multiplied."""
+    wire: torch.dtype | None = None
+    """The type in which partial products travel, if not their own."""
 
 
 class Striping(NamedTuple):
@@ -165,16 +168,16 @@ def _multiply(kernels: Kernels, A: Sparse, H: Tensor, makes: TensorName) -> Tens
     """Stripe by stripe; a sum may be under way while the next stripe is multiplied."""
     if len(A.stripes) == 1:
         product = _with_loops(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
-        return product if A.over is None else A.over.all_reduce(product, tensor=makes)
+        return product if A.over is None else A.over.all_reduce(product, tensor=makes, wire=A.wire)
     rows = A.stripes[-1].rows.stop
     product, under_way = H.new_zeros((rows, H.shape[1])), []
     for stripe in A.stripes:
         part = kernels.spmm(stripe.A, H, makes, add_to=product[stripe.rows])
         part = _with_loops(kernels, stripe, H, part, makes)
         if A.over is not None and A.overlap:
-            under_way.append(A.over.all_reduce.later(part, tensor=makes))
+            under_way.append(A.over.all_reduce.later(part, tensor=makes, wire=A.wire))
         elif A.over is not None:
-            A.over.all_reduce(part, tensor=makes)
+            A.over.all_reduce(part, tensor=makes, wire=A.wire)
     for pending in under_way:
         pending.wait()
     return product

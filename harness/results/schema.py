@@ -17,7 +17,6 @@ from harness.ledger import AxisName
 SCHEMA = 1
 """Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
 
-STATUSES = ("ok", "oom", "timeout", "failed", "refused")
 MISSING = "missing"
 SOURCES = ("measured", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
@@ -116,7 +115,11 @@ ACCURACY = Table(
         ("train_seconds", REAL, "training time up to then, warm-up included, evaluation not"),
         ("eval_seconds", REAL, "time of the evaluation"),
         ("split", TEXT, "train, valid or test"),
-        ("accuracy", REAL, "share of the labelled vertices that are right; null where none is labelled"),
+        (
+            "accuracy",
+            REAL,
+            "share of the labelled vertices that are right, or micro F1 if multi-label; null where none is labelled",
+        ),
     ),
 )
 
@@ -191,6 +194,8 @@ RUNS = Table(
             ("training.weight_decay", REAL, "its weight decay"),
             ("training.features", TRUTH, "whether the input features were trained too"),
             ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
+            ("training.batch", NULLABLE, "vertices of a mini-batch; 0: the full graph"),
+            ("training.target", REAL, "accuracy on test vertices at which training stops; 0: never"),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),
             ("machine.name", TEXT, "the machine card"),
@@ -236,6 +241,12 @@ RUNS = Table(
             ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
             ("accuracy_valid", REAL, "the same on validation vertices"),
             ("accuracy_test", REAL, "the same on test vertices"),
+            (
+                "seconds_to_target",
+                REAL,
+                "training time until an evaluation first found training.target of the test vertices right; null: never",
+            ),
+            ("evaluation_seconds", REAL, "median time of an evaluation of the full graph"),
             ("words_payload", REAL, "payload words an epoch, of the rank that has most"),
             ("words_received", REAL, "received words an epoch, of the rank that has most"),
             (

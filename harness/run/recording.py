@@ -7,8 +7,9 @@ import pandas as pd
 
 from harness.results import statistics
 from harness.results.record import write_record
+from harness.run.fault import Fault
 from harness.run.tables import RankTables
-from harness.spec.spec import canonical_json
+from harness.spec.spec import Spec, canonical_json
 from harness.strategy import Strategy
 
 
@@ -22,13 +23,31 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "status": "ok",
         "source": "measured",
         "summary": {
-            **summarise(tables),
+            **summarise(tables, spec.training.target),
             **throughput(strategy, tables),
             "words_formula": words_formula,
             "chosen": canonical_json(ranks[0].chosen),
         },
         "provenance": provenance,
         "error": None,
+    }
+    return write_record(runs, spec.model_dump(mode="json"), record, tables)
+
+
+def record_unfinished(
+    runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
+) -> Path:
+    """Writes the run folder of a run that did not come to its end, with the epochs that all ranks finished."""
+    tables = data_frames(ranks) if any(rank.epochs for rank in ranks) else {}
+    timed = bool(tables) and bool((tables["epochs"].epoch >= 0).any())
+    record = {
+        "run_id": spec.run_id,
+        "label": spec.label,
+        "status": fault["status"],
+        "source": "measured",
+        "summary": summarise(tables) if timed else {},
+        "provenance": provenance,
+        "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
     }
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
 
@@ -50,7 +69,7 @@ def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str,
     }
 
 
-def summarise(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
     """Times by the definitions of `harness.results.statistics`, losses, accuracies, words an epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0]
@@ -66,9 +85,24 @@ def summarise(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
             f"accuracy_{split}": _last_accuracy(tables["accuracy"], split)
             for split in ("train", "valid", "test")
         },
+        "seconds_to_target": _seconds_to(tables["accuracy"], target),
+        "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
         "words_payload": float(words.words_payload.max()) if len(words) else 0.0,
         "words_received": float(words.words_received.max()) if len(words) else 0.0,
     }
+
+
+def _seconds_to(accuracy: pd.DataFrame, target: float) -> float | None:
+    """Training time until an evaluation first found so much of the test vertices right."""
+    if accuracy.empty or not target:
+        return None
+    there = accuracy[(accuracy.split == "test") & (accuracy.accuracy >= target)]
+    return None if there.empty else float(there.train_seconds.iloc[0])
+
+
+def _evaluation_seconds(accuracy: pd.DataFrame) -> float | None:
+    """Of an evaluation, the median."""
+    return None if accuracy.empty else float(accuracy.groupby("epoch").eval_seconds.first().median())
 
 
 def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:

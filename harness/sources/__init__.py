@@ -4,7 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from harness.sources.combblas import CombBlas
 from harness.sources.edge_list import EdgeList
+from harness.sources.graphsaint import GraphSaint
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.metis import Metis
@@ -18,6 +20,7 @@ from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
 from harness.sources.source import Rest as Rest
 from harness.sources.suitesparse import SuiteSparse
+from harness.sources.triples import Triples
 from harness.sources.twin import TwinSource
 
 AnySource = Annotated[
@@ -34,6 +37,9 @@ AnySource = Annotated[
     | Parquet
     | Metis
     | Pyg
+    | GraphSaint
+    | Triples
+    | CombBlas
     | TwinSource,
     Field(discriminator="kind"),
 ]

@@ -8,15 +8,17 @@ No cache and no pickle is made. Only the features of arrays become a file of the
 rows in another order cannot be had from the middle of a compressed file.
 """
 
-from functools import partial
+import csv
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import field_validator
 
 from harness.errors import UserError
-from harness.graph.model import TEST, TRAIN, VALID, Bytes, Floats, Ints
+from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Floats, Labels
 from harness.sources.archive import Place, opened
 from harness.sources.arrays import ArrayIn, edges_of, head_of, mapped, whole_array
 from harness.sources.refusal import refusing
@@ -31,34 +33,46 @@ ROWS = 1 << 17
 
 
 class Ogb(Source):
-    """An archive of http://snap.stanford.edu/ogb, by its name there."""
+    """One of the benchmark's node property datasets; where it is and how it lies is what the package `ogb` says."""
 
     kind: Literal["ogb"]
-    archive: str = Field(pattern=r"^[A-Za-z0-9][\w-]*$")
-    """Without .zip; the top folder in it has the same name."""
-    split: str = Field(pattern=r"^\w+$")
-    """The folder of the published split."""
-    layout: Literal["text", "arrays"] = "text"
+    name: str
     sha256: str | None = None
     """Of the archive; none is published."""
 
+    @field_validator("name")
+    @classmethod
+    def _of_the_benchmark(cls, name: str) -> str:
+        if name not in (known := benchmarks()):
+            raise ValueError(f"{name} is not among {', '.join(known)}")
+        return name
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What the package says of it."""
+        return benchmarks()[self.name]
+
     def remotes(self) -> list[Remote]:
-        url = f"http://snap.stanford.edu/ogb/data/nodeproppred/{self.archive}.zip"
-        return [Remote(url=url, file=f"raw/ogb/{self.archive}.zip", sha256=self.sha256)]
+        return [Remote(url=self.told["url"], file=f"raw/ogb/{self._top}.zip", sha256=self.sha256)]
 
     def stream(self, rest: Rest) -> Stream:
         path = rest.folder / self.remotes()[0].file
         with refusing(path, EXPECTED):
-            inside = (_Text if self.layout == "text" else _Arrays)(path, f"{self.archive}/raw")
+            inside = (_Arrays if self.told["binary"] == "True" else _Text)(path, f"{self._top}/raw")
             n, edges = inside.n, inside.edges
             _check(path, n, edges, counted(inside.pieces(AT_ONCE)))
             y, split = _labels(path, inside.labels(), n), self._split(path, n)
         return Stream(n, edges, inside.pieces, inside.features, y, split)
 
+    @property
+    def _top(self) -> str:
+        """The archive, and the folder in it."""
+        return self.told["download_name"]
+
     def _split(self, path: Path, n: int) -> Bytes:
         split = np.zeros(n, np.uint8)
         for value, part in ((TRAIN, "train"), (VALID, "valid"), (TEST, "test")):
-            with opened(Place(path, f"{self.archive}/split/{self.split}/{part}.csv.gz")) as file:
+            with opened(Place(path, f"{self._top}/split/{self.told['split']}/{part}.csv.gz")) as file:
                 members = np.loadtxt(file, dtype=np.int64, ndmin=1)
             if len(members) and not (members.min() >= 0 and members.max() < n):
                 raise UserError(
@@ -66,6 +80,17 @@ class Ogb(Source):
                 )
             split[members] = value
         return split
+
+
+@cache
+def benchmarks() -> dict[str, dict[str, str]]:
+    """The package's own table, by dataset. The package is not imported: it would ask the network for its version."""
+    package = find_spec("ogb")
+    assert package and package.submodule_search_locations, "ogb is among the requirements"
+    with (Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv").open() as file:
+        first, *rows = csv.reader(file)
+    columns = {name: {row[0]: row[place] for row in rows} for place, name in enumerate(first) if place}
+    return {name: column for name, column in columns.items() if column["is hetero"] == "False"}
 
 
 class _Text:
@@ -81,7 +106,7 @@ class _Text:
 
     def labels(self) -> Floats:
         with opened(self._place("node-label")) as file:
-            return np.genfromtxt(file, dtype=np.float32, ndmin=1)
+            return np.genfromtxt(file, dtype=np.float32, delimiter=",", ndmin=1)
 
     def features(self) -> Floats:
         import pandas as pd
@@ -136,8 +161,9 @@ def _check(path: Path, n: int, edges: int, found: Counted) -> None:
         raise UserError(f"{path}: edges name vertices {named}, but there are {n:,}.")
 
 
-def _labels(path: Path, found: Floats, n: int) -> Ints:
-    """One number a vertex; what is no number has no label."""
-    if found.shape != (n,):
+def _labels(path: Path, found: Floats, n: int) -> Labels:
+    """A class a vertex, or a 0 or 1 for each of many tasks; what is no number is not known."""
+    if len(found) != n:
         raise UserError(f"{path}: labels have the shape {found.shape}, but there are {n:,} vertices.")
-    return np.where(np.isnan(found), -1, found).astype(np.int64)
+    known = np.where(np.isnan(found), NO_LABEL, found)
+    return known.astype(np.int64) if found.ndim == 1 else known.astype(np.int8)

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.graph.model import Bytes, RawGraph
+from harness.graph.model import Bytes, Labels, RawGraph
 from harness.sources.brought import MASKS, check_ends, split_of
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 
 EXPECTED = "a torch_geometric.data.Data, saved with torch.save, that has an edge_index"
+WANTED = "one class per vertex, or a 0 or 1 for each class"
 
 
 class Pyg(FileSource):
@@ -47,9 +47,12 @@ def _loaded(path: Path) -> dict[str, Any]:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
-    classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    # PyG allows Data by itself, and to allow it once more for a while would end in its being allowed no more
+    classes = {Data, DataEdgeAttr, DataTensorAttr, GlobalStorage} - set(
+        torch.serialization.get_safe_globals()
+    )
     try:
-        with refusing(path, EXPECTED), torch.serialization.safe_globals(classes):
+        with refusing(path, EXPECTED), torch.serialization.safe_globals(list(classes)):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError) as error:
         raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]} Expected {EXPECTED}.") from None
@@ -73,12 +76,13 @@ def _vertices(known: dict[str, Any]) -> int:
     return int(known["edge_index"].max()) + 1 if known["edge_index"].numel() else 0
 
 
-def _labels(path: Path, y: torch.Tensor) -> NDArray[np.int64]:
+def _labels(path: Path, y: torch.Tensor) -> Labels:
+    """One class a vertex, or a column for each class."""
     if y.is_floating_point() and (y != y.round()).any():
-        raise UserError(f"{path}: y holds numbers that are not whole. Expected one class per vertex.")
-    if y.numel() != len(y):
-        raise UserError(f"{path}: y has the shape {tuple(y.shape)}. Expected one class per vertex.")
-    return y.reshape(-1).long().numpy()
+        raise UserError(f"{path}: y holds numbers that are not whole. Expected {WANTED}.")
+    if y.ndim > 2:
+        raise UserError(f"{path}: y has the shape {tuple(y.shape)}. Expected {WANTED}.")
+    return y.reshape(-1).long().numpy() if y.numel() == len(y) else y.to(torch.int8).numpy()
 
 
 def _split(path: Path, known: dict[str, Any], index: int) -> Bytes | None:

@@ -8,7 +8,7 @@ from harness.errors import UserError
 from harness.validation import Frozen
 
 MIRROR = "HARNESS_MIRROR"
-"""Of the environment: a base under which every URL is asked for, as BASE/HOST/PATH."""
+"""Of the environment: a base under which every URL is asked for, as BASE/HOST/PATH?QUERY."""
 
 
 class Remote(Frozen):
@@ -27,7 +27,8 @@ class Remote(Frozen):
         base, parts = os.environ.get(MIRROR), urlsplit(self.url)
         if parts.scheme not in ("http", "https"):
             raise UserError(f"{self.url}: only http and https are fetched.")
-        return f"{base.rstrip('/')}/{parts.netloc}{quote(parts.path)}" if base else self.url
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{base.rstrip('/')}/{parts.netloc}{quote(parts.path)}{query}" if base else self.url
 
     def path(self, folder: Path) -> Path:
         """Where it belongs, under the data folder."""

@@ -23,6 +23,8 @@ SHORTEST = 4
 """Bytes of a line, at least."""
 Fault = Callable[[], Exception]
 """What to raise where a line is no pair."""
+Lines = Callable[[], Iterator[NDArray[np.uint8]]]
+"""Reads the bytes of some lines, chunk by chunk."""
 
 
 class Counted(NamedTuple):
@@ -80,11 +82,16 @@ def skipped(text: Place, wanted: Callable[[str], bool], begin: Begin = START, mo
 
 
 def pairs_of(text: Place, at_once: int, begin: Begin, fault: Fault) -> list[Piece]:
-    """The pairs of a file in pieces; what is not plain has one piece."""
+    """The pairs of a file in pieces."""
+    return [partial(_parsed, lines, fault) for lines in lines_of(text, at_once, begin)]
+
+
+def lines_of(text: Place, at_once: int, begin: Begin) -> list[Lines]:
+    """The lines of a file in pieces that can be read by themselves; what is not plain has one piece."""
     if not text.is_plain:
-        return [partial(_in_turn, text, at_once, begin, fault)]
+        return [partial(blocks, text, at_once, begin)]
     ranges = _ranges(text.path, at_once, begin.byte)
-    return [partial(_of_range, text.path, start, stop, fault) for start, stop in ranges]
+    return [partial(_of_range, text.path, start, stop) for start, stop in ranges]
 
 
 def _ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
@@ -98,13 +105,8 @@ def _ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
     return list(pairwise([*cuts, size])) if cuts[-1] < size else list(pairwise(cuts))
 
 
-def _of_range(path: Path, start: int, stop: int, fault: Fault) -> Iterator[Edges]:
-    yield _parsed(np.fromfile(path, np.uint8, stop - start, offset=start), fault)
-
-
-def _in_turn(text: Place, at_once: int, begin: Begin, fault: Fault) -> Iterator[Edges]:
-    for lines in blocks(text, at_once, begin):
-        yield _parsed(lines, fault)
+def _of_range(path: Path, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+    yield np.fromfile(path, np.uint8, stop - start, offset=start)
 
 
 def blocks(text: Place, at_once: int, begin: Begin) -> Iterator[NDArray[np.uint8]]:
@@ -118,11 +120,12 @@ def blocks(text: Place, at_once: int, begin: Begin) -> Iterator[NDArray[np.uint8
         yield np.frombuffer(rest, np.uint8)
 
 
-def _parsed(data: NDArray[np.uint8], fault: Fault) -> Edges:
+def _parsed(lines: Lines, fault: Fault) -> Iterator[Edges]:
     from harness.sources.text_compiled import parse_pairs
 
-    first, second = (np.empty(len(data) // SHORTEST + 1, np.int64) for _ in range(2))
-    found, wrong = parse_pairs(data, first, second)
-    if wrong >= 0:
-        raise fault()
-    return first[:found], second[:found]
+    for data in lines():
+        first, second = (np.empty(len(data) // SHORTEST + 1, np.int64) for _ in range(2))
+        found, wrong = parse_pairs(data, first, second)
+        if wrong >= 0:
+            raise fault()
+        yield first[:found], second[:found]

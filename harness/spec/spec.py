@@ -70,6 +70,10 @@ class Training(Frozen):
     """The input features are trained too, like weights."""
     evaluate_every: int = Field(0, ge=0)
     """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
+    batch: int = Field(0, ge=0)
+    """Vertices of a mini-batch; 0 trains on the full graph."""
+    target: float = Field(0.0, ge=0, le=1)
+    """Training stops once an evaluation finds so much of the test vertices right; 0 never stops it."""
 
 
 class Spec(Frozen):

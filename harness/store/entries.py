@@ -13,29 +13,32 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from harness.graph.model import Ints
+from harness.graph.order import Map
 from harness.store.entries_compiled import keys_of, place_keys, select_keys, settle_keys
 
 Keys = NDArray[np.uint64]
+Ends = tuple[Ints, Ints]
 BYTES = 8
 """Of a key."""
 LARGEST_SIDE = 1 << 31
+LARGEST_32 = (1 << 31) - 1
 ROW_BITS = 33
 BINS = 1024
 """Into so many stripes the rows of a block are counted that does not fit."""
 
 
 class Layout(NamedTuple):
-    """Where entries go: blocks of so many rows and columns, and the new places of rows and of columns."""
+    """Where entries go: blocks of so many rows and columns, and how rows and columns move; None if they stay."""
 
     n: int
     blocks: int
     """Along each side."""
-    rows_at: NDArray[np.integer]
-    """The new row of every vertex; empty, if it stays."""
-    cols_at: NDArray[np.integer]
+    rows: Map | None = None
+    cols: Map | None = None
 
     @property
     def size(self) -> int:
@@ -62,18 +65,34 @@ def scatter(source: Ints, target: Ints, to: Layout, *, both: bool, added: bool =
         np.empty(most, np.int32),
         np.zeros(to.blocks**2, np.int64),
     )
-    ends, places, grid = (source, target), (to.rows_at, to.cols_at), (to.size, to.blocks)
-    made, loops = keys_of(ends, places, grid, (both, added), (keys, blocks, counts))
+    straight, mirrored = _places(source, target, to, both=both)
+    grid, flags, out = (to.size, to.blocks), (both, added), (keys, blocks, counts)
+    made, loops = keys_of((source, target), straight, mirrored, grid, flags, out)
     stops = np.cumsum(counts)
     placed = np.empty(made, np.uint64)
     place_keys(keys[:made], blocks[:made], stops - counts, placed)
     return Scattered(placed, stops, loops)
 
 
+def _places(source: Ints, target: Ints, to: Layout, *, both: bool) -> tuple[Ends, Ends]:
+    """Rows and columns of the entries of these edges, and of their mirror images if these are asked for."""
+    straight = _moved(target, to.rows), _moved(source, to.cols)
+    if not both:
+        return straight, straight
+    if to.rows is to.cols:
+        return straight, straight[::-1]
+    return straight, (_moved(source, to.rows), _moved(target, to.cols))
+
+
+def _moved(vertices: Ints, by: Map | None) -> Ints:
+    return vertices if by is None else by.places(torch.from_numpy(vertices)).numpy()
+
+
 class Settled(NamedTuple):
     """A block, or some of its rows."""
 
-    rowptr: Ints
+    rowptr: NDArray[np.integer]
+    """Of 32 bits unless there are more entries."""
     col: NDArray[np.int32]
     originals: int
     """Different entries that the source gave."""
@@ -85,7 +104,12 @@ def settle(keys: Keys, rows: int) -> Settled:
     rowptr, col = np.zeros(rows + 1, np.int64), np.empty(len(keys), np.int32)
     kept, originals = settle_keys(keys, rowptr, col)
     np.cumsum(rowptr, out=rowptr)
-    return Settled(rowptr, col[:kept].copy() if kept < len(col) else col, originals)
+    return Settled(narrowed(rowptr), col[:kept].copy() if kept < len(col) else col, originals)
+
+
+def narrowed(rowptr: Ints) -> NDArray[np.integer]:
+    """Row pointers as the store keeps them: most of its bytes, where rows are short."""
+    return rowptr.astype(np.int32 if rowptr[-1] <= LARGEST_32 else np.int64)
 
 
 Reader = Callable[[], Iterable[Keys]]
@@ -94,7 +118,7 @@ Reader = Callable[[], Iterable[Keys]]
 
 def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
     """The same with at most so many keys in memory beside the result, unless a stripe of rows has more."""
-    width = -(-rows // BINS)
+    width = max(-(-rows // BINS), 1)
     counts = np.zeros(-(-rows // width), np.int64)
     for keys in pieces():
         counts += np.bincount((keys >> np.uint64(ROW_BITS)).astype(np.int64) // width, minlength=len(counts))
@@ -108,7 +132,7 @@ def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
         rowptr[1:] += settled.rowptr[1:]
         cols.append(settled.col)
         originals += settled.originals
-    return Settled(rowptr, np.concatenate(cols) if cols else np.zeros(0, np.int32), originals)
+    return Settled(narrowed(rowptr), np.concatenate(cols) if cols else np.zeros(0, np.int32), originals)
 
 
 def _stripes(counts: Ints, at_once: int) -> list[tuple[int, int]]:

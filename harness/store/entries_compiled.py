@@ -13,32 +13,28 @@ COLUMN = np.uint64((1 << 32) - 1)
 @compiled(nogil=True)
 def keys_of(
     ends: tuple[Any, Any],
-    places: tuple[Any, Any],
+    straight: tuple[Any, Any],
+    mirrored: tuple[Any, Any],
     grid: tuple[int, int],
     flags: tuple[bool, bool],
     out: tuple[Any, Any, Any],
 ) -> tuple[int, int]:
     """Keys and blocks of the entries of some edges, the mirrored one after each, and the entries of every block.
 
-    How many there are, and how many loops.
+    `straight` and `mirrored` say in which row and column they stand. How many there are, and how many loops.
     """
     source, target = ends
-    rows_at, cols_at = places
     size, side = grid
     both, added = flags
     keys, blocks, counts = out
     made = loops = 0
     for e in range(source.size):
-        s, t = source[e], target[e]
-        loops += s == t
-        for mirrored in range(1 + (both and s != t)):
-            row, col = (s, t) if mirrored else (t, s)
-            if rows_at.size:
-                row = rows_at[row]
-            if cols_at.size:
-                col = cols_at[col]
+        loop = source[e] == target[e]
+        loops += loop
+        for turned in range(1 + (both and not loop)):
+            row, col = (mirrored[0][e], mirrored[1][e]) if turned else (straight[0][e], straight[1][e])
             i, j = row // size, col // size
-            flag = np.uint64(mirrored or added)
+            flag = np.uint64(turned or added)
             keys[made] = (np.uint64(row - i * size) << ROW) | (np.uint64(col - j * size) << COL) | flag
             blocks[made] = i * side + j
             counts[i * side + j] += 1

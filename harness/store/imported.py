@@ -21,7 +21,15 @@ from harness.store.choice import DatasetChoice
 from harness.store.task import Means
 from harness.validation import Frozen, validated
 
-KINDS = {".mtx": "mtx", ".npz": "npz", ".parquet": "parquet", ".graph": "metis", ".pt": "pyg"}
+KINDS = {
+    ".mtx": "mtx",
+    ".npz": "npz",
+    ".parquet": "parquet",
+    ".graph": "metis",
+    ".pt": "pyg",
+    ".triples": "triples",
+    ".bin": "combblas",
+}
 TEXT = (".txt", ".tsv", ".csv", ".edges", ".el", "")
 WIDTH, CLASSES = 128, 32
 """Of what is drawn where no file is given."""

@@ -17,7 +17,7 @@ from harness.graph.order import Permutation
 from harness.store.choice import DatasetChoice
 from harness.validation import Frozen, validated
 
-SCHEMA = 4
+SCHEMA = 5
 FILE = "manifest.json"
 
 

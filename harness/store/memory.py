@@ -26,7 +26,7 @@ class MemoryStore:
         self.permutation: Permutation = permutation
         self.bounds = partition.bounds if partition else None
         self._graph = graph
-        self.orders: Orders = partition.orders if partition else orders(permutation, graph.n, seed)
+        self.orders: Orders[Tensor] = partition.orders if partition else orders(permutation, graph.n, seed)
         self._A = [permuted(graph.A, self.orders.p, self.orders.q)]
         if permutation == "double":
             self._A.append(permuted(graph.A, self.orders.q, self.orders.p))

@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.files import sha256_of
 from harness.graph.model import LabelTask
-from harness.graph.order import Orders, Permutation
+from harness.graph.order import Orders, Permutation, orders
 from harness.kernels.assemble import Part, assemble
 from harness.kernels.csr import Csr, transpose
 from harness.store.blocks import assert_within
@@ -71,12 +71,12 @@ class Store:
         return len(self._seen)
 
     @property
-    def orders(self) -> Orders:
+    def orders(self) -> Orders[Tensor]:
         """The index maps, whole."""
-        if "orders/p.npy" not in self.manifest.files:
-            return Orders(torch.arange(self.n), torch.arange(self.n))
-        p = torch.from_numpy(self._array("orders/p"))
-        return Orders(p, torch.from_numpy(self._array("orders/q")) if self.permutation == "double" else p)
+        if self.manifest.cut is None:
+            return orders(self.permutation, self.n, self.manifest.seed)
+        p = torch.from_numpy(self._array("orders/p")).long()
+        return Orders(p, p)
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
         assert_within(self.n, rows, cols)

@@ -13,6 +13,7 @@ from harness.strategy.counts import Counts as Counts
 from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import facts_of_card as facts_of_card
 from harness.strategy.facts import weights_of_model as weights_of_model
+from harness.strategy.minibatch import MiniBatch as MiniBatch
 from harness.strategy.piece import Piece as Piece
 from harness.strategy.published import Published as Published
 from harness.strategy.published import Quantity as Quantity

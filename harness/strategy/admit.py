@@ -20,7 +20,7 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
     if not grids:
         raise UserError(f"ranks = {spec.ranks}: {strategy.name} has no grid of that many ranks.")
     ready = strategy(spec, facts)
-    reason = _foreign_model(ready) or ready.refuse() or _misfit(ready)
+    reason = _foreign_model(ready) or _foreign_training(ready) or ready.refuse() or _misfit(ready)
     if reason:
         raise UserError(f"{strategy.name} cannot run on {spec.dataset.name}: {reason}.")
     return ready
@@ -34,6 +34,19 @@ def _foreign_model(strategy: Strategy) -> str | None:
     for part in PARTS:
         if not strategy.parts and getattr(model, part) != getattr(bare, part):
             return f"it trains the bare model, without {part}: leave model.{part} at {getattr(bare, part)}"
+    return None
+
+
+def _foreign_training(strategy: Strategy) -> str | None:
+    """Whether it is asked for mini-batches and has none, or the other way round."""
+    batch, vertices = strategy.spec.training.batch, strategy.facts.vertices
+    if not strategy.mini_batches:
+        return f"it trains on the full graph: leave training.batch = {batch} at 0" if batch else None
+    if not 0 < batch <= vertices:
+        return (
+            f"training.batch = {batch}: it trains on mini-batches, and needs to know of how many vertices, "
+            f"from 1 to the {vertices} of the graph"
+        )
     return None
 
 

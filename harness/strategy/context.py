@@ -66,8 +66,31 @@ class Context:
         """
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._adjacency:
-            self._adjacency[where] = self.hold(self._read(where))
+            self._adjacency[where] = self.hold_matrix(self._read(where))
         return self._adjacency[where]
+
+    def source(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A[rows, cols] to draw samples from: as `adjacency` has it, but with its entries even in a replay."""
+        held = self.adjacency(rows, cols, order)
+        if self.device.type != "meta":
+            return held
+        return cast(self._read(rectangle_of(self._blocks, rows, cols, order, transposed=False)), self.dtype)
+
+    def targets(self) -> Tensor:
+        """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""
+        everyone = range(self.facts.vertices)
+        labels = self._blocks.labels(everyone)
+        if labels.is_meta:
+            return labels.new_empty(self.trained_on, dtype=torch.int64)
+        counts = labelled(labels)
+        if self.spec.protocol == "corrected":
+            counts &= self._blocks.split(everyone) == TRAIN
+        return counts.nonzero()[:, 0]
+
+    def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
+        """A tensor that the rank keeps all the time, as it is, on its device."""
+        self._held.append((name, tensor.to(self.device)))
+        return self._held[-1][1]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
         """A^T[rows, cols]."""
@@ -80,7 +103,7 @@ class Context:
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._loopless:
             A, loops = apart(self._read(where), rows.start - cols.start)
-            self._loopless[where] = self.hold(A), self._hold(TensorName.A, loops)
+            self._loopless[where] = self.hold_matrix(A), self._hold(TensorName.A, loops)
         return self._loopless[where]
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
@@ -108,12 +131,12 @@ class Context:
     ) -> tuple[Csr, list[int]]:
         """A[rows, blocks] or A^T[rows, blocks], side by side and without empty columns; the columns left of each."""
         A, columns = self.compact_on_host(rows, blocks, transposed=transposed)
-        return self.hold(A), columns
+        return self.hold_matrix(A), columns
 
     def compact_on_host(
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:
-        """The same where samplers work, in the precision of the run; not held before it is handed to `hold`."""
+        """The same where samplers work, in the precision of the run; not held before it is handed to `hold_matrix`."""
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return cast(beside(pieces), self.dtype), [piece.cols for piece in pieces] if blocks else []
 
@@ -121,7 +144,7 @@ class Context:
         """A[rows, cols] or A^T[rows, cols] where schedules are made, in the precision of the run; not held."""
         return cast(self._block(rows, cols, transposed), self.dtype)
 
-    def hold(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
+    def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
         """A matrix that a strategy made of others, held from now on."""
         parts = [self._hold(name, part) for part in (A.rowptr, A.col, cast(A, self.dtype).val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)

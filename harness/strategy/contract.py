@@ -9,13 +9,17 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from harness.comm.layout import Coordinates, coordinates, grids_of
+from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
 from harness.models.gcn import gcn
 from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
 from harness.strategy.facts import Facts, weights_of_model
+from harness.strategy.minibatch import MiniBatch
 from harness.strategy.piece import Piece
 from harness.strategy.published import Published
 from harness.strategy.words import Words
@@ -51,6 +55,8 @@ class Strategy(ABC):
     """The order in which ranks are numbered along them; None, the same order."""
     partitioned_over: ClassVar[AxisName | None] = None
     """The axis over which rows are split as a partition of the vertices says; None, where that has no meaning."""
+    mini_batches: ClassVar[bool] = False
+    """Whether it trains on mini-batches of `training.batch` vertices, or on the full graph."""
     parts: ClassVar[bool] = False
     """Whether it trains models with a projection, normalisation, dropout or residual, or the bare one alone."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
@@ -72,6 +78,27 @@ class Strategy(ABC):
     def steps(self) -> int:
         """Training steps in an epoch: one over the full graph, or as many as there are mini-batches."""
         return 1
+
+    @property
+    def groups(self) -> int:
+        """How many mini-batches a step trains on, each in a data-parallel group of its own."""
+        return 1
+
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
+        """A mini-batch as one rank that has the whole graph draws it: the definition that training is held to.
+
+        `targets` are the vertices that the loss counts, ascending.
+        """
+        raise NotImplementedError(f"{self.name} trains on the full graph")
+
+    @property
+    def rounding(self) -> float:
+        """By how much numbers are rounded on their way between ranks, relatively; 0 where they travel as they are."""
+        return 0.0
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """Payload words of one epoch, counted from 0 through warm-up: all the same, but where mini-batches differ."""
+        return self.words(at, counts)
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis of `grid` is the fastest."""
@@ -148,7 +175,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Payload words of one training epoch for the rank at `at`, from spec and facts, and counts of the graph."""
+        """Payload words of the first training epoch for the rank at `at`, from spec, facts and counts of the graph."""
 
     @abstractmethod
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:

@@ -55,8 +55,10 @@ class ClusterRows(PartRows):
     def __init__(self, ctx: Context, strategy: Cluster) -> None:
         super().__init__(ctx, strategy)
         root_N = self.part.A_NN.rowptr.diff().to(ctx.dtype).rsqrt()
-        self.C_NN = ctx.hold(_weighted(self.part.A_NN, root_N))
-        self.C_T_NN = ctx.hold(_weighted(self.part.A_T_NN, root_N)) if ctx.facts.directed else self.C_NN
+        self.C_NN = ctx.hold_matrix(_weighted(self.part.A_NN, root_N))
+        self.C_T_NN = (
+            ctx.hold_matrix(_weighted(self.part.A_T_NN, root_N)) if ctx.facts.directed else self.C_NN
+        )
 
     def aggregate(self, layer: int, H_NF: Tensor) -> Tensor:
         if self.step is None:

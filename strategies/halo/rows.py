@@ -71,8 +71,8 @@ class PartRows(RowOperators):
         A_NN, A_NK, halo = block_row(ctx, blocks, own, range(len(blocks)))
         assert A_NN is not None
         rows, others = blocks[own], [block for i, block in enumerate(blocks) if i != own]
-        A_KN = ctx.hold(transpose(ctx.compact_on_host(rows, others)[0]))
-        S_NM = ctx.hold(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
+        A_KN = ctx.hold_matrix(transpose(ctx.compact_on_host(rows, others)[0]))
+        S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
         return Part(A_NN, ctx.transposed(rows, rows), A_NK, A_KN, halo, S_NM)
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:

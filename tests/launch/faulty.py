@@ -16,7 +16,9 @@ from torch import Tensor
 from harness.strategy import Context
 from strategies.cagnet.oned import BlockRows, OneD
 
-Way = Literal["raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write"]
+Way = Literal[
+    "raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write", "swallow", "slow"
+]
 
 
 class Grief(OneD.Params):
@@ -59,6 +61,14 @@ def ask_for_too_much() -> None:
     torch.empty(1 << 50)
 
 
+def swallow() -> None:
+    """Takes memory and uses it, until somebody minds."""
+    held = []
+    while True:
+        held.append(torch.ones(1 << 26))
+        time.sleep(0.1)
+
+
 def cut_links() -> None:
     for handle in Path("/proc/self/fd").iterdir():
         try:
@@ -95,4 +105,6 @@ WAYS: dict[str, Callable[[], object]] = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "link": cut_links,
     "write": die_while_writing,
+    "swallow": swallow,
+    "slow": lambda: time.sleep(8),
 }

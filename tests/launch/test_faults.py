@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.experiment.request import make_spec
-from harness.launch.local import launch
+from harness.launch.launch import launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
 

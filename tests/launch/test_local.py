@@ -12,7 +12,7 @@ import pytest
 
 from harness.comm.engine import Place
 from harness.experiment.request import make_spec
-from harness.launch.local import launch
+from harness.launch.launch import launch
 from harness.results.record import Record, read_record
 from harness.run.fault import faults
 from harness.run.rank import attempt

@@ -39,10 +39,24 @@ def test_every_way_to_save_it_gives_the_graph(tmp_path, wrap):
     assert read(tmp_path, wrap(graph), split=1).split.tolist() == [2] * 5 + [0] * 2 + [1] * 5
 
 
+def test_a_column_for_each_class(tmp_path):
+    sets = torch.arange(36).reshape(12, 3) % 2
+    raw = read(tmp_path, data(y=sets.float()))
+    np.testing.assert_array_equal(raw.y, sets)
+    assert raw.y.dtype == np.int8
+
+
 def test_edges_alone_are_a_graph(tmp_path):
     raw = read(tmp_path, Data(edge_index=torch.tensor([[0, 4], [1, 2]])))
     assert (raw.n, raw.X, raw.y, raw.split) == (5, None, None, None)
     assert read(tmp_path, Data(edge_index=torch.tensor([[0], [1]]), num_nodes=9)).n == 9
+
+
+def test_what_others_allow_stays_allowed(tmp_path):
+    before = set(torch.serialization.get_safe_globals())
+    read(tmp_path, data())
+    assert set(torch.serialization.get_safe_globals()) == before
+    assert Data in before
 
 
 class Planted:
@@ -60,7 +74,7 @@ class Planted:
         ({"x": torch.zeros(2, 3)}, "has no edge_index"),
         (torch.zeros(3), "has no edge_index"),
         (data(num_nodes=3), "edges name vertices"),
-        (data(y=torch.zeros(12, 2)), "one class per vertex"),
+        (data(y=torch.zeros(12, 2, 2)), "one class per vertex"),
         (data(y=torch.full((12,), 0.5)), "not whole"),
         ((data(), {"x": torch.tensor([0, 5, 12])}), "several graphs"),
     ],

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from harness.store.entries import Layout, scatter, settle, settle_in_stripes
-
-STAY = np.zeros(0, np.int32)
+from harness.graph.order import Table
+from harness.store.entries import Layout, narrowed, scatter, settle, settle_in_stripes
 
 
 @st.composite
@@ -36,8 +36,9 @@ def expected(n, source, target, directed, rows_at, cols_at):
 def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed, moves):
     n, source, target = graph
     rng = np.random.default_rng(n)
-    rows_at, cols_at = (rng.permutation(n) if moves else np.arange(n) for _ in range(2))
-    to = Layout(n, blocks, *((rows_at, cols_at) if moves else (STAY, STAY)))
+    rows, cols = (rng.permutation(n) if moves else np.arange(n) for _ in range(2))
+    to = Layout(n, blocks, *((Table(torch.from_numpy(each)) for each in (rows, cols)) if moves else ()))
+    rows_at, cols_at = np.argsort(rows), np.argsort(cols)
     starts = range(0, len(source), chunk)
     found = [scatter(source[s : s + chunk], target[s : s + chunk], to, both=not directed) for s in starts]
     vertices = np.arange(n)
@@ -63,8 +64,15 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
 
 def test_a_block_may_be_as_wide_as_32_bits_allow():
     n = 2**31 - 1
-    far = scatter(np.array([n - 1]), np.array([n - 2]), Layout(n, 1, STAY, STAY), both=True)
+    far = scatter(np.array([n - 1]), np.array([n - 2]), Layout(n, 1), both=True)
     assert (far.keys >> np.uint64(33)).tolist() == [n - 2, n - 1]
     assert ((far.keys >> np.uint64(1)) & np.uint64(2**32 - 1)).tolist() == [n - 1, n - 2]
     with pytest.raises(AssertionError):
-        scatter(np.array([0]), np.array([0]), Layout(2**31, 1, STAY, STAY), both=True)
+        scatter(np.array([0]), np.array([0]), Layout(2**31, 1), both=True)
+
+
+def test_row_pointers_have_32_bits_as_long_as_they_fit():
+    for last, expected in ((0, np.int32), (2**31 - 1, np.int32), (2**31, np.int64)):
+        found = narrowed(np.array([0, last]))
+        assert found.dtype == expected
+        assert found.tolist() == [0, last]

@@ -52,6 +52,16 @@ def files(edges, tmp_path):
 
 
 @pytest.fixture
+def proteins(edges, tmp_path):
+    """The same graph between names, and in the binary form of CombBLAS."""
+    lines = (f"p{a:02}\tp{b:02}\t0.5\n" for a, b in np.concatenate([edges, [[v, v] for v in range(N)]]))
+    (tmp_path / "proteins.triples").write_text("".join(lines))
+    head = b"HKDT" + np.array([1, 16, 0, N, N, len(edges)], "<u8").tobytes()
+    (tmp_path / "proteins.bin").write_bytes(head + edges.astype("<i8").tobytes())
+    return tmp_path
+
+
+@pytest.fixture
 def harness(root, monkeypatch, capsys):
     """`harness data import mine ...` in an empty project; its exit status and what it says."""
 
@@ -128,6 +138,26 @@ def test_a_directed_graph_and_vertices_without_edges(root, files, harness):
     card, store = load_card(root, "mine"), open_dataset(root, DatasetChoice(name="mine"))
     assert card.directed
     assert store.n == N + 9
+
+
+@pytest.mark.parametrize("name", ["proteins.triples", "proteins.bin"])
+def test_files_of_hipmcl(root, edges, proteins, harness, name):
+    code, told = harness("--edges", proteins / name)
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    np.testing.assert_allclose(
+        to_scipy(store.adjacency(range(N), range(N))).toarray(), undirected(edges), rtol=1e-6
+    )
+
+
+def test_a_column_for_each_class_is_another_task(root, files, harness):
+    sets = np.random.default_rng(1).integers(0, 2, (N, 6))
+    np.save(files / "sets.npy", sets)
+    code, told = harness("--edges", files / "edges.tsv", "--labels", files / "sets.npy")
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    assert (store.task, store.classes) == ("multi-label", 6)
+    np.testing.assert_array_equal(store.labels(range(N)), sets)
 
 
 def test_a_name_is_given_once(root, files, harness):

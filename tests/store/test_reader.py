@@ -110,6 +110,7 @@ def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
         ("{", "cannot be read"),
         ("[]", "schema version None"),
         (f'{{"schema_version": {SCHEMA}}}', "is missing"),
+        ('{"schema_version": 3}', f"schema version 3, this harness reads {SCHEMA}. Build it again"),
         ('{"schema_version": 99, "name": "toy", "permutation": "double", "seed": 3}', "schema version 99"),
     ],
 )

@@ -1,0 +1,101 @@
+"""The part of a sparse matrix at some of its rows and columns, and its transpose, for one sample after the other.
+
+ScaleGNN's Algorithm 2, phases 2 to 4. Which column is in the sample, and where, is looked up in a map of all columns
+that is never cleared: an entry counts only if it bears the tag of the current sample. Entries off the diagonal are
+divided by the chance that their column was drawn once their row was, so a product with the matrix has the right mean.
+Compiled loops on a CPU, tensor operations on a GPU; of shapes alone, as many entries as the mean.
+Verifier (tests/kernels/test_induced.py): scipy's A[S][:, S].
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.kernels.csr import Csr, index_dtype, row_of, take
+from harness.kernels.spgemm import select_rows
+
+PLACE_BITS = 32
+
+
+def places(cols: int, device: torch.device) -> Tensor:
+    """A map of so many columns, none of them in any sample yet."""
+    return torch.zeros(cols, dtype=torch.int64, device=device)
+
+
+def mark(where: Tensor, cols: Tensor, tag: int) -> None:
+    """Writes a sample of columns into their map, under a tag from 1 on that no sample before had."""
+    assert 0 < tag < 1 << 31, tag
+    if where.is_meta:
+        return
+    where[cols] = (tag << PLACE_BITS) + torch.arange(len(cols), device=cols.device)
+
+
+def induced_pair(
+    A: Csr, rows: Tensor, cols: Tensor, where: Tensor, tag: int, diagonal: int, chance: float
+) -> tuple[Csr, Csr]:
+    """A[rows, cols] and its transpose; `where` has the columns under `tag`.
+
+    Rows and columns ascend. The diagonal of the whole is at column i + `diagonal` of row i.
+    """
+    if A.val.is_meta:
+        return _shapes(A, rows, cols, diagonal)
+    if A.val.is_cuda:
+        return by_tensors(A, rows, cols, where, tag, diagonal, chance)
+    from harness.kernels.induced_compiled import keep_entries, turn
+
+    most = int((take(A.rowptr, rows + 1) - take(A.rowptr, rows)).sum())
+    S = _zeros(A, len(rows), len(cols), most)
+    sample = tag, diagonal, 1 / chance
+    nnz = keep_entries(_arrays(A), rows.numpy(), where.numpy(), sample, _arrays(S))
+    S = S._replace(col=S.col[:nnz].clone(), val=S.val[:nnz].clone())
+    S_T = _zeros(A, len(cols), len(rows), nnz)
+    turn(_arrays(S), _arrays(S_T))
+    return S, S_T
+
+
+def _zeros(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
+    rowptr = torch.zeros(rows + 1, dtype=torch.int64)
+    return Csr(rowptr, torch.empty(nnz, dtype=index_dtype(cols)), A.val.new_empty(nnz), cols)
+
+
+def _arrays(A: Csr) -> tuple[Any, Any, Any]:
+    return A.rowptr.numpy(), A.col.numpy(), A.val.numpy()
+
+
+def by_tensors(
+    A: Csr, rows: Tensor, cols: Tensor, where: Tensor, tag: int, diagonal: int, chance: float
+) -> tuple[Csr, Csr]:
+    """The same on any device."""
+    found = select_rows(A, rows)
+    place = take(where, found.col)
+    kept = (place >> PLACE_BITS == tag).nonzero()[:, 0]
+    row, column = take(row_of(found), kept), take(found.col, kept)
+    val = take(found.val, kept)
+    col = (take(place, kept) & ((1 << PLACE_BITS) - 1)).to(index_dtype(len(cols)))
+    val = torch.where(take(rows, row) + diagonal == column, val, val * (1 / chance))
+    order = torch.sort(col, stable=True).indices
+    S = Csr(_pointers(row, len(rows)), col, val, len(cols))
+    S_T = Csr(
+        _pointers(col, len(cols)), take(row, order).to(index_dtype(len(rows))), take(val, order), len(rows)
+    )
+    return S, S_T
+
+
+def _pointers(of: Tensor, parts: int) -> Tensor:
+    """Where each part begins, and the end."""
+    return torch.nn.functional.pad(torch.bincount(of, minlength=parts).cumsum(0), (1, 0))
+
+
+def _shapes(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
+    """With a loop at every vertex, and all other nonzeros spread evenly."""
+    loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
+    drawn = int(torch.isin(rows + diagonal, cols).sum())
+    off, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
+    nnz = drawn + (round(off * (len(rows) * len(cols) - drawn) / places) if places else 0)
+    return _empty(A, len(rows), len(cols), nnz), _empty(A, len(cols), len(rows), nnz)
+
+
+def _empty(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
+    col = A.col.new_empty(nnz, dtype=index_dtype(cols))
+    return Csr(A.rowptr.new_empty(rows + 1), col, A.val.new_empty(nnz), cols)

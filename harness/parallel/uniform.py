@@ -1,0 +1,66 @@
+"""Uniform sampling of vertices: every rank draws the whole sample for itself and takes its part.
+
+A sample is a function of seed, group and step, so the ranks of a group have the same one without a word, and no group
+ever repeats what another has drawn (ScaleGNN, section III-D).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.kernels import Csr
+from harness.kernels.draw import distinct
+from harness.kernels.induced import induced_pair, mark, places
+from harness.strategy import MiniBatch
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """So many vertices of so many, without replacement."""
+
+    seed: int
+    vertices: int
+    size: int
+
+    def draw(self, step: int, group: int, device: torch.device | None = None) -> Tensor:
+        """The sample, ascending."""
+        return distinct((self.seed, group, step), self.vertices, self.size, device)
+
+    @property
+    def chance(self) -> float:
+        """Of a vertex to be in a sample that another one is in (equation 23)."""
+        return (self.size - 1) / (self.vertices - 1) if self.size > 1 else 1.0
+
+    def mini_batch(self, step: int, group: int, A: Csr, layers: int) -> MiniBatch:
+        """The sample and its rescaled subgraph, the same in all layers."""
+        S, where = self.draw(step, group), places(A.cols, torch.device("cpu"))
+        mark(where, S, 1)
+        A_S, _ = induced_pair(A, S, S, where, 1, 0, self.chance)
+        return MiniBatch([S] * (layers + 1), [A_S] * layers)
+
+
+def cut(S: Tensor, block: range) -> range:
+    """The places in an ascending sample of the vertices in a block, by binary search."""
+    first, last = torch.searchsorted(S, torch.tensor([block.start, block.stop], device=S.device)).tolist()
+    return range(first, last)
+
+
+class Sampled:
+    """A block of A that a rank draws from, step after step."""
+
+    def __init__(self, A: Csr, rows: range, cols: range, where: Tensor) -> None:
+        """A is A[rows, cols]; `where` is its map of columns (`harness.kernels.induced.places`)."""
+        self._A, self._rows, self._cols, self._where = A, rows, cols, where
+
+    def draw(self, S: Tensor, step: int, chance: float) -> tuple[Csr, Csr]:
+        """Algorithm 2, its four phases: the part of the sample's subgraph, and its transpose."""
+        rows = S[_slice(cut(S, self._rows))] - self._rows.start
+        cols = S[_slice(cut(S, self._cols))] - self._cols.start
+        mark(self._where, cols, step + 1)
+        diagonal = self._rows.start - self._cols.start
+        return induced_pair(self._A, rows, cols, self._where, step + 1, diagonal, chance)
+
+
+def _slice(places: range) -> slice:
+    return slice(places.start, places.stop)

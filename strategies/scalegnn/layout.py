@@ -1,0 +1,91 @@
+"""Who has what in ScaleGNN: Plexus' roles within a data-parallel group, with the projection before and the head behind.
+
+It is arithmetic alone. What is said of vertices holds for the whole graph and for the places in a sample alike: a
+sample is ascending, so a block of vertices has a range of places.
+
+Legend: N vertices over R, K vertices over S, F features in over T, H features out over S; roles as in layer 0 for the
+projection and as in layer L, which there is not, for the head.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from harness.ledger import AxisName
+from harness.models import Part, Weight
+from harness.parallel.reshard import Cuts, Layout
+from harness.parallel.roles import Roles, Share, roles_of, share_of
+from harness.ranges import balanced, split
+from harness.strategy import Coordinates, Facts, Piece
+
+D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z
+GROUP = (Z, X, Y)
+"""The axes within a data-parallel group, slowest first: Y inside a node first, then X."""
+FIRST = Roles(R=Z, S=X, T=Y)
+
+
+class Blocks:
+    """What the rank at `at` has."""
+
+    def __init__(
+        self,
+        grid: Mapping[AxisName, int],
+        facts: Facts,
+        shapes: Sequence[tuple[int, int]],
+        *,
+        projection: bool,
+    ) -> None:
+        self.grid, self.facts, self.shapes, self.projection = grid, facts, shapes, projection
+        self.before, self.behind = FIRST, roles_of(len(shapes), FIRST)
+        """Roles of the projection, and of the head."""
+
+    def shares(self, at: Coordinates) -> list[Share]:
+        """Of every layer."""
+        return [
+            share_of(roles_of(layer, FIRST), self.grid, at, self.facts.vertices, shape)
+            for layer, shape in enumerate(self.shapes)
+        ]
+
+    def vertices(self) -> Cuts:
+        """Where rows are cut by each axis."""
+        return {axis: split(self.facts.vertices, self.grid[axis]) for axis in GROUP}
+
+    def columns(self, width: int) -> Cuts:
+        """Where columns are cut by each axis."""
+        return {axis: balanced(width, self.grid[axis]) for axis in GROUP}
+
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        """W is split over T and S, and so is the head over T and R, the projection over R and T; scales over S."""
+        if weight.part is Part.SCALE:
+            return Piece(range(1), self.shares(at)[weight.layer].H)
+        if weight.part is Part.CONVOLUTION:
+            share = self.shares(at)[weight.layer]
+            return Piece(share.F, share.H)
+        roles = self.before if weight.part is Part.PROJECTION else self.behind
+        down, across = (roles.R, roles.T) if weight.part is Part.PROJECTION else (roles.T, roles.R)
+        rows, cols = (
+            balanced(size, self.grid[axis])[at[axis]]
+            for size, axis in zip(weight.shape, (down, across), strict=True)
+        )
+        return Piece(rows, cols)
+
+    def input(self, at: Coordinates) -> Piece:
+        """Features: rows over S, columns over R, or as the first layer has them if nothing comes before it."""
+        R, S, T = self.before
+        across = R if self.projection else T
+        return Piece(self.vertices()[S][at[S]], balanced(self.facts.features, self.grid[across])[at[across]])
+
+    @property
+    def output_axes(self) -> tuple[AxisName, AxisName]:
+        """Over which rows and classes of the output are split."""
+        R, S, T = self.behind
+        return (S, R) if self.projection else (S, T)
+
+    def output(self, at: Coordinates) -> Piece:
+        down, across = self.output_axes
+        return Piece(
+            self.vertices()[down][at[down]], balanced(self.facts.classes, self.grid[across])[at[across]]
+        )
+
+    def residual(self, layer: int) -> tuple[Layout, Layout]:
+        """The layouts of a layer's input and output."""
+        R, S, T = roles_of(layer, FIRST)
+        return Layout(rows=S, cols=T, copies=R), Layout(rows=R, cols=S, copies=T)

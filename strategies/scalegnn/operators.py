@@ -1,0 +1,209 @@
+"""One rank's operators of ScaleGNN: on the whole graph to evaluate, on a sample of it in every training step.
+
+Letters as in `scalegnn`.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from harness.comm.axis import Axis
+from harness.kernels import Csr
+from harness.kernels.induced import places
+from harness.ledger import Op, Phase, TensorName
+from harness.models import Part, Skip
+from harness.parallel.ahead import Ahead
+from harness.parallel.answers import Answers
+from harness.parallel.gradients import Gradients
+from harness.parallel.linear import Sending, Split, linear
+from harness.parallel.norm import Finish, Way, normalised
+from harness.parallel.products import Sparse, Stripe, aggregate
+from harness.parallel.reshard import Cuts, Residual, moves
+from harness.parallel.rows import RowOperators
+from harness.parallel.uniform import Sampled, Uniform, cut
+from harness.strategy import Context, Strategy
+from strategies.scalegnn.layout import GROUP, Blocks, D
+
+Plane = tuple[range, range]
+"""The rows and columns of a block of A; layers three apart have the same."""
+
+
+class Sample(NamedTuple):
+    """What one rank trains on in a step."""
+
+    S: Tensor
+    """The vertices of the whole group's mini-batch, ascending."""
+    A: dict[Plane, tuple[Csr, Csr]]
+    """This rank's parts of the subgraph, and their transposes."""
+    X: Tensor
+    answers: Answers
+
+
+class Choices(NamedTuple):
+    """The optimisations of section V."""
+
+    prefetch: bool
+    bf16: bool
+    fused: bool
+    overlap: bool
+
+
+class FourD(RowOperators):
+    """Algorithms 1 and 2."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        strategy: Strategy,
+        blocks: Blocks,
+        sampler: Uniform,
+        choices: Choices,
+    ) -> None:
+        down, across = blocks.output_axes
+        super().__init__(ctx, strategy, over=(down,), across=across)
+        self.everywhere = ctx.grid.axis((D, down))
+        """The ranks that have all rows of all mini-batches, each once."""
+        self.shares = ctx.grid.axis((D, down, across))
+        self.grid, self.at, self.group = ctx.grid, ctx.at, ctx.at[D]
+        self.blocks, self.layers, self.sampler = blocks, blocks.shares(ctx.at), sampler
+        self.wire = torch.bfloat16 if choices.bf16 else None
+        self.fused, self.overlap = choices.fused, choices.overlap
+        self.gradients = Gradients(ctx.grid[D], overlap=choices.overlap)
+        self.planes: dict[Plane, tuple[Csr, Csr | None]] = {
+            (share.N, share.K): (ctx.adjacency(share.N, share.K), None) for share in self.layers
+        }
+        self.cuts = blocks.vertices()
+        self.drawn = {plane: _drawn_from(ctx, plane) for plane in self.planes}
+        self.ahead = Ahead(self.sample, ctx.device) if choices.prefetch else None
+
+    # Mini-batches.
+
+    def of_step(self, step: int) -> Self:
+        with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.A):
+            sample = self.ahead.take(step) if self.ahead else self.sample(step)
+            return self._on(sample, step)
+
+    def sample(self, step: int) -> Sample:
+        """Algorithm 2: this rank's part of the step's mini-batch. No other rank is asked for anything."""
+        where = self.device if self.device.type == "cuda" else torch.device("cpu")
+        S = self.sampler.draw(step, self.group, where)
+        A = {
+            plane: self._placed(drawn.draw(S, step, self.sampler.chance))
+            for plane, drawn in self.drawn.items()
+        }
+        K, N = self.blocks.input(self.at).rows, self.rows
+        return Sample(S, A, self.X[self._places(S, K)], self.answers.on(self._places(S, N)))
+
+    def _placed(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
+        A, A_T = (Csr(*(part.to(self.device) for part in matrix[:3]), matrix.cols) for matrix in pair)
+        return A, A_T
+
+    def _places(self, S: Tensor, block: range) -> Tensor:
+        """Where the sampled vertices of a block stand in it."""
+        found = cut(S, block)
+        return (S[found.start : found.stop] - block.start).to(self.device)
+
+    def _on(self, sample: Sample, step: int) -> Self:
+        """The same operators on a sample."""
+        there = copy.copy(self)
+        there.step, there.vertices = step, sample.S
+        there.planes, there.X, there.answers = dict(sample.A), sample.X, sample.answers
+        there.cuts = {axis: [cut(sample.S, block) for block in blocks] for axis, blocks in self.cuts.items()}
+        there.gradients = Gradients(self.grid[D], overlap=self.overlap)
+        return there
+
+    # The model.
+
+    def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
+        """The projection sums over R, the head over T (equation 28)."""
+        R, S, T = self.blocks.before if part is Part.PROJECTION else self.blocks.behind
+        inner, cols = (R, T) if part is Part.PROJECTION else (T, R)
+        makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
+        axes = self.grid[S], self.grid[inner], self.grid[cols]
+        with self.ledger.phase(Phase.LINEAR, -1):
+            return linear(self.kernels, H, W, Split(*axes, makes, TensorName.DH), self._sending)
+
+    def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
+        """T = A H summed over S, Z = T W summed over T (equations 27 and 28); backward dT over S, dH and dW over R."""
+        share = self.layers[layer]
+        R, S, T = (self.grid[axis] for axis in share.roles)
+        A_NK, A_T_KN = self.planes[share.N, share.K]
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            back = None if A_T_KN is None else self._sparse(A_T_KN, R)
+            T_NF = aggregate(self.kernels, self._sparse(A_NK, S), back, H)
+            return linear(self.kernels, T_NF, W, Split(R, T, S, TensorName.Z, TensorName.DT), self._sending)
+
+    def _sparse(self, A: Csr, over: Axis) -> Sparse:
+        return Sparse([Stripe(slice(0, A.rows), A, None)], over, wire=self.wire)
+
+    @property
+    def _sending(self) -> Sending:
+        return Sending(self.wire, self.overlap, self.gradients)
+
+    def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
+        if gamma is None:
+            return super().finish(layer, Z_NH, gamma)
+        R, S, _ = self.layers[layer].roles
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            kept, scale = (
+                (None, 1.0) if self.step is None or not self.model.dropout else self.drawn_mask(layer, Z_NH)
+            )
+            finish = Finish(self.model.hidden, self.model.activation == "relu", kept, scale)
+            way = Way(self.grid[S], self.grid[R], self.gradients, self.fused)
+            return normalised(self.kernels, Z_NH, gamma, finish, way)
+
+    def drawn_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
+        with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
+            return self.mask(layer, Z_NH)
+
+    def rows_of(self, layer: int) -> Tensor:
+        share = self.layers[layer]
+        R = share.roles.R
+        here = self.cuts[R][self.at[R]]
+        S = self.vertices
+        assert isinstance(S, Tensor), "masks are for samples"
+        return S[here.start : here.stop].to(self.device)
+
+    def features(self, layer: int, Z_NH: Tensor) -> range:
+        return self.layers[layer].H
+
+    def keep(self, layer: int, H: Tensor) -> Skip:
+        """The input sets out for where the output will be (section IV-C4)."""
+        before, after = self.blocks.residual(layer)
+        group, grid, rows = self.grid.axis(GROUP), self.grid.shape, self.cuts
+        cols: Cuts = self.blocks.columns(self.model.hidden)
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            there = moves(group, grid, before, after, rows, cols)
+            back = moves(group, grid, after, before, rows, cols)
+            residual = Residual(there, back)
+            H, token = residual.keep(H)
+        return Skip(H, (residual, token))
+
+    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        residual, token = skip.kept
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            added: Tensor = residual.add(H, token)
+            return added
+
+    # The loss.
+
+    def loss(self, Z_NC: Tensor) -> Tensor:
+        """The sum over the labelled vertices of all groups, divided by their number."""
+        with self.ledger.phase(Phase.LOSS):
+            with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
+                counted = self.answers.counted().to(Z_NC.dtype)
+            self.answers.mean_over(self.everywhere.all_reduce(counted, tensor=TensorName.COUNT))
+            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        self.gradients.settle(weights)
+
+
+def _drawn_from(ctx: Context, plane: Plane) -> Sampled:
+    A = ctx.source(*plane)
+    where = places(A.cols, A.rowptr.device)
+    ctx.hold(TensorName.INDEX, where)
+    return Sampled(A, *plane, where)

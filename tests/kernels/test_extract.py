@@ -1,0 +1,110 @@
+"""Extraction against the paper's products: of stacked matrices with matrices of ones, by scipy."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from harness.check.graph import check_graph
+from harness.kernels import Csr, to_scipy
+from harness.kernels.extract import Places, columns, counted, join, renumber, squares, sum_rows
+from harness.kernels.its import draw_masses, draw_rows, keys_of
+from harness.kernels.spgemm import select_rows
+from harness.kernels.stack import Stack, one_of, stacked
+
+N = 97
+BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max_size=4)
+
+
+def stack_of(batches: list[list[int]]) -> Stack:
+    return stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+
+
+def selection(vertices: torch.Tensor) -> sparse.csr_array:
+    """A one in every row, at its vertex."""
+    rows = np.arange(len(vertices))
+    return sparse.csr_array((np.ones(len(rows)), (rows, vertices.numpy())), shape=(len(rows), N))
+
+
+def ascending(A: Csr) -> bool:
+    return all(bool((A.col[a:b].diff() > 0).all()) for a, b in pairwise(A.rowptr))
+
+
+def well_formed(stack: Stack, inputs: Stack, batch: int) -> None:
+    """An input begins with the output, and has every other vertex once."""
+    out, found = stack.of(batch), inputs.of(batch)
+    assert found[: len(out)].tolist() == out.tolist()
+    new = found[len(out) :].tolist()
+    assert len(set(new)) == len(new)
+    assert not set(new) & set(out.tolist())
+
+
+@given(BATCHES, st.integers(1, 6))
+def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int) -> None:
+    """A sampled matrix times a selection of its columns, under one map for many layers."""
+    stack, places = stack_of(batches), Places(N)
+    for layer in range(3):
+        keys = keys_of([(layer, batch) for batch in range(stack.batches)])
+        S = draw_rows(check_graph(N).A, stack, fanout, keys)
+        A, inputs = renumber(S, stack, places)
+        assert ascending(A)
+        for batch in range(stack.batches):
+            well_formed(stack, inputs, batch)
+            here = stack.span(batch)
+            mine = to_scipy(one_of(A, stack, inputs, batch))
+            back = (mine @ selection(inputs.of(batch))).toarray()
+            assert np.array_equal(back, to_scipy(S)[here.start : here.stop].toarray())
+            drawn = set(S.col[S.rowptr[here.start] : S.rowptr[here.stop]].tolist())
+            assert set(inputs.of(batch).tolist()) == drawn | set(stack.of(batch).tolist())
+        stack = inputs
+
+
+@pytest.mark.parametrize("mass", [counted, squares])
+@given(batches=BATCHES)
+def test_masses_are_the_product(mass, batches: list[list[int]]) -> None:
+    """P = Q M, in integers, whatever the order of the rows."""
+    A, stack = check_graph(N).A, stack_of(batches)
+    P = sum_rows(select_rows(A, stack.vertices), stack, mass)
+    M = sparse.csr_array((mass(A.val).numpy(), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
+    Q = np.zeros((stack.batches, N), dtype=np.int64)
+    for batch in range(stack.batches):
+        np.add.at(Q[batch], stack.of(batch).numpy(), 1)
+    assert np.array_equal(to_scipy(P).toarray(), Q @ M.toarray())
+    assert ascending(P)
+    turned = stacked([stack.of(batch).flip(0) for batch in range(stack.batches)])
+    again = sum_rows(select_rows(A, turned.vertices), turned, mass)
+    assert all(torch.equal(a, b) for a, b in zip(P[:3], again[:3], strict=True))
+
+
+@given(BATCHES, st.integers(1, 30), st.booleans())
+def test_extracted_columns_are_the_papers_products(
+    batches: list[list[int]], size: int, replacement: bool
+) -> None:
+    """Q_R A Q_C, where Q_C has the weight of a chosen vertex in the column of its place."""
+    A, stack, places = check_graph(N).A, stack_of(batches), Places(N)
+    R = select_rows(A, stack.vertices)
+    keys = keys_of([(1, batch) for batch in range(stack.batches)])
+    chosen = draw_masses(sum_rows(R, stack, counted), size, keys, replacement=replacement)
+    inputs = join(stack, chosen, places)
+    found = columns(R, stack, inputs, chosen, places)
+    for batch in range(stack.batches):
+        well_formed(stack, inputs, batch)
+        weight = to_scipy(chosen)[[batch]].toarray()[0]
+        mine = to_scipy(one_of(found, stack, inputs, batch))
+        back = (mine @ selection(inputs.of(batch))).toarray()
+        theirs = (selection(stack.of(batch)) @ to_scipy(A)).toarray() * weight
+        np.testing.assert_allclose(back, theirs, rtol=1e-15)
+        assert set(inputs.of(batch).tolist()) == set(stack.of(batch).tolist()) | set(
+            np.flatnonzero(weight).tolist()
+        )
+
+
+def test_a_map_runs_out_of_tags_loudly() -> None:
+    places = Places(3)
+    places.tags((1 << 31) - 1)
+    with pytest.raises(AssertionError):
+        places.tags(1)

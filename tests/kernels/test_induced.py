@@ -1,0 +1,88 @@
+"""Sampled parts of a matrix against scipy's, and the law that makes them worth having: their products are unbiased."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.check.graph import check_graph
+from harness.kernels import Csr, block, to_scipy
+from harness.kernels.draw import distinct
+from harness.kernels.induced import by_tensors, induced_pair, mark, places
+from harness.ranges import part
+
+N = 97
+CPU = torch.device("cpu")
+
+
+def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, chance: float) -> np.ndarray:
+    dense = to_scipy(A)[rows.numpy()][:, cols.numpy()].toarray()
+    return np.where(rows.numpy()[:, None] + diagonal == cols.numpy()[None, :], dense, dense / chance)
+
+
+@pytest.mark.parametrize("way", [induced_pair, by_tensors])
+@given(st.integers(0, N), st.integers(1, 4), st.integers(1, 4), st.data())
+def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.DataObject) -> None:
+    """Of any blocks of rows and of columns, empty ones too, for one sample after the other under one map."""
+    A = check_graph(N).A
+    rows, cols = part(N, r, data.draw(st.integers(0, r - 1))), part(N, s, data.draw(st.integers(0, s - 1)))
+    mine, where, diagonal = block(A, rows, cols), places(len(cols), CPU), rows.start - cols.start
+    for tag in (1, 2, 7):
+        S = distinct((tag, size), N, size)
+        S_r = S[(rows.start <= S) & (rows.stop > S)] - rows.start
+        S_c = S[(cols.start <= S) & (cols.stop > S)] - cols.start
+        mark(where, S_c, tag)
+        found, turned = way(mine, S_r, S_c, where, tag, diagonal, 0.25)
+        theirs = scipy_part(mine, S_r, S_c, diagonal, 0.25)
+        np.testing.assert_allclose(to_scipy(found).toarray(), theirs, rtol=1e-15)
+        np.testing.assert_array_equal(to_scipy(turned).toarray(), to_scipy(found).toarray().T)
+        for matrix in (found, turned):
+            assert matrix.rowptr.dtype == torch.int64
+            for row in range(matrix.rows):
+                assert (matrix.col[matrix.rowptr[row] : matrix.rowptr[row + 1]].diff() > 0).all()
+
+
+def test_the_mean_of_sampled_products_is_the_product() -> None:
+    """SGN-007: over samples with v in them, the rescaled sum over v's neighbours has the mean of the whole sum.
+
+    Without the scale the mean misses by far more than the spread allows, so the test can fail.
+    """
+    A, size, draws = check_graph(N).A, 40, 4000
+    x = torch.linspace(-1, 2, N, dtype=torch.float64)
+    exact = torch.from_numpy(to_scipy(A) @ x.numpy())
+    chance, where = (size - 1) / (N - 1), places(N, CPU)
+    for scale, unbiased in ((chance, True), (1.0, False)):
+        total, squares, times = (torch.zeros(N, dtype=torch.float64) for _ in range(3))
+        for tag in range(1, draws + 1):
+            S = distinct((5, tag), N, size)
+            mark(where, S, tag + draws * unbiased)
+            A_S, _ = induced_pair(A, S, S, where, tag + draws * unbiased, 0, scale)
+            y = torch.from_numpy(to_scipy(A_S) @ x[S].numpy())
+            total[S] += y
+            squares[S] += y * y
+            times[S] += 1
+        mean = total / times
+        spread = ((squares / times - mean**2).clamp(min=1e-12) / times).sqrt()
+        off = ((mean - exact).abs() / spread).amax()
+        assert (off < 5) == unbiased, off
+        assert ((times / draws - size / N).abs() < 5 * (size / N * (1 - size / N) / draws) ** 0.5).all()
+
+
+def test_expected_sizes_are_the_mean_of_drawn_ones() -> None:
+    A, size = check_graph(N).A, 40
+    rows, cols = range(0, 60), range(30, N)
+    mine, where = block(A, rows, cols), places(len(cols), CPU)
+    shape = Csr(*(array.to("meta") for array in mine[:3]), mine.cols)
+    drawn, expected = [], []
+    for tag in range(1, 400):
+        S = distinct((1, tag), N, size)
+        S_r, S_c = (S[(each.start <= S) & (each.stop > S)] - each.start for each in (rows, cols))
+        mark(where, S_c, tag)
+        run = partial(induced_pair, rows=S_r, cols=S_c, where=where, tag=tag, diagonal=-30, chance=0.4)
+        drawn.append(run(mine)[0].nnz)
+        expected.append(run(shape)[0].nnz)
+        assert [each.shape for each in run(shape)] == [each.shape for each in run(mine)]
+    assert np.mean(drawn) == pytest.approx(np.mean(expected), rel=0.03)

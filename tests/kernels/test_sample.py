@@ -1,0 +1,88 @@
+"""Neighbours that are drawn: of the row, each set as likely, the same for everybody, and right in the mean."""
+
+from collections import Counter
+from itertools import combinations, pairwise
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from harness.check.graph import check_graph
+from harness.kernels import Csr, from_coo, to_scipy
+from harness.kernels.random import Purpose, bits
+from harness.kernels.sample import neighbours
+from harness.kernels.spgemm import select_rows
+
+LIKELY = 1e-6
+
+
+def floyd(seed: tuple[int, ...], vertex: int, of: int, drawn: int) -> set[int]:
+    """The definition."""
+    chosen: set[int] = set()
+    for k in range(drawn):
+        last = of - drawn + k
+        (word,) = bits(seed, Purpose.SAMPLE, torch.tensor([(vertex << 12) + k])).tolist()
+        pick = ((word % 2**64) >> 32) * (last + 1) >> 32
+        chosen.add(last if pick in chosen else pick)
+    return chosen
+
+
+def rows_of(A: Csr) -> list[dict[int, float]]:
+    bounds = A.rowptr.tolist()
+    return [dict(zip(A.col[a:b].tolist(), A.val[a:b].tolist(), strict=True)) for a, b in pairwise(bounds)]
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@given(fanout=st.integers(1, 9), seed=st.integers(0, 99), size=st.integers(0, 40))
+def test_what_is_drawn_is_the_definition(loops: bool, fanout: int, seed: int, size: int) -> None:
+    A = check_graph(97).A
+    rows = torch.randperm(97, generator=torch.Generator().manual_seed(size))[:size]
+    drawn = rows_of(neighbours(A, rows, rows, fanout, (seed, 1), loops=loops))
+    assert len(drawn) == size
+    for vertex, row in zip(rows.tolist(), drawn, strict=True):
+        (whole,) = rows_of(select_rows(A, torch.tensor([vertex])))
+        loop = {vertex: whole[vertex]} if loops and vertex in whole else {}
+        others = [col for col in whole if col not in loop]
+        places = floyd((seed, 1), vertex, len(others), fanout) if fanout < len(others) else range(len(others))
+        scale = len(others) / max(len(list(places)), 1)
+        expected = loop | {others[place]: whole[others[place]] * scale for place in places}
+        assert row.keys() == expected.keys()
+        assert list(row) == sorted(row)
+        assert all(row[col] == pytest.approx(expected[col]) for col in row)
+
+
+@pytest.mark.parametrize(("degree", "fanout"), [(3, 1), (5, 2), (6, 3), (7, 6)])
+def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
+    """Enumerated: each of the sets of so many out of so many."""
+    A = from_coo(
+        torch.zeros(degree, dtype=torch.int64), torch.arange(degree), torch.ones(degree), (1, degree)
+    )
+    row, times = torch.tensor([0]), 4000
+    seen = Counter(
+        tuple(neighbours(A, row, torch.tensor([7]), fanout, (step, 3)).col.tolist()) for step in range(times)
+    )
+    assert seen.keys() == set(combinations(range(degree), fanout))
+    assert len(seen) == comb(degree, fanout)
+    assert stats.chisquare(list(seen.values())).pvalue > LIKELY
+
+
+def test_the_mean_of_drawn_products_is_the_product() -> None:
+    A = check_graph(97).A
+    x, rows = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy(), torch.arange(97)
+    exact = to_scipy(A) @ x
+    draws = np.stack(
+        [to_scipy(neighbours(A, rows, rows, 2, (step,), loops=True)) @ x for step in range(3000)]
+    )
+    spread = draws.std(axis=0) / len(draws) ** 0.5
+    assert (np.abs(draws.mean(axis=0) - exact) <= 5 * spread + 1e-12).all()
+
+
+def test_a_row_is_drawn_alike_whatever_stands_beside_it() -> None:
+    A = check_graph(97).A
+    all_rows, some = torch.arange(97), torch.tensor([50, 3, 96])
+    whole = rows_of(neighbours(A, all_rows, all_rows, 3, (1, 2)))
+    assert rows_of(neighbours(A, some, some, 3, (1, 2))) == [whole[row] for row in some.tolist()]

@@ -1,0 +1,37 @@
+"""Things that are made ahead: the right ones, each once, in order, while the one before is used."""
+
+import threading
+
+import torch
+
+from harness.parallel.ahead import Ahead
+
+
+def test_the_next_is_made_while_this_one_is_used() -> None:
+    made, release = [], threading.Event()
+
+    def make(number: int) -> int:
+        if number:
+            release.wait(10)
+        made.append((number, threading.current_thread() is threading.main_thread()))
+        return number * number
+
+    ahead = Ahead(make, torch.device("cpu"))
+    assert ahead.take(0) == 0
+    release.set()
+    assert [ahead.take(number) for number in (1, 2, 3)] == [1, 4, 9]
+    assert made[:4] == [(number, False) for number in range(4)]
+
+
+def test_any_other_number_is_made_when_it_is_asked_for() -> None:
+    ahead = Ahead(lambda number: number, torch.device("cpu"))
+    assert [ahead.take(number) for number in (4, 5, 9, 9, 0)] == [4, 5, 9, 9, 0]
+
+
+def test_what_goes_wrong_is_told_to_who_asks() -> None:
+    ahead = Ahead(lambda number: 1 // number, torch.device("cpu"))
+    try:
+        ahead.take(0)
+    except ZeroDivisionError:
+        return
+    raise AssertionError("nothing was raised")

@@ -1,0 +1,39 @@
+"""GraphSAINT's chances in closed form against how often vertices and pairs are drawn, and its sums against all."""
+
+import numpy as np
+import torch
+
+from harness.check.graph import check_graph
+from harness.kernels import to_scipy
+from harness.parallel.importance import NodeSampler, column_shares
+
+N, DRAWS = 43, 6000
+
+
+def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
+    """And vertices of large columns are drawn more often, by the squares of these."""
+    A = check_graph(N).A
+    dense = to_scipy(A).toarray()
+    sampler = NodeSampler(3, 12, column_shares(A))
+    np.testing.assert_allclose(sampler.q.numpy(), (dense**2).sum(axis=0) / (dense**2).sum(), rtol=1e-12)
+    x = np.linspace(-1, 2, N)
+    seen, pairs = np.zeros(N), np.zeros((N, N))
+    sums, squares, loss = np.zeros(N), np.zeros(N), []
+    for step in range(DRAWS):
+        batch = sampler.mini_batch(step, 0, A, 1, torch.empty(0))
+        S = batch.vertices[0].numpy()
+        y = to_scipy(batch.A[0]) @ x[S]
+        seen[S] += 1
+        pairs[np.ix_(S, S)] += 1
+        sums[S] += y
+        squares[S] += y * y
+        assert batch.importance is not None
+        loss.append((batch.importance.numpy() * x[S]).sum())
+    p, both = sampler.p.numpy(), sampler.both(torch.arange(N)[:, None], torch.arange(N)[None]).numpy()
+    assert (np.abs(seen / DRAWS - p) < 5 * np.sqrt(p * (1 - p) / DRAWS)).all()
+    off = ~np.eye(N, dtype=bool)
+    assert (np.abs(pairs / DRAWS - both)[off] < 5.5 * np.sqrt(both * (1 - both) / DRAWS)[off]).all()
+    mean = sums / seen
+    spread = np.sqrt(np.maximum(squares / seen - mean**2, 1e-12) / seen)
+    assert (np.abs(mean - dense @ x) < 5 * spread).all()
+    assert abs(np.mean(loss) - p.mean() * x.sum()) < 5 * np.std(loss) / np.sqrt(DRAWS)

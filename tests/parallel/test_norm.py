@@ -1,0 +1,69 @@
+"""RMSNorm over split rows, ReLU and dropout, fused or not, against torch's own on whole rows."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from harness.comm.grid import Grid
+from harness.kernels.recorded import Kernels
+from harness.ledger import AxisName, Ledger
+from harness.parallel.gradients import Gradients
+from harness.parallel.layers import EPSILON
+from harness.parallel.norm import Finish, Way, normalised
+from harness.ranges import balanced
+
+X, Y = AxisName.X, AxisName.Y
+N, H = 13, 7
+
+
+def whole(relu: bool, dropout: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    drawn = torch.Generator().manual_seed(3)
+    Z, dH = (torch.randn(N, H, generator=drawn, dtype=torch.float64) for _ in range(2))
+    gamma = torch.linspace(-1, 2, H, dtype=torch.float64)[None]
+    kept = torch.rand(N, H, generator=drawn) < 0.6 if dropout else None
+    return Z, gamma, dH, kept
+
+
+def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dict[AxisName, int]) -> Any:
+    """This rank's output and gradients, and whether they are the pieces of the whole ones."""
+    grid = Grid.build(shape, Ledger())
+    Z, gamma, dH, kept = whole(relu, dropout)
+    rows = balanced(N, shape[X])[grid.coordinates[X]]
+    cols = balanced(H, shape[Y])[grid.coordinates[Y]]
+    piece = slice(rows.start, rows.stop), slice(cols.start, cols.stop)
+    mine = Z[piece].clone().requires_grad_()
+    scale = gamma[:, piece[1]].clone().requires_grad_()
+    gradients = Gradients(grid.axis(()), overlap=overlap)
+    finish = Finish(H, relu, None if kept is None else kept[piece], 1 / 0.6 if dropout else 1.0)
+    way = Way(grid[Y], grid[X], gradients, fused)
+    out = normalised(Kernels(grid.ledger), mine, scale, finish, way)
+    out.backward(dH[piece])
+    gradients.settle([scale])
+    Z, gamma = Z.requires_grad_(), gamma.requires_grad_()
+    theirs = rms_norm(Z, (H,), gamma[0], EPSILON)
+    theirs = theirs.relu() if relu else theirs
+    theirs = theirs if kept is None else torch.where(kept, theirs / 0.6, 0)
+    theirs.backward(dH)
+    pairs = [(out, theirs[piece]), (mine.grad, Z.grad[piece]), (scale.grad, gamma.grad[:, piece[1]])]
+    return [float((a - b).detach().abs().max()) if a.numel() else 0.0 for a, b in pairs]
+
+
+@pytest.mark.parametrize("shape", [{X: 1, Y: 1}, {X: 2, Y: 2}, {X: 1, Y: 3}], ids=str)
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("dropout", [True, False])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_pieces_are_those_of_whole_rows(relu, dropout, overlap, shape, ranks) -> None:
+    world = shape[X] * shape[Y]
+    for errors in ranks(world, split_over, relu, dropout, False, overlap, shape):
+        assert max(errors) < 1e-14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_the_fused_kernel_computes_the_same(relu, dropout, ranks) -> None:
+    for errors in ranks(2, split_over, relu, dropout, True, True, {X: 1, Y: 2}):
+        assert max(errors) < 1e-14

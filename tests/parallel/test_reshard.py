@@ -1,0 +1,64 @@
+"""Blocks that change their layout: of a whole matrix, on every grid; nobody is sent what it has."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from harness.comm.axis import Axis
+from harness.comm.layout import coordinates
+from harness.ledger import AxisName, Ledger
+from harness.parallel.reshard import Layout, moves
+from harness.ranges import balanced, between
+
+X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
+GRIDS = [(1, 1, 1), (2, 2, 2), (2, 3, 1), (1, 4, 2), (3, 2, 2), (1, 1, 5), (2, 3, 4)]
+UNEVEN = {1: [0, 23], 2: [0, 4, 23], 3: [0, 9, 9, 23], 4: [0, 1, 8, 20, 23], 5: [0, 3, 3, 11, 22, 23]}
+
+
+@pytest.mark.parametrize("layouts", [(Layout(X, Y, Z), Layout(Z, X, Y)), (Layout(Z, X, Y), Layout(X, Y, Z))])
+@pytest.mark.parametrize("sizes", GRIDS, ids=str)
+def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[Layout, Layout]) -> None:
+    grid, (source, target) = dict(zip((Z, X, Y), sizes, strict=True)), layouts
+    H = torch.arange(23 * 7, dtype=torch.float64).view(23, 7)
+    rows = {axis: between(UNEVEN[size]) for axis, size in grid.items()}
+    cols = {axis: balanced(7, size) for axis, size in grid.items()}
+    world = range(grid[X] * grid[Y] * grid[Z])
+
+    def block(layout: Layout, rank: int) -> torch.Tensor:
+        down, across = layout.block(coordinates(grid, rank), rows, cols)
+        return H[down.start : down.stop, across.start : across.stop]
+
+    def plan(rank: int):
+        axis = Axis("x+y+z", len(world), rank, tuple(world), None, Ledger(), torch.device("cpu"))
+        return moves(axis, grid, source, target, rows, cols)
+
+    plans = [plan(rank) for rank in world]
+    for rank in world:
+        arrived = torch.full(plans[rank].shape, -1.0, dtype=torch.float64)
+        for peer in world:
+            (r, c), (down, across) = plans[peer].sends[rank], plans[rank].receives[peer]
+            assert (len(r), len(c)) == (len(down), len(across)) or not len(r) * len(c) + len(down) * len(
+                across
+            )
+            piece = block(source, peer)[r.start : r.stop, c.start : c.stop]
+            assert (arrived[down.start : down.stop, across.start : across.stop] == -1).all()
+            arrived[down.start : down.stop, across.start : across.stop] = piece
+        assert torch.equal(arrived, block(target, rank))
+    if len(set(sizes)) == 1 and sizes[0] > 1:  # on a cube everybody sends one block
+        for number in range(len(world)):
+            assert sum(len(r) * len(c) > 0 for r, c in plans[number].sends) == 1
+
+
+def test_what_a_rank_has_it_takes_from_itself() -> None:
+    grid = {Z: 2, X: 3, Y: 2}
+    rows = {axis: balanced(24, size) for axis, size in grid.items()}
+    for rank, (source, target) in product(range(12), [(Layout(X, Y, Z), Layout(Z, X, Y))]):
+        axis = Axis("x+y+z", 12, rank, tuple(range(12)), None, Ledger(), torch.device("cpu"))
+        plan = moves(axis, grid, source, target, rows, rows)
+        at = coordinates(grid, rank)
+        mine, wanted = source.block(at, rows, rows), target.block(at, rows, rows)
+        kept = plan.receives[rank]
+        for side in (0, 1):
+            overlap = set(mine[side]) & set(wanted[side])
+            assert len(kept[side]) == len(overlap) or not len(kept[0]) * len(kept[1])

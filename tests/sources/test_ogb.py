@@ -1,0 +1,68 @@
+"""What the package ogb says of its datasets is what the cards say, and its Evaluator counts as we do."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from harness.check.case import Case
+from harness.comm.grid import Grid
+from harness.graph.model import SPLITS, labelled
+from harness.ledger import Ledger
+from harness.run.trainer import Trainer
+from harness.sources.ogb import Ogb, benchmarks
+from harness.spec.root import project_root
+from harness.spec.spec import Spec
+from harness.store.catalog import list_cards, load_card
+from harness.validation import validated
+
+
+@pytest.fixture
+def evaluator(monkeypatch):
+    """The package without the thread that asks for its newest version."""
+    monkeypatch.setitem(sys.modules, "outdated", None)
+    return importlib.import_module("ogb.nodeproppred").Evaluator(name="ogbn-arxiv")
+
+
+def test_cards_agree_with_the_package():
+    root = project_root()
+    cards = [load_card(root, name) for name in list_cards(root)]
+    found = {card.source.name: card for card in cards if isinstance(card.source, Ogb)}
+    assert {"ogbn-arxiv", "ogbn-products", "ogbn-papers100M"} <= set(found)
+    for name, card in found.items():
+        told = benchmarks()[name]
+        assert card.classes == int(told["num classes"])
+        assert (told["num tasks"], told["eval metric"]) == ("1", "acc")
+        # one file of features and one direction of every edge: what the package would add, symmetrising adds
+        assert told["has_node_attr"] == "True"
+        assert not (card.directed and told["add_inverse_edge"] == "True")
+
+
+def test_the_package_is_not_imported_for_it():
+    asked = (
+        "import sys; from harness.sources.ogb import benchmarks; print(*benchmarks(), 'ogb' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["ogbn-proteins", "ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "False"]
+
+
+def test_other_names_are_refused():
+    with pytest.raises(Exception, match="ogbn-arxive is not among ogbn-proteins, ogbn-products"):
+        validated(Ogb, {"kind": "ogb", "name": "ogbn-arxive"}, "a card")
+
+
+def test_accuracy_is_the_evaluators(evaluator):
+    machine = {"name": "test"}
+    spec = {"strategy": "serial", "dataset": "check", "grid": {"p": 1}, "machine": machine}
+    case = Case("test", Spec.model_validate(spec), vertices=101)
+    store, strategy = case.store(), case.strategy()
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), store)
+    trainer.epoch()
+    guess = trainer.output().argmax(dim=1)
+    labels, split = store.labels(range(store.n)), store.split(range(store.n))
+    hits, _ = trainer.evaluate()
+    for name, value in SPLITS.items():
+        of = labelled(labels) & (split == value)
+        theirs = evaluator.eval({"y_true": labels[of, None].numpy(), "y_pred": guess[of, None].numpy()})
+        assert hits[name].right / hits[name].of == pytest.approx(theirs["acc"])
