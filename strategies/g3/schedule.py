@@ -88,11 +88,20 @@ def schedule(ctx: Context, blocks: Sequence[range], own: int, size: int, *, prio
     for number, rows in enumerate(parts):
         number_of[rows] = number
     messages = _messages(needed, A_KN, number_of)
-    owner = torch.empty(A_NK.cols, dtype=torch.int64)
-    for place, message in enumerate(messages.values()):
-        owner[message.slots.start : message.slots.stop] = place
+    waits = [_needs(_rows(A_NK, rows), messages) for rows in parts]
+    A_NN = _in_bins(ctx, ctx.on_host(blocks[own], blocks[own]), parts)
+    A_T_NN = A_NN
+    if ctx.facts.directed:
+        A_T_NN = _in_bins(ctx, ctx.on_host(blocks[own], blocks[own], transposed=True), parts)
     bins = [
-        _bin(ctx, blocks[own], rows, A_NK, owner, list(messages), {p: s.get(i) for p, s in sends.items()})
+        Bin(
+            ctx.index(rows.clone()),
+            A_NN[i],
+            A_T_NN[i],
+            ctx.hold_matrix(_rows(A_NK, rows)),
+            {peer: ctx.index(there[i]) for peer, there in sends.items() if i in there},
+            waits[i],
+        )
         for i, rows in enumerate(parts)
     ]
     return Schedule(bins, messages, ctx.hold_matrix(A_KN), A_NK.cols)
@@ -160,28 +169,19 @@ def _messages(needed: Mapping[Address, Tensor], A_KN: Csr, number_of: Tensor) ->
     return found
 
 
-def _bin(
-    ctx: Context,
-    own: range,
-    rows: Tensor,
-    A_NK: Csr,
-    owner: Tensor,
-    addresses: list[Address],
-    sends: Mapping[int, Tensor | None],
-) -> Bin:
-    A_NN = ctx.on_host(own, own)
-    A_T_NN = ctx.on_host(own, own, transposed=True) if ctx.facts.directed else A_NN
-    mine = _rows(A_NK, rows)
-    needs = addresses if mine.col.is_meta else [addresses[n] for n in take(owner, mine.col).unique().tolist()]
-    held = ctx.hold_matrix(_rows(A_NN, rows))
-    return Bin(
-        ctx.index(rows.clone()),
-        held,
-        ctx.hold_matrix(_rows(A_T_NN, rows)) if ctx.facts.directed else held,
-        ctx.hold_matrix(mine),
-        {peer: ctx.index(there) for peer, there in sends.items() if there is not None},
-        needs,
-    )
+def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
+    """The messages in whose columns these rows have a nonzero; of shapes alone all of them."""
+    if A_BK.col.is_meta:
+        return list(messages)
+    ends = torch.tensor([message.slots.stop for message in messages.values()], dtype=A_BK.col.dtype)
+    hit = torch.bucketize(A_BK.col, ends, right=True).unique().tolist()
+    addresses = list(messages)
+    return [addresses[place] for place in hit]
+
+
+def _in_bins(ctx: Context, A: Csr, parts: Sequence[Tensor]) -> list[Csr]:
+    """The rows of every bin."""
+    return [ctx.hold_matrix(_rows(A, rows)) for rows in parts]
 
 
 def _rows(A: Csr, rows: Tensor) -> Csr:

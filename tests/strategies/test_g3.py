@@ -52,7 +52,7 @@ def test_every_pipeline_and_bin_size_is_serial_training(
     ranks, pipeline: str, bin_nodes: int, kind: str
 ) -> None:
     case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind)
-    serial = train_densely(case.spec, MemoryStore(case.graph()), EPOCHS)
+    serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(3, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
         for mine, theirs in zip(result.parameters, serial.parameters, strict=True):
@@ -64,7 +64,7 @@ def test_every_pipeline_and_bin_size_is_serial_training(
 def test_parts_without_vertices_or_neighbours(ranks, vertices: int, directed: bool) -> None:
     """METIS leaves parts of so small a graph empty, and vertices isolated."""
     case = case_of(parts=5, vertices=vertices, directed=directed, bin_nodes=1)
-    serial = train_densely(case.spec, MemoryStore(case.graph()), EPOCHS)
+    serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(5, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
 
