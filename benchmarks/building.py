@@ -33,8 +33,8 @@ from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 from harness.store.compose import contents
 from harness.store.manifest import read_manifest
-from harness.store.shard import write
-from harness.store.task import GIB, Means, ordered
+from harness.store.shard import Order, write
+from harness.store.task import GIB, Means
 
 GRID = 16
 PLAIN = {
@@ -83,7 +83,7 @@ def _built(card: DatasetCard, folder: Path, memory: int, permutation: Permutatio
         graph = contents(card, folder)
         means = Means(memory, len(os.sched_getaffinity(0)))
         choice = DatasetChoice(name=card.name, permutation=permutation)
-        write(graph, store, ordered(choice, graph.n), means, grid=GRID)
+        write(graph, store, Order(choice), means, grid=GRID)
         seconds = time.perf_counter() - begun
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         disk = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())

@@ -6,15 +6,16 @@
 
 Seconds are those in which the slowest rank was in collectives, the median of epochs. Beside them stand the words of
 the formula, and of these the words that a rank receives by the ledger's conventions, and how long either takes at the
-link's rate: stages that follow one another cannot beat the first, calls that overlap cannot beat the second. Large
-calls are composed out of rounds, as machines/ethernet.yaml says.
+link's rate: stages that follow one another cannot beat the first, calls that overlap cannot beat the second. On the
+path lie all words of a broadcast, which all wait for whoever receives them, and of other calls those that a rank
+receives. Large calls are composed out of rounds, as machines/ethernet.yaml says.
 """
 
 import argparse
 import os
 from math import prod
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,7 +23,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
-from harness.ledger import Ledger
+from harness.ledger import Ledger, Op
 from harness.replay import MOVING
 from harness.run.gather import gather
 from harness.run.opening import opened
@@ -59,22 +60,34 @@ def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str, hidden: 
     return make_spec(project_root(), {**asked, "machine": "ethernet", "model": {"hidden": hidden}}, "network")
 
 
-def measure(spec: Spec, epochs: int) -> list[tuple[float, float, float, float]]:
-    """Seconds of an epoch and of its collectives, words of them, and words received: of every rank, on rank 0."""
+class Measured(NamedTuple):
+    """One rank's seconds of an epoch and of its collectives, and their words."""
+
+    seconds: float
+    moving: float
+    payload: float
+    received: float
+    path: float
+
+
+def measure(spec: Spec, epochs: int) -> list[Measured]:
+    """What every rank measured, on rank 0."""
     strategy, blocks = opened(project_root(), spec)
     grid = Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from)
     trainer = Trainer(strategy, grid, blocks)
-    seconds, moving, payload, received = [], [], 0.0, 0.0
+    seconds, moving, payload, received, path = [], [], 0.0, 0.0, 0.0
     for number in range(-WARM, epochs):
         grid.world.barrier()
         epoch = trainer.epoch()
+        broadcasts = [a for key, a in epoch.entries.items() if key.op is Op.BROADCAST]
         moved = [amounts for key, amounts in epoch.entries.items() if key.op in MOVING]
         if number >= 0:
             seconds.append(epoch.seconds)
             moving.append(sum(amounts.seconds for amounts in moved))
             payload = sum(amounts.words_payload for amounts in moved)
             received = sum(amounts.words_received for amounts in moved)
-    return gather(grid.world, (median(seconds), median(moving), payload, received))
+            path = received + sum(a.words_payload - a.words_received for a in broadcasts)
+    return gather(grid.world, Measured(median(seconds), median(moving), payload, received, path))
 
 
 def main() -> None:
@@ -92,7 +105,8 @@ def main() -> None:
     engine.start(Engine.GLOO, place)
     if place.rank == 0:
         titles = ["scheme", "grid", "epoch s", "collectives s"]
-        titles += ["words", "s at the rate", "ratio", "received", "s at the rate", "ratio"]
+        for words in ("words", "received", "on the path"):
+            titles += [words, "s at the rate", "ratio"]
         print(f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}")
     for name, grid, params in SCHEMES:
         if options.only and name not in options.only:

@@ -1,14 +1,18 @@
-"""Words that a partition saves where rows are exchanged as they are needed, against random block rows.
+"""Words that a partition saves where rows are exchanged as they are needed, against random block rows; how evenly.
 
     python benchmarks/partitions.py
 
 For each graph and number of parts: rows of H that all ranks receive in one aggregation, and the most that one does, by
 `harness.graph.volume`. CAGNET says of METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29 % fewer on the rank
-that receives most (CAG-022). The last column is the balance of work: nonzeros of the fullest part over the mean.
+that receives most (CAG-022). Then the balance of work: nonzeros and vertices of the fullest part over the mean; the
+rows that the part with fewest receives over those of the part with most, which G3's second stage brings towards one;
+and the seconds it took.
 """
 
 import argparse
+import time
 from itertools import pairwise
+from typing import NamedTuple
 
 from harness.graph.order import permuted
 from harness.graph.partition import Method, in_order, parts_of
@@ -19,44 +23,69 @@ from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import compose
 
-GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape")
+GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape", "rmat-17")
+STAGES: tuple[Method, ...] = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded")
 METHODS: dict[str, tuple[Method, ...]] = {
-    "sbm-4096": ("random", "metis", "hypergraph"),
-    "amazon-shape": ("random", "metis", "hypergraph"),
-    "reddit-shape": ("random", "metis"),
+    "sbm-4096": (*STAGES, "hypergraph"),
+    "amazon-shape": (*STAGES, "hypergraph"),
+    "reddit-shape": STAGES,
+    "rmat-17": STAGES,
 }
 PARTS = (4, 16, 64)
 
 
-def measured(A: Csr, method: Method, parts: int) -> tuple[int, int, float]:
-    """Rows received in all, by the part that receives most, and nonzeros of the fullest part over the mean."""
+class Measured(NamedTuple):
+    """Of one partition."""
+
+    total: int
+    """Rows received in all."""
+    most: int
+    """By the part that receives most."""
+    nonzeros: float
+    vertices: float
+    """Of the fullest part over the mean."""
+    even: float
+    """Rows of the part that receives fewest over those of the one that receives most."""
+    seconds: float
+
+
+def measured(A: Csr, method: Method, parts: int) -> Measured:
+    """A partition, and what it costs."""
+    begun = time.perf_counter()
     cut = in_order(parts_of(A, method, parts, 0), parts)
+    seconds = time.perf_counter() - begun
     B = permuted(A, cut.orders.p, cut.orders.q)
     needed = volumes(B, cut.bounds)
     nonzeros = [int(B.rowptr[stop] - B.rowptr[start]) for start, stop in pairwise(cut.bounds)]
-    return sum(needed), max(needed), max(nonzeros) * parts / A.nnz
+    heaviest = max(nonzeros) * parts / A.nnz, max(map(len, cut.ranges)) * parts / A.rows
+    return Measured(sum(needed), max(needed), *heaviest, min(needed) / max(*needed, 1), seconds)
 
 
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    )
+    parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
+    parser.add_argument("--parts", nargs="+", type=int, default=PARTS)
+    options = parser.parse_args()
     root = project_root()
     print(
-        "| graph | parts | method | rows in all | saved | rows of the most | saved | nonzeros, most to mean |"
+        "| graph | parts | method | rows in all | saved | rows of the most | saved "
+        "| nonzeros, most to mean | vertices | rows, fewest to most | s |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for graph in GRAPHS:
+    print(f"|{' --- |' * 11}")
+    for graph in options.graphs:
         A = compose(load_card(root, graph), data_folder(root)).A
-        for parts in PARTS:
-            base = (0, 0, 0.0)
+        for parts in options.parts:
+            base = Measured(0, 0, 0, 0, 0, 0)
             for method in METHODS[graph]:
                 found = measured(A, method, parts)
                 base = found if method == "random" else base
                 saved = [
                     f"{mine:,} | {1 - mine / its:.0%}" for mine, its in zip(found[:2], base[:2], strict=True)
                 ]
-                print(f"| {graph} | {parts} | {method} | {' | '.join(saved)} | {found[2]:.2f} |", flush=True)
+                even = " | ".join(f"{number:.2f}" for number in found[2:])
+                print(f"| {graph} | {parts} | {method} | {' | '.join(saved)} | {even} |", flush=True)
 
 
 if __name__ == "__main__":

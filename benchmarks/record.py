@@ -3,8 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network` and `plexus` need root. One thread, and the allocator's settings of machines/local.yaml, as the
-launcher gives them.
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus` and `scalegnn` need root. One thread, and the allocator's
+settings of machines/local.yaml, as the launcher gives them.
 """
 
 import argparse
@@ -52,6 +52,8 @@ COMMANDS = {
         "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
         "benchmarks/testbed down",
     ],
+    "slope": ["benchmarks/slope.py"],
+    "batch": ["benchmarks/batch.py", "benchmarks/batch.py --on-slurm"],
     "schemes": [
         *(
             f"benchmarks/epoch.py parallel --dataset {dataset} --ranks {ranks} --strategy {name} --grid {grid}{turns}"
@@ -60,6 +62,12 @@ COMMANDS = {
         ),
     ],
     "partitions": ["benchmarks/partitions.py"],
+    "pipelines": [
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py --bin-nodes 5000",
+        "benchmarks/testbed down",
+    ],
     "building": [
         "benchmarks/building.py rmat --scale 22",
         "benchmarks/building.py text --lines 20000000",
@@ -80,6 +88,18 @@ COMMANDS = {
             for command in (
                 f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
                 "benchmarks/testbed run -- python benchmarks/plexus_grids.py",
+                "benchmarks/testbed down",
+            )
+        ),
+    ],
+    "scalegnn": [
+        "benchmarks/minibatches.py",
+        *(
+            command
+            for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))
+            for command in (
+                f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
+                *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
                 "benchmarks/testbed down",
             )
         ),

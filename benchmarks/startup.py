@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from harness.experiment.request import make_spec
-from harness.launch.local import launch
+from harness.launch.launch import launch
 from harness.spec.root import project_root
 
 BARE = (

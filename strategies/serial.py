@@ -35,6 +35,7 @@ class Serial(RowStrategy):
     name = "serial"
     promise = Promise.EXACT
     parts = True
+    models = ("gcn", "sage")
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:

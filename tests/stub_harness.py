@@ -57,6 +57,8 @@ def plan(options: argparse.Namespace) -> None:
     runs = []
     for spec in (spec for entry in experiment["runs"] for spec in specs(entry)):
         spec["dataset"] = {**ORDER, **named(spec["dataset"])}
+        spec["machine"] = {"name": experiment.get("machine", options.machine), "threads_per_rank": 1}
+        spec["ranks"] = spec.get("ranks", 1)
         run_id = canonical_hash(spec)[:16]
         runs.append({"run_id": run_id, "label": f"label-of-{run_id}", "spec": spec})
     text = json.dumps({"schema": 2, "runs": runs})
@@ -69,7 +71,11 @@ def status_of(folder: Path) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    spec = json.loads(Path(options.spec).read_text())
+    for path in options.spec:
+        run_one(json.loads(Path(path).read_text()), options)
+
+
+def run_one(spec: dict, options: argparse.Namespace) -> None:
     run_id = canonical_hash(spec)[:16]
     folder = Path(options.out) / run_id
     if folder.exists() and status_of(folder) != "failed":
@@ -108,6 +114,9 @@ def report(options: argparse.Namespace) -> None:
 
 
 def data(options: argparse.Namespace) -> None:
+    if options.share:
+        note("share", f"{options.name} {options.share}")
+        return
     note(options.action, options.name)
     if options.action == "build":
         note("order", " ".join(str(getattr(options, option)) for option in ORDER))
@@ -119,7 +128,9 @@ def main() -> None:
     for verb in (plan, run, collect, figures, report):
         words = verbs.add_parser(verb.__name__)
         words.set_defaults(do=verb)
-        for option in ("experiment", "spec", "plan", "runs", "tables", "figures", "out"):
+        words.add_argument("--spec", nargs="+")
+        words.add_argument("--machine", default="local")
+        for option in ("experiment", "plan", "runs", "tables", "figures", "out"):
             words.add_argument(f"--{option}")
         words.add_argument("--verify", action="store_true")
         words.add_argument("--published", action="store_true")
@@ -127,7 +138,7 @@ def main() -> None:
     words.set_defaults(do=data)
     words.add_argument("action")
     words.add_argument("name")
-    for option in ORDER:
+    for option in (*ORDER, "share"):
         words.add_argument(f"--{option}")
     options = parser.parse_args()
     options.do(options)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    "errors validation ranges files",
+    "errors validation ranges files locks",
     "ledger",
     "kernels",
     "graph",
@@ -27,10 +27,12 @@ FLOORS = (
     "cost",
     "parallel",
     "results",
+    "slurm",
     "run",
     "launch",
     "replay",
     "check",
+    "doctor",
     "figures",
     "report",
     "cli",

@@ -72,11 +72,11 @@ class Project:
 
 
 def make_project(folder: Path) -> Project:
-    for name in ("workflows", "profiles"):
+    for name in ("workflows", "profiles", "machines"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("workflow", "slurm"):
         (folder / name).symlink_to((ROOT / name).readlink())
-    for name in ("bin", "home", "poison", "machines", "datasets/catalog"):
+    for name in ("bin", "home", "poison", "config", "datasets/catalog"):
         (folder / name).mkdir(parents=True)
     for name in DATASETS:
         (folder / "datasets" / "catalog" / f"{name}.yaml").touch()
@@ -102,10 +102,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 def smoke_runs() -> int:
     """The runs of the smoke experiment, counted by hand.
 
-    (1 + 3) x 2 launches on one graph, 3 other arrangements and 1 with a partition on it, 2 on two more graphs, 1 on
-    one of these in two orders.
+    (1 + 3) x 2 launches on one graph, 3 other arrangements, 3 on mini-batches and 1 with a partition on it, 2 on two
+    more graphs, 1 on one of these in two orders.
     """
-    return (1 + 3) * 2 + 3 + 1 + 2 * 2 + 1
+    return (1 + 3) * 2 + 3 + 3 + 1 + 2 * 2 + 1
 
 
 def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
@@ -123,7 +123,7 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
 def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -> None:
     mine = {"strategy": "serial", "dataset": "tiny-sbm", "ranks": [1, 2]}
     paper = {"strategy": "serial", "dataset": "tiny-rmat", "ranks": [64]}
-    experiment = {"name": "both", "runs": [mine], "published": {"machine": "perlmutter", "runs": [paper]}}
+    experiment = {"name": "both", "runs": [mine], "published": {"machine": "ethernet", "runs": [paper]}}
     (project.folder / "both.yaml").write_text(yaml.safe_dump(experiment))
     words = [*LOCAL, "results/runs.parquet", "--config", "experiment=both.yaml"]
     project.snakemake(*words)
@@ -150,6 +150,29 @@ def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     brought.write_text("0\n")
     project.snakemake(*words)
     assert project.subjects("order")[2:] == built[1:]
+
+
+def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) -> None:
+    """Step by step, and each is ended by an ordinary build; a graph that is not named is built by one."""
+    dataset = [{"name": "tiny-sbm", "partition": "metis", "parts": 2}, "tiny-rmat"]
+    runs = [{"strategy": "serial", "dataset": dataset}]
+    (project.folder / "large.yaml").write_text(yaml.safe_dump({"name": "large", "runs": runs}))
+    words = [*LOCAL, "results/runs.parquet", "--config", "experiment=large.yaml"]
+    project.snakemake(*words, "build_jobs={tiny-sbm: 2}")
+    told = [
+        subject for event, subject in project.journal() if subject.startswith("tiny-sbm") and event != "fetch"
+    ]
+    steps = {
+        step: [f"tiny-sbm {step}:{number}/2" for number in (0, 1)]
+        for step in ("scatter", "settle", "features")
+    }
+    assert told[0] == "tiny-sbm order:0/2"
+    assert [sorted(told[start : start + 2]) for start in (1, 3, 5)] == list(steps.values())
+    assert told[7:] == ["tiny-sbm"]
+    assert len(project.subjects("share")) == 7
+    assert "Nothing to be done" in project.snakemake(*words, "build_jobs={tiny-sbm: 2}", "--dry-run")
+    assert "Nothing to be done" in project.snakemake(*words, "--dry-run")
+    assert "0 is less than the minimum of 1" in project.snakemake(*words, "build_jobs=0", code=1)
 
 
 def test_one_device_carries_one_timed_run_at_a_time(finished: tuple[Project, str]) -> None:
@@ -234,7 +257,7 @@ def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project)
     assert log
     assert "no record could be written" in (project.folder / log[1]).read_text()
     assert not (project.folder / "results" / "runs.parquet").exists()
-    parallel_runs = 3 * 2 + 3 + 1 + 1 + 2
+    parallel_runs = 3 * 2 + 3 + 3 + 1 + 1 + 2
     assert len(project.subjects("finish")) == parallel_runs, "the other runs go on"
 
 
@@ -252,11 +275,45 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
 
 
 @pytest.mark.parametrize(
-    "words", [["--profile", "slurm"], ["--profile", "profiles/slurm"], ["--workflow-profile", "slurm"]]
+    "words",
+    [
+        ["--profile", "slurm"],
+        ["--profile", "profiles/slurm"],
+        ["--profile", "profiles/slurm/config.yaml"],
+        ["--workflow-profile", "slurm"],
+        ["--workflow-profile", "profiles/slurm"],
+    ],
 )
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
+    """In an empty home, without Slurm, without a word about the site."""
     output = project.snakemake(*words, "--dry-run")
     assert re.search(rf"^run +{smoke_runs()}$", output, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("machine", ["perlmutter", "frontier", "tuolumne", "summit", "cpu-cluster"])
+def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Project, machine: str) -> None:
+    (project.folder / "config" / "site.yaml").write_text(f"machine: {machine}\naccount: m1234\n")
+    output = project.snakemake("--profile", "slurm", "--dry-run")
+    jobs = re.search(r"^run +(\d+)$", output, flags=re.MULTILINE)
+    assert jobs and 3 <= int(jobs[1]) < smoke_runs() / 2
+    (plan,) = (project.folder / "results" / "plans").glob(f"smoke-machine={machine}-*.json")
+    machines = {run["spec"]["machine"]["name"] for run in json.loads(plan.read_text())["runs"]}
+    assert machines == {machine}
+
+
+def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
+    (project.folder / "config" / "site.yaml").write_text("acount: m1234\n")
+    output = project.snakemake("--profile", "slurm", "--dry-run", code=1)
+    assert re.search(r"config/site\.yaml: acount is not a key here; accepted keys: machine, account", output)
+
+
+def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
+    process = project.start(*LOCAL, STUB_SECONDS="0.5")
+    wait_for(lambda: len(project.subjects("start")) >= 1)
+    assert "locked" in project.snakemake(*LOCAL, code=1)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert set(Counter(project.subjects("start")).values()) == {1}
 
 
 def test_the_default_profile_leaves_the_site_its_own() -> None:

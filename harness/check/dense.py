@@ -30,8 +30,11 @@ def forward(
         if weight.part in (Part.PROJECTION, Part.HEAD):
             H = H @ W
         elif weight.part is Part.CONVOLUTION:
+            root = weights[number - 1] if number else None
             gamma = weights[number + 1] if number + 1 < len(weights) else None
             Z = A[weight.layer] @ (H @ W)
+            if root and root[0].part is Part.ROOT:
+                Z = Z + H[: len(Z)] @ root[1]
             if model.projection or weight.layer + 1 < model.layers:
                 scale = gamma[1] if gamma and gamma[0].part is Part.SCALE else None
                 Z = _finish(Z, scale, model, mask(weight.layer) if mask else None)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, get_args
 
+from harness.check.batches import unbiased_batches
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import (
     Finding,
@@ -18,6 +19,7 @@ from harness.check.laws import (
     memory_equal_to_formula,
     repeats,
 )
+from harness.check.multiplier import multiplier_of, unbiased
 from harness.check.reference import Trained, train_densely
 from harness.errors import UserError
 from harness.ledger import AxisName
@@ -79,6 +81,10 @@ def _cases(
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
+    for kind in strategy.models[1:]:
+        model = MODEL.model_copy(update={"kind": kind})
+        yield _case(name, small, f"model {kind}", model=model)
+        yield _case(name, small, f"model {kind}, undirected", model=model, directed=False)
     if strategy.parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
@@ -163,8 +169,12 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     except Exception as error:
         yield Finding("trains", case.name, False, f"{type(error).__name__}: {error}")
         return
-    if strategy.promise != "approximate":
-        yield from equal_to_serial(case, ranks, _serial(case, strategy))
+    if serial := _serial(case, strategy):
+        yield from equal_to_serial(case, ranks, serial)
+    if strategy.promised() == "estimator" and not strategy.mini_batches:
+        yield unbiased(case, multiplier_of(case))
+    if strategy.mini_batches and (case.again or case.spec.strategy.params):
+        yield unbiased_batches(case)
     yield equal_to_formula(case, ranks)
     yield adds_up(case, ranks)
     yield memory_equal_to_formula(case, ranks)
@@ -173,11 +183,14 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
         yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS))
 
 
-def _serial(case: Case, strategy: Strategy) -> Trained:
-    """The dense training that the strategy must equal: of mini-batches, on the same samples."""
+def _serial(case: Case, strategy: Strategy) -> Trained | None:
+    """The dense training that a strategy must equal, on the same samples; None if no matrix says what a step does."""
     if strategy.mini_batches:  # these are places in the order of the store
         return train_densely(strategy, case.store(), EPOCHS)
-    return train_densely(strategy, MemoryStore(case.graph()), EPOCHS).ordered(case.store().orders)
+    if multiplier := multiplier_of(case):
+        serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
+        return serial.ordered(case.store().orders)
+    return None
 
 
 def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:

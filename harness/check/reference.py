@@ -4,7 +4,7 @@ Z = A (H W) in double precision, PyTorch's own autograd, one process. It shares 
 no loop with the code that it judges; only the graph and the initial weights are the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -49,10 +49,17 @@ class Trained:
         )
 
 
-def train_densely(strategy: Strategy, blocks: Blocks, epochs: int) -> Trained:
+Multiplier = Callable[[Tensor, int, int], Tensor]
+"""From A, a layer and a training step to what the layer multiplies by in that step."""
+
+
+def train_densely(
+    strategy: Strategy, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None
+) -> Trained:
     """The same training as the strategy's, on dense matrices in the order of the blocks."""
     spec, everyone = strategy.spec, torch.arange(blocks.n)
-    A, X, labels = _dense(_whole(blocks)), _features(blocks), blocks.labels(range(blocks.n))
+    A = dense_matrix(blocks) if spec.model.kind == "gcn" else mean_matrix(blocks)
+    X, labels = _features(blocks), blocks.labels(range(blocks.n))
     split = blocks.split(range(blocks.n))
     counted = labelled(labels) & (split == TRAIN) if spec.protocol == "corrected" else labelled(labels)
     weights = [
@@ -62,12 +69,21 @@ def train_densely(strategy: Strategy, blocks: Blocks, epochs: int) -> Trained:
     named = list(zip(strategy.weights, weights, strict=True))
     parameters = weights + ([X.requires_grad_()] if spec.training.features else [])
     optimizer = torch.optim.SGD(parameters, lr=spec.training.lr)
-    whole = Batch([A] * spec.model.layers, [everyone] * (spec.model.layers + 1))
+    layers = range(spec.model.layers)
+    whole = Batch([A for _ in layers], [everyone, *(everyone for _ in layers)])
+
+    def batches_of(step: int) -> list[Batch]:
+        if strategy.mini_batches:
+            return _drawn(strategy, step, _whole(blocks), counted)
+        if multiplier is None:
+            return [whole]
+        return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]
+
     losses, gradients = [], []
     for epoch in range(epochs):
         for step in range(epoch * strategy.steps, (epoch + 1) * strategy.steps):
             optimizer.zero_grad()
-            batches = _drawn(strategy, step, _whole(blocks), counted) if strategy.mini_batches else [whole]
+            batches = batches_of(step)
             sums = [
                 _loss(forward(batch.A, X[batch.vertices[0]], named, spec.model, mask), batch, labels, counted)
                 for batch, mask in zip(batches, _masks(spec, step, batches), strict=True)
@@ -134,6 +150,17 @@ def _hits(Z: Tensor, labels: Tensor) -> Hits:
         return Hits(int((Z.argmax(dim=1) == labels).sum()), len(labels))
     agreed = (Z > 0) & (labels == 1)
     return Hits(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
+
+
+def mean_matrix(blocks: Blocks) -> Tensor:
+    """By which GraphSAGE multiplies: every row shared evenly by the neighbours."""
+    edges = (dense_matrix(blocks) != 0).double().fill_diagonal_(0)
+    return edges / edges.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def dense_matrix(blocks: Blocks) -> Tensor:
+    """A."""
+    return _dense(_whole(blocks))
 
 
 def _whole(blocks: Blocks) -> Csr:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.options import Verbs, add_verb, say, show
 from harness.errors import UserError
 from harness.spec.root import project_root
-from harness.store.choice import DatasetChoice
+from harness.store.choice import ACCEPTED, DatasetChoice
 from harness.validation import validated
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def add_verbs(verbs: Verbs) -> None:
     )
     parser.add_argument("--classes", type=int, help="import: if the labels do not say (default 32 by degree)")
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
-    parser.add_argument(
-        "--partition", default="block", help="block (default), random, metis, hypergraph, or file:NAME"
-    )
+    parser.add_argument("--partition", default="block", help=f"{ACCEPTED}; default block")
     parser.add_argument(
         "--parts", type=int, default=0, help="of the partition: the ranks that split the rows"
     )
@@ -54,7 +52,16 @@ def add_verbs(verbs: Verbs) -> None:
         "--workers", type=int, default=0, help="build: threads (default: as many as there are cores)"
     )
     parser.add_argument(
-        "--ranks", type=int, default=0, help="info: what a rank of so many would take, for every strategy"
+        "--share",
+        metavar="STEP:NUMBER/JOBS",
+        help="build: only this job's share, where several build one store together: scatter:0/4, then settle and "
+        "features; an ordinary build ends it",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=0,
+        help="info: what a rank of so many would take, for every strategy on its best grid",
     )
     parser.add_argument(
         "--shards", type=int, default=8, help="balance: blocks of rows, and of columns (default 8)"
@@ -108,10 +115,13 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
 
 def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
     from harness.store.build import build, verify
+    from harness.store.share import share
 
     if options.action == "import":
         return _import(root, options, choice)
-    return verify(root, choice) if options.action == "verify" else build(root, choice, means=_means(options))
+    if options.action == "verify":
+        return verify(root, choice)
+    return build(root, choice, means=_means(options), share=share(options.share) if options.share else None)
 
 
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:

@@ -21,6 +21,12 @@ def add_verbs(verbs: Verbs) -> None:
     parser = add_verb(verbs, "plan", _plan, "Valid grids of a strategy, or the spec list of an experiment.")
     parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
     parser.add_argument("--published", action="store_true", help="of an experiment: the paper's own runs")
+    parser.add_argument(
+        "--machine",
+        default="local",
+        metavar="NAME",
+        help="of an experiment: the card for runs that name none",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
     parser.add_argument("--strategy", metavar="NAME")
     parser.add_argument(
@@ -127,7 +133,7 @@ def _experiment(options: argparse.Namespace) -> int:
     experiment = load_experiment(options.experiment)
     if options.published:
         experiment = as_published(experiment)
-    document = plan(project_root(options.root), experiment)
+    document = plan(project_root(options.root), experiment, options.machine)
     if options.out:
         write_text(options.out, json.dumps(document, indent=1) + "\n")
     rows = [(run["run_id"], run["label"]) for run in document["runs"]]

@@ -1,7 +1,8 @@
-"""harness run: one spec, launched here, to a whole record."""
+"""harness run: one spec, or several one after the other, each to a whole record."""
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
 from harness.validation import validated
 
-SETTLED = ("ok", "oom", "timeout")
-"""Statuses that are not asked for again. What refused a run may have been mended since, and so may what failed it."""
-
 
 def add_verbs(verbs: Verbs) -> None:
     parser = add_verb(verbs, "run", _run, "Train one spec and record everything about it.")
-    parser.add_argument("--spec", type=Path, metavar="FILE", help="a whole spec; exit 0 once a record exists")
+    parser.add_argument(
+        "--spec",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="whole specs, run one after the other; exit 0 once every one has a record",
+    )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where run folders go (default: results/runs)"
     )
@@ -31,23 +35,42 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     root = project_root(options.root)
-    spec = _spec_of_file(options.spec) if options.spec else _spec_of_options(root, options)
     runs = options.out or results_folder(root) / "runs"
-    folder, cached = _record(spec, root, runs, options)
-    record = json.loads((folder / "record.json").read_text())
-    show(options, {"folder": str(folder), "cached": cached, **record}, _text(folder, record, cached))
-    return 0 if options.spec or record["status"] == "ok" else 1
+    if options.spec:
+        return _run_all(root, [_spec_of_file(path) for path in options.spec], runs, options)
+    from harness.launch.launch import launch
+    from harness.launch.series import settled
 
-
-def _record(spec: Spec, root: Path, runs: Path, options: argparse.Namespace) -> tuple[Path, bool]:
-    """The folder of a settled record of this spec, an older one if there is one."""
-    from harness.launch.local import launch
-    from harness.results.record import read_record
-
+    spec = _spec_of_options(root, options)
     folder = runs / spec.run_id
-    if folder.is_dir() and not options.fresh and read_record(folder).record["status"] in SETTLED:
-        return folder, True
-    return launch(spec, root, runs, say, in_process=options.in_process), False
+    cached = not options.fresh and settled(folder)
+    if not cached:
+        launch(spec, root, runs, say, in_process=options.in_process)
+    told = _told(folder, cached=cached)
+    show(options, told, _text(told))
+    return 0 if told["status"] == "ok" else 1
+
+
+def _run_all(root: Path, specs: list[Spec], runs: Path, options: argparse.Namespace) -> int:
+    """What is known of each is printed at once: whoever waits for hundreds wants to see them go by."""
+    from harness.launch.series import series
+
+    told, lacking = [], 0
+    for outcome in series(specs, root, runs, say, fresh=options.fresh):
+        if outcome.folder is None:
+            lacking += 1
+            print(f"{outcome.spec.label}: no record: {outcome.why}", file=sys.stderr, flush=True)
+            continue
+        told.append(_told(outcome.folder, cached=outcome.cached))
+        if not options.json:
+            print(_text(told[-1]), flush=True)
+    if options.json:
+        show(options, told[0] if len(told) == len(specs) == 1 else told, "")
+    return 1 if lacking else 0
+
+
+def _told(folder: Path, *, cached: bool) -> dict[str, Any]:
+    return {"folder": str(folder), "cached": cached, **json.loads((folder / "record.json").read_text())}
 
 
 def _spec_of_file(path: Path) -> Spec:
@@ -68,9 +91,9 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     return spec
 
 
-def _text(folder: Path, record: dict[str, Any], cached: bool) -> str:
+def _text(record: dict[str, Any]) -> str:
     label, status = record["label"], record["status"]
-    lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if cached else ''}"]
+    lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if record['cached'] else ''}"]
     if status == "ok":
         summary = record["summary"]
         lines.append(
@@ -84,4 +107,4 @@ def _text(folder: Path, record: dict[str, Any], cached: bool) -> str:
         error = record["error"]
         where = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
         lines.append(f"  {where}{error['type']}: {error['message']}")
-    return "\n".join([*lines, f"  {folder}"])
+    return "\n".join([*lines, f"  {record['folder']}"])

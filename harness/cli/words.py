@@ -48,7 +48,7 @@ def _words(options: argparse.Namespace) -> int:
 def _run(spec: "Spec", root: Path, rank: int) -> "Seen":
     """One epoch of the whole world, recorded where nobody looks."""
     from harness.check.account import seen_in_run
-    from harness.launch.local import launch
+    from harness.launch.launch import launch
     from harness.results.record import read_record
 
     training = spec.training.model_copy(update={"epochs": 1, "warmup": 0})

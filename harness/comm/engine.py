@@ -3,6 +3,7 @@
 A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from harness.comm.meeting import beside, of_many_machines, of_one_machine
 from harness.errors import UserError
 
 
@@ -40,19 +42,25 @@ class Place(NamedTuple):
 
 PATIENCE = timedelta(minutes=10)
 HOST = re.compile(r"(?P<stem>[^\[\],]+)(\[(?P<number>\d+)[^\]]*\])?(?P<rest>[^\[\],]*)")
-FIRST_PORT, PORTS = 20_000, 20_000
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Below those that the kernel gives to connections."""
 
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
 """What each task of a step finds in its environment. Batch scripts and shells of an allocation find only some."""
 
 
 def place(environ: Mapping[str, str]) -> Place:
     """Where the launcher has put this process: torchrun's names if they are there, else those of a Slurm step."""
-    by_slurm = TORCHRUN[0] not in environ and "SLURM_STEP_ID" in environ and SRUN[0] in environ
-    names = SRUN if by_slurm else TORCHRUN
+    names = SRUN if by_slurm(environ) else TORCHRUN
     return Place(*(int(environ.get(name, default)) for name, default in zip(names, Place(), strict=True)))
+
+
+def by_slurm(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a task of a step, and was not started by somebody inside one."""
+    return TORCHRUN[0] not in environ and "SLURM_STEP_ID" in environ and SRUN[0] in environ
 
 
 def address(environ: Mapping[str, str]) -> dict[str, str]:
@@ -77,12 +85,25 @@ def first_host(nodes: str) -> str:
     return f"{first['stem']}{first['number'] or ''}{first['rest']}"
 
 
+def add_interfaces(parser: argparse.ArgumentParser) -> None:
+    """The options by which a launcher tells ranks of the network interfaces of their machine."""
+    parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
+    parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
+
+
+def choose_interface(options: argparse.Namespace, at: Place) -> None:
+    """The one beside this rank, unless somebody has said which."""
+    mine = beside(at.local_rank, options.per_node, options.interfaces)
+    os.environ.update({key: value for key, value in mine.items() if key not in os.environ})
+
+
 def start(
     engine: Engine, at: Place, *, meeting: Path | None = None, timeout: timedelta = PATIENCE
 ) -> torch.device:
     """Joins the world and returns the device of this rank.
 
-    Ranks meet in a file that is not there yet, or else at MASTER_ADDR and MASTER_PORT of the environment.
+    Ranks meet through a file that is not there yet (`comm.meeting`), or else at MASTER_ADDR and MASTER_PORT of the
+    environment.
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
@@ -97,7 +118,7 @@ def start(
     if engine is Engine.REPLAY:
         backend, store = "fake", _store_of_nobody()
     elif meeting is not None:
-        store = dist.FileStore(str(meeting), at.world)  # type: ignore[attr-defined]
+        store = _meet(meeting, at, timeout)
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
     try:
         dist.init_process_group(
@@ -111,6 +132,13 @@ def start(
     finally:
         sys.excepthook = hook
     return device
+
+
+def _meet(file: Path, at: Place, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
+    """Ranks of a step may be on several machines."""
+    if by_slurm(os.environ):
+        return of_many_machines(file, at.rank, at.world, timeout)
+    return of_one_machine(file, at.world)
 
 
 def stop() -> None:
@@ -144,11 +172,18 @@ def _device(engine: Engine, local_rank: int) -> torch.device:
             f"The engine nccl needs a GPU and a torch built for it; torch {torch.__version__} here has "
             "none. Choose a machine card whose engine is gloo, or install torch for CUDA."
         )
-    if local_rank >= torch.cuda.device_count():
+    index = 0 if _bound(os.environ) else local_rank
+    if index >= torch.cuda.device_count():
         raise UserError(
             f"Local rank {local_rank} has no GPU: this machine shows {torch.cuda.device_count()}. "
             "Start at most as many ranks on a machine as it has GPUs."
         )
-    device = torch.device("cuda", local_rank)
+    device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device
+
+
+def _bound(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm shows each rank a single device, its own."""
+    shown = [environ[name] for name in VISIBLE if environ.get(name)]
+    return by_slurm(environ) and bool(shown) and all("," not in devices for devices in shown)

@@ -25,7 +25,7 @@ NESTED = ("model", "training")
 class Runs(Frozen):
     """Runs, and the machine of those that name none."""
 
-    machine: str = "local"
+    machine: str | None = None
     runs: list[dict[str, Any]] = Field(min_length=1)
 
 
@@ -62,20 +62,22 @@ def as_published(experiment: Experiment) -> Experiment:
     )
 
 
-def expand(root: Path, experiment: Experiment) -> list[Spec]:
-    """Every spec of the experiment, in the order of the file, each once."""
+def expand(root: Path, experiment: Experiment, machine: str = "local") -> list[Spec]:
+    """Every spec of the experiment, in the order of the file, each once. `machine` is for runs that name none."""
+    machine = experiment.machine or machine
     specs: dict[str, Spec] = {}
     for number, entry in enumerate(experiment.runs):
         where = f"{experiment.name}, runs[{number}]"
         for request in _combinations(entry, where):
-            spec = make_spec(root, {"machine": experiment.machine, **request}, where)
+            spec = make_spec(root, {"machine": machine, **request}, where)
             specs.setdefault(spec.run_id, spec)
     return list(specs.values())
 
 
-def plan(root: Path, experiment: Experiment) -> dict[str, Any]:
+def plan(root: Path, experiment: Experiment, machine: str = "local") -> dict[str, Any]:
     """The expanded experiment as a document: what the workflow reads and never computes."""
-    return plan_of(experiment.name, digest(experiment.model_dump(mode="json")), expand(root, experiment))
+    told = experiment.model_dump(mode="json")
+    return plan_of(experiment.name, digest(told), expand(root, experiment, machine))
 
 
 def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:

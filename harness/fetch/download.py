@@ -7,7 +7,8 @@ length is what the server says and its checksum what the card says, or what it w
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from harness.errors import RunError, UserError
-from harness.files import DATASETS, check_room, refusals, sha256_of, write_text
+from harness.files import DATASETS, check_room, refusals, sha256_of, sibling, write_text
+from harness.locks import locked
 from harness.sources.remote import MIRROR, Remote
 from harness.store.work import Say
 
@@ -44,34 +46,46 @@ class _StaleError(_BrokeOffError):
 
 
 def download(remote: Remote, folder: Path, say: Say, *, wait: float = FIRST_WAIT) -> Path:
-    """The file, under the data folder; nothing is fetched if it is there and whole."""
+    """The file, under the data folder; nothing is fetched if it is there and whole.
+
+    Of several that want it one fetches, and the others wait. Where nobody can lock, each fetches a file of its own.
+    """
     path = remote.path(folder)
-    if path.is_file():
-        verify(remote, folder)
-        return path
-    partial = path.with_name(f"{path.name}.part")
-    with refusals(path, DATASETS):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    tries, had = 0, _size(partial)
+    with ExitStack() as stack:
+        if not path.is_file():
+            lock = path.with_name(f".{path.name}.lock")
+            with refusals(path, DATASETS):
+                others = partial(say, f"somebody else is fetching {path.name}: waiting for it")
+                held = stack.enter_context(locked(lock, wait=others))
+            if not path.is_file():
+                so_far = path.with_name(f"{path.name}.part") if held else sibling(path)
+                _fetch(remote, path, so_far, say, wait)
+                return path
+    verify(remote, folder)
+    return path
+
+
+def _fetch(remote: Remote, path: Path, so_far: Path, say: Say, wait: float) -> None:
+    """Tries until the file is there, or no more comes of it."""
+    tries, had = 0, _size(so_far)
     while True:
         try:
-            _transfer(remote, path, partial, say)
+            _transfer(remote, path, so_far, say)
             break
         except _BrokeOffError as reason:
             if isinstance(reason, _StaleError):
-                partial.unlink(missing_ok=True)
-            tries = 1 if _size(partial) > had else tries + 1
-            had = _size(partial)
+                so_far.unlink(missing_ok=True)
+            tries = 1 if _size(so_far) > had else tries + 1
+            had = _size(so_far)
             if tries >= TRIES:
                 raise RunError(
-                    f"{remote.asked} could not be fetched: {reason}. {had:,} bytes are kept in {partial}; "
+                    f"{remote.asked} could not be fetched: {reason}. {had:,} bytes are kept in {so_far}; "
                     f"the same command goes on there. {_way_out()}"
                 ) from None
             pause = min(wait * 2 ** (tries - 1), LONGEST_WAIT)
             say(f"{path.name}: {reason}; again in {pause:.0f} s")
             time.sleep(pause)
-    _accept(remote, path, partial)
-    return path
+    _accept(remote, path, so_far)
 
 
 def verify(remote: Remote, folder: Path) -> None:
@@ -87,10 +101,10 @@ def verify(remote: Remote, folder: Path) -> None:
         _trust(path, found)
 
 
-def _transfer(remote: Remote, path: Path, partial: Path, say: Say) -> None:
-    """Whatever is lacking, at the end of the partial file."""
-    state = partial.with_name(f"{partial.name}.json")
-    had, version = _size(partial), _version(state)
+def _transfer(remote: Remote, path: Path, so_far: Path, say: Say) -> None:
+    """Whatever is lacking, at the end of the so_far file."""
+    state = so_far.with_name(f"{so_far.name}.json")
+    had, version = _size(so_far), _version(state)
     headers = {"Range": f"bytes={had}-", "If-Range": version} if had and version else {}
     with _answer(remote, headers) as answer:
         resumed = answer.status == PART and _first_byte(answer) == had
@@ -106,7 +120,7 @@ def _transfer(remote: Remote, path: Path, partial: Path, say: Say) -> None:
         check_room(path, (total or 0) - had)
         with refusals(path, DATASETS):
             write_text(state, json.dumps({"version": _tag(answer)}))
-            with partial.open("ab" if resumed else "wb") as file:
+            with so_far.open("ab" if resumed else "wb") as file:
                 for block in _blocks(answer, _Progress(path.name, had, total, say)):
                     if file.tell() == 0 and _is_page(block, answer):
                         raise UserError(
@@ -114,8 +128,8 @@ def _transfer(remote: Remote, path: Path, partial: Path, say: Say) -> None:
                             f"or its quota may be used up. {_way_out()}"
                         )
                     file.write(block)
-    if total is not None and _size(partial) != total:
-        raise _BrokeOffError(f"it ended after {_size(partial):,} of {total:,} bytes")
+    if total is not None and _size(so_far) != total:
+        raise _BrokeOffError(f"it ended after {_size(so_far):,} of {total:,} bytes")
     state.unlink(missing_ok=True)
 
 
@@ -142,17 +156,17 @@ def _blocks(answer: Any, progress: "_Progress") -> Iterator[bytes]:
         progress.add(len(block))
 
 
-def _accept(remote: Remote, path: Path, partial: Path) -> None:
+def _accept(remote: Remote, path: Path, so_far: Path) -> None:
     """Gives the file its name, if it is the right one."""
-    size, found = _size(partial), sha256_of(partial)
+    size, found = _size(so_far), sha256_of(so_far)
     if remote.bytes is not None and size != remote.bytes:
-        partial.unlink()
+        so_far.unlink()
         raise UserError(
             f"{remote.asked} has {size:,} bytes, and the card expects {remote.bytes:,}. {_way_out()}"
         )
     known = remote.sha256 or _trusted(path)
     if known and found != known:
-        partial.unlink()
+        so_far.unlink()
         raise UserError(
             f"{remote.asked} is not the file that is expected: its sha256 is {found}, and not {known}. Nothing was "
             f"kept. {_way_out()}"
@@ -160,7 +174,7 @@ def _accept(remote: Remote, path: Path, partial: Path) -> None:
     if remote.sha256 is None:
         _trust(path, found)
     with refusals(path, DATASETS):
-        partial.rename(path)
+        so_far.rename(path)
 
 
 class _Progress:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.figures import breakdown, costs, scaling
+from harness.figures import accuracy, breakdown, costs, scaling
 from harness.figures.kind import Kind, read_tables
 from harness.figures.panels import panels
 from harness.figures.save import save, styled, tables_digest
 from harness.results.parquet import read_collected
 
-KINDS: tuple[Kind[Any], ...] = (scaling.KIND, breakdown.KIND, costs.KIND)
+KINDS: tuple[Kind[Any], ...] = (scaling.KIND, breakdown.KIND, costs.KIND, accuracy.KIND)
 """In the order in which they are shown."""
 
 

@@ -24,15 +24,16 @@ class Tables(NamedTuple):
     epochs: Frames
     ledgers: Frames
     memory: Frames
+    accuracy: Frames
 
 
 def read_tables(folder: Path) -> Tables:
     """Those in a folder."""
-    epochs, ledgers, memory = (
+    epochs, ledgers, memory, accuracy = (
         {str(run_id): rows for run_id, rows in read_collected(folder, name).groupby("run_id")}
-        for name in ("epochs", "ledger", "memory")
+        for name in ("epochs", "ledger", "memory", "accuracy")
     )
-    return Tables(epochs, ledgers, memory)
+    return Tables(epochs, ledgers, memory, accuracy)
 
 
 Shown = TypeVar("Shown")

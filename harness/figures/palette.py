@@ -44,8 +44,12 @@ KNOWN = {
     "cagnet-sa-1.5d": Look(ORANGE, "8", DOT_DASH),
     "plexus": Look(ORANGE, "P", SHORT),
     "scalegnn": Look(RED, "h", DOT_DASH),
+    "graphsage": Look(BLUE, (7, 1, 0), DOTS),
+    "graphsaint-node": Look(KHAKI, (7, 0, 0), TWO_DOTS),
     "g3": Look(MAGENTA, "*", PAIRS),
     "bns-gcn": Look(KHAKI, "p", DOTS),
+    "pipegcn": Look(BLUE, (6, 1, 0), LONG),
+    "cluster-gcn": Look(GREY, (5, 1, 0), SHORT),
     "bulk-replicated": Look(SKY, "<", PAIRS),
     "bulk-partitioned": Look(AZURE, ">", SHORT),
 }

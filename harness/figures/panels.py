@@ -18,13 +18,19 @@ SETTINGS = {
     "model.layers": "{} layers",
     "model.hidden": "hidden {}",
     "model.order": "{}",
+    "model.projection": "projection: {}",
+    "model.norm": "norm: {}",
+    "model.activation": "activation {}",
+    "model.dropout": "dropout {}",
+    "model.residual": "residual: {}",
     "training.features": "trained features: {}",
     "protocol": "{} protocol",
     "precision": "{}",
     "machine.name": "on {}",
 }
 PARAMS = "strategy.params"
-VARIANT = [PARAMS, "dataset.permutation", "dataset.partition"]
+BATCH = "training.batch"
+VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
 POINT = ["ranks", "grid"]
 
 
@@ -113,10 +119,15 @@ def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
     for name, value in zip(VARIANT, values, strict=True):
         everyone = [str(other) for other in runs[name].unique()]
         if len(everyone) > 1:
-            told.append(
-                _differing(str(value), everyone) or "defaults" if name == PARAMS else in_words(str(value))
-            )
+            told.append(_told(name, str(value), everyone))
     return ", ".join(told)
+
+
+def _told(name: str, value: str, everyone: list[str]) -> str:
+    """A value that is not everyone's."""
+    if name == PARAMS:
+        return _differing(value, everyone) or "defaults"
+    return f"batch {value}" if name == BATCH else in_words(value)
 
 
 def _differing(params: str, everyone: list[str]) -> str:

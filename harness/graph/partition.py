@@ -8,21 +8,28 @@ Verifier (tests/graph/test_partition.py): scipy's P A P^T, and communities that 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from harness.graph import partition_hypergraph, partition_metis, partition_swap
 from harness.graph.order import Orders
+from harness.graph.partition_balanced import balanced_parts
 from harness.graph.partition_hypergraph import hypergraph_parts
 from harness.graph.partition_metis import metis_parts
-from harness.kernels.csr import Csr
-from harness.kernels.random import Purpose, shuffled
+from harness.graph.partition_swap import Swapped, g3_parts
+from harness.kernels.csr import Csr, index_dtype
+from harness.kernels.random import Purpose
+from harness.kernels.shuffle import shuffle
 from harness.ranges import between
 
-Method = Literal["random", "metis", "hypergraph"]
+AT_ONCE = 1 << 22
+"""Vertices that are put in order at a time."""
+Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
 
-VERSION = 1
+VERSION = 2
 """Changes with every change here, or in an engine's model, that gives another partition for the same graph."""
 
 
@@ -31,14 +38,15 @@ class Partition:
     """The vertices in the order of their parts."""
 
     order: Tensor
-    """Which original vertex stands at each new position, (n,) int64."""
+    """Which original vertex stands at each new position, (n,), of 32 bits where these hold it."""
     bounds: tuple[int, ...]
     """Where the parts begin, and the end. Parts may be empty."""
 
     @property
     def orders(self) -> Orders[Tensor]:
         """As the maps of a dataset: rows and columns move alike."""
-        return Orders(self.order, self.order)
+        order = self.order.long()
+        return Orders(order, order)
 
     @property
     def ranges(self) -> list[range]:
@@ -47,29 +55,60 @@ class Partition:
 
 
 def in_order(part: Tensor, parts: int) -> Partition:
-    """The partition that gives vertex v to part[v]."""
+    """The partition that gives vertex v to part[v]. Some vertices at a time: sorting all takes several times that."""
     assert not len(part) or 0 <= int(part.min()) <= int(part.max()) < parts
-    sizes = torch.bincount(part.long(), minlength=parts)
-    return Partition(torch.argsort(part, stable=True), (0, *sizes.cumsum(0).tolist()))
+    sizes = torch.bincount(part, minlength=parts)
+    bounds = (0, *sizes.cumsum(0).tolist())
+    order, free = torch.empty(len(part), dtype=index_dtype(len(part))), torch.tensor(bounds[:-1])
+    for start in range(0, len(part), AT_ONCE):
+        some = part[start : start + AT_ONCE].long()
+        by_part, count = torch.argsort(some, stable=True), torch.bincount(some, minlength=parts)
+        first = free - count.cumsum(0) + count  # of a part, less those of parts before it in `by_part`
+        places = torch.repeat_interleave(first, count) + torch.arange(len(some))
+        order[places] = (by_part + start).to(order.dtype)
+        free += count
+    return Partition(order, bounds)
 
 
 def parts_of(A: Csr, method: Method, parts: int, seed: int) -> Tensor:
-    """The part of every vertex, (n,) int64, all below `parts`."""
+    """The part of every vertex, (n,), all below `parts`."""
+    return parts_and_report(A, method, parts, seed)[0]
+
+
+def parts_and_report(A: Csr, method: Method, parts: int, seed: int) -> tuple[Tensor, dict[str, Any]]:
+    """The same, and what there is to say of how they were found."""
     assert 1 <= parts <= A.rows == A.cols, (parts, A.shape)
     if parts == 1:
-        return torch.zeros(A.rows, dtype=torch.int64)
-    return ENGINES[method](A, parts, seed)
+        return torch.zeros(A.rows, dtype=torch.int32), {}
+    if method == "random":
+        return random_parts(A.rows, parts, seed), {}
+    found = ENGINES[method](A, parts, seed)
+    return (found, {}) if isinstance(found, Tensor) else (found.part, found.report)
 
 
-def random_parts(A: Csr, parts: int, seed: int) -> Tensor:
-    """A shuffle of the vertices cut into blocks of ceil(n / parts), as unpartitioned vertices are."""
-    part = torch.empty(A.rows, dtype=torch.int64)
-    part[shuffled(seed, Purpose.PARTITION, range(A.rows))] = torch.arange(A.rows) // -(-A.rows // parts)
+def random_parts(n: int, parts: int, seed: int) -> Tensor:
+    """A shuffle of n vertices cut into blocks of ceil(n / parts), as unpartitioned vertices are."""
+    drawn, part = shuffle(seed, Purpose.PARTITION, n), torch.empty(n, dtype=torch.int32)
+    for start in range(0, n, AT_ONCE):
+        some = range(start, min(start + AT_ONCE, n))
+        part[some.start : some.stop] = drawn.places(some) // -(-n // parts)
     return part
 
 
-ENGINES: dict[Method, Callable[[Csr, int, int], Tensor]] = {
-    "random": random_parts,
+ENGINES: dict[Method, Callable[[Csr, int, int], Tensor | Swapped]] = {
     "metis": metis_parts,
+    "metis-balanced": balanced_parts,
+    "g3-literal": partial(g3_parts, guarded=False),
+    "g3-guarded": partial(g3_parts, guarded=True),
     "hypergraph": hypergraph_parts,
 }
+"""Those that have to see the graph."""
+
+
+def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bool) -> int:
+    """Bytes that an engine takes in all, roughly and at most (benchmarks/partition_memory.py)."""
+    if method == "hypergraph":
+        return partition_hypergraph.BYTES_AN_ENTRY * nonzeros
+    neighbours = nonzeros * (2 if directed else 1)
+    swapped = partition_swap.BYTES_A_COUNT * n * parts if method.startswith("g3") else 0
+    return partition_metis.BYTES_AN_ENTRY * neighbours + swapped

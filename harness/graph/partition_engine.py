@@ -6,7 +6,13 @@ from typing import Any
 
 from harness.errors import UserError
 
-PACKAGES = {"metis": "pymetis", "hypergraph": "mtkahypar"}
+PACKAGES = {
+    "metis": "pymetis",
+    "metis-balanced": "pymetis",
+    "g3-literal": "pymetis",
+    "g3-guarded": "pymetis",
+    "hypergraph": "mtkahypar",
+}
 """By the method that needs them."""
 
 

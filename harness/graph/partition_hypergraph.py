@@ -16,6 +16,8 @@ from harness.graph.partition_engine import library
 from harness.kernels.csr import Csr
 from harness.kernels.random import Purpose, shuffled
 
+BYTES_AN_ENTRY = 320
+"""Of memory, for every nonzero."""
 EPSILON = 0.03
 """How much heavier than the mean a part may be."""
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from harness.graph.partition_engine import library
-from harness.kernels.csr import Csr, row_of
+from harness.kernels.csr import Csr
 
 SEEDS = 1 << 31
 """METIS takes so many seeds."""
+BYTES_AN_ENTRY = 160
+"""Of memory, for every neighbour of a vertex: METIS keeps the graphs of all levels, many of one that coarsens badly."""
 
 
 def metis_parts(A: Csr, parts: int, seed: int) -> Tensor:
@@ -32,7 +34,8 @@ def neighbours(A: Csr) -> Any:
     """A or A^T without the diagonal, as a boolean scipy matrix."""
     from scipy.sparse import csr_array
 
-    row, col = row_of(A).numpy(), A.col.numpy()
-    edges = row != col
-    M = csr_array((np.ones(np.count_nonzero(edges), dtype=bool), (row[edges], col[edges])), shape=A.shape)
-    return (M + M.T).tocsr()
+    pattern = csr_array((np.ones(A.nnz, dtype=bool), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
+    M = (pattern + pattern.T).tocsr()
+    M.setdiag(False)
+    M.eliminate_zeros()
+    return M

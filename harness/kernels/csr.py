@@ -90,7 +90,7 @@ def row_of(A: Csr) -> Tensor:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """x[index] of a vector, at thrice the speed of the brackets."""
+    """x[index], the rows of a matrix or the elements of a vector, at thrice the speed of the brackets."""
     return x.index_select(0, index)
 
 

@@ -11,6 +11,8 @@ from harness.run.fault import Fault, faults, is_consequence, stacks_of
 LOG_KEPT = 4000
 WAITING = "torch/distributed"
 """In the stack of a rank that waits for another."""
+CURRENT = "Current thread"
+"""In a rank's stacks, what stands before that of the thread that trains."""
 FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
@@ -18,6 +20,8 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
     """The fault that goes on record for a run that left none."""
     if watched.still:
         return _stillness(watched, scratch, world)
+    if watched.expired:
+        return _expiry()
     told = faults(scratch)
     deaths = [
         _death(death.rank, death.code, death.at, scratch, memory_ran_out)
@@ -27,6 +31,15 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
     causes = [fault for fault in told if not is_consequence(fault)] + deaths
     found: Fault = min(causes or told, key=lambda fault: float(fault["time"]), default=_nothing(scratch))
     return found
+
+
+def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
+    """Whether all that is known is that a machine was lost, or that ranks of several machines lost each other."""
+    told = faults(scratch)
+    if watched.still or watched.expired or not all(map(is_consequence, told)):
+        return False
+    spoke = {fault["rank"] for fault in told}
+    return bool(watched.lost) or all(death.rank in spoke for death in watched.deaths)
 
 
 def _death(rank: int, code: int, at: float, scratch: Path, memory_ran_out: bool) -> Fault:
@@ -68,8 +81,19 @@ def _stillness(watched: Watched, scratch: Path, world: int) -> Fault:
 
 
 def _where(stack: str) -> str:
-    frame = FRAME.search(stack)
+    frame = FRAME.search(stack, max(stack.find(CURRENT), 0))
     return f" in {frame['function']} ({frame['file']}:{frame['line']})" if frame else ""
+
+
+def _expiry() -> Fault:
+    return {
+        "rank": -1,
+        "type": "TimeLimit",
+        "message": "stopped when its time was up; its tables hold the epochs that all ranks had finished",
+        "status": "timeout",
+        "trace": "",
+        "time": time.time(),
+    }
 
 
 def _nothing(scratch: Path) -> Fault:

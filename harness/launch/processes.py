@@ -9,18 +9,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from ctypes import CDLL
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.launch.stillness import Stillness
+from harness.run.unfinished import LEAVE
 
 POLL_SECONDS = 0.05
 GRACE = 3.0
 """Seconds that ranks have for their own reasons once another has ended."""
 NOTICE = 1.0
 """Seconds that ranks have to write down their stacks."""
+LEAVING = 10.0
+"""Seconds that ranks have to write down what they finished, and to end."""
 STACKS = signal.SIGUSR1
 PR_SET_PDEATHSIG = 1
 
@@ -37,23 +39,38 @@ class Death(NamedTuple):
 class Watched(NamedTuple):
     """How a run ended."""
 
-    deaths: list[Death]
+    deaths: Sequence[Death] = ()
     """In the order in which they were seen."""
-    still: bool
+    still: bool = False
     """Nobody did anything any more."""
-    stopped: list[int]
+    stopped: Sequence[int] = ()
     """Ranks that were stopped by a signal, when everybody was still."""
+    expired: bool = False
+    """Their time was up, and they were told to leave."""
+    out_of_memory: bool = False
+    """Whoever started them says that their memory ran out."""
+    lost: str = ""
+    """What the place did to them: not the run's doing."""
 
 
 class Ranks:
-    """`with Ranks(command, environments, log) as ranks: ranks.watch(...)`; none outlives the block."""
+    """`with Ranks(command, environments, log) as ranks: ranks.watch(...)`; none outlives the block.
 
-    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], log: Path) -> None:
-        self._command, self._environments, self._log = command, environments, log
+    A process may stand for ranks elsewhere: it is ended by a signal that it can pass on.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        log: Path,
+        ending: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        self._command, self._environments, self._log, self._ending = command, environments, log, ending
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Ranks":
-        tie = _die_with(os.getpid())
+        tie = _die_with(os.getpid(), self._ending)
         with self._log.open("wb") as log:
             for environment in self._environments:
                 self._processes.append(
@@ -69,14 +86,18 @@ class Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
+        self._tell(self._ending)
+        self._wait(LEAVING)
+        self._tell(signal.SIGKILL)
         for process in self._processes:
             process.wait()
 
-    def watch(self, patience: float | None, meanwhile: Callable[[], None]) -> Watched:
-        """Until every rank has ended well, or one has not, or all were still for `patience` seconds."""
+    def watch(self, patience: float | None, limit: float | None, meanwhile: Callable[[], None]) -> Watched:
+        """Until every rank has ended well, or one has not, or all were still for `patience` seconds.
+
+        After `limit` seconds they are told to leave.
+        """
+        expires = float("inf") if limit is None else time.monotonic() + limit
         still = Stillness([process.pid for process in self._processes], patience)
         deaths: dict[int, Death] = {}
         until = float("inf")
@@ -89,28 +110,38 @@ class Ranks:
                     until = min(until, time.monotonic() + GRACE)
             if None not in codes:
                 break
+            if not deaths and time.monotonic() > expires:
+                self._tell(LEAVE)
+                self._wait(LEAVING)
+                return Watched(expired=True)
             if not deaths and still.now():
                 stopped = [
                     rank for rank, process in enumerate(self._processes) if still.is_stopped(process.pid)
                 ]
-                self._ask_for_stacks()
-                return Watched([], True, stopped)
+                self._tell(STACKS)
+                time.sleep(NOTICE)
+                return Watched(still=True, stopped=stopped)
             time.sleep(POLL_SECONDS)
-        return Watched(list(deaths.values()), False, [])
+        return Watched(list(deaths.values()))
 
-    def _ask_for_stacks(self) -> None:
+    def _tell(self, what: signal.Signals) -> None:
         for process in self._processes:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, STACKS)
-        time.sleep(NOTICE)
+            if process.poll() is None:
+                process.send_signal(what)
+
+    def _wait(self, seconds: float) -> None:
+        """Until all have ended, or so long."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
+            time.sleep(POLL_SECONDS)
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    """What a child does first: ask the kernel for death when its parent dies, which may have happened already."""
+def _die_with(parent: int, ending: signal.Signals) -> Callable[[], None]:
+    """What a child does first: ask the kernel to end it when its parent dies, which may have happened already."""
     libc = CDLL(None)
 
     def tie() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(PR_SET_PDEATHSIG, ending)
         if os.getppid() != parent:
             os._exit(1)
 

@@ -1,12 +1,14 @@
 """The graph convolutional network of the papers, each of its parts switchable (ScaleGNN, section III).
 
+GraphSAGE is the same with A the mean over the neighbours and what a vertex itself has beside it: A H W + H W_root.
+
 Bare, it is L convolutions without bias and ReLU between them, and the last one gives the classes. With a projection,
 features are first brought to the hidden width, each layer keeps it, and a head gives the classes.
 """
 
 from torch import Tensor
 
-from harness.models.operators import Operators
+from harness.models.operators import Operators, Skip
 from harness.models.weights import Part, Weights
 
 
@@ -16,7 +18,10 @@ def gcn(ops: Operators, X: Tensor, weights: Weights, *, residual: bool = False) 
     H = X if projection is None else ops.linear(Part.PROJECTION, X, projection)
     for layer, (W, gamma) in enumerate(layers):
         skip = ops.keep(layer, H) if residual else None
-        H = ops.convolve(layer, H if skip is None else skip.H, W)
+        H, here = ops.convolve(layer, H if skip is None else skip.H, W), H
+        if weights.roots:
+            own = ops.linear(Part.ROOT, here, weights.roots[layer])
+            H = ops.add(layer, H, Skip(own, own))
         if head is not None or layer + 1 < len(layers):
             H = ops.finish(layer, H, gamma)
         if skip is not None:

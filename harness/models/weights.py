@@ -20,6 +20,8 @@ class Part(StrEnum):
     """What a trained matrix is for."""
 
     PROJECTION = "projection"
+    ROOT = "root"
+    """Of what a vertex itself has, beside its neighbours (GraphSAGE)."""
     CONVOLUTION = "convolution"
     SCALE = "scale"
     """Of a normalisation: one row."""
@@ -35,12 +37,19 @@ class Weight(NamedTuple):
     shape: tuple[int, int]
 
     def __str__(self) -> str:
-        kind = {Part.CONVOLUTION: "weight", Part.SCALE: "scale"}.get(self.part)
+        kind = {Part.CONVOLUTION: "weight", Part.ROOT: "own weight", Part.SCALE: "scale"}.get(self.part)
         return f"the {kind} of layer {self.layer}" if kind else f"the {self.part}"
 
 
 def weights_of(
-    features: int, hidden: int, classes: int, layers: int, *, projection: bool, norm: bool
+    features: int,
+    hidden: int,
+    classes: int,
+    layers: int,
+    *,
+    projection: bool,
+    norm: bool,
+    root: bool = False,
 ) -> list[Weight]:
     """In the order in which the model comes to them. With a projection every layer is as wide as it is long."""
     ends = (hidden, hidden) if projection else (features, classes)
@@ -49,6 +58,8 @@ def weights_of(
     if projection:
         found.append(Weight(Part.PROJECTION, -1, (features, hidden)))
     for layer in range(layers):
+        if root:
+            found.append(Weight(Part.ROOT, layer, (widths[layer], widths[layer + 1])))
         found.append(Weight(Part.CONVOLUTION, layer, (widths[layer], widths[layer + 1])))
         if norm and (projection or layer + 1 < layers):
             found.append(Weight(Part.SCALE, layer, (1, widths[layer + 1])))
@@ -64,6 +75,8 @@ class Weights(NamedTuple):
     """W, and the scale of its normalisation if it has one."""
     projection: Tensor | None = None
     head: Tensor | None = None
+    roots: Sequence[Tensor] = ()
+    """One a layer, or none."""
 
 
 def by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
@@ -72,7 +85,8 @@ def by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
     layers = [
         (W, found.get((Part.SCALE, layer))) for (part, layer), W in found.items() if part is Part.CONVOLUTION
     ]
-    return Weights(layers, found.get((Part.PROJECTION, -1)), found.get((Part.HEAD, -1)))
+    roots = [W for (part, _), W in found.items() if part is Part.ROOT]
+    return Weights(layers, found.get((Part.PROJECTION, -1)), found.get((Part.HEAD, -1)), roots)
 
 
 def initial_weight(seed: int, number: int, weight: Weight, rows: range, cols: range) -> Tensor:

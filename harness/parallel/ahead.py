@@ -34,6 +34,8 @@ class Ahead(Generic[T]):
         return made
 
     def _send_for(self, number: int) -> None:
+        if self._stream:  # memory that earlier things leave may still be read by what was asked of the device
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._coming = number, self._thread.submit(self._made, number)
 
     def _made(self, number: int) -> T:

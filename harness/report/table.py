@@ -82,6 +82,8 @@ def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
         Heading("train (%)", number=True): share("accuracy_train"),
         Heading("valid (%)", number=True): share("accuracy_valid"),
         Heading("test (%)", number=True): share("accuracy_test"),
+        Heading("to the target (s)", number=True): lambda row: three_digits(row.seconds_to_target),
+        Heading("evaluation (ms)", number=True): lambda row: three_digits(1e3 * row.evaluation_seconds),
         Heading("status", number=False): _status,
     }
 

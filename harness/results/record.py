@@ -18,7 +18,8 @@ import pyarrow as pa
 from harness.errors import UserError
 from harness.files import refusals, sibling, sync_folder, write_synced
 from harness.results import parquet
-from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
+from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES
+from harness.results.statuses import STATUSES
 
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
 

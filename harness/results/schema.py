@@ -17,7 +17,6 @@ from harness.ledger import AxisName
 SCHEMA = 1
 """Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
 
-STATUSES = ("ok", "oom", "timeout", "failed", "refused")
 MISSING = "missing"
 SOURCES = ("measured", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
@@ -166,7 +165,7 @@ RUNS = Table(
             (
                 "dataset.partition",
                 TEXT,
-                "parts of the vertices: block, random, metis, hypergraph or file:NAME",
+                "parts of the vertices: block, a method of partitioning, or file:NAME",
             ),
             (
                 "dataset.parts",
@@ -232,6 +231,12 @@ RUNS = Table(
                 REAL,
                 "named phases, mean over ranks, median over epochs: the sum Plexus reports",
             ),
+            (
+                "vertices_per_second",
+                REAL,
+                "throughput: vertices of the graph, of all workers together, over our epoch time",
+            ),
+            ("training_vertices_per_second", REAL, "the same of those that the loss is a mean over"),
             ("final_loss", REAL, "loss of the last epoch; null if it was not a finite number"),
             ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
             ("accuracy_valid", REAL, "the same on validation vertices"),

@@ -83,7 +83,7 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
     interval = median_interval(seconds)
     middle = (
         "phase_seconds_mean words_payload words_received words_formula final_loss "
-        "accuracy_train accuracy_valid accuracy_test"
+        "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
     )
     return {
         "launches": len(launches),

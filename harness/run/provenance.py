@@ -18,7 +18,18 @@ PACKAGES = (
     "pyarrow",
     "parallel-gnn-harness",
 )
-SETTINGS = ("OMP_", "MKL_", "NUMBA_", "MALLOC_", "GLOO_", "NCCL_", "TORCH_", "SLURM_", "CUDA_VISIBLE")
+SETTINGS = (
+    "OMP_",
+    "MKL_",
+    "NUMBA_",
+    "MALLOC_",
+    "GLOO_",
+    "NCCL_",
+    "TORCH_",
+    "SLURM_",
+    "HARNESS_STEP",
+    "CUDA_VISIBLE",
+)
 
 
 def provenance(root: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from harness.run.provenance import provenance
 from harness.run.replicas import checksum, compare
 from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
+from harness.run.unfinished import leave_when_told, write_unfinished
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.strategy import Context, Strategy
@@ -40,25 +41,46 @@ def main() -> int:
     parser.add_argument(
         "--meeting", type=Path, help="a file in which the ranks of one machine find each other"
     )
+    engine.add_interfaces(parser)
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     at = engine.place(os.environ)
+    engine.choose_interface(options, at)
+    tables = RankTables(at.rank)
     answer_for_stacks(options.scratch, at.rank)
-    return attempt(at, project_root(), options.scratch, options.runs, options.meeting)
+    leave_when_told(options.scratch, tables)
+    return attempt(at, project_root(), options.scratch, options.runs, options.meeting, tables)
 
 
-def attempt(at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None = None) -> int:
-    """Runs the spec in the scratch folder as this rank. What goes wrong is left there as a fault."""
+def attempt(
+    at: engine.Place,
+    root: Path,
+    scratch: Path,
+    runs: Path,
+    meeting: Path | None = None,
+    tables: RankTables | None = None,
+) -> int:
+    """Runs the spec in the scratch folder as this rank. What goes wrong is left there, and what was finished before."""
+    tables = tables or RankTables(at.rank)
     try:
         spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
-        run(spec, at, root, scratch, runs, meeting)
+        run(spec, at, root, scratch, runs, meeting, tables)
     except BaseException as error:
         write_fault(scratch, at.rank, error)
+        write_unfinished(scratch, tables)
         return 1
     return 0
 
 
-def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None) -> None:
+def run(
+    spec: Spec,
+    at: engine.Place,
+    root: Path,
+    scratch: Path,
+    runs: Path,
+    meeting: Path | None,
+    tables: RankTables,
+) -> None:
     """Load, meet, set up, train, gather, part, record.
 
     The graph is opened before the ranks meet, so that a refusal takes no rendezvous; they part before the record is
@@ -74,7 +96,8 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
         trainer = Trainer(strategy, grid, blocks)
         first_epoch = time.time()
-        ranks = gather(grid.world, train(strategy, trainer, scratch))
+        train(strategy, trainer, scratch, tables)
+        ranks = gather(grid.world, tables)
     finally:
         engine.stop()
     if at.rank == 0:
@@ -86,10 +109,9 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
         (scratch / "done").touch()
 
 
-def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
-    """Every epoch of the spec on this rank."""
+def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables) -> None:
+    """Every epoch of the spec on this rank, into its tables."""
     ctx = trainer.ctx
-    tables = RankTables(ctx.grid.rank)
     training, sums = ctx.spec.training, []
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
@@ -108,7 +130,6 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path) -> RankTables:
     tables.add_memory(ctx)
     tables.chosen = ctx.chosen
     tables.words_formula = _most_words(strategy, ctx, len(sums))
-    return tables
 
 
 def _most_words(strategy: Strategy, ctx: Context, epochs: int) -> float:

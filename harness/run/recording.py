@@ -7,8 +7,9 @@ import pandas as pd
 
 from harness.results import statistics
 from harness.results.record import write_record
+from harness.run.fault import Fault
 from harness.run.tables import RankTables
-from harness.spec.spec import canonical_json
+from harness.spec.spec import Spec, canonical_json
 from harness.strategy import Strategy
 
 
@@ -23,6 +24,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "source": "measured",
         "summary": {
             **summarise(tables, spec.training.target),
+            **throughput(strategy, tables),
             "words_formula": words_formula,
             "chosen": canonical_json(ranks[0].chosen),
         },
@@ -32,11 +34,38 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
 
 
+def record_unfinished(
+    runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
+) -> Path:
+    """Writes the run folder of a run that did not come to its end, with the epochs that all ranks finished."""
+    tables = data_frames(ranks) if any(rank.epochs for rank in ranks) else {}
+    timed = bool(tables) and bool((tables["epochs"].epoch >= 0).any())
+    record = {
+        "run_id": spec.run_id,
+        "label": spec.label,
+        "status": fault["status"],
+        "source": "measured",
+        "summary": summarise(tables) if timed else {},
+        "provenance": provenance,
+        "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
+    }
+    return write_record(runs, spec.model_dump(mode="json"), record, tables)
+
+
 def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     """The tables of all ranks together."""
     return {
         name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
         for name in ("epochs", "ledger", "accuracy", "memory")
+    }
+
+
+def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
+    """Vertices a second. Workers keep step, so the sum over them is the graph's over the slowest rank's time."""
+    facts, seconds = strategy.facts, statistics.median_epoch(tables["epochs"])
+    return {
+        "vertices_per_second": facts.vertices / seconds,
+        "training_vertices_per_second": facts.trained_on(strategy.spec.protocol) / seconds,
     }
 
 

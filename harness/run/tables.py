@@ -29,9 +29,10 @@ class RankTables:
     """What this rank chose by measuring."""
 
     def add_epoch(self, number: int, epoch: Epoch) -> None:
+        """The row of the epoch comes last: where it stands, the epoch's ledger is whole."""
         at = {"epoch": number, "rank": self.rank}
-        self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
         self.ledger.extend({**at, **_entry(key, amounts)} for key, amounts in epoch.entries.items())
+        self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
 
     def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
         """Accuracies are the whole graph's, so one rank's rows are enough."""
@@ -42,6 +43,14 @@ class RankTables:
             accuracy = right / of if of else None
             at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
+
+    def only(self, epochs: set[int]) -> "RankTables":
+        """The rows of these epochs."""
+
+        def kept(rows: list[Row]) -> list[Row]:
+            return [row for row in rows if row["epoch"] in epochs]
+
+        return RankTables(self.rank, kept(self.epochs), kept(self.ledger), kept(self.accuracy))
 
     def add_memory(self, ctx: Context) -> None:
         peaks = {

@@ -13,7 +13,6 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, Operators, by_part
-from harness.models.gcn import gcn
 from harness.spec.spec import Training
 from harness.store.blocks import Blocks
 from harness.strategy import Context, Strategy
@@ -33,6 +32,7 @@ class Trainer:
     """A strategy at work on one rank."""
 
     def __init__(self, strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
+        self.strategy = strategy
         self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks)
         pieces = strategy.weights_of(ctx.grid.rank)
         self.weights = [
@@ -40,7 +40,6 @@ class Trainer:
             for number, (weight, piece) in enumerate(zip(strategy.weights, pieces, strict=True))
         ]
         self.layers = by_part(strategy.weights, self.weights)
-        self.residual = ctx.spec.model.residual
         self.operators = strategy.operators(ctx)
         """Those of the whole graph."""
         self.steps = strategy.steps
@@ -77,7 +76,7 @@ class Trainer:
 
     def forward(self, operators: Operators) -> Tensor:
         """This rank's part of the model's output."""
-        return gcn(operators, operators.inputs(), self.layers, residual=self.residual)
+        return self.strategy.forward(operators, self.layers)
 
     def output(self) -> Tensor:
         """The same on the whole graph, with nothing dropped and nothing recorded by autograd."""

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.files import DATASETS, check_room, refusals
+from harness.files import DATASETS, check_room, refusals, sibling
+from harness.locks import locked
 from harness.sources.stream import Edges
 
 BLOCK = 1 << 24
@@ -92,19 +93,26 @@ def whole_array(array: ArrayIn) -> NDArray[Any]:
 
 
 def mapped(array: ArrayIn, beside: Path) -> NDArray[Any]:
-    """A large one as a file of its own, made at first, and mapped."""
+    """A large one as a file of its own, made by the first who asks, and mapped."""
     if not beside.exists():
-        partial = beside.with_name(f"{beside.name}.part")
-        with refusals(beside, DATASETS), reading(array) as (head, file):
-            check_room(beside, int(np.prod(head.shape)) * head.dtype.itemsize)
-            made = np.lib.format.open_memmap(partial, "w+", head.dtype, head.shape)
-            place = made.reshape(-1).view(np.uint8)
-            for start in range(0, place.size, BLOCK):
-                data = _next(file, min(BLOCK, place.size - start), array)
-                place[start : start + len(data)] = np.frombuffer(data, np.uint8)
-            made.flush()
-            partial.rename(beside)
+        with refusals(beside, DATASETS), locked(beside.with_name(f".{beside.name}.lock")) as held:
+            if not beside.exists():
+                _extract(array, beside, beside.with_name(f"{beside.name}.part") if held else sibling(beside))
     return cast(NDArray[Any], np.load(beside, mmap_mode="r", allow_pickle=False))
+
+
+def _extract(array: ArrayIn, beside: Path, partial: Path) -> None:
+    with reading(array) as (head, file):
+        check_room(beside, int(np.prod(head.shape)) * head.dtype.itemsize)
+        made = np.lib.format.open_memmap(partial, "w+", head.dtype, head.shape)
+        place = made.reshape(-1).view(np.uint8)
+        for start in range(0, place.size, BLOCK):
+            data = file.read(min(BLOCK, place.size - start))
+            place[start : start + len(data)] = np.frombuffer(data, np.uint8)
+            if len(data) < min(BLOCK, place.size - start):
+                raise UserError(f"{array.told} ends too early: download the archive again.")
+        made.flush()
+        partial.rename(beside)
 
 
 def _skip(file: IO[bytes], size: int, array: ArrayIn) -> None:

@@ -15,7 +15,7 @@ from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, Begin, blocks
+from harness.sources.text import AT_ONCE, Begin, Lines, lines_of
 
 EXPECTED = "a line 'vertices edges [fmt [ncon]]', then a line a vertex with its neighbours' numbers from 1"
 
@@ -63,14 +63,18 @@ def _header(text: Place) -> _Header:
 def _check(text: Place, header: _Header) -> None:
     """Everything is read once and counted."""
     ends = 0
-    for vertices, neighbours in _rows(text, header, AT_ONCE):
-        ends += len(neighbours)
-        for ids, what in ((vertices, "lines"), (neighbours, "neighbours")):
-            if len(ids) and not (ids.min() >= 0 and ids.max() < header.n):
-                raise UserError(
-                    f"{text} has {what} beyond its {header.n:,} vertices: "
-                    f"{ids.min() + 1:,} to {ids.max() + 1:,}. Expected {EXPECTED}."
-                )
+    for piece in _pieces(text, header, AT_ONCE):
+        for vertices, neighbours in piece():
+            ends += len(neighbours)
+            for ids, what in ((vertices, "lines"), (neighbours, "neighbours")):
+                if len(ids) and not (ids.min() >= 0 and ids.max() < header.n):
+                    raise UserError(
+                        f"{text} has {what} beyond its {header.n:,} vertices: "
+                        f"{ids.min() + 1:,} to {ids.max() + 1:,}. Expected {EXPECTED}."
+                    )
+    rows = sum(_rows_in(lines) for lines in _lines(text, header, AT_ONCE))
+    if rows < header.n:
+        raise UserError(f"{text} has lines for {rows:,} of its {header.n:,} vertices.")
     if ends != 2 * header.edges:
         raise UserError(
             f"{text} lists {ends:,} neighbours, and its first line says {header.edges:,} edges, "
@@ -79,21 +83,35 @@ def _check(text: Place, header: _Header) -> None:
 
 
 def _pieces(text: Place, header: _Header, at_once: int) -> list[Piece]:
-    """One: which vertex a line belongs to is known to who has read those before it."""
-    return [partial(_rows, text, header, at_once)]
+    """Which vertex a line belongs to is known when the lines before it are counted."""
+    pieces: list[Piece] = []
+    row = 0
+    for lines in _lines(text, header, at_once):
+        pieces.append(partial(_edges, text, header, lines, row))
+        row += _rows_in(lines) if text.is_plain else 0
+    return pieces
 
 
-def _rows(text: Place, header: _Header, at_once: int) -> Iterator[Edges]:
+def _lines(text: Place, header: _Header, at_once: int) -> list[Lines]:
+    return lines_of(text, max(at_once // 2, 1), header.begin)
+
+
+def _rows_in(lines: Lines) -> int:
+    """Lines that are no comments, each of a vertex."""
+    from harness.sources.text_compiled import count_rows
+
+    return sum(count_rows(data) for data in lines())
+
+
+def _edges(text: Place, header: _Header, lines: Lines, row: int) -> Iterator[Edges]:
+    """Those of some lines, the first of which is of this vertex."""
     from harness.sources.text_compiled import parse_rows
 
-    row = 0
-    for lines in blocks(text, at_once, header.begin):
-        source, target = (np.empty(len(lines) // 2 + 1, np.int64) for _ in range(2))
-        found, row, wrong = parse_rows(lines, row, header.skip, header.step, source, target)
+    for data in lines():
+        source, target = (np.empty(len(data) // 2 + 1, np.int64) for _ in range(2))
+        found, row, wrong = parse_rows(data, row, header.skip, header.step, source, target)
         if wrong >= 0:
             raise UserError(
                 f"{text}: the line of vertex {wrong + 1:,} is no list of numbers. Expected {EXPECTED}."
             )
         yield source[:found], target[:found]
-    if row < header.n:
-        raise UserError(f"{text} has lines for {row:,} of its {header.n:,} vertices.")

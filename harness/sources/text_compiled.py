@@ -41,6 +41,16 @@ def parse_pairs(data: Any, first: Any, second: Any) -> tuple[int, int]:
 
 
 @compiled(nogil=True)
+def count_rows(data: Any) -> int:
+    """Lines that are no comments, as `parse_rows` counts them."""
+    rows, begins = 0, True
+    for byte in data:
+        rows += begins and byte != PERCENT
+        begins = byte == NEWLINE
+    return rows
+
+
+@compiled(nogil=True)
 def parse_rows(data: Any, row: int, skip: int, step: int, source: Any, target: Any) -> tuple[int, int, int]:
     """Line by line, from `row` on: the neighbours of a vertex, in every `step`th number after `skip` of them.
 

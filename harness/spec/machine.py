@@ -25,6 +25,8 @@ class Links(Frozen):
     """GB a second between devices of a node."""
     node_gbs: float = Field(gt=0)
     """GB a second into or out of a node, all its devices together."""
+    latency_us: float | None = Field(None, gt=0)
+    """Of the smallest all-reduce of all ranks, as `harness doctor --links` measures it. Predictions leave it out."""
     measured: tuple[MeasuredLink, ...] = ()
     """Of the rows that are not above an axis the last one holds."""
 
@@ -36,6 +38,39 @@ class SpmmModel(Frozen):
     forward: float
     backward: float
     intercept: float = 0.0
+
+
+class Slurm(Frozen):
+    """How Slurm gives out the nodes of a machine.
+
+    No run id depends on it: who packs ranks otherwise, or binds them otherwise, writes another card.
+    """
+
+    ranks_per_node: int = Field(ge=1)
+    """Ranks fill one node after the other; the last node may have fewer."""
+    cpus_per_rank: int = Field(1, ge=1)
+    """As Slurm counts them, hardware threads included."""
+    gpus_per_node: int = Field(0, ge=0)
+    """What a job takes of every node, also where fewer ranks run: neighbours would disturb a measurement."""
+    memory_mb: int = Field(0, ge=0)
+    """What a job asks for of every node; 0 asks for nothing, as where nodes are given whole."""
+    partition: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    sbatch: str = ""
+    """More words for sbatch, as --exclusive. Not those that the keys above stand for."""
+    srun: str = ""
+    """More words for srun: how ranks are bound to cores and devices."""
+    interfaces: tuple[str, ...] = ()
+    """Network interfaces of a node. Ranks are spread over them in order: each speaks through the one beside it."""
+    environment: dict[str, str] = {}
+    """Environment variables of every rank."""
+    minutes: float = Field(30, gt=0)
+    """What a run may take whose like was never recorded."""
+    shared_nodes: int = Field(1, ge=0)
+    """Runs of at most so many nodes share jobs; larger ones have one each."""
+    job_minutes: float = Field(240, gt=0)
+    """What a shared job may take."""
 
 
 class Machine(Frozen):
@@ -65,6 +100,8 @@ class MachineCard(Machine):
 
     links: Links | None = None
     spmm: SpmmModel | None = None
+    slurm: Slurm | None = None
+    """Without it, a run has one node, whatever its ranks."""
 
 
 def load_machine(root: Path, name: str) -> Machine:

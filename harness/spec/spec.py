@@ -34,7 +34,8 @@ PARTS = ("projection", "norm", "activation", "dropout", "residual")
 class ModelChoice(Frozen):
     """Which model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
 
-    kind: Literal["gcn"] = "gcn"
+    kind: Literal["gcn", "sage"] = "gcn"
+    """sage: A is the mean over the neighbours, and a weight of its own multiplies what a vertex itself has."""
     layers: int = Field(3, ge=1)
     hidden: int = Field(16, ge=1)
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"

@@ -4,52 +4,43 @@ Segments hold what a chunk of edges became, block by block; they are kept until 
 never made again.
 """
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import UserError
 from harness.graph.model import StageCounts
 from harness.sources.stream import Edges, Piece
 from harness.store.entries import BYTES, Keys, Layout, scatter, settle, settle_in_stripes
+from harness.store.share import EVERYTHING, Step
 from harness.store.task import Task
 
 SMALLEST, LARGEST = 1 << 12, 1 << 20
 """Edges in a chunk, as memory allows. Larger ones would get new pages from the system each time, which costs more."""
+READERS = 16
+"""At most, at a time."""
 PER_EDGE, PER_KEY = 128, 24
 """Bytes that a worker needs for an edge while it is scattered, for an entry while it is settled."""
 
 
-class Tally(NamedTuple):
-    """Of the edges that a source gave."""
-
-    stored: int
-    loops: int
-
-
-def at_once(share: int) -> int:
-    """Edges in a chunk, for a worker with so many bytes."""
-    return min(max(share // PER_EDGE, SMALLEST), LARGEST)
+def at_once(memory: int) -> int:
+    """Edges in a chunk, whoever scatters it and on how many cores: with so many bytes for all."""
+    return min(max(memory // (PER_EDGE * READERS), SMALLEST), LARGEST)
 
 
 def put_adjacency(task: Task, order: int) -> None:
     """All blocks of an order, and the degrees of its rows."""
-    work, side = task.work, task.grid.vertices
-    if work.noted(f"adjacency-{order}"):
-        return
-    tally = _scatter(task, order)
-    segments = sorted((work.scratch / str(order)).glob("*.keys"))
-    numbers = [divmod(b, side) for b in range(side**2)]
-    task.means.in_parallel("settling", [partial(_settle, task, order, i, j, segments) for i, j in numbers])
-    work.put(f"degrees/{order}", _degrees(task, order))
-    notes = [work.noted(f"adjacency/{order}/{i}-{j}.col.npy") or {} for i, j in numbers]
-    found = {key: sum(note[key] for note in notes) for key in ("nonzeros", "originals")}
-    work.note(f"adjacency-{order}", **tally._asdict(), **found)
-    for segment in segments:
-        segment.unlink()
+    work = task.work
+    if not work.noted(f"adjacency-{order}"):
+        scatter_edges(task, order)
+        settle_blocks(task, order)
+        work.note(f"adjacency-{order}", **_counted(task, order))
+    shutil.rmtree(work.scratch / _keys(order), ignore_errors=True)
+    work.put(f"degrees/{order}", degrees_of(task, order))
 
 
 def counts_of(task: Task) -> StageCounts:
@@ -65,45 +56,105 @@ def counts_of(task: Task) -> StageCounts:
     )
 
 
-def _scatter(task: Task, order: int) -> Tally:
-    """Every edge, and a loop at every vertex, to segments."""
-    if done := task.work.noted(f"scatter-{order}"):
-        return Tally(**done)
+def scatter_edges(task: Task, order: int, some: slice = EVERYTHING) -> None:
+    """Every edge of these pieces, or a loop at every vertex, to segments."""
     maps = task.order.maps
     rows, cols = (maps.rows(order), maps.cols(order)) if maps else (None, None)
     to = Layout(task.n, task.grid.vertices, rows, cols)
-    pieces = task.contents.stream.pieces(at_once(task.share))
-    given = [
-        partial(_scatter_piece, task, piece, f"{order}/{number}", to) for number, piece in enumerate(pieces)
-    ]
-    tallies = task.means.in_parallel("scattering", given)
-    _scatter_piece(task, _loops(task), f"{order}/loops", to, added=True)
-    tally = Tally(sum(each.stored for each in tallies), sum(each.loops for each in tallies))
-    task.work.note(f"scatter-{order}", **tally._asdict())
-    return tally
+    given = list(enumerate(_given(task)))[some]
+    task.means.in_parallel(
+        "scattering", [partial(_scatter, task, order, number, to, *each) for number, each in given], READERS
+    )
 
 
-def _scatter_piece(task: Task, piece: Piece, name: str, to: Layout, *, added: bool = False) -> Tally:
-    if done := task.work.noted(f"scatter/{name}"):
-        return Tally(**done)
-    stored = loops = 0
-    for number, (source, target) in enumerate(piece()):
+def settle_blocks(task: Task, order: int, some: slice = EVERYTHING) -> None:
+    """The blocks of these rows of blocks, and the degrees of their rows."""
+    side, segments = task.grid.vertices, _segments(task, order)
+    rows = range(side)[some]
+    settle = [partial(_settle, task, order, i, j, segments) for i in rows for j in range(side)]
+    task.means.in_parallel("settling", settle)
+    task.means.in_parallel("counting", [partial(_put_degrees, task, order, i) for i in rows])
+
+
+def degrees_of(task: Task, order: int) -> NDArray[np.int32]:
+    """Nonzeros of every row, when all blocks are there."""
+    degrees = np.zeros(task.n, np.int32)
+    for i, rows in enumerate(task.ranges):
+        path = task.work.scratch / _degrees(order, i)
+        if not path.exists():
+            raise _lacks(task, "settle")
+        degrees[rows.start : rows.stop] = np.fromfile(path, np.int32)
+    return degrees
+
+
+def _given(task: Task) -> list[tuple[Piece, bool]]:
+    """The pieces of the source; and the loops, which no source has to bring."""
+    return [*((piece, False) for piece in task.pieces), (_loops(task), True)]
+
+
+def _scatter(task: Task, order: int, number: int, to: Layout, piece: Piece, added: bool) -> None:
+    name = f"scatter/{order}/{number}"
+    if task.work.noted(name):
+        return
+    stored = loops = segments = 0
+    for source, target in piece():
         found = scatter(source, target, to, both=not (task.directed or added), added=added)
-        _put_segment(task.work.scratch / f"{name}-{number}.keys", found.keys, found.ends)
-        stored += len(source)
-        loops += found.loops
-    task.work.note(f"scatter/{name}", stored=stored, loops=loops)
-    return Tally(stored, loops)
+        ends = np.concatenate([[0], found.ends]).astype(np.int64)
+        task.work.aside(f"{_keys(order)}/{number}-{segments}", ends, found.keys)
+        segments += 1
+        stored += 0 if added else len(source)
+        loops += 0 if added else found.loops
+    task.work.note(name, stored=stored, loops=loops, segments=segments)
 
 
 def _loops(task: Task) -> Piece:
     def chunks() -> Iterator[Edges]:
-        step = at_once(task.share)
-        for start in range(0, task.n, step):
-            some = np.arange(start, min(start + step, task.n))
+        for start in range(0, task.n, task.at_once):
+            some = np.arange(start, min(start + task.at_once, task.n))
             yield some, some
 
     return chunks
+
+
+def _segments(task: Task, order: int) -> list[Path]:
+    """Of all pieces, where the keys of each block end, then the keys."""
+    folder = task.work.scratch / _keys(order)
+    return [
+        folder / f"{number}-{each}"
+        for number, note in enumerate(_scattered(task, order))
+        for each in range(note["segments"])
+    ]
+
+
+def _scattered(task: Task, order: int) -> list[dict[str, int]]:
+    """What was noted of all pieces."""
+    notes = [task.work.noted(f"scatter/{order}/{number}") for number in range(len(_given(task)))]
+    if None in notes:
+        raise _lacks(task, "scatter")
+    return [note for note in notes if note is not None]
+
+
+def _counted(task: Task, order: int) -> dict[str, int]:
+    side, scattered = task.grid.vertices, _scattered(task, order)
+    settled = [
+        task.work.noted(f"adjacency/{order}/{i}-{j}.col.npy") or {} for i in range(side) for j in range(side)
+    ]
+    return {key: sum(note[key] for note in scattered) for key in ("stored", "loops")} | {
+        key: sum(note[key] for note in settled) for key in ("nonzeros", "originals")
+    }
+
+
+def _lacks(task: Task, step: Step) -> UserError:
+    again = f"{task.order.choice.build_command} --share {step}:0/1"
+    return UserError(f"not all jobs of the step {step} have ended. Wait for them, or do all of it: {again}")
+
+
+def _keys(order: int) -> str:
+    return f"keys/{order}"
+
+
+def _degrees(order: int, i: int) -> str:
+    return f"degrees/{order}/{i}"
 
 
 def _settle(task: Task, order: int, i: int, j: int, segments: list[Path]) -> None:
@@ -124,22 +175,14 @@ def _settle(task: Task, order: int, i: int, j: int, segments: list[Path]) -> Non
     task.work.put(f"{name}.col", settled.col, nonzeros=len(settled.col), originals=settled.originals)
 
 
-def _degrees(task: Task, order: int) -> NDArray[np.int32]:
-    """Nonzeros of every row, from the row pointers of its blocks."""
-    degrees = np.zeros(task.n, np.int32)
-    for i, rows in enumerate(task.ranges):
-        for j in range(task.grid.vertices):
-            ends = task.work.array(f"adjacency/{order}/{i}-{j}.rowptr")
-            degrees[rows.start : rows.stop] += np.diff(ends).astype(np.int32)
-    return degrees
-
-
-def _put_segment(path: Path, keys: Keys, ends: NDArray[np.int64]) -> None:
-    """Where the keys of each block end, then the keys."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        np.concatenate([[0], ends]).astype(np.int64).tofile(file)
-        keys.tofile(file)
+def _put_degrees(task: Task, order: int, i: int) -> None:
+    """Of a row of blocks, from their row pointers."""
+    if (task.work.scratch / _degrees(order, i)).exists():
+        return
+    degrees = np.zeros(len(task.ranges[i]), np.int32)
+    for j in range(task.grid.vertices):
+        degrees += np.diff(task.work.array(f"adjacency/{order}/{i}-{j}.rowptr")).astype(np.int32)
+    task.work.aside(_degrees(order, i), degrees)
 
 
 def _place(segment: Path, block: int, blocks: int) -> tuple[int, int]:

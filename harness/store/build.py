@@ -8,24 +8,26 @@ the user's file if so chosen) and the versions of what wrote it, so that a chang
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.files import sha256_of
 from harness.graph.model import Graph
-from harness.graph.order import permuted
 from harness.graph.partition import Partition
 from harness.store.blocks import Blocks
 from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
 from harness.store.compose import check_counts, compose, contents, generator_of, source_files
-from harness.store.manifest import SCHEMA, Cut, FileRecord
+from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory import MemoryStore
-from harness.store.partitions import brought, cut_of, partition_of
+from harness.store.parting import parted
+from harness.store.partitions import brought, partition_of
 from harness.store.reader import Store
-from harness.store.shard import code_versions, write
-from harness.store.task import Means, ordered
+from harness.store.shard import Order, code_versions, write, write_share
+from harness.store.share import Share
+from harness.store.task import Means
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory, where it is needed."""
@@ -62,29 +64,44 @@ def open_dataset(root: Path, choice: DatasetChoice) -> Blocks:
     raise _not_built(folder, choice)
 
 
-def build(root: Path, choice: DatasetChoice, *, grid: int | None = None, means: Means | None = None) -> Path:
+def build(
+    root: Path,
+    choice: DatasetChoice,
+    *,
+    grid: int | None = None,
+    means: Means | None = None,
+    share: Share | None = None,
+) -> Path:
     """The folder of a dataset's store, after building it unless it is there, whole and from the same files.
 
-    `grid` sets the number of blocks along each side. Of several builders at once, one builds and the others wait.
+    `grid` sets the number of blocks along each side. Of several builders at once, one builds and the others wait. With
+    a `share`, only that is done, beside other jobs that do theirs; nothing, if there is a store.
     """
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
     sources = source_files(card, data_folder(root)) | brought(choice, data_folder(root))
+    if share and folder.exists():
+        return folder
     if _is_sound(folder, grid, sources):
         return _opened(folder, card).folder
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
-    parted = _parted(root, card, choice) if choice.partitioned else None
     found = contents(card, data_folder(root))
-    write(
-        found,
-        folder,
-        ordered(choice, found.n, parted),
-        means or Means(),
-        grid=grid,
-        sources=records,
-        unless=lambda: _is_sound(folder, grid, sources),
-    )
+
+    means = means or Means()
+    order = Order(choice, partial(parted, found, choice, means))
+    if share:
+        write_share(found, folder, order, means, share, grid=grid, sources=records)
+    else:
+        write(
+            found,
+            folder,
+            order,
+            means,
+            grid=grid,
+            sources=records,
+            unless=lambda: _is_sound(folder, grid, sources),
+        )
     return folder
 
 
@@ -98,13 +115,6 @@ def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
         )
 
 
-def _parted(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Partition, Cut]:
-    """The partition of a choice and what it makes of the graph, which is held whole for it."""
-    graph, partition = _composed(root, card, choice)
-    assert partition is not None
-    return partition, cut_of(permuted(graph.A, *partition.orders), partition.bounds)
-
-
 def verify(root: Path, choice: DatasetChoice) -> Path:
     """The folder of a store, after every file in it was held against its checksum."""
     folder = store_folder(root, load_card(root, choice.name), choice)
@@ -116,7 +126,7 @@ def verify(root: Path, choice: DatasetChoice) -> Path:
 
 def _composed(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Graph, Partition | None]:
     graph = compose(card, data_folder(root))
-    return graph, partition_of(choice, graph.A, data_folder(root))
+    return graph, partition_of(choice, graph.n, data_folder(root), lambda: graph.A)
 
 
 def _opened(folder: Path, card: DatasetCard) -> Store:

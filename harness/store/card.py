@@ -31,6 +31,8 @@ class DatasetCard(Frozen):
 
     name: str
     description: str = ""
+    licence: str = ""
+    """Under which it is published, in its publisher's words; none of what is drawn."""
     source: AnySource
     directed: bool = False
     task: LabelTask = "single-label"
@@ -74,4 +76,4 @@ class DatasetCard(Frozen):
 
     def content(self) -> dict[str, Any]:
         """What the data depends on: the card without its prose and its checks."""
-        return self.model_dump(mode="json", exclude={"description", "expected", "nature"})
+        return self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})

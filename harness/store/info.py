@@ -44,7 +44,10 @@ def _degrees(store: Store) -> dict[str, Any]:
 
 
 def _summary(cut: Cut) -> dict[str, Any]:
-    """How even the parts are, and what they exchange: rows, each sent once; times a width they are words."""
+    """How even the parts are, and what they exchange: rows, each sent once; times a width they are words.
+
+    The most vertices, nonzeros and rows needed, and the total of these, are the four costs by which G3 cuts.
+    """
     sizes = [len(part) for part in between(cut.bounds)]
     return {
         "vertices": {"fewest": min(sizes), "most": max(sizes)},
@@ -53,5 +56,13 @@ def _summary(cut: Cut) -> dict[str, Any]:
             "mean": fmean(cut.nonzeros),
             "most_over_mean": max(cut.nonzeros) / fmean(cut.nonzeros),
         },
-        "rows_needed": {"total": sum(cut.needed), "most": max(cut.needed)},
+        "rows_needed": {
+            "total": sum(cut.needed),
+            "most": max(cut.needed),
+            "fewest_over_most": min(cut.needed) / max(cut.needed) if max(cut.needed) else 1.0,
+        },
+        "parts": [
+            {"vertices": size, "nonzeros": nonzeros, "rows_needed": needed}
+            for size, nonzeros, needed in zip(sizes, cut.nonzeros, cut.needed, strict=True)
+        ],
     }

@@ -8,22 +8,23 @@ whoever wrote it. A folder that does not fit is refused, never repaired unasked.
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Never, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.partition import VERSION, Method, Partition, in_order, parts_of
+from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
 from harness.graph.partition_engine import PACKAGES, engine
-from harness.graph.volume import volumes
 from harness.kernels.csr import Csr
 from harness.sources.partition import check_there, read_partition
 from harness.store.choice import DatasetChoice
-from harness.store.manifest import Cut, FileRecord
+from harness.store.manifest import FileRecord
 from harness.store.writer import whole_folder
 from harness.validation import Frozen, validated
 
@@ -43,24 +44,36 @@ class Kept(Frozen):
     engine: str
     """The library and its version. Another version may cut otherwise; what it cut stays valid."""
     array: FileRecord
+    report: dict[str, JsonValue] = {}
+    """What the method had to say of how it found the parts."""
 
 
-def partition_of(choice: DatasetChoice, A: Csr, folder: Path) -> Partition | None:
-    """The partition of a graph that stands in its original order; None if the choice is blocks."""
+def partition_of(
+    choice: DatasetChoice,
+    n: int,
+    folder: Path,
+    graph: Callable[[], Csr],
+    allow: Callable[[Csr], None] = lambda _: None,
+) -> Partition | None:
+    """The partition of n vertices, None if the choice is blocks.
+
+    An engine sees `graph`, in its own order, after `allow` has been asked; nothing else here does.
+    """
     if not choice.partitioned:
         return None
-    if choice.parts > A.rows:
+    if choice.parts > n:
         raise UserError(
-            f"dataset {choice.name} has {A.rows:,} vertices, so it cannot be cut into parts = {choice.parts}: "
-            f"1 to {A.rows} are accepted."
+            f"dataset {choice.name} has {n:,} vertices, so it cannot be cut into parts = {choice.parts}: "
+            f"1 to {n} are accepted."
         )
-    return in_order(_part(choice, A, folder), choice.parts)
-
-
-def cut_of(A: Csr, bounds: tuple[int, ...]) -> Cut:
-    """What a partition makes of a graph that stands in its order."""
-    ends = A.rowptr[torch.tensor(bounds)]
-    return Cut(bounds=bounds, nonzeros=tuple(ends.diff().tolist()), needed=tuple(volumes(A, bounds)))
+    if choice.file is not None:
+        (path,) = brought(choice, folder).values()
+        part = torch.from_numpy(read_partition(path, n, choice.parts))
+    elif choice.partition in PACKAGES:
+        part = _kept(choice, graph(), folder, allow)
+    else:
+        part = random_parts(n, choice.parts, choice.seed)
+    return in_order(part, choice.parts)
 
 
 def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
@@ -72,34 +85,26 @@ def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
     return {f"{FOLDER}/{choice.file}": path}
 
 
-def _part(choice: DatasetChoice, A: Csr, folder: Path) -> Tensor:
-    if choice.file is not None:
-        (path,) = brought(choice, folder).values()
-        return torch.from_numpy(read_partition(path, A.rows, choice.parts))
-    if choice.partition not in PACKAGES:
-        return _computed(choice, A)
-    return _kept(choice, A, folder)
-
-
-def _computed(choice: DatasetChoice, A: Csr) -> Tensor:
-    return parts_of(A, cast(Method, choice.partition), choice.parts, choice.seed)
-
-
-def _kept(choice: DatasetChoice, A: Csr, folder: Path) -> Tensor:
+def _kept(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], None]) -> Tensor:
     """What is on disk, after computing it if nothing is: of several at once, the first one's stays."""
     structure = _structure(A)
     told = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
     path = folder / FOLDER / "computed" / told
     if not path.exists():
-        _keep(path, choice, structure, _computed(choice, A))
+        allow(A)
+        found = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
+        _keep(path, choice, structure, *found)
     return _read(path, choice, structure, A.rows)
 
 
-def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor) -> None:
+def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor, report: dict[str, Any]) -> None:
     with whole_folder(path, needs=4 * len(part) + 4096) as writer:
         writer.put(ARRAY.removesuffix(".npy"), part.numpy().astype(np.int32))
         kept = Kept(
-            **_expected(choice, structure), engine=engine(choice.partition), array=writer.files[ARRAY]
+            **_expected(choice, structure),
+            engine=engine(choice.partition),
+            array=writer.files[ARRAY],
+            report=report,
         )
         writer.seal(RECORD, json.dumps(kept.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
 
@@ -124,7 +129,7 @@ def _read(path: Path, choice: DatasetChoice, structure: str, n: int) -> Tensor:
         _refuse(path / ARRAY, f"holds {part.dtype} of the shape {part.shape}, not {n} of int32", choice)
     if part.min() < 0 or part.max() >= choice.parts:
         _refuse(path / ARRAY, f"has parts {part.min()} to {part.max()}, not 0 to {choice.parts - 1}", choice)
-    return torch.from_numpy(part).long()
+    return torch.from_numpy(part)
 
 
 def _record(path: Path, choice: DatasetChoice) -> Kept:

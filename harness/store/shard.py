@@ -10,23 +10,27 @@ Order 1 exists under a double permutation only, and its adjacency is stored only
 is the transpose of order 0. What is written does not depend on how much memory there was, or how many workers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from math import ceil, sqrt
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from harness import __version__
 from harness.errors import UserError
 from harness.files import check_room
 from harness.graph.partition import VERSION
-from harness.store.adjacency import at_once, counts_of, put_adjacency
+from harness.store.adjacency import at_once, counts_of, put_adjacency, scatter_edges, settle_blocks
 from harness.store.card import DatasetCard
 from harness.store.choice import COMPUTED, DatasetChoice
 from harness.store.compose import Contents, check_counts, versions
+from harness.store.cut import cut_of
 from harness.store.entries import BYTES
 from harness.store.manifest import FILE, SCHEMA, BlockGrid, FileRecord, Manifest, Provenance
-from harness.store.task import Means, Ordered, Task
-from harness.store.vertices import put_vertices
-from harness.store.work import working
+from harness.store.share import Share
+from harness.store.task import ORDER, Means, Parted, Task, ordered, orders_stored
+from harness.store.vertices import put_features, put_vertices
+from harness.store.work import Work, forget_if_idle, working
 
 BLOCK_NONZEROS = 1 << 22
 """What a block aims to hold: 16 MB, read in a blink and small beside a rank's share of a large graph."""
@@ -45,10 +49,17 @@ DTYPES = {
 """What no 32 bits hold, row pointers of a block with 2^31 entries for instance, is int64: an array's head says."""
 
 
+class Order(NamedTuple):
+    """The order that a store is to have."""
+
+    choice: DatasetChoice
+    parted: Parted = lambda: None
+
+
 def write(
     contents: Contents,
     folder: Path,
-    order: Ordered,
+    order: Order,
     means: Means,
     *,
     grid: int | None = None,
@@ -60,30 +71,80 @@ def write(
     `unless` is asked when nobody else is at it any more: there is nothing to do if it says so.
     """
     sources = sources or {}
-    layout = _grid(contents, grid)
-    stored = (0, 1) if order.double and contents.card.directed else (0,)
-    check_room(folder, _bytes(contents, len(stored), layout))
-    read = {name: record.sha256 for name, record in sources.items()}
-    settings = {
-        "schema": SCHEMA,
-        "side": layout.vertices,
-        "at_once": at_once(means.share(contents.n)),
-        "sources": read,
-    }
-    with working(folder, settings, means.say) as work:
+    _check_room(contents, folder, order.choice, grid)
+    with working(folder, _settings(contents, grid, means, sources), means.say) as work:
         if unless():
             work.forget()
             return
-        task = Task(contents, order, layout, means, work)
-        for number in stored:
-            put_adjacency(task, number)
         try:
-            check_counts(contents.card, contents.n, counts_of(task))
-            put_vertices(task)
+            _finish(_task(contents, order, means, grid, work), dict(sources))
         except UserError:
             work.forget()  # another card, or other files, would find nothing of use here
             raise
-        work.seal(FILE, _manifest(task, stored, dict(sources)).text())
+
+
+def write_share(
+    contents: Contents,
+    folder: Path,
+    order: Order,
+    means: Means,
+    share: Share,
+    *,
+    grid: int | None = None,
+    sources: Mapping[str, FileRecord] | None = None,
+) -> None:
+    """Does this share of it, beside others who do theirs. `write` makes what is left, if all have ended."""
+    settings = _settings(contents, grid, means, sources or {})
+    _check_room(contents, folder, order.choice, grid)
+    with (
+        working(folder, settings, means.say, together=True) as work,
+        work.alone_at("-".join(map(str, share))),
+    ):
+        _do(share, _task(contents, order, means, grid, work))
+    forget_if_idle(folder)
+
+
+def _settings(
+    contents: Contents, grid: int | None, means: Means, sources: Mapping[str, FileRecord]
+) -> dict[str, Any]:
+    """What those have in common who can go on with each other's work."""
+    return {
+        "schema": SCHEMA,
+        "side": _grid(contents, grid).vertices,
+        "at_once": at_once(means.left(contents.n)),
+        "sources": {name: record.sha256 for name, record in sources.items()},
+    }
+
+
+def _check_room(contents: Contents, folder: Path, choice: DatasetChoice, grid: int | None) -> None:
+    stored = orders_stored(choice, directed=contents.card.directed)
+    check_room(folder, _bytes(contents, len(stored), _grid(contents, grid)))
+
+
+def _task(contents: Contents, order: Order, means: Means, grid: int | None, work: Work) -> Task:
+    found = ordered(order.choice, contents.n, order.parted, work)
+    return Task(contents, found, _grid(contents, grid), means, at_once(means.left(contents.n)), work)
+
+
+def _do(share: Share, task: Task) -> None:
+    match share.step:
+        case "scatter":
+            for number in task.stored:
+                scatter_edges(task, number, share.mine)
+        case "settle":
+            for number in task.stored:
+                settle_blocks(task, number, share.mine)
+        case "features":
+            put_features(task, share.mine)
+
+
+def _finish(task: Task, sources: dict[str, FileRecord]) -> None:
+    """Makes whatever is lacking."""
+    for number in task.stored:
+        put_adjacency(task, number)
+    check_counts(task.contents.card, task.n, counts_of(task))
+    put_vertices(task)
+    task.work.seal(FILE, _manifest(task, sources).text())
 
 
 def code_versions(card: DatasetCard, choice: DatasetChoice) -> dict[str, int]:
@@ -91,7 +152,7 @@ def code_versions(card: DatasetCard, choice: DatasetChoice) -> dict[str, int]:
     return versions(card) | ({"partition": VERSION} if choice.partition in COMPUTED else {})
 
 
-def _manifest(task: Task, stored: tuple[int, ...], sources: dict[str, FileRecord]) -> Manifest:
+def _manifest(task: Task, sources: dict[str, FileRecord]) -> Manifest:
     card, choice = task.contents.card, task.order.choice
     return Manifest(
         schema_version=SCHEMA,
@@ -103,15 +164,27 @@ def _manifest(task: Task, stored: tuple[int, ...], sources: dict[str, FileRecord
         classes=card.classes,
         directed=card.directed,
         counts=counts_of(task),
-        cut=task.order.cut,
-        orders=stored,
+        cut=cut_of(task),
+        orders=task.stored,
         grid=task.grid,
         dtypes=DTYPES | ({"labels": "int8"} if card.task == "multi-label" else {}),
         provenance=Provenance(
             harness=__version__, versions=code_versions(card, choice), card=card.content(), sources=sources
         ),
-        files=task.work.files(),
+        files=task.work.files(_names(task)),
     )
+
+
+def _names(task: Task) -> Iterator[str]:
+    """Of all arrays."""
+    blocks, columns = range(task.grid.vertices), range(task.grid.features)
+    for order, i, j, piece in product(task.stored, blocks, blocks, ("rowptr", "col")):
+        yield f"adjacency/{order}/{i}-{j}.{piece}"
+    for name, order in product(("degrees", "labels", "split"), (0, 1) if task.order.double else (0,)):
+        yield f"{name}/{order}"
+    yield from (f"features/{i}-{j}" for i, j in product(blocks, columns))
+    if task.order.bounds:
+        yield ORDER
 
 
 def _grid(contents: Contents, asked: int | None) -> BlockGrid:

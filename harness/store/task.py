@@ -7,16 +7,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+import torch
+
 from harness.graph.order import Map, Orders, Table, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
+from harness.sources.stream import Piece
 from harness.store.choice import DatasetChoice
 from harness.store.compose import Contents
-from harness.store.manifest import BlockGrid, Cut
+from harness.store.manifest import BlockGrid
 from harness.store.work import Say, Work, silent
 
 T = TypeVar("T")
 GIB = 1 << 30
+ORDER = "orders/p"
+"""The map of a partition, which nobody could compute again."""
 SHARED = 24
 """Bytes a vertex that all workers share: labels, split, degrees, the map of a partition both ways."""
 PATIENCE = 2.0
@@ -33,15 +38,15 @@ class Means:
     say: Say = field(default=silent, compare=False)
     """Hears of progress."""
 
-    def share(self, n: int) -> int:
-        """Bytes for each worker, of a graph of so many vertices."""
-        return max(self.memory - SHARED * n, self.memory // 4) // self.workers
+    def left(self, n: int) -> int:
+        """Bytes beside what all workers share, of a graph of so many vertices."""
+        return max(self.memory - SHARED * n, self.memory // 4)
 
-    def in_parallel(self, what: str, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of all tasks, in their order. Kernels and files let other threads work."""
+    def in_parallel(self, what: str, tasks: Sequence[Callable[[], T]], most: int | None = None) -> list[T]:
+        """The results of all tasks, in their order, at most so many at a time. Kernels and files let others work."""
         done: list[T] = []
         begun = said = time.monotonic()
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(min(self.workers, most or self.workers)) as pool:
             for result in pool.map(lambda task: task(), tasks):
                 done.append(result)
                 now = time.monotonic()
@@ -58,20 +63,33 @@ class Ordered(NamedTuple):
     choice: DatasetChoice
     maps: Orders[Map] | None
     """None if every vertex stays in its place."""
-    cut: Cut | None
-    """What a partition makes of the graph, if there is one."""
+    bounds: tuple[int, ...] | None
+    """Where the parts of a partition begin, and the end."""
 
     @property
     def double(self) -> bool:
         return self.choice.permutation == "double"
 
 
-def ordered(choice: DatasetChoice, n: int, parted: tuple[Partition, Cut] | None = None) -> Ordered:
-    """The order of a choice; a partition has been made already."""
-    if parted:
-        table = Table(parted[0].order)
-        return Ordered(choice, Orders(table, table), parted[1])
-    return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
+Parted = Callable[[], Partition | None]
+"""Makes the partition of a choice, if it asks for one."""
+
+
+def ordered(choice: DatasetChoice, n: int, parted: Parted, work: Work) -> Ordered:
+    """The order of a choice. A partition is made once and kept with the store."""
+    if not choice.partitioned:
+        return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
+    if not work.noted(f"{ORDER}.npy") and (made := parted()):
+        work.put(ORDER, made.order.numpy(), bounds=made.bounds)
+    noted = work.noted(f"{ORDER}.npy")
+    assert noted is not None
+    table = Table(torch.from_numpy(work.array(ORDER)))
+    return Ordered(choice, Orders(table, table), tuple(noted["bounds"]))
+
+
+def orders_stored(choice: DatasetChoice, *, directed: bool) -> tuple[int, ...]:
+    """The orders whose adjacency is stored; undirected, order 1 is the transpose of order 0."""
+    return (0, 1) if choice.permutation == "double" and directed else (0,)
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,8 @@ class Task:
     order: Ordered
     grid: BlockGrid
     means: Means
+    at_once: int
+    """Edges in a chunk."""
     work: Work
 
     @property
@@ -92,12 +112,22 @@ class Task:
     def directed(self) -> bool:
         return self.contents.card.directed
 
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """The orders whose adjacency is stored."""
+        return orders_stored(self.order.choice, directed=self.directed)
+
     @cached_property
     def ranges(self) -> list[range]:
         """The vertices of every row of blocks, and of every column."""
         return split(self.n, self.grid.vertices)
 
+    @cached_property
+    def pieces(self) -> Sequence[Piece]:
+        """Of the source: to cut it may take looking through it."""
+        return self.contents.stream.pieces(self.at_once)
+
     @property
     def share(self) -> int:
         """Bytes for each worker."""
-        return self.means.share(self.n)
+        return self.means.left(self.n) // self.means.workers

@@ -1,4 +1,4 @@
-"""What a store has of the vertices: labels, split and features in the order of its rows, and the map of a partition."""
+"""What a store has of the vertices: labels, split and features in the order of its rows."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from harness.ranges import split
+from harness.store.adjacency import degrees_of
+from harness.store.share import EVERYTHING
 from harness.store.task import Task
 
 PER_NUMBER = 32
@@ -19,22 +21,29 @@ AT_ONCE = 1 << 22
 
 
 def put_vertices(task: Task) -> None:
-    """All of it; the degrees of order 0 are there."""
+    """All of it, when all blocks are there."""
     order = task.order
     degrees = _degrees(task)
     y, parts = task.contents.vertices(degrees)
     for number in (0, 1) if order.double else (0,):
         for name, whole in (("labels", y), ("split", parts), ("degrees", degrees)):
             _put_moved(task, f"{name}/{number}", whole, number)
-    if order.choice.partitioned:
-        _put_order(task)
-    blocks = range(task.grid.vertices)
-    task.means.in_parallel("writing features", [partial(_put_features, task, i, y) for i in blocks])
+    _put_features(task, y, EVERYTHING)
+
+
+def put_features(task: Task, some: slice) -> None:
+    """The features of these rows of blocks."""
+    _put_features(task, task.contents.vertices(_degrees(task)).y, some)
+
+
+def _put_features(task: Task, y: Tensor, some: slice) -> None:
+    rows = range(task.grid.vertices)[some]
+    task.means.in_parallel("writing features", [partial(_put_rows, task, i, y) for i in rows])
 
 
 def _degrees(task: Task) -> Tensor:
     """In the graph's own order."""
-    moved, maps = torch.from_numpy(np.array(task.work.array("degrees/0"))), task.order.maps
+    moved, maps = torch.from_numpy(degrees_of(task, 0)), task.order.maps
     if maps is None:
         return moved
     degrees = torch.empty_like(moved)
@@ -54,22 +63,12 @@ def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
             write(moved.numpy())
 
 
-def _put_order(task: Task) -> None:
-    """The map of a partition, which nobody can draw again."""
-    maps = task.order.maps
-    assert maps is not None
-    dtype = np.int32 if task.n <= np.iinfo(np.int32).max else np.int64
-    with task.work.rows("orders/p", (task.n,), dtype) as write:
-        for some in _runs(task):
-            write(maps.p.at(some).numpy())
-
-
 def _runs(task: Task) -> list[range]:
     """All positions, some at a time."""
     return [range(start, min(start + AT_ONCE, task.n)) for start in range(0, task.n, AT_ONCE)]
 
 
-def _put_features(task: Task, i: int, y: Tensor) -> None:
+def _put_rows(task: Task, i: int, y: Tensor) -> None:
     """The features of a block of rows, some rows at a time."""
     rows, width, maps = task.ranges[i], task.contents.width, task.order.maps
     cuts = split(width, task.grid.features)

@@ -29,6 +29,8 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
 def _foreign_model(strategy: Strategy) -> str | None:
     """Which part of the model the strategy has no operator for."""
     model, bare = strategy.spec.model, ModelChoice()
+    if model.kind not in strategy.models:
+        return f"it trains {', '.join(strategy.models)} and not {model.kind}: set model.kind accordingly"
     for part in PARTS:
         if not strategy.parts and getattr(model, part) != getattr(bare, part):
             return f"it trains the bare model, without {part}: leave model.{part} at {getattr(bare, part)}"

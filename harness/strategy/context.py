@@ -24,6 +24,7 @@ from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
 from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
+from harness.store.averaged import multiplied
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts, targets_of
 from harness.strategy.facts import Facts
@@ -45,8 +46,8 @@ class Context:
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.trained_on = self.facts.trained_on(spec.protocol)
+        self._blocks = blocks = multiplied(blocks, spec.model.kind)
         self.counts: Counts = BlockCounts(blocks)
-        self._blocks = blocks
         self._adjacency: dict[Rectangle, Csr] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
@@ -65,7 +66,7 @@ class Context:
         """
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._adjacency:
-            self._adjacency[where] = self._place(self._read(where))
+            self._adjacency[where] = self.hold_matrix(self._read(where))
         return self._adjacency[where]
 
     def source(self, rows: range, cols: range, order: int = 0) -> Csr:
@@ -104,7 +105,7 @@ class Context:
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._loopless:
             A, loops = apart(self._read(where), rows.start - cols.start)
-            self._loopless[where] = self._place(A), self._hold(TensorName.A, loops)
+            self._loopless[where] = self.hold_matrix(A), self._hold(TensorName.A, loops)
         return self._loopless[where]
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
@@ -131,8 +132,37 @@ class Context:
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:
         """A[rows, blocks] or A^T[rows, blocks], side by side and without empty columns; the columns left of each."""
+        A, columns = self.compact_on_host(rows, blocks, transposed=transposed)
+        return self.hold_matrix(A), columns
+
+    def compact_on_host(
+        self, rows: range, blocks: Sequence[range], *, transposed: bool = False
+    ) -> tuple[Csr, list[int]]:
+        """The same where samplers work, in the precision of the run; not held before it is handed to `hold_matrix`."""
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
-        return self._place(beside(pieces)), [piece.cols for piece in pieces] if blocks else []
+        return cast(beside(pieces), self.dtype), [piece.cols for piece in pieces] if blocks else []
+
+    def on_host(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
+        """A[rows, cols] or A^T[rows, cols] where schedules are made, in the precision of the run; not held."""
+        return cast(self._block(rows, cols, transposed), self.dtype)
+
+    def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
+        """A matrix that a strategy made of others, held from now on."""
+        parts = [self._hold(name, part) for part in (A.rowptr, A.col, cast(A, self.dtype).val)]
+        return Csr(parts[0], parts[1], parts[2], A.cols)
+
+    def index(self, places: Tensor) -> Tensor:
+        """A list of places that a strategy made, held from now on."""
+        return self._hold(TensorName.INDEX, places)
+
+    def moved(self, A: Csr) -> Csr:
+        """A matrix of one step, in the precision and on the device of the run; nobody holds it."""
+        A = cast(A, self.dtype)
+        return Csr(A.rowptr.to(self.device), A.col.to(self.device), A.val.to(self.device), A.cols)
+
+    def buffer(self, name: TensorName, *shape: int) -> Tensor:
+        """Zeros that are held: what stays from one step to the next."""
+        return self._hold(name, torch.zeros(shape, dtype=self.dtype))
 
     def _block(self, rows: range, cols: range, transposed: bool) -> Csr:
         return self._read(rectangle_of(self._blocks, rows, cols, 0, transposed=transposed))
@@ -195,11 +225,6 @@ class Context:
     def _labels_where(self, labels: Tensor, counts: Tensor) -> Tensor:
         counted = (counts if labels.dim() == 1 else counts[:, None]) & (labels >= 0)
         return self._hold(TensorName.LABELS, torch.where(counted, labels, IGNORED))
-
-    def _place(self, A: Csr) -> Csr:
-        A = cast(A, self.dtype)
-        parts = [self._hold(TensorName.A, part) for part in (A.rowptr, A.col, A.val)]
-        return Csr(parts[0], parts[1], parts[2], A.cols)
 
     def _hold(self, name: TensorName, tensor: Tensor) -> Tensor:
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype

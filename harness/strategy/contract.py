@@ -5,6 +5,7 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +14,8 @@ from torch import Tensor
 from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
-from harness.models.weights import Part, Weight
+from harness.models.gcn import gcn
+from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import Spec
 from harness.strategy.counts import Counts
 from harness.strategy.facts import Facts, weights_of_model
@@ -24,6 +26,8 @@ from harness.strategy.words import Words
 from harness.validation import Frozen, validated
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.models.operators import Operators
     from harness.strategy.context import Context
 
@@ -55,11 +59,14 @@ class Strategy(ABC):
     """Whether it trains on mini-batches of `training.batch` vertices, or on the full graph."""
     parts: ClassVar[bool] = False
     """Whether it trains models with a projection, normalisation, dropout or residual, or the bare one alone."""
+    models: ClassVar[tuple[str, ...]] = ("gcn",)
+    """The kinds of models that it trains."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
-        self.facts = facts
+        self.facts = facts if spec.model.kind == "gcn" else replace(facts, directed=True)
+        """Of the matrix that the model multiplies by."""
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
         self.weights = weights_of_model(spec.model, facts)
@@ -114,6 +121,13 @@ class Strategy(ABC):
         """What its numbers are worth with these parameters."""
         return self.promise
 
+    def multiplier(self, A: "Tensor", layer: int, step: int) -> "Tensor | None":
+        """What a layer multiplies by in a training step in place of A, dense and in the order of the dataset.
+
+        A step is equal to the serial one with these matrices. None where no matrix says what a step does.
+        """
+        return A if self.promised() is Promise.EXACT else None
+
     def crowded(self) -> str | None:
         """Why so many ranks cannot share so few vertices, or None."""
         ranks, vertices = self.spec.ranks, self.facts.vertices
@@ -123,7 +137,7 @@ class Strategy(ABC):
 
     def wants_dH(self, layer: int) -> bool:
         """Whether anything is trained below this layer's input."""
-        return layer > 0 or self.spec.training.features
+        return layer > 0 or self.spec.training.features or self.spec.model.projection
 
     def parameters_of(self, rank: int) -> list[Piece]:
         """The piece of everything trained that a rank holds: the weights and, if they are trained, the features."""
@@ -154,6 +168,10 @@ class Strategy(ABC):
     @abstractmethod
     def operators(self, ctx: "Context") -> "Operators":
         """The operator set of one rank."""
+
+    def forward(self, operators: "Operators", weights: Weights) -> "Tensor":
+        """The rank's part of the model's output. Who interleaves layers drives them here."""
+        return gcn(operators, operators.inputs(), weights, residual=self.spec.model.residual)
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:

@@ -51,6 +51,7 @@ def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
         model.layers,
         projection=model.projection,
         norm=model.norm,
+        root=model.kind == "sage",
     )
 
 

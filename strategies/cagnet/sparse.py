@@ -3,20 +3,16 @@
 What section IV-A6 of the paper weighs and the authors built later: with a partition of the graph that puts neighbours
 together, few rows are needed. Layouts are those of `oned` and `onefived`.
 
-Legend: N this rank's vertices, M the rows that leave, K those that arrive. A_NN is the block of A at this rank's own
-vertices, A_NK the others without their empty columns. Every rank reads from the graph which of its rows the others
-need, so no lists of indices are ever sent.
+Legend: N this rank's vertices, K the rows that arrive. A_NN is the block of A at this rank's own vertices, A_NK the
+others without their empty columns (`harness.parallel.halo`).
 """
 
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
 from harness.comm.pending import Landed
-from harness.kernels import Csr
 from harness.ledger import AxisName, Op, TensorName
-from harness.strategy import LONG, Context, Coordinates, Counts, Piece, csr_bytes
+from harness.parallel.halo import BlockRow, Boundary, block_row
+from harness.strategy import Context, Coordinates, Counts, Piece
 from strategies.cagnet.oned import RowScheme, WholeRows
 from strategies.cagnet.onefived import COL, ReplicatedRows
 from strategies.cagnet.terms import Moved
@@ -24,52 +20,21 @@ from strategies.cagnet.terms import Moved
 P = AxisName.P
 
 
-class Halo(NamedTuple):
-    """A block row of A or of A^T, and who needs which rows of whom."""
-
-    A_NN: Csr | None
-    """None where this rank's own rows are another grid column's stage."""
-    A_NK: Csr
-    leaving: Tensor
-    """Indices (M,) of the rows that others need, in the order of the others."""
-    send: list[int]
-    receive: list[int]
-
-
 class NeededRows(WholeRows):
     """Rows that are needed come from whoever has them."""
 
     def __init__(self, ctx: Context, strategy: "SparseScheme") -> None:
         super().__init__(ctx, strategy)
-        self.A_NK = _halo(ctx, strategy, transposed=False)
-        self.A_T_NK = _halo(ctx, strategy, transposed=True) if ctx.facts.directed else self.A_NK
+        cut = strategy.blocks(), ctx.at[strategy.rows_over], strategy.stages(ctx.at)
+        self.A_NK = block_row(ctx, *cut)
+        self.A_T_NK = block_row(ctx, *cut, transposed=True) if ctx.facts.directed else self.A_NK
 
-    def aggregate(self, A: Halo, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
+    def aggregate(self, A: BlockRow, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
         """A H: the rows that others need leave, this rank's own are multiplied, then those that arrived."""
-        leaving_MF = self.kernels.run(Op.COPY, moves, torch.index_select, H_NF, 0, A.leaving)
-        exchange = self.over.all_to_all.call(leaving_MF, send=A.send, receive=A.receive, tensor=moves)
+        exchange = A.halo.exchange(self.over, self.kernels, H_NF, moves)
         arriving = exchange.later() if self.overlap else Landed(exchange.now())
         T_NF = None if A.A_NN is None else self.kernels.spmm(A.A_NN, H_NF, makes)
         return self.kernels.spmm(A.A_NK, arriving.wait(), makes, add_to=T_NF)
-
-
-def _halo(ctx: Context, strategy: "SparseScheme", *, transposed: bool) -> Halo:
-    blocks, stages, own = strategy.blocks(), strategy.stages(ctx.at), ctx.at[strategy.rows_over]
-    rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
-    wanted = [i for i in others if i in stages]
-    served = others if own in stages else []
-    A_NK, found = ctx.compact(rows, [blocks[i] for i in wanted], transposed=transposed)
-    leaving, needed = ctx.needed([blocks[i] for i in served], rows, transposed=transposed)
-    receive, send = dict(zip(wanted, found, strict=True)), dict(zip(served, needed, strict=True))
-    read = ctx.transposed if transposed else ctx.adjacency
-    everyone = range(len(blocks))
-    return Halo(
-        A_NN=read(rows, rows) if own in stages else None,
-        A_NK=A_NK,
-        leaving=leaving,
-        send=[send.get(i, 0) for i in everyone],
-        receive=[receive.get(i, 0) for i in everyone],
-    )
 
 
 class SparseScheme(RowScheme):
@@ -80,29 +45,21 @@ class SparseScheme(RowScheme):
 
     def moved(self, at: Coordinates, counts: Counts, *, transposed: bool = False) -> list[Moved]:
         """The columns of this rank's blocks in which there is a nonzero, those at its own vertices excepted."""
-        rows = self.rows(at)
-        wanted = self._others(self.stages(at), at)
-        filled = sum(counts.filled(rows, cols, transposed=transposed) for cols in wanted)
-        return [Moved(Op.ALL_TO_ALL, self.rows_over, filled)]
+        arriving = self._boundary(at, counts).arriving(transposed=transposed)
+        return [Moved(Op.ALL_TO_ALL, self.rows_over, sum(arriving.values()))]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Two matrices a side, own and compact, and the indices of the rows that leave."""
-        rows = self.rows(at)
+        rows, boundary, sides = self.rows(at), self._boundary(at, counts), self.sides()
         is_served = at[self.rows_over] in self.stages(at)
-        wanted = self._others(self.stages(at), at)
-        served = self._others(range(self.grid[self.rows_over]), at) if is_served else []
-        compact = leaving = 0
-        for side in self.sides():
-            nonzeros = sum(counts.nonzeros(rows, cols, transposed=side) for cols in wanted)
-            compact += csr_bytes(len(rows), nonzeros, self.spec.precision)
-            leaving += sum(counts.filled(others, rows, transposed=side) for others in served)
         own = self.bytes_of_matrices([Piece(rows, rows)], counts) if is_served else 0
-        held = {TensorName.A: own + compact, TensorName.INDEX: LONG * leaving}
+        compact = sum(boundary.compact_bytes(self.spec.precision, transposed=side) for side in sides)
+        leaving = sum(boundary.index_bytes(transposed=side) for side in sides)
+        held = {TensorName.A: own + compact, TensorName.INDEX: leaving}
         return {**super().memory(at, counts), **held}
 
-    def _others(self, numbers: range, at: Coordinates) -> list[range]:
-        """The blocks of these numbers but for the rank's own."""
-        return [block for i, block in enumerate(self.blocks()) if i in numbers and i != at[self.rows_over]]
+    def _boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+        return Boundary(counts, self.blocks(), at[self.rows_over], self.stages(at))
 
 
 class SparseOneD(SparseScheme):
@@ -118,7 +75,7 @@ class PartialNeededRows(NeededRows):
         super().__init__(ctx, strategy)
         self.across = ctx.grid[COL]
 
-    def aggregate(self, A: Halo, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
+    def aggregate(self, A: BlockRow, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
         T_NF = super().aggregate(A, H_NF, moves=moves, makes=makes)
         return self.across.all_reduce(T_NF, tensor=makes)
 

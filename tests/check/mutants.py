@@ -5,6 +5,7 @@ Half of them leave the words right, which is why words never replace equality.
 
 import time
 from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +15,10 @@ from harness.kernels import Csr
 from harness.ledger import Direction, Op, TensorName
 from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
+from strategies.halo.bns import Bns, SampledRows
+from strategies.halo.rows import Part
+from strategies.scalegnn.operators import Choices, FourD
+from strategies.scalegnn.scalegnn import ScaleGNN
 
 
 class LostSumRows(BlockRows):
@@ -157,3 +162,85 @@ class AcceptsAnything(OneD):
 
     def refuse(self) -> str | None:
         return None
+
+
+class RoundedDown(Bns):
+    """A share of a small boundary is nothing, and what is drawn is scaled as if it were not."""
+
+    name = "rounded-down"
+
+    def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
+        return int(self.params.p * boundary)
+
+    def sample(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
+        return super().sample(step, receiver, owner, boundary)[: int(self.params.p * boundary)]
+
+
+class Unscaled(Bns):
+    """What was drawn stands for itself alone."""
+
+    name = "unscaled"
+
+    def operators(self, ctx: Context) -> "UnscaledRows":
+        return UnscaledRows(ctx, self)
+
+
+class UnscaledRows(SampledRows):
+    def sampled(self, step: int) -> Part:
+        part = super().sampled(step)
+        return part._replace(A_NK=part.A_NK._replace(val=part.A_NK.val * self.strategy.params.p))
+
+
+class Groupless(FourD):
+    """Every group trains on the first one's samples."""
+
+    def __init__(self, ctx: Context, *rest: Any) -> None:
+        super().__init__(ctx, *rest)
+        self.group = 0
+
+
+class OneSampleForAll(ScaleGNN):
+    def operators(self, ctx: Context) -> FourD:
+        return _with(self, ctx, Groupless)
+
+
+class UnscaledParts(FourD):
+    """Entries off the diagonal stay as they are."""
+
+    def __init__(self, ctx: Context, *rest: Any) -> None:
+        super().__init__(ctx, *rest)
+        self.sampler = _Changed(self.sampler, chance=1.0)  # type: ignore[assignment, arg-type]
+
+
+class UnscaledSample(ScaleGNN):
+    def operators(self, ctx: Context) -> FourD:
+        return _with(self, ctx, UnscaledParts)
+
+
+class UnsettledParts(FourD):
+    """Groups keep their gradients to themselves."""
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """Nothing."""
+
+
+class LostGroups(ScaleGNN):
+    def operators(self, ctx: Context) -> FourD:
+        return _with(self, ctx, UnsettledParts)
+
+
+class StuckParts(FourD):
+    """Every step draws the sample of the first."""
+
+    def of_step(self, step: int) -> Self:
+        return super().of_step(0)
+
+
+class FirstStepOnly(ScaleGNN):
+    def operators(self, ctx: Context) -> FourD:
+        return _with(self, ctx, StuckParts)
+
+
+def _with(strategy: ScaleGNN, ctx: Context, kind: type[FourD]) -> FourD:
+    plain = Choices(prefetch=False, bf16=False, fused=False, overlap=False)
+    return kind(ctx, strategy, strategy.blocks, strategy.sampler, plain)

@@ -38,6 +38,12 @@ def test_a_built_in_strategy_conforms(name: str, pool) -> None:
         ("HoldsTwice", "memory equals the formula"),
         ("WrongFormula", "words equal the formula"),
         ("AcceptsAnything", "refused with a reason"),
+        ("OneSampleForAll", "gradients equal serial"),
+        ("UnscaledSample", "gradients equal serial"),
+        ("LostGroups", "gradients equal serial"),
+        ("FirstStepOnly", "parameters equal serial"),
+        ("RoundedDown", "unbiased"),
+        ("Unscaled", "gradients equal serial"),
     ],
 )
 def test_the_kit_sees_a_mistake(mutant: str, law: str, pool) -> None:

@@ -31,7 +31,7 @@ def test_a_partitioned_store_is_built_verified_and_described(
     assert answer(capsys, "verify", *order) == built
     described = answer(capsys, "info", *order)
     assert described["folder"] == built["store"]
-    assert set(described["cut"]) == {"vertices", "nonzeros", "rows_needed"}  # type: ignore[call-overload]
+    assert set(described["cut"]) == {"vertices", "nonzeros", "rows_needed", "parts"}  # type: ignore[call-overload]
     assert main(["data", "info", "tiny-sbm", *order]) == 0
     assert "rows_needed:" in capsys.readouterr().out
 
@@ -49,7 +49,8 @@ def test_info_says_what_every_strategy_needs_built_or_not(
     for words in (["tiny-sbm", *order], ["reddit"]):
         assert main(["data", "info", *words, "--ranks", "4", "--json"]) == 0
         needs = {needed["strategy"]: needed for needed in json.loads(capsys.readouterr().out)["needs"]}
-        assert needs["cagnet-2d"]["grid"] == "row2 x col2"
+        assert needs["cagnet-2d"]["grids"] == 3
+        assert needs["cagnet-2d"]["words_received"] <= needs["cagnet-2d"]["worst_words_received"]
         assert needs["plexus"]["persistent_bytes"] > 0
         assert "refused" in needs["serial"]
     assert main(["data", "info", "tiny-lattice", "--ranks", "4"]) == 2

@@ -1,6 +1,7 @@
 """A server on this machine that publishes files and misbehaves as it is told."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ class Site:
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     """What was asked for: the path, and the range."""
     url: str = ""
+    slow: float = 0.0
+    """Seconds that an answer takes at most."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -62,7 +65,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         body = data[start:]
         with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked may have seen enough
-            self.wfile.write(body[: len(body) // 2] if fault == "short" else body)
+            body = body[: len(body) // 2] if fault == "short" else body
+            for start in range(0, len(body), step := max(len(body) // 20, 1)):
+                self.wfile.write(body[start : start + step])
+                time.sleep(self.site.slow / 20)
 
 
 @pytest.fixture

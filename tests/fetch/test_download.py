@@ -6,6 +6,9 @@ import io
 import os
 import random
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from harness.errors import RunError, UserError
 from harness.fetch.download import TRIES, download, verify
 from harness.sources.remote import Remote
 
+ROOT = Path(__file__).parents[2]
 PATH = "/data.example.org/sets/graph.bin"
 DATA = random.Random(0).randbytes(5_000_000)
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -129,6 +133,72 @@ def test_a_full_disk_is_named_and_what_came_is_kept(site, tmp_path, monkeypatch)
     assert not (tmp_path / "raw" / "graph.bin").exists()
     assert fetch(tmp_path) == DATA
     assert site.asked[-1][1] is not None
+
+
+START = """
+import sys
+from pathlib import Path
+from harness.fetch.download import download
+from harness.sources.remote import Remote
+remote = Remote(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
+download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), wait=0.001)
+"""
+
+
+def another(folder: Path) -> subprocess.Popen[str]:
+    """Another process that fetches the file."""
+    command = [sys.executable, "-c", START, str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, text=True)
+
+
+def test_of_several_that_want_a_file_one_fetches_and_the_others_wait(site, tmp_path):
+    site.files[PATH] = DATA
+    site.slow = 0.5
+    others = [another(tmp_path) for _ in range(3)]
+    for process in others:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in others] == [0, 0, 0]
+    assert fetch(tmp_path) == DATA
+    assert site.asked == [(PATH, None)]
+    assert sorted(path.name for path in (tmp_path / "raw").iterdir()) == ["graph.bin", "graph.bin.sha256"]
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_whoever_waits_goes_on_where_one_that_is_killed_was(site, tmp_path, rounds):
+    rng, killed = random.Random(rounds), 0
+    for _ in range(rounds):
+        site.slow = 1.0
+        first, before = another(tmp_path), len(site.asked)
+        while first.poll() is None and len(site.asked) == before:
+            time.sleep(0.01)
+        second = another(tmp_path)
+        time.sleep(rng.uniform(0, 0.5))
+        killed += first.poll() is None
+        first.kill()
+        first.communicate()
+        site.slow = 0.0
+        assert second.wait(timeout=60) == 0
+        second.communicate()
+        assert fetch(tmp_path, sha256=SHA) == DATA
+        for path in (tmp_path / "raw").iterdir():
+            path.unlink()
+    assert killed
+
+
+def test_a_lock_that_was_left_behind_holds_nobody_up(site, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / ".graph.bin.lock").touch()
+    assert fetch(tmp_path) == DATA
+    assert not (tmp_path / "raw" / ".graph.bin.lock").exists()
+
+
+def test_without_locks_the_file_comes_as_well(site, tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    assert fetch(tmp_path, sha256=SHA) == DATA
+    assert not list(tmp_path.rglob("*.part*"))
 
 
 def test_the_first_download_is_trusted_and_the_file_is_held_to_it(tmp_path):

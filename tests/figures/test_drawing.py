@@ -78,7 +78,7 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
-    assert len(paths) == 18
+    assert len(paths) == 2 * len(KINDS) * len(FORMATS)
 
 
 def test_no_tables_are_refused(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_no_tables_are_refused(tmp_path: Path) -> None:
 def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     from harness.results import parquet
 
-    for name in ("epochs", "ledger", "memory"):
+    for name in ("epochs", "ledger", "memory", "accuracy"):
         shutil.copy(tables / f"{name}.parquet", tmp_path)
     empty = parquet.to_bytes([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)

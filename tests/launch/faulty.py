@@ -16,7 +16,9 @@ from torch import Tensor
 from harness.strategy import Context
 from strategies.cagnet.oned import BlockRows, OneD
 
-Way = Literal["raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write"]
+Way = Literal[
+    "raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write", "swallow", "slow"
+]
 
 
 class Grief(OneD.Params):
@@ -59,6 +61,21 @@ def ask_for_too_much() -> None:
     torch.empty(1 << 50)
 
 
+def hang() -> None:
+    """For ever; leaves a sign of it where somebody asks for one."""
+    if sign := os.environ.get("FAULTY_SIGN"):
+        Path(sign).touch()
+    time.sleep(1e6)
+
+
+def swallow() -> None:
+    """Takes memory and uses it, until somebody minds."""
+    held = []
+    while True:
+        held.append(torch.ones(1 << 26))
+        time.sleep(0.1)
+
+
 def cut_links() -> None:
     for handle in Path("/proc/self/fd").iterdir():
         try:
@@ -91,8 +108,10 @@ WAYS: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0),
     "abort": os.abort,
     "memory": ask_for_too_much,
-    "hang": lambda: time.sleep(1e6),
+    "hang": hang,
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "link": cut_links,
     "write": die_while_writing,
+    "swallow": swallow,
+    "slow": lambda: time.sleep(8),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.launch.cause import find_cause
+from harness.launch.cause import find_cause, nobody_is_to_blame
 from harness.launch.processes import Death, Watched
 from harness.run.fault import status_of, write_fault
 
@@ -92,3 +92,14 @@ def test_nothing_said_and_nobody_dead_is_told_with_the_log(tmp_path: Path) -> No
 )
 def test_how_a_rank_ended_is_a_status(error: BaseException, status: str) -> None:
     assert status_of(error) == status
+
+
+def test_ranks_that_only_lost_each_other_or_their_machine_are_not_to_blame(tmp_path: Path) -> None:
+    write_fault(tmp_path, 0, LOST)
+    others = [Death(0, 1, 0.0)]
+    assert nobody_is_to_blame(Watched(others), tmp_path)
+    assert not nobody_is_to_blame(Watched([*others, Death(1, -9, 0.0)]), tmp_path), "rank 1 died of itself"
+    assert nobody_is_to_blame(Watched([*others, Death(1, -9, 0.0)], lost="Node failure on n2"), tmp_path)
+    assert not nobody_is_to_blame(Watched(expired=True), tmp_path)
+    write_fault(tmp_path, 1, ZeroDivisionError("x"))
+    assert not nobody_is_to_blame(Watched(others, lost="Node failure on n2"), tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.experiment.request import make_spec
-from harness.launch.local import launch
+from harness.launch.launch import launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
 
@@ -27,7 +27,7 @@ WAYS: dict[str, tuple[str, str, str]] = {
     "segfault": ("failed", "Died", "killed by SIGSEGV"),
     "abort": ("failed", "Died", "killed by SIGABRT"),
     "memory": ("oom", "RuntimeError", "memory"),
-    "hang": ("timeout", "Hang", "in <lambda>"),
+    "hang": ("timeout", "Hang", "in hang"),
     "stop": ("timeout", "Hang", "was stopped by a signal"),
 }
 ROUND = [

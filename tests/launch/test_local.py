@@ -12,7 +12,7 @@ import pytest
 
 from harness.comm.engine import Place
 from harness.experiment.request import make_spec
-from harness.launch.local import launch
+from harness.launch.launch import launch
 from harness.results.record import Record, read_record
 from harness.run.fault import faults
 from harness.run.rank import attempt
@@ -46,6 +46,8 @@ def test_a_run_is_recorded_whole(records: dict[str, Record]) -> None:
     memory = records["parallel"].table("memory")
     assert {"A", "X", "W", ""} <= set(memory.tensor)
     assert record["summary"]["words_payload"] == record["summary"]["words_formula"] > 0
+    vertices = record["summary"]["vertices_per_second"] * record["summary"]["epoch_seconds_median"]
+    assert vertices == pytest.approx(307)
     machine = spec("serial", 1).machine
     assert machine.allocator.items() <= record["provenance"]["allocator"].items()
     assert record["provenance"]["threads"] == machine.threads_per_rank

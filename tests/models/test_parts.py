@@ -1,11 +1,12 @@
 """Each part of the model against PyTorch's and PyTorch Geometric's own modules, and dropout against its law."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, SAGEConv
 
 from harness.check.case import Case
 from harness.comm.grid import Grid
@@ -20,7 +21,7 @@ from harness.validation import validated
 WHOLE = {"layers": 3, "hidden": 10, "projection": True, "norm": True, "residual": True}
 
 
-def trainer_of(model: dict[str, Any]) -> tuple[Trainer, Case]:
+def trainer_of(model: dict[str, Any], directed: bool = True) -> tuple[Trainer, Case]:
     spec = {
         "strategy": "serial",
         "dataset": "check",
@@ -29,7 +30,7 @@ def trainer_of(model: dict[str, Any]) -> tuple[Trainer, Case]:
         "precision": "float64",
         "model": model,
     }
-    case = Case("test", Spec.model_validate(spec), vertices=97)
+    case = Case("test", Spec.model_validate(spec), vertices=97, directed=directed)
     strategy = case.strategy()
     return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()), case
 
@@ -92,6 +93,35 @@ def test_the_model_is_the_published_one(without: dict[str, Any]) -> None:
             rtol=1e-10,
             atol=1e-13,
         )
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_graphsage_is_the_published_one(directed: bool) -> None:
+    """PyTorch Geometric's layers, over the edges of the graph without its loops."""
+    model = {"kind": "sage", "layers": 3, "hidden": 10}
+    trainer, case = trainer_of(model, directed)
+    store = case.store()
+    everyone = range(store.n)
+    A = store.adjacency(everyone, everyone)
+    target = torch.repeat_interleave(torch.arange(store.n), A.rowptr.diff())
+    edges = torch.stack([A.col.long(), target])[:, A.col != target]
+    sizes = [store.features, 10, 10, store.classes]
+    convs = [SAGEConv(*pair, bias=False).double() for pair in pairwise(sizes)]
+    H = store.feature_block(everyone, range(store.features)).double()
+    for layer, conv in enumerate(convs):
+        (W, _), root = trainer.layers.layers[layer], trainer.layers.roots[layer]
+        conv.lin_l.weight.data, conv.lin_r.weight.data = W.detach().T.clone(), root.detach().T.clone()
+        H = conv(H, edges)
+        H = H.relu() if layer < 2 else H
+    ours = trainer.forward(trainer.operators)
+    torch.testing.assert_close(ours, H, rtol=1e-12, atol=1e-13)
+    direction = torch.linspace(-1, 1, ours.numel(), dtype=torch.float64).view(ours.shape)
+    (ours * direction).sum().backward()
+    (H * direction).sum().backward()
+    for layer, conv in enumerate(convs):
+        (W, _), root = trainer.layers.layers[layer], trainer.layers.roots[layer]
+        torch.testing.assert_close(W.grad, conv.lin_l.weight.grad.T, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(root.grad, conv.lin_r.weight.grad.T, rtol=1e-10, atol=1e-13)
 
 
 def test_dropout_keeps_the_mean_and_differs_by_step_and_layer() -> None:

@@ -4,7 +4,6 @@ from math import prod
 from typing import Any
 
 import pytest
-import torch
 from sklearn.metrics import f1_score
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -45,8 +44,7 @@ def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
     trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
     for _ in range(epochs):
         trainer.epoch()
-    with torch.no_grad():
-        output = trainer.forward()
+    output = trainer.output()
     store = case.store()
     return output, store.labels(range(store.n)), store.split(range(store.n))
 

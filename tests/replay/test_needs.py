@@ -5,6 +5,7 @@ from harness.registry import load_strategy
 from harness.replay import replay
 from harness.replay.needs import needs
 from harness.spec.root import project_root
+from harness.spec.spec import grid_text
 from harness.strategy import Facts, admit
 
 FACTS = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
@@ -15,9 +16,17 @@ def test_every_strategy_says_what_it_needs_or_why_not():
     found = {one.strategy: one for one in needs(root, ["cagnet-1d", "plexus", "serial"], "reddit", FACTS, 8)}
     assert "serial has no grid" in found["serial"].refused
     assert found["serial"].persistent_bytes is None
-    spec = make_spec(root, {"strategy": "plexus", "dataset": "reddit", "ranks": 8}, "test")
-    replayed = replay(admit(load_strategy("plexus"), spec, FACTS))
-    assert found["plexus"].grid == "x2 x y2 x z2"
-    assert found["plexus"].persistent_bytes == sum(replayed.persistent_bytes.values())
+    plexus, on_grids = found["plexus"], {}
+    for grid in load_strategy("plexus").grids(8):
+        spec = make_spec(root, {"strategy": "plexus", "dataset": "reddit", "ranks": 8, "grid": grid}, "test")
+        replayed = replay(admit(load_strategy("plexus"), spec, FACTS))
+        words = round(sum(amounts.words_received for amounts in replayed.entries.values()))
+        on_grids[grid_text(spec.grid)] = words, sum(replayed.persistent_bytes.values())
+    assert plexus.grids == len(on_grids) == 10, "ways to write 8 as a product of three"
+    assert (plexus.words_received, plexus.persistent_bytes) == on_grids[plexus.grid]
+    assert plexus.words_received == min(words for words, _ in on_grids.values())
+    assert plexus.worst_words_received == on_grids[plexus.worst_grid][0]
+    assert plexus.worst_words_received == max(words for words, _ in on_grids.values())
+    assert plexus.words_received < plexus.worst_words_received
     features = 4000 * 40 + 2 * 4000 * 16
     assert found["cagnet-1d"].words_received > 7 / 8 * features, "each epoch all other ranks' rows come by"

@@ -13,6 +13,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.figures import draw_all
+from harness.figures.drawing import KINDS
 from harness.report import write
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -25,6 +26,7 @@ SECTIONS = [
     "strong-scaling",
     "breakdown",
     "costs",
+    "accuracy",
     "failures",
     "provenance",
     "again",
@@ -88,7 +90,7 @@ def test_the_sections_are_there_in_order(elements: Elements) -> None:
 
 
 def test_every_figure_is_drawn_inline(elements: Elements) -> None:
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 6
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 2 * len(KINDS)
     labels = [attributes.get("aria-label") for tag, attributes in elements.seen if tag == "figure"]
     assert "Strong scaling on products-14m" in labels
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from harness.check.case import Case
 from harness.comm.grid import Grid
@@ -60,8 +59,7 @@ def test_accuracy_is_the_evaluators(evaluator):
     store, strategy = case.store(), case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), store)
     trainer.epoch()
-    with torch.no_grad():
-        guess = trainer.forward().argmax(dim=1)
+    guess = trainer.output().argmax(dim=1)
     labels, split = store.labels(range(store.n)), store.split(range(store.n))
     hits, _ = trainer.evaluate()
     for name, value in SPLITS.items():

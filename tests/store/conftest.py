@@ -9,9 +9,8 @@ from harness.kernels.csr import to_scipy
 from harness.sources.stream import stream_of
 from harness.store.card import DatasetCard
 from harness.store.compose import Contents, compose
-from harness.store.manifest import Cut
-from harness.store.shard import write
-from harness.store.task import Means, ordered
+from harness.store.shard import Order, write
+from harness.store.task import Means
 
 CARD = {
     "name": "toy",
@@ -53,9 +52,8 @@ def write_graph(make_card):
             graph.y.numpy(),
             graph.split.numpy(),
         )
-        parted = (partition, Cut(bounds=partition.bounds, nonzeros=(), needed=())) if partition else None
         contents = Contents(card, folder.parent, stream_of(raw))
-        write(contents, folder, ordered(choice, graph.n, parted), Means(), grid=grid)
+        write(contents, folder, Order(choice, lambda: partition), Means(), grid=grid)
 
     return put
 

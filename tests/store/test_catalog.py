@@ -23,7 +23,9 @@ def no_stores(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", list_cards(ROOT))
 def test_every_card_is_accepted_and_described(name):
-    assert load_card(ROOT, name).description
+    card = load_card(ROOT, name)
+    assert card.description
+    assert bool(card.licence) == bool(card.source.remotes())
 
 
 @pytest.mark.parametrize("name", DRAWN_IN_MEMORY)

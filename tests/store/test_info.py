@@ -39,6 +39,11 @@ def test_what_the_parts_exchange_is_told(root):
     store = open_dataset(root, PARTS)
     needed = volumes(store.adjacency(range(53), range(53)), store.bounds)
     assert known["cut"]["vertices"] == {"fewest": 11, "most": 14}
-    assert known["cut"]["rows_needed"] == {"total": sum(needed), "most": max(needed)}
+    assert known["cut"]["rows_needed"] == {
+        "total": sum(needed),
+        "most": max(needed),
+        "fewest_over_most": min(needed) / max(needed),
+    }
+    assert [part["rows_needed"] for part in known["cut"]["parts"]] == needed
     assert known["cut"]["nonzeros"]["mean"] == pytest.approx(store.nnz / 4)
     assert known["manifest"]["partition"] == "random"

@@ -14,8 +14,11 @@ from harness.kernels.csr import to_scipy
 from harness.store.build import build, open_dataset, store_folder, verify
 from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
+from harness.store.compose import compose, contents
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
+from harness.store.structure import structure
+from harness.store.task import Means
 
 PLAIN = DatasetChoice(name="toy")
 METIS = DatasetChoice(name="toy", partition="metis", parts=4, seed=1)
@@ -230,3 +233,34 @@ def test_a_kept_partition_that_does_not_fit_is_refused_by_name_with_the_way_out(
     shutil.rmtree(kept)
     assert build(root, METIS).exists()
     assert len(computed) == 1
+
+
+@pytest.mark.parametrize("partition", ["metis", "hypergraph"])
+def test_what_would_take_too_much_memory_is_refused_before_it_is_begun(root, write_card, computed, partition):
+    """And is no obstacle to what is there already, or needs no graph."""
+    choice = DatasetChoice(name="toy", partition=partition, parts=4)
+    little = Means(memory=1 << 14)
+    with pytest.raises(
+        UserError,
+        match=rf"{partition} has to see toy whole: {partition} takes about .*--memory \d+.*file:NAME",
+    ):
+        build(root, choice, means=little)
+    with pytest.raises(UserError, match="the graph takes about"):
+        build(root, choice, means=Means(memory=1 << 10))
+    assert computed == []
+    assert list((root / "datasets" / "store").iterdir()) == []
+    build(root, DatasetChoice(name="toy", partition="random", parts=4), means=little)
+    folder = build(root, choice)
+    shutil.rmtree(folder)
+    assert build(root, choice, means=little) == folder
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_the_structure_is_the_graph_without_its_weights(root, write_card, directed):
+    write_card(root, "toy", directed=directed)
+    card = load_card(root, "toy")
+    A, found = compose(card, root).A, structure(contents(card, root))
+    assert torch.equal(found.rowptr, A.rowptr)
+    assert torch.equal(found.col, A.col)
+    assert found.shape == A.shape
+    assert found.nnz == A.nnz

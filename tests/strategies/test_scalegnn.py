@@ -218,7 +218,7 @@ LEARNS = {
 @pytest.mark.parametrize("wire", ["full", "bf16"])
 def test_it_learns_and_stops_at_the_target(wire: str, tmp_path: Path) -> None:
     """The accuracy that it reaches on the smallest learnable graph with either wire; time to it is in the record."""
-    from harness.launch.local import launch
+    from harness.launch.launch import launch
     from harness.results.record import read_record
 
     spec = spec_of("1x2x1x1", LEARNS["model"], wire=wire).model_dump(mode="json")

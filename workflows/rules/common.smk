@@ -1,4 +1,4 @@
-# What the rules share: the runs of the experiment, and the two notices at the end. No rules.
+# What the rules share: the runs of the experiment, what their jobs ask for, and the notices around them. No rules.
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import yaml
@@ -14,8 +15,15 @@ from jsonschema.exceptions import best_match
 from snakemake.exceptions import WorkflowError
 
 import harness
+from harness.errors import UserError
+from harness.slurm.jobs import Jobs
+from harness.slurm.orphans import orphans
+from harness.slurm.resources import NAMES
+from harness.slurm.site import load_site
+from harness.store.choice import COMPUTED
 
 PLAN_SCHEMA = 2
+POLL_SECONDS = 10
 
 # Snakemake may be started by its path, out of an environment that is not active: `harness` stands beside it.
 os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}
@@ -23,11 +31,15 @@ os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.execut
 
 wildcard_constraints:
     run_id="[0-9a-f]{16}",
+    batch="[0-9a-f]{16}",
     dataset="[^:/]+",
     permutation="none|single|double",
-    partition=r"block|random|metis|hypergraph|file:\w[\w.-]*",
+    partition="|".join(["block", *COMPUTED, r"file:\w[\w.-]*"]),
     parts="[0-9]+",
     seed="[0-9]+",
+    step="order|scatter|settle|features",
+    number="[0-9]+",
+    jobs="[0-9]+",
 
 
 def check(data, schema, where):
@@ -55,12 +67,13 @@ def plan_file(path, experiment, options):
     """Where the runs of this experiment are listed. A changed experiment or machine card is another list."""
     sources = [Path(path), *sorted(Path("machines").glob("*.yaml"))]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    return f"results/plans/{'-'.join([experiment['name'], *options])}-{key}.json"
+    words = [experiment["name"], *(option.strip("-") for option in options)]
+    return f"results/plans/{'-'.join(words)}-{key}.json"
 
 
 def write_plan(path, file, options):
     """Expand an experiment into its runs. `harness` replaces the file whole, so jobs may read it meanwhile."""
-    command = ["harness", "plan", "--experiment", path, "--out", file, *(f"--{option}" for option in options)]
+    command = ["harness", "plan", "--experiment", path, "--out", file, *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
@@ -86,13 +99,28 @@ def spec_text(wildcards):
 
 
 def label(wildcards):
-    return RUNS[wildcards.run_id]["label"]
+    first, *others = JOBS.batches[wildcards.batch]
+    return RUNS[first]["label"] + (f" and {len(others)} more" if others else "")
 
 
-def dataset_marker(wildcards):
-    """The file that says a run's graph is on disk. It lies beside the stores and is deleted with them."""
-    choice = RUNS[wildcards.run_id]["spec"]["dataset"]
-    return f"{STORES}/.built/{ORDERED}".format(dataset=choice["name"], **choice)
+def spec_files(wildcards):
+    return expand("results/specs/{run_id}.json", run_id=JOBS.batches[wildcards.batch])
+
+
+def dataset_markers(wildcards):
+    """The files that say that the graphs of a batch are on disk. They lie beside the stores and are deleted with them."""
+    choices = [RUNS[run_id]["spec"]["dataset"] for run_id in JOBS.batches[wildcards.batch]]
+    markers = [f"{STORES}/.built/{ORDERED}".format(dataset=choice["name"], **choice) for choice in choices]
+    return list(dict.fromkeys(markers))
+
+
+def asked_by_runs():
+    """What a job of runs asks for: known when it is submitted, and again when it is tried again."""
+
+    def asked(name):
+        return lambda wildcards, attempt: JOBS.run(wildcards.batch, attempt)[name]
+
+    return {**JOBS.place(), **{name: asked(name) for name in NAMES}}
 
 
 def card(wildcards):
@@ -112,6 +140,52 @@ def order_options(wildcards):
     return " ".join(f"--{key} {wildcards[key]}" for key in keys)
 
 
+def wait_for_orphans():
+    """Jobs of a Snakemake that was killed in this folder go on. What they finish need not be run again."""
+    while jobs := orphans(Path.cwd()):
+        told = " ".join(jobs)
+        print(f"Waiting for jobs of an earlier Snakemake here; `scancel {told}` ends them.", file=sys.stderr)
+        time.sleep(POLL_SECONDS)
+
+
+def steps(wildcards):
+    """The steps of a build that several jobs share. What an engine partitions is computed first, and once."""
+    return [
+        *(["order"] if wildcards.partition in COMPUTED and wildcards.partition != "random" else []),
+        "scatter",
+        "settle",
+        "features",
+    ]
+
+
+def shares(wildcards, step, jobs):
+    """The markers of all jobs of a step."""
+    numbers = range(1 if step == "order" else int(jobs))
+    return [f"{STORES}/.shares/{ORDERED}/{step}-{number}-of-{jobs}".format(**wildcards) for number in numbers]
+
+
+def shares_before(wildcards):
+    """What a job of a step waits for: all jobs of the one before."""
+    before = steps(wildcards)[: steps(wildcards).index(wildcards.step)]
+    return shares(wildcards, before[-1], wildcards.jobs) if before else []
+
+
+def last_shares(wildcards):
+    """What the end of a build waits for; nothing, if one job does all of it."""
+    return shares(wildcards, steps(wildcards)[-1], jobs) if (jobs := build_jobs(wildcards)) > 1 else []
+
+
+def build_jobs(wildcards):
+    """How many jobs build a graph, or did: once it is built, another number is no reason to build it again."""
+    if Path(f"{STORES}/.built/{ORDERED}".format(**wildcards)).exists():
+        last = sorted(
+            Path(f"{STORES}/.shares/{ORDERED}".format(**wildcards)).glob("features-*"), key=os.path.getmtime
+        )
+        return int(last[-1].name.rpartition("-")[2]) if last else 1
+    asked = config["build_jobs"]
+    return int(asked.get(wildcards.dataset, 1) if isinstance(asked, dict) else asked)
+
+
 def announce(paths):
     """Tell where the results are, those that there are."""
     made = [path for path in paths if Path(path).is_file()]
@@ -129,12 +203,20 @@ def point_at_first_failure(snakemake_logs):
 
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
 config.setdefault("runs", "here")
+config.setdefault("build_jobs", 1)
 check(config, "config.schema.yaml", "config")
 
+try:
+    SITE = load_site(Path.cwd())
+except UserError as refusal:
+    raise WorkflowError(str(refusal))
 EXPERIMENT = read_experiment(config["experiment"])
-OPTIONS = ["published"] if config["runs"] == "published" else []
+OPTIONS = ["--published"] if config["runs"] == "published" else []
+if machine := config.get("machine", SITE.machine):
+    OPTIONS.append(f"--machine={machine}")
 PLAN = plan_file(config["experiment"], EXPERIMENT, OPTIONS)
 RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
+JOBS = Jobs(Path.cwd(), RUNS, SITE, Path("results/runs"))
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 # Which figures there are: each has a caption beside the code that draws it, wherever that is installed.

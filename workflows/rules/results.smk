@@ -4,7 +4,7 @@
 rule collect:
     input:
         plan=PLAN,
-        runs=expand("results/done/{run_id}", run_id=RUNS),
+        runs=expand("results/done/{batch}", batch=JOBS.batches),
     output:
         expand("results/{table}.parquet", table=TABLES),
     log:

@@ -1,4 +1,4 @@
-# Runs: one spec, one launch, one record.
+# Runs: one spec, one launch, one record. Those of a batch share a job, one after the other; elsewhere a batch is a run.
 #
 # The output is a marker, not the run's folder: Snakemake deletes the outputs of a failed job, and a record of
 # hours on a cluster is not its to delete. `harness run` leaves a run that already has its record alone.
@@ -20,17 +20,18 @@ rule spec:
 
 rule run:
     input:
-        spec="results/specs/{run_id}.json",
-        dataset=dataset_marker,
+        specs=spec_files,
+        datasets=dataset_markers,
     output:
-        touch("results/done/{run_id}"),
+        touch("results/done/{batch}"),
     log:
-        "results/logs/run/{run_id}.log",
+        "results/logs/run/{batch}.log",
     resources:
+        **asked_by_runs(),
         device=1,  # timed: one at a time where the profile grants one device
     params:
         label=label,
     message:
         "Running {params.label}"
     shell:
-        "harness run --spec {input.spec} --out results/runs > {log} 2>&1"
+        "harness run --spec {input.specs} --out results/runs > {log} 2>&1"

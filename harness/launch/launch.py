@@ -1,12 +1,11 @@
-"""Launches a run on this machine, waits, and sees to it that a record exists whatever happened.
+"""Launches a run, waits, and sees to it that a record exists whatever happened.
 
-The launcher imports no torch: it starts processes with the machine card's settings, which the allocator and the
-thread pools read before any Python runs, and turns the first fault of a rank into the record when none was written.
+The launcher imports no torch: it has ranks started, here or by Slurm (`launch.ways`), and turns the first fault of a
+rank into the record when none was written. What the place did to a run, a lost node for one, goes on no record: the run
+is to be tried again.
 """
 
-import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -14,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
-from harness.launch.cause import find_cause
+from harness.launch.cause import find_cause, nobody_is_to_blame
 from harness.launch.processes import Ranks, Watched
-from harness.results.record import write_record
+from harness.launch.ways import way
 from harness.run.fault import Fault
 from harness.spec.spec import Spec, canonical_json
 
@@ -40,9 +39,11 @@ def launch(
     *,
     in_process: bool = False,
     patience: float = PATIENCE,
+    limit: float | None = None,
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
+    After `limit` seconds it is stopped, and recorded as a timeout with the epochs that were finished.
     In this process there can be one rank, and the machine card's allocator settings come too late for it.
     """
     if in_process and spec.ranks > 1:
@@ -60,41 +61,34 @@ def launch(
         if in_process:
             watched = _run_here(root, runs, scratch)
         else:
-            watched = _run_ranks(spec, root, runs, scratch, progress, patience)
+            watched = _run_ranks(spec, root, runs, scratch, progress, (patience, limit))
         sweep(runs)
         if not (scratch / "done").exists():
-            fault = find_cause(watched, scratch, spec.ranks, _out_of_memory_kills() > killed)
-            _record_fault(spec, root, runs, fault, started)
+            memory_ran_out = watched.out_of_memory or _out_of_memory_kills() > killed
+            fault = find_cause(watched, scratch, spec.ranks, memory_ran_out)
+            _record_fault(spec, root, runs, scratch, fault, started)
     return runs / spec.run_id
 
 
-def environment(spec: Spec, root: Path, rank: int = 0) -> dict[str, str]:
-    """What a rank starts with: its place, and the thread counts and allocator settings of the machine card."""
-    threads = str(spec.machine.threads_per_rank)
-    fixed = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(spec.ranks)}
-    # Ranks of one machine speak through its loopback, whatever its name resolves to.
-    link = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
-    return {**os.environ, **link, **fixed, **spec.machine.allocator, **place, "HARNESS_ROOT": str(root)}
-
-
 def _run_ranks(
-    spec: Spec, root: Path, runs: Path, scratch: Path, progress: Progress, patience: float
+    spec: Spec, root: Path, runs: Path, scratch: Path, progress: Progress, times: tuple[float, float | None]
 ) -> Watched:
-    module = [
-        "-m",
-        "harness.run.rank",
-        "--scratch",
-        scratch,
-        "--runs",
-        runs,
-        "--meeting",
-        scratch / "meeting",
-    ]
-    environments = [environment(spec, root, rank) for rank in range(spec.ranks)]
-    watched_by_time = patience if spec.machine.device == "cpu" else None
-    with Ranks([sys.executable, *map(str, module)], environments, scratch / "log") as ranks:
-        return ranks.watch(watched_by_time, _Progress(scratch / "progress", progress).pass_on)
+    patience, limit = times
+    folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
+    words = [str(word) for option in folders.items() for word in option]
+    chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
+    with Ranks(chosen.command, chosen.environments, scratch / "log", chosen.ending) as ranks:
+        watched = ranks.watch(
+            patience if chosen.here and spec.machine.device == "cpu" else None,
+            limit,
+            _Progress(scratch / "progress", progress).pass_on,
+        )
+    if chosen.here or (scratch / "done").exists():
+        return watched
+    watched = chosen.understand(watched, scratch / "log")
+    if nobody_is_to_blame(watched, scratch):
+        raise RunError(f"{spec.label} has no record, its ranks were lost: {watched.lost or 'to each other'}")
+    return watched
 
 
 def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
@@ -102,7 +96,7 @@ def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
     from harness.run.rank import attempt
 
     attempt(Place(), root, scratch, runs)
-    return Watched([], False, [])
+    return Watched()
 
 
 class _Progress:
@@ -135,19 +129,13 @@ def _ending_when_told() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _record_fault(spec: Spec, root: Path, runs: Path, fault: Fault, started: float) -> None:
+def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, started: float) -> None:
     from harness.run.provenance import provenance
+    from harness.run.recording import record_unfinished
+    from harness.run.unfinished import read_unfinished
 
-    record = {
-        "run_id": spec.run_id,
-        "label": spec.label,
-        "status": fault["status"],
-        "source": "measured",
-        "summary": {},
-        "provenance": {**provenance(root), "started": started, "finished": time.time()},
-        "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
-    }
-    write_record(runs, spec.model_dump(mode="json"), record, {})
+    told = {**provenance(root), "started": started, "finished": time.time()}
+    record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), told, fault)
 
 
 def _out_of_memory_kills() -> int:

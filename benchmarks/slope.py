@@ -1,0 +1,145 @@
+"""Epoch time against the words that a rank's link must carry, on links of three rates: the slope is the rate.
+
+    python benchmarks/slope.py [--rates 50 100 200] [--widths 16 64]
+
+Needs root: for each rate it makes an emulated cluster of four hosts (benchmarks/testbed), has every strategy train on
+it at each width of the hidden layers, and takes it down. It draws benchmarks/results/slope.svg and prints, for each
+rate, the bandwidth by least squares, beside the 95 % of the rate that TCP leaves to useful bytes. Words are those on
+the path (benchmarks/network.py).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from network import SCHEMES, measure, spec_of
+
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.figures.palette import look_of
+from harness.figures.save import rendered, styled
+from harness.spec.root import project_root
+from harness.store.build import build
+from harness.store.choice import DatasetChoice
+
+BITS = 32
+USEFUL = 0.95
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rates", type=int, nargs="+", default=[50, 100, 200], help="of the links, in Mbit/s"
+    )
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 64], help="of the hidden layers")
+    parser.add_argument("--dataset", default="rmat-17")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.out:
+        measure_here(options)
+        return
+    build(project_root(), DatasetChoice(name=options.dataset))
+    points = {rate: measured_at(rate, options) for rate in options.rates}
+    (HERE / "results" / "slope.svg").write_bytes(drawn(points))
+    print("| links, Mbit/s | 95 % of it | by the slope | over it | points |\n| --- | --- | --- | --- | --- |")
+    for rate, rows in points.items():
+        found = bandwidth(rows)
+        ratio = found / (USEFUL * rate)
+        print(f"| {rate} | {USEFUL * rate:.1f} | {found:.1f} | {ratio:.2f} | {len(rows)} |")
+
+
+def measured_at(rate: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row a scheme and width, measured on hosts whose links have this rate."""
+    testbed = [sys.executable, str(HERE / "testbed")]
+    words = [
+        "--widths",
+        *map(str, options.widths),
+        "--dataset",
+        options.dataset,
+        "--epochs",
+        str(options.epochs),
+    ]
+    words += ["--only", *options.only] if options.only else []
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows"
+        command = [sys.executable, __file__, *words, "--out", str(out)]
+        call([*testbed, "up", "--hosts", "4", "--rate", f"{rate}mbit"])
+        try:
+            call([*testbed, "run", "--", *command])
+        finally:
+            call([*testbed, "down"])
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def call(command: list[str]) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def measure_here(options: argparse.Namespace) -> None:
+    """This rank's part, on a host of the cluster."""
+    torch.set_num_threads(1)
+    place = engine.place(os.environ)
+    engine.start(Engine.GLOO, place)
+    for name, grid, params in SCHEMES:
+        if params or (options.only and name not in options.only):
+            continue
+        for width in options.widths:
+            everyone = measure(spec_of(name, grid, params, options.dataset, width), options.epochs)
+            if place.rank == 0:
+                row = {"strategy": name, "width": width, "seconds": max(one.seconds for one in everyone)}
+                with options.out.open("a") as file:
+                    file.write(json.dumps({**row, "words": max(one.path for one in everyone)}) + "\n")
+    engine.stop()
+
+
+def bandwidth(rows: list[dict[str, Any]]) -> float:
+    """Mbit/s by the slope of seconds over words; what does not depend on words is the line's start."""
+    words = np.array([row["words"] for row in rows])
+    slope, _ = np.polyfit(words, [row["seconds"] for row in rows], 1)
+    return float(BITS / slope / 1e6)
+
+
+def drawn(points: dict[int, list[dict[str, Any]]]) -> bytes:
+    """All rates in one panel, each with the line of its links."""
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(4.4, 3.4))
+        axes = figure.subplots()
+        for rate, rows in points.items():
+            far = max(row["words"] for row in rows)
+            axes.plot([0, far / 1e6], [0, BITS * far / (USEFUL * rate * 1e6)], color="0.6", linewidth=0.8)
+            axes.text(
+                far / 1e6, BITS * far / (USEFUL * rate * 1e6), f" {rate} Mbit/s", fontsize=6, va="center"
+            )
+            for row in rows:
+                style = look_of(row["strategy"])
+                axes.plot(
+                    row["words"] / 1e6,
+                    row["seconds"],
+                    style.marker,
+                    color=style.colour,
+                    label=row["strategy"],
+                    markersize=4,
+                )
+        named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+        axes.set_xlabel("words on the path of an epoch, millions")
+        axes.set_ylabel("epoch time, s")
+        axes.legend(named.values(), named.keys(), fontsize=6)
+        return rendered(figure, "svg", "slope", "benchmarks/slope.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What a strategy multiplies by in a training step: serial training uses the same, and its mean is looked at.
+
+A strategy speaks of the dataset in its order, serial training of the graph as it came.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from harness.check.case import Case
+from harness.check.laws import Finding
+from harness.check.reference import Multiplier, dense_matrix
+from harness.store.memory import MemoryStore
+from harness.strategy import Promise, Strategy
+
+STEPS = 400
+DEVIATIONS = 5.0
+"""Of the mean over the steps. Of normal numbers one in two million lies further out."""
+
+
+def multiplier_of(case: Case) -> Multiplier | None:
+    """None where no matrix says what a step does. Where the strategy is exact, A it is, in any order."""
+    strategy = case.strategy()
+    if strategy.promised() is Promise.EXACT:
+        return _itself
+    order = case.store().orders.cols(0)
+    if strategy.multiplier(torch.eye(case.vertices), 0, 0) is None:
+        return None
+    return partial(_in_order, strategy, order)
+
+
+def _itself(A: Tensor, _layer: int, _step: int) -> Tensor:
+    return A
+
+
+def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int) -> Tensor:
+    there = strategy.multiplier(A[order][:, order], layer, step)
+    assert there is not None
+    back = torch.empty_like(there)
+    back[order[:, None], order] = there
+    return back
+
+
+def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
+    """Sums of the rows of the matrices of many steps, whose mean is that of A; told in standard deviations of it."""
+    assert multiplier is not None, "an estimator says what it multiplies by"
+    A = dense_matrix(MemoryStore(case.graph()))
+    weight = torch.linspace(1, 2, case.vertices, dtype=A.dtype)
+    drawn = torch.stack([multiplier(A, 0, step) @ weight for step in range(STEPS)])
+    exact, spread = A @ weight, drawn.std(dim=0) / STEPS**0.5
+    error = (drawn.mean(dim=0) - exact).abs()
+    fixed = spread < 1e-12
+    worst = float((error / spread)[~fixed].max()) if not bool(fixed.all()) else 0.0
+    holds = worst <= DEVIATIONS and bool((error[fixed] < 1e-12).all())
+    return Finding("unbiased", case.name, holds, f"{worst:.1f} deviations in {STEPS} steps")

@@ -1,0 +1,112 @@
+"""Accuracy on the test vertices over training time: what epochs of different samplers can be compared by.
+
+Every run of a curve at its largest number of ranks is a line, with a point for each evaluation of the full graph. Time
+is that of training alone. A dotted line is the accuracy at which runs were asked to stop.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.figures import layout
+from harness.figures.kind import Kind, Tables
+from harness.figures.palette import MUTED, PAPER, Look
+from harness.figures.panels import Panel, curves
+
+HEIGHT = 2.2  # inches
+DOTTED = (0, (1, 1.6))
+
+
+class Line(NamedTuple):
+    """One run: evaluations in order."""
+
+    label: str
+    look: Look
+    seconds: list[float]
+    accuracies: list[float]
+
+
+class Shown(NamedTuple):
+    """Of one panel."""
+
+    lines: list[Line]
+    targets: list[float]
+
+
+def lines(panel: Panel, tables: Tables) -> Shown:
+    """Of every measured curve whose runs were evaluated on test vertices."""
+    found = []
+    for curve in curves(panel):
+        points = curve.points
+        if curve.source != "measured" or points.empty:
+            continue
+        largest = points[points.ranks == points.ranks.max()]
+        for run in largest.run_id:
+            if (rows := _tested(tables.accuracy.get(run))) is not None:
+                label = f"{curve.label}, {int(largest.ranks.iloc[0])} ranks"
+                found.append(Line(label, curve.look, rows.train_seconds.tolist(), rows.accuracy.tolist()))
+    targets = panel.runs["training.target"].dropna()
+    return Shown(found, sorted(set(targets[targets > 0])))
+
+
+def _tested(accuracy: pd.DataFrame | None) -> pd.DataFrame | None:
+    """The evaluations on test vertices, or None where there was none."""
+    if accuracy is None:
+        return None
+    rows = accuracy[accuracy.split == "test"].dropna(subset=["accuracy"]).sort_values("epoch")
+    return None if rows.empty else rows
+
+
+def draw(axes: Axes, shown: Shown) -> None:
+    """One panel."""
+    for line in shown.lines:
+        axes.add_line(_sample(line, line.seconds, line.accuracies))
+    for target in shown.targets:
+        axes.axhline(target, color=MUTED, linestyle=DOTTED, linewidth=0.9)
+    longest = max((max(line.seconds) for line in shown.lines), default=1.0)
+    axes.set_xlim(0, 1.05 * longest)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("training time (s)")
+    axes.set_ylabel("accuracy on test vertices")
+    axes.grid(axis="y")
+
+
+def _sample(line: Line, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    """In the axes or in the legend."""
+    look = line.look
+    edge = {"markeredgecolor": PAPER, "markeredgewidth": 0.4}
+    return Line2D(
+        x,
+        y,
+        color=look.colour,
+        marker=look.marker,
+        markersize=4,
+        linewidth=0.9,
+        label=line.label,
+        **edge,  # type: ignore[arg-type]
+    )
+
+
+def handles(some: Iterable[Shown]) -> list[Line2D]:
+    """The legend of some panels: every curve once, and the target."""
+    all_shown = list(some)
+    told = list({line.label: _sample(line, [], []) for shown in all_shown for line in shown.lines}.values())
+    if any(shown.targets for shown in all_shown):
+        told.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="target"))
+    return told
+
+
+def page(some: Sequence[Panel], shown: Sequence[Shown]) -> Figure:
+    """A panel each."""
+    figure, axes = layout.page([HEIGHT] * len(some), [panel.title for panel in some])
+    layout.legend(figure, handles(shown))
+    for each, panel in zip(axes, shown, strict=True):
+        draw(each, panel)
+    return figure
+
+
+KIND = Kind("accuracy", "Accuracy over training time", lines, page)

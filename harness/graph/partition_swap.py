@@ -1,0 +1,187 @@
+"""G3's second stage: vertices are swapped between parts until all have alike many remote vertices (Algorithm 1).
+
+The remote vertices of a part are those of other parts that are neighbours of its own: the rows that it gets. It starts
+from METIS with two constraints. `g3-literal` is the algorithm as printed: it swaps the vertex with most remote
+neighbours of the fullest part against the one with fewest of the emptiest, whatever that does, and soon comes back to a
+pair it had; the best partition on the way is kept. `g3-guarded` swaps where the larger of the two sets shrinks, degrees
+stay balanced and the sum of all sets does not grow by much.
+Verifier (tests/graph/test_partition_swap.py): remote vertices counted by scipy after every move.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.graph import partition_swap_compiled as loops
+from harness.graph.partition_balanced import balanced_parts
+from harness.graph.partition_metis import neighbours
+from harness.kernels.csr import Csr
+
+Ints = NDArray[np.int64]
+
+BYTES_A_COUNT = 4
+"""Of memory, for every vertex and part."""
+GAMMA = 0.005
+"""Of the fullest part's remote vertices, by how much those of the emptiest may be fewer."""
+CANDIDATES = 12
+"""Vertices of each side that a guarded swap is looked for among."""
+UNEVEN, GROWTH = 0.05, 0.02
+"""How far a part's sum of degrees may be from the mean after a swap, and how much the sum of all sets may grow."""
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A partition after the swaps, and how it came about."""
+
+    part: Tensor
+    swaps: int
+    stopped: str
+    before: tuple[int, ...]
+    """Remote vertices of every part."""
+    after: tuple[int, ...]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What a record keeps."""
+        ratios = {"ratio_before": ratio(self.before), "ratio_after": ratio(self.after)}
+        most = {"most_remote_before": max(self.before), "most_remote_after": max(self.after)}
+        return {"swaps": self.swaps, "stopped": self.stopped, **ratios, **most}
+
+
+def ratio(remote: Any) -> float:
+    """Of the fewest remote vertices of a part to the most; 1 where there are none."""
+    return float(min(remote) / max(remote)) if max(remote) else 1.0
+
+
+class Parts:
+    """A partition that is being changed. `remote` is right after every move, in the time of the vertex's neighbours."""
+
+    def __init__(self, A: Csr, part: Tensor, parts: int) -> None:
+        M = neighbours(A)
+        self.starts: Ints = M.indptr.astype(np.int64)
+        self.ends: Ints = M.indices.astype(np.int64)
+        self.part: Ints = part.numpy().astype(np.int64)
+        self.count = np.zeros((parts, A.rows), np.int32)
+        self.remote = np.zeros(parts, np.int64)
+        loops.count_neighbours(*self.state)
+        self.load = np.bincount(self.part, weights=self.starts[1:] - self.starts[:-1], minlength=parts)
+        """The sum of degrees of every part."""
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        return self.starts, self.ends, self.part, self.count, self.remote
+
+    def move(self, v: int, to: int) -> None:
+        """Takes a vertex out of its part and into another."""
+        degree = self.starts[v + 1] - self.starts[v]
+        self.load[self.part[v]] -= degree
+        self.load[to] += degree
+        loops.move(v, to, *self.state)
+
+    def swap(self, v: int, w: int) -> None:
+        """Each takes the other's part."""
+        a, b = int(self.part[v]), int(self.part[w])
+        self.move(v, b)
+        self.move(w, a)
+
+    def hub(self, p: int) -> int:
+        return int(loops.hub_of(p, self.starts, self.part, self.count))
+
+    def leaf(self, p: int, other: int) -> int:
+        return int(loops.leaf_of(p, other, self.starts, self.part, self.count))
+
+    def best_to_leave(self, a: int) -> list[int]:
+        """Vertices of a without which `remote[a]` is smallest, the best first."""
+        change = np.empty(len(self.part), np.int64)
+        loops.changes_by_leaving(a, self.starts, self.ends, self.part, self.count, change)
+        return self._smallest(change, a)
+
+    def best_to_enter(self, a: int, b: int) -> list[int]:
+        """Vertices of b with which `remote[a]` is smallest, the best first."""
+        change = np.empty(len(self.part), np.int64)
+        loops.changes_by_entering(a, b, self.starts, self.ends, self.part, self.count, change)
+        return self._smallest(change, b)
+
+    def _smallest(self, change: Ints, p: int) -> list[int]:
+        few = min(CANDIDATES, int((self.part == p).sum()))
+        found = np.argpartition(change, few - 1)[:few] if few else np.zeros(0, np.int64)
+        return [int(v) for v in sorted(found, key=lambda v: (change[v], v))]
+
+
+def swapped(A: Csr, start: Tensor, parts: int, *, guarded: bool) -> Swapped:
+    """The second stage from any partition."""
+    state = Parts(A, start, parts)
+    before = tuple(state.remote.tolist())
+    swaps, stopped = (_guarded if guarded else _literal)(state)
+    return Swapped(torch.from_numpy(state.part), swaps, stopped, before, tuple(state.remote.tolist()))
+
+
+def g3_parts(A: Csr, parts: int, seed: int, *, guarded: bool) -> Swapped:
+    """Both stages."""
+    return swapped(A, balanced_parts(A, parts, seed), parts, guarded=guarded)
+
+
+def _literal(state: Parts) -> tuple[int, str]:
+    """Lines 3 to 14. What is left behind is the best partition seen: its fullest set is smallest."""
+    seen: set[tuple[int, int]] = set()
+    swaps: list[tuple[int, int]] = []
+    best, kept = int(state.remote.max()), 0
+    while True:
+        most, fewest = int(state.remote.argmax()), int(state.remote.argmin())
+        if 1 - ratio(state.remote) < GAMMA:
+            stopped = "gamma"
+            break
+        v, w = state.hub(most), state.leaf(fewest, most)
+        if w < 0 or (min(v, w), max(v, w)) in seen:
+            stopped = "no vertex to swap" if w < 0 else "cycle"
+            break
+        seen.add((min(v, w), max(v, w)))
+        state.swap(v, w)
+        swaps.append((v, w))
+        if state.remote.max() < best:
+            best, kept = int(state.remote.max()), len(swaps)
+    for v, w in reversed(swaps[kept:]):
+        state.swap(v, w)
+    return kept, stopped
+
+
+def _guarded(state: Parts) -> tuple[int, str]:
+    """Swaps between the fullest part and the emptiest that has any to offer, as long as there are some."""
+    most_in_all, swaps = state.remote.sum() * (1 + GROWTH), 0
+    while 1 - ratio(state.remote) >= GAMMA:
+        fullest = int(state.remote.argmax())
+        others = [int(p) for p in np.argsort(state.remote, kind="stable") if p != fullest]
+        found = next((found for p in others if (found := _exchange(state, fullest, p, most_in_all))), 0)
+        if not found:
+            return swaps, "no swap helps"
+        swaps += found
+    return swaps, "gamma"
+
+
+def _exchange(state: Parts, a: int, b: int, most_in_all: float) -> int:
+    """Swaps the best vertices of two parts as long as it helps; how many swaps it were."""
+    mine, theirs, swaps = state.best_to_leave(a), state.best_to_enter(a, b), 0
+    for v in mine:
+        for w in theirs:
+            if _tried(state, v, w, most_in_all):
+                theirs.remove(w)
+                swaps += 1
+                break
+    return swaps
+
+
+def _tried(state: Parts, v: int, w: int, most_in_all: float) -> bool:
+    """Swaps, and swaps back unless the larger of the two sets has shrunk and the guards hold."""
+    pair = [int(state.part[v]), int(state.part[w])]
+    larger, mean = state.remote[pair].max(), state.load.mean()
+    room = max(UNEVEN * mean, float(np.abs(state.load[pair] - mean).max()))
+    state.swap(v, w)
+    even = bool((np.abs(state.load[pair] - mean) <= room).all())
+    if even and state.remote[pair].max() < larger and state.remote.sum() <= most_in_all:
+        return True
+    state.swap(w, v)
+    return False

@@ -1,0 +1,107 @@
+"""The halo exchange: the rows of others that a block row of A needs, and only those, in one all-to-all.
+
+Every rank reads from the graph which of its rows the others need, so no lists of indices are ever sent. Rows arrive in
+the order of their owners, and from each as they stand there. The way back brings gradients to the owners, who add them
+up in the order of the ranks that sent them: the same bits every time.
+
+Legend: N this rank's vertices, M the rows that leave, K those that arrive. A_NN is a block row at this rank's own
+vertices, A_NK the rest of it without its empty columns.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from harness.comm.axis import Axis
+from harness.comm.call import Call
+from harness.kernels import Csr
+from harness.kernels.csr import take
+from harness.kernels.recorded import Kernels
+from harness.ledger import Op, TensorName
+from harness.strategy import LONG, Context, Counts, csr_bytes
+
+
+class Halo(NamedTuple):
+    """Who needs which rows of whom."""
+
+    leaving: Tensor
+    """Indices (M,) of the rows that others need, in the order of the others."""
+    send: list[int]
+    receive: list[int]
+
+    def exchange(self, over: Axis, kernels: Kernels, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
+        """The rows that others need leave; what is needed of them arrives."""
+        leaving_MF = kernels.run(Op.COPY, moves, take, H_NF, self.leaving)
+        return over.all_to_all.call(leaving_MF, send=self.send, receive=self.receive, tensor=moves)
+
+    def back(self, over: Axis, dH_KF: Tensor, moves: TensorName) -> Call[Tensor]:
+        """Gradients of what arrived go to their owners; those of what left arrive."""
+        return over.all_to_all.call(dH_KF, send=self.receive, receive=self.send, tensor=moves)
+
+
+class BlockRow(NamedTuple):
+    """A block row of A or of A^T, cut at this rank's boundary."""
+
+    A_NN: Csr | None
+    """None where this rank's own rows are no stage of its own product."""
+    A_NK: Csr
+    halo: Halo
+
+
+def block_row(
+    ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
+) -> BlockRow:
+    """The block row of the rank whose vertices are `blocks[own]`, of the columns at the blocks in `stages`."""
+    rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
+    wanted = [i for i in others if i in stages]
+    served = others if own in stages else []
+    A_NK, found = ctx.compact(rows, [blocks[i] for i in wanted], transposed=transposed)
+    leaving, needed = ctx.needed([blocks[i] for i in served], rows, transposed=transposed)
+    receive, send = dict(zip(wanted, found, strict=True)), dict(zip(served, needed, strict=True))
+    A_NN = ctx.adjacency(rows, rows, transposed=transposed) if own in stages else None
+    everyone = range(len(blocks))
+    return BlockRow(
+        A_NN, A_NK, Halo(leaving, [send.get(i, 0) for i in everyone], [receive.get(i, 0) for i in everyone])
+    )
+
+
+class Boundary(NamedTuple):
+    """The same in numbers, for formulas: what `block_row` cuts, counted."""
+
+    counts: Counts
+    blocks: Sequence[range]
+    own: int
+    stages: range
+
+    def arriving(self, *, transposed: bool = False) -> dict[int, int]:
+        """Rows that arrive, by owner."""
+        return {
+            i: self.counts.filled(self.blocks[self.own], self.blocks[i], transposed=transposed)
+            for i in self._others(self.stages)
+        }
+
+    def leaving(self, *, transposed: bool = False) -> dict[int, int]:
+        """Rows that leave, by who needs them."""
+        served = range(len(self.blocks)) if self.own in self.stages else range(0)
+        return {
+            i: self.counts.filled(self.blocks[i], self.blocks[self.own], transposed=transposed)
+            for i in self._others(served)
+        }
+
+    def index_bytes(self, *, transposed: bool = False) -> int:
+        return LONG * sum(self.leaving(transposed=transposed).values())
+
+    def compact_bytes(self, precision: str, *, transposed: bool = False) -> int:
+        """Of A_NK."""
+        rows = self.blocks[self.own]
+        return csr_bytes(len(rows), self.nonzeros(transposed=transposed), precision)
+
+    def nonzeros(self, *, transposed: bool = False) -> int:
+        """Of A_NK."""
+        rows = self.blocks[self.own]
+        wanted = (self.blocks[i] for i in self._others(self.stages))
+        return sum(self.counts.nonzeros(rows, cols, transposed=transposed) for cols in wanted)
+
+    def _others(self, numbers: range) -> list[int]:
+        return [i for i in numbers if i != self.own]

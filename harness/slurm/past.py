@@ -1,0 +1,55 @@
+"""What earlier runs tell: which need not run again, and how long their likes took.
+
+It reads the run folders without their tables. A folder that cannot be read tells nothing; who wants its record will say
+what is wrong with it.
+"""
+
+import json
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.results.statuses import SETTLED
+from harness.spec.spec import canonical_json
+
+UNLIKE = ("launch", "seed")
+"""What two runs that take equally long may differ in."""
+
+
+class Past:
+    """The records of a folder, as they were when they were first asked for."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+
+    def settled(self, run_id: str) -> bool:
+        """Whether the run has a result."""
+        return bool(_read(self._runs / run_id / "record.json").get("status") in SETTLED)
+
+    def seconds(self, spec: dict[str, Any]) -> float | None:
+        """What the last run like this one took, from its start to its record."""
+        return self._lasted.get(_likeness(spec))
+
+    @cached_property
+    def _lasted(self) -> dict[str, float]:
+        ended = []
+        for path in self._runs.glob("*/record.json"):
+            record, spec = _read(path), _read(path.with_name("spec.json"))
+            with suppress(KeyError, TypeError):
+                if record["status"] == "ok":
+                    started, finished = record["provenance"]["started"], record["provenance"]["finished"]
+                    ended.append((finished, finished - started, _likeness(spec)))
+        return {likeness: seconds for _, seconds, likeness in sorted(ended)}
+
+
+def _likeness(spec: dict[str, Any]) -> str:
+    return canonical_json({key: value for key, value in spec.items() if key not in UNLIKE})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

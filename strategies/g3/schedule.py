@@ -1,0 +1,191 @@
+"""What a rank of G3 computes and sends in which order: bins, and the tables of who needs which rows of them (5.2, 6).
+
+A rank's vertices are put into a list, and the list is cut into bins. Every rank finds the bins of all others from the
+graph, so a message has a bin of its owner and nothing but rows. Everything is made once; of shapes alone the list is
+that of the numbers.
+
+Legend: N this rank's vertices, K those that it needs of others, in the order of owner, bin and number.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.kernels import Csr, transpose
+from harness.kernels.assemble import beside
+from harness.kernels.compact import filled_columns, without_empty_columns
+from harness.kernels.csr import block, from_coo, row_of, take
+from harness.kernels.spgemm import select_rows
+from harness.kernels.traverse import breadth_first
+from harness.strategy import Context
+
+Address = tuple[int, int]
+"""A peer, and a bin of whoever has the rows."""
+
+
+class Bin(NamedTuple):
+    """Rows that are computed together."""
+
+    rows: Tensor
+    """Which of this rank's vertices."""
+    A_NN: Csr
+    A_T_NN: Csr
+    A_NK: Csr
+    """Rows of the bin; all columns."""
+    sends: Mapping[int, Tensor]
+    """By peer, which of this rank's vertices it needs of this bin."""
+    needs: Sequence[Address]
+    """Messages without which the bin cannot be computed."""
+
+
+class Message(NamedTuple):
+    """Rows of another rank's bin, and the gradients that go back to it."""
+
+    slots: range
+    """Their places among K."""
+    first: int
+    last: int
+    """Their entries in A_KN."""
+    ready: int
+    """The bin of this rank after which, from the last to the first, their gradients can be computed."""
+
+
+class Schedule(NamedTuple):
+    """All of a rank."""
+
+    bins: Sequence[Bin]
+    messages: Mapping[Address, Message]
+    A_KN: Csr
+    halo: int
+    """The number of K."""
+
+    @property
+    def interior_first(self) -> list[int]:
+        """Bins that wait for nobody, then the others."""
+        return sorted(range(len(self.bins)), key=lambda number: bool(self.bins[number].needs))
+
+
+def schedule(ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool) -> Schedule:
+    """Of the rank whose vertices are `blocks[own]`, in bins of so many vertices."""
+    lists = [_listed(ctx, blocks, rank, priority) for rank in range(len(blocks))]
+    needed = {
+        (peer, number): rows
+        for peer, cols in enumerate(blocks)
+        if peer != own
+        for number, rows in _crossing(ctx, blocks[own], cols, lists[peer], size).items()
+    }
+    sends = {
+        peer: _crossing(ctx, rows, blocks[own], lists[own], size)
+        for peer, rows in enumerate(blocks)
+        if peer != own
+    }
+    A_NK = _columns_of(ctx, blocks, own, needed)
+    A_KN = transpose(A_NK)
+    parts = lists[own].split(size) if len(blocks[own]) else ()
+    number_of = torch.empty(len(blocks[own]), dtype=torch.int64)
+    for number, rows in enumerate(parts):
+        number_of[rows] = number
+    messages = _messages(needed, A_KN, number_of)
+    owner = torch.empty(A_NK.cols, dtype=torch.int64)
+    for place, message in enumerate(messages.values()):
+        owner[message.slots.start : message.slots.stop] = place
+    bins = [
+        _bin(ctx, blocks[own], rows, A_NK, owner, list(messages), {p: s.get(i) for p, s in sends.items()})
+        for i, rows in enumerate(parts)
+    ]
+    return Schedule(bins, messages, ctx.hold_matrix(A_KN), A_NK.cols)
+
+
+def _listed(ctx: Context, blocks: Sequence[range], rank: int, priority: bool) -> Tensor:
+    """Step 1: vertices with neighbours on other ranks first, then the rest, both as a search comes to them."""
+    rows = blocks[rank]
+    numbers = torch.arange(len(rows))
+    if not priority or not len(rows):
+        return numbers
+    A = ctx.on_host(rows, range(ctx.facts.vertices))
+    if A.col.is_meta:
+        return numbers
+    inside = block(A, range(len(rows)), rows)
+    found = breadth_first(inside)
+    remote = inside.rowptr.diff() < A.rowptr.diff()
+    return torch.cat([found[remote[found]], found[~remote[found]]])
+
+
+def _crossing(ctx: Context, rows: range, owner: range, listed: Tensor, size: int) -> dict[int, Tensor]:
+    """The vertices of an owner that these rows need, by its bins; bins without any are left out."""
+    A = ctx.on_host(rows, owner)
+    if A.col.is_meta:
+        pieces = {n: filled_columns(ctx.on_host(rows, part)) for n, part in enumerate(_ranges(owner, size))}
+        return {number: torch.arange(len(found)) for number, found in pieces.items() if len(found)}
+    place = torch.empty(len(owner), dtype=torch.int64)
+    place[listed] = torch.arange(len(owner))
+    found = filled_columns(A)
+    number = place[found] // size
+    return {int(n): found[number == n] for n in number.unique()}
+
+
+def _ranges(whole: range, size: int) -> list[range]:
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
+    """A at the vertices of others, without empty columns, these in the order of the messages."""
+    owners = sorted({peer for peer, _ in needed})
+    found = [without_empty_columns(ctx.on_host(blocks[own], blocks[peer])) for peer in owners]
+    A = beside(found or [ctx.on_host(blocks[own], range(0))])
+    if A.col.is_meta:
+        return A
+    place, start = torch.empty(A.cols, dtype=torch.int64), 0
+    for owner in owners:
+        mine = torch.cat([vertices for (peer, _), vertices in needed.items() if peer == owner])
+        place[start : start + len(mine)] = start + torch.argsort(mine)
+        start += len(mine)
+    return from_coo(row_of(A), take(place, A.col), A.val, A.shape)
+
+
+def _messages(needed: Mapping[Address, Tensor], A_KN: Csr, number_of: Tensor) -> dict[Address, Message]:
+    found, start = {}, 0
+    for address, rows in needed.items():
+        slots = range(start, start + len(rows))
+        if A_KN.col.is_meta:
+            first, last = (A_KN.nnz * end // max(A_KN.rows, 1) for end in (slots.start, slots.stop))
+            ready = 0
+        else:
+            first, last = int(A_KN.rowptr[slots.start]), int(A_KN.rowptr[slots.stop])
+            ready = int(take(number_of, A_KN.col[first:last]).min())
+        found[address] = Message(slots, first, last, ready)
+        start = slots.stop
+    return found
+
+
+def _bin(
+    ctx: Context,
+    own: range,
+    rows: Tensor,
+    A_NK: Csr,
+    owner: Tensor,
+    addresses: list[Address],
+    sends: Mapping[int, Tensor | None],
+) -> Bin:
+    A_NN = ctx.on_host(own, own)
+    A_T_NN = ctx.on_host(own, own, transposed=True) if ctx.facts.directed else A_NN
+    mine = _rows(A_NK, rows)
+    needs = addresses if mine.col.is_meta else [addresses[n] for n in take(owner, mine.col).unique().tolist()]
+    held = ctx.hold_matrix(_rows(A_NN, rows))
+    return Bin(
+        ctx.index(rows.clone()),
+        held,
+        ctx.hold_matrix(_rows(A_T_NN, rows)) if ctx.facts.directed else held,
+        ctx.hold_matrix(mine),
+        {peer: ctx.index(there) for peer, there in sends.items() if there is not None},
+        needs,
+    )
+
+
+def _rows(A: Csr, rows: Tensor) -> Csr:
+    if not A.col.is_meta:
+        return select_rows(A, rows)
+    nnz = A.nnz * len(rows) // max(A.rows, 1)
+    return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)

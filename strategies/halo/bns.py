@@ -1,0 +1,121 @@
+"""BNS-GCN-style boundary sampling (Wan et al., MLSys'22): a part trains with a sample of the rows at its boundary.
+
+In every epoch each part draws, of the rows that it needs of each other part, a share p, and multiplies by those alone,
+scaled by 1/p. With p = 1 it is the plain halo exchange, exact; with p = 0 parts know nothing of each other. It is not
+the authors' code: the number of rows is rounded at random, where theirs is rounded down and a small boundary is never
+sampled; the scale is 1/p, where theirs is the realised share; gradients are summed by plain all-reduces.
+
+Legend as in `rows`.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.kernels import transpose
+from harness.kernels.csr import take
+from harness.kernels.gather import scatter_matrix
+from harness.kernels.sampled import drawn_rows
+from harness.ledger import Op, Phase, TensorName
+from harness.parallel.boundary import sample, size_of_sample
+from harness.parallel.halo import Boundary, Halo
+from harness.strategy import Context, Promise
+from harness.validation import Frozen
+from strategies.halo.rows import P, Part, PartRows, PartScheme
+
+
+class Bns(PartScheme):
+    """Boundary node sampling, for any number of parts up to the number of vertices."""
+
+    name = "bns-gcn"
+    promise = Promise.EXACT
+
+    class Params(Frozen):
+        """Of the sample."""
+
+        p: float = Field(1.0, ge=0, le=1, examples=[0.5, 0.1, 0.0])
+        """The share of the boundary that travels in an epoch."""
+        overlap: bool = False
+        """A rank multiplies by its own rows while those of others are under way."""
+
+    params: Params
+
+    @property
+    def overlaps(self) -> bool:
+        return self.params.overlap
+
+    def promised(self) -> Promise:
+        if self.params.p in (0, 1):
+            return Promise.EXACT if self.params.p else Promise.APPROXIMATE
+        return Promise.ESTIMATOR
+
+    def operators(self, ctx: Context) -> "SampledRows":
+        return SampledRows(ctx, self)
+
+    def travelling(self, boundary: Boundary, layer: int) -> tuple[int, int]:
+        own = boundary.own
+        arriving = (self.size(0, own, owner, b) for owner, b in boundary.arriving().items())
+        leaving = (self.size(0, other, own, b) for other, b in boundary.leaving().items())
+        return sum(arriving), sum(leaving)
+
+    def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
+        return size_of_sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
+
+    def sample(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
+        return sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
+
+    def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor:
+        """A, its columns outside the diagonal blocks scaled by 1/p where they were drawn, and by 0 where not."""
+        estimate = A.clone()
+        for i, rows in enumerate(self.blocks()):
+            for j, cols in enumerate(self.blocks()):
+                if i == j:
+                    continue
+                block = estimate[rows.start : rows.stop, cols.start : cols.stop]
+                boundary = (block != 0).any(dim=0).nonzero()[:, 0]
+                drawn = boundary[self.sample(step, i, j, len(boundary))]
+                scale = torch.zeros(len(cols), dtype=A.dtype)
+                scale[drawn] = 1 / self.params.p if self.params.p else 0
+                block *= scale
+        return estimate
+
+
+class SampledRows(PartRows):
+    """The whole boundary where the whole graph is asked for, a sample of it in a training step."""
+
+    strategy: Bns
+
+    def __init__(self, ctx: Context, strategy: Bns) -> None:
+        super().__init__(ctx, strategy)
+        blocks, own = strategy.blocks(), ctx.at[P]
+        others = [block for i, block in enumerate(blocks) if i != own]
+        self.A_KN_on_host = transpose(ctx.compact_on_host(blocks[own], others)[0])
+
+    def of_step(self, step: int) -> "SampledRows":
+        there = super().of_step(step)
+        if self.strategy.params.p < 1:
+            with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.INDEX):
+                there.part = self.sampled(step)
+        return there
+
+    def sampled(self, step: int) -> Part:
+        """This rank's part with the rows of a sample alone."""
+        ctx, draw, halo, own = self.ctx, self.strategy.sample, self.part.halo, self.ctx.at[P]
+        sent = [draw(step, other, own, b) for other, b in enumerate(halo.send)]
+        received = [draw(step, own, owner, b) for owner, b in enumerate(halo.receive)]
+        A_KN = drawn_rows(
+            self.A_KN_on_host, _beside(received, halo.receive), 1 / (self.strategy.params.p or 1)
+        )
+        leaving = take(halo.leaving, _beside(sent, halo.send).to(ctx.device))
+        return self.part._replace(
+            A_NK=ctx.moved(transpose(A_KN)),
+            A_KN=ctx.moved(A_KN),
+            halo=Halo(leaving, [len(each) for each in sent], [len(each) for each in received]),
+            S_NM=scatter_matrix(leaving, len(self.rows), ctx.dtype),
+        )
+
+
+def _beside(places: list[Tensor], sizes: list[int]) -> Tensor:
+    """Places within lists of these sizes as places in one list of them all."""
+    starts = torch.tensor([0, *sizes]).cumsum(0)
+    return torch.cat([each + start for each, start in zip(places, starts[:-1], strict=True)])

@@ -1,0 +1,95 @@
+"""PipeGCN-style staleness (Wan et al., ICLR'22): the boundary of the last epoch, while this one's is under way.
+
+A layer multiplies by the rows that its neighbours had in the epoch before, and adds the gradients they had; what it
+sends now is used in the next epoch. No rank ever waits for a message that it has just asked for. The first epoch knows
+nothing of others. It is approximate, and not the authors' code. Evaluation exchanges what is there.
+
+Legend as in `rows`.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from harness.comm.call import Call
+from harness.comm.pending import Landed, Pending
+from harness.ledger import Direction, Op, TensorName
+from harness.parallel.halo import Halo
+from harness.strategy import WORD, Context, Coordinates, Counts, Promise
+from harness.validation import Frozen
+from strategies.halo.rows import BACKWARD, FORWARD, PartRows, PartScheme
+
+NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}
+
+
+class Pipe(PartScheme):
+    """A stale boundary, for any number of parts up to the number of vertices."""
+
+    name = "pipegcn"
+    promise = Promise.APPROXIMATE
+
+    class Params(Frozen):
+        """What of the past is kept: m times the average so far and 1 - m times what came; 0 keeps nothing."""
+
+        features: float = Field(0.0, ge=0, lt=1, examples=[0.95])
+        """m of the rows of H."""
+        gradients: float = Field(0.0, ge=0, lt=1, examples=[0.95])
+        """m of their gradients."""
+
+    params: Params
+
+    def operators(self, ctx: Context) -> "StaleRows":
+        return StaleRows(ctx, self)
+
+    def widths(self) -> list[tuple[Direction, int, int]]:
+        """Every exchange of an epoch: direction, layer, and the width of the rows."""
+        combines = self.spec.model.order == "combine_first"
+        there = [(FORWARD, layer, shape[combines]) for layer, shape in enumerate(self.shapes)]
+        back = [(BACKWARD, layer, width) for _, layer, width in there if combines or self.wants_dH(layer)]
+        return there + back
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """The boundary of the last epoch too: of every exchange."""
+        held, boundary, word = (
+            super().memory(at, counts),
+            self.boundary(at, counts),
+            WORD[self.spec.precision],
+        )
+        rows = {FORWARD: sum(boundary.arriving().values()), BACKWARD: sum(boundary.leaving().values())}
+        for direction, _, width in self.widths():
+            held[NAMES[direction]] = held.get(NAMES[direction], 0) + word * width * rows[direction]
+        return held
+
+
+class StaleRows(PartRows):
+    """What came in the last epoch is used in this one."""
+
+    strategy: Pipe
+
+    def __init__(self, ctx: Context, strategy: Pipe) -> None:
+        super().__init__(ctx, strategy)
+        rows = {FORWARD: self.part.A_NK.cols, BACKWARD: len(self.part.halo.leaving)}
+        kept = strategy.params
+        self.keeps = {FORWARD: kept.features, BACKWARD: kept.gradients}
+        self.last = {
+            (direction, layer): ctx.buffer(NAMES[direction], rows[direction], width)
+            for direction, layer, width in strategy.widths()
+        }
+        self.under_way: dict[tuple[Direction, int], Pending[Tensor]] = {}
+
+    def fetch(self, halo: Halo, layer: int, H_NF: Tensor) -> Pending[Tensor]:
+        if self.step is None:
+            return super().fetch(halo, layer, H_NF)
+        return self.stale(FORWARD, layer, halo.exchange(self.over, self.kernels, H_NF, TensorName.H))
+
+    def give_back(self, halo: Halo, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
+        return self.stale(BACKWARD, layer, halo.back(self.over, dH_KF, TensorName.DH))
+
+    def stale(self, direction: Direction, layer: int, call: Call[Tensor]) -> Pending[Tensor]:
+        """Issues the call for the next epoch, and hands out what came of the last."""
+        at, kept = (direction, layer), self.keeps[direction]
+        if before := self.under_way.pop(at, None):
+            came = before.wait()
+            with self.ledger.op(Op.COPY, tensor=NAMES[direction]):
+                self.last[at].mul_(kept).add_(came, alpha=1 - kept)
+        self.under_way[at] = call.later()
+        return Landed(self.last[at])

@@ -1,0 +1,154 @@
+"""Partition parallelism: a rank has the rows of its part, and gets the rows at its boundary from whoever has them.
+
+What the systems of this family have in common. A part's own rows and the rows that arrive are multiplied apart; on the
+way back the gradients of what arrived return to their owners, where they are added up in the order of the ranks.
+
+Legend: N this rank's vertices, K those that it needs of others, M its own that others need, with repetition; F
+features. T = A H; A_NN is A at this rank's vertices, A_NK at those that arrive; A_KN is the transpose of A_NK. S_NM
+adds what comes back to the rows that had left.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.autograd import Function
+
+from harness.comm.pending import Landed, Pending
+from harness.kernels import Csr, transpose
+from harness.kernels.gather import scatter_matrix
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
+from harness.parallel.halo import Boundary, Halo, block_row
+from harness.parallel.rows import RowOperators, RowStrategy
+from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
+
+P = AxisName.P
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+
+class Part(NamedTuple):
+    """What one rank multiplies by."""
+
+    A_NN: Csr
+    A_T_NN: Csr
+    A_NK: Csr
+    A_KN: Csr
+    halo: Halo
+    S_NM: Csr
+
+
+class Aggregate(Function):
+    """T = A_NN H + A_NK H_K. Backward: dH_K returns; dH = A_NN^T dT + S dH_M."""
+
+    @staticmethod
+    def forward(saved: Any, H_NF: Tensor, ops: "PartRows", part: Part, layer: int) -> Tensor:
+        saved.ops, saved.part, saved.layer = ops, part, layer
+        coming = ops.fetch(part.halo, layer, H_NF)
+        T_NF = ops.kernels.spmm(part.A_NN, H_NF, TensorName.T)
+        return ops.kernels.spmm(part.A_NK, coming.wait(), TensorName.T, add_to=T_NF)
+
+    @staticmethod
+    def backward(saved: Any, dT_NF: Tensor) -> tuple[Tensor, None, None, None]:
+        ops, part = saved.ops, saved.part
+        dH_KF = ops.kernels.spmm(part.A_KN, dT_NF, TensorName.DH)
+        coming = ops.give_back(part.halo, saved.layer, dH_KF)
+        dH_NF = ops.kernels.spmm(part.A_T_NN, dT_NF, TensorName.DH)
+        return ops.kernels.spmm(part.S_NM, coming.wait(), TensorName.DH, add_to=dH_NF), None, None, None
+
+
+class PartRows(RowOperators):
+    """One rank's part. Weights are whole everywhere; their gradients are added up when the backward pass is over."""
+
+    def __init__(self, ctx: Context, strategy: "PartScheme") -> None:
+        super().__init__(ctx, strategy, over=(P,))
+        self.strategy, self.ctx = strategy, ctx
+        self.combine_first = ctx.spec.model.order == "combine_first"
+        self.part = self.cut()
+
+    def cut(self) -> Part:
+        """The whole of A at this rank's vertices."""
+        ctx, blocks, own = self.ctx, self.strategy.blocks(), self.ctx.at[P]
+        A_NN, A_NK, halo = block_row(ctx, blocks, own, range(len(blocks)))
+        assert A_NN is not None
+        rows, others = blocks[own], [block for i, block in enumerate(blocks) if i != own]
+        A_KN = ctx.hold_matrix(transpose(ctx.compact_on_host(rows, others)[0]))
+        S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
+        return Part(A_NN, ctx.transposed(rows, rows), A_NK, A_KN, halo, S_NM)
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.combine_first:
+                return self.aggregate(layer, self.kernels.gemm(H_NF, W_FH, TensorName.T))
+            return self.kernels.gemm(self.aggregate(layer, H_NF), W_FH, TensorName.Z)
+
+    def aggregate(self, layer: int, H_NF: Tensor) -> Tensor:
+        """T = A H."""
+        T_NF: Tensor = apply(self.ledger, Aggregate, H_NF, self, self.part, layer)
+        return T_NF
+
+    def fetch(self, halo: Halo, layer: int, H_NF: Tensor) -> Pending[Tensor]:
+        """The rows that this rank needs of others."""
+        call = halo.exchange(self.over, self.kernels, H_NF, TensorName.H)
+        return call.later() if self.strategy.overlaps else Landed(call.now())
+
+    def give_back(self, halo: Halo, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
+        """Their gradients go to the owners; those of this rank's rows come."""
+        call = halo.back(self.over, dH_KF, TensorName.DH)
+        return call.later() if self.strategy.overlaps else Landed(call.now())
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """The gradients of all weights are added up, each as soon as the one before it has left."""
+        under_way = []
+        for weight, W in zip(self.strategy.weights, weights, strict=True):
+            assert W.grad is not None
+            with self.ledger.phase(Phase.SYNC, weight.layer):
+                under_way.append(self.over.all_reduce.later(W.grad, tensor=TensorName.DW))
+        for pending in under_way:
+            pending.wait()
+
+
+class PartScheme(RowStrategy):
+    """A part a rank, and the rows at its boundary."""
+
+    parts = True
+    models = ("gcn", "sage")
+    overlaps = False
+    """Whether a rank multiplies by its own rows while those of others are under way."""
+
+    def operators(self, ctx: Context) -> PartRows:
+        return PartRows(ctx, self)
+
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        """Boundary rows of the width that is aggregated, there and back; the gradients; one word for the loss."""
+        words, order = Words(self.grid), self.spec.model.order
+        for layer, shape in enumerate(self.shapes):
+            width = shape[1 if order == "combine_first" else 0]
+            arriving, leaving = self.travelling(self.boundary(at, counts), layer)
+            words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
+            if order == "combine_first" or self.wants_dH(layer):
+                words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
+        for weight in self.weights:
+            f_in, f_out = weight.shape
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, f_in * f_out)
+        words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
+        return words
+
+    def travelling(self, boundary: Boundary, layer: int) -> tuple[int, int]:
+        """Rows that arrive in the first epoch, and rows of which gradients come back."""
+        return sum(boundary.arriving().values()), sum(boundary.leaving().values())
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """A_NN and, where it differs, its transpose; A_NK and its transpose; the rows that leave, and S."""
+        rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
+        own = self.bytes_of_matrices([Piece(rows, rows)], counts)
+        nonzeros, leaving = boundary.nonzeros(), sum(boundary.leaving().values())
+        back = csr_bytes(sum(boundary.arriving().values()), nonzeros, precision)
+        return {
+            **super().memory(at, counts),
+            TensorName.A: own + boundary.compact_bytes(precision) + back,
+            TensorName.INDEX: boundary.index_bytes() + csr_bytes(len(rows), leaving, precision),
+        }
+
+    def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+        """Who needs how many rows of whom."""
+        return Boundary(counts, self.blocks(), at[P], range(self.grid[P]))

@@ -1,0 +1,95 @@
+"""What `harness doctor` says of Slurm, folders and profiles, by commands and files that tests put in their place."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.doctor.examined import Examined
+from harness.doctor.places import file_system
+from harness.doctor.slurm import slurm
+
+ROOT = Path(__file__).parents[2]
+ANSWERS = {
+    "srun": "",
+    "scontrol": "ClusterName             = test\nMinJobAge               = 20 sec\nSLURM_VERSION           = 22.05.8",
+    "sinfo": "ci* 2 nodes, 1:00:00",
+    "sacctmgr": "m1234\nm99",
+    "squeue": "2 nodes: n[1-2]",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout at a site whose Slurm says what ANSWERS has."""
+    place = tmp_path / "checkout"
+    (place / "datasets" / "catalog").mkdir(parents=True)
+    (place / "config").mkdir()
+    (place / "slurm").mkdir()
+    (place / "machines").symlink_to(ROOT / "machines")
+    (tmp_path / "bin").mkdir()
+    for name, told in ANSWERS.items():
+        command = tmp_path / "bin" / name
+        command.write_text(f"#!/bin/sh\ncat <<'END'\n{told}\nEND\n")
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("SLURM_JOB_ID", "XDG_CONFIG_HOME", "HARNESS_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    return place
+
+
+def told(root: Path) -> dict[str, Examined]:
+    return {one.what: one for one in slurm(str(root))}
+
+
+def test_a_login_node_is_told_of_cluster_partitions_and_accounts(root: Path) -> None:
+    found = told(root)
+    assert "22.05.8" in found["Slurm"].found and "test" in found["Slurm"].found
+    assert found["accounts"].found == "m1234, m99"
+    assert "ci*" in found["partitions"].found
+    assert "20 s" in found["MinJobAge"].found
+    assert "unnamed" in found["site"].found
+    assert "job" not in found and not any(one.missing for one in found.values())
+
+
+def test_in_a_job_its_nodes_are_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert "17 on 2 nodes: n[1-2]" in told(root)["job"].found
+
+
+def test_an_account_that_slurm_does_not_know_is_missing(root: Path) -> None:
+    (root / "config" / "site.yaml").write_text("account: m77\nmachine: local\n")
+    found = told(root)
+    assert found["account"].missing and "m1234" in found["account"].found
+    assert "one node" in found["machine"].found
+    (root / "config" / "site.yaml").write_text("account: m99\nmachine: perlmutter\n")
+    assert not told(root).keys() & {"account", "machine"}
+
+
+def test_a_site_that_cannot_be_read_is_missing(root: Path) -> None:
+    (root / "config" / "site.yaml").write_text("acount: m77\n")
+    assert told(root)["site"].missing
+
+
+def test_commands_that_nobody_answers_are_told_and_nothing_is_missing(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")
+    found = told(root)["Slurm"]
+    assert "no controller" in found.found and not found.missing
+
+
+def test_a_profile_of_the_users_own_that_ours_shadows_is_named(root: Path, tmp_path: Path) -> None:
+    assert "profile" not in told(root)
+    own = tmp_path / "home" / ".config" / "snakemake" / "slurm"
+    own.mkdir(parents=True)
+    assert str(own) in told(root)["profile"].found
+    (root / "slurm").rmdir()
+    assert "profile" not in told(root)
+
+
+def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs4 rw 0 0\nc {tmp_path}/local xfs rw 0 0\n")
+    assert file_system(tmp_path / "results", mounts) == "on nfs4, which nodes share"
+    assert file_system(tmp_path / "local" / "x", mounts) == "on xfs, which other nodes may not see"
+    assert file_system(Path("/etc"), mounts) == "on ext4, which other nodes may not see"

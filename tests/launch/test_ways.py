@@ -1,0 +1,154 @@
+"""Ranks that srun starts, by one that a test put in its place; and runs whose time is up, however they are started."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.errors import RunError
+from harness.experiment.request import make_spec
+from harness.launch import processes
+from harness.launch.launch import launch
+from harness.launch.series import series
+from harness.results.record import Record, read_record
+from harness.spec.spec import Spec
+
+ROOT = Path(__file__).parents[2]
+FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
+CARD = {"slurm": {"ranks_per_node": 2, "interfaces": ["lo"], "environment": {"MINE": "yes"}, "minutes": 1}}
+
+
+def ignore(_: str) -> None: ...
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project root inside a job of a cluster, as the executor leaves a rule's environment."""
+    root = tmp_path / "root"
+    (root / "machines").mkdir(parents=True)
+    (root / "machines" / "mine.yaml").write_text(yaml.safe_dump(CARD))
+    (root / "datasets").symlink_to(ROOT / "datasets")
+    (tmp_path / "bin").mkdir()
+    srun = tmp_path / "bin" / "srun"
+    srun.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).parent}/srun.py "$@"\n')
+    srun.chmod(0o755)
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho 2:30\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    return root
+
+
+def spec(root: Path, ranks: int, params: dict[str, Any] | None = None, **more: Any) -> Spec:
+    strategy = {"name": FAULTY, "params": params} if params else "cagnet-1d"
+    training = {"epochs": 4, "warmup": 1}
+    asked = {"strategy": strategy, "dataset": "tiny-sbm", "ranks": ranks, "training": training, **more}
+    return make_spec(root, {"machine": "mine", **asked}, "test")
+
+
+def launched(root: Path, tmp_path: Path, asked: Spec, **more: Any) -> Record:
+    record = read_record(launch(asked, root, tmp_path / "results" / "runs", ignore, **more))
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"], "nothing is left behind"
+    return record
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_of_a_step_meet_by_themselves(job: Path, tmp_path: Path, ranks: int) -> None:
+    record = launched(job, tmp_path, spec(job, ranks))
+    assert record.record["status"] == "ok", record.record["error"]
+    assert set(record.table("epochs")["rank"]) == set(range(ranks))
+    environment = record.record["provenance"]["env"]
+    assert f"--ntasks={ranks}" in environment["HARNESS_STEP"]
+    assert environment["GLOO_SOCKET_IFNAME"] == "lo", "as the card says"
+    assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_d1_a_world_of_another_size_than_was_asked_for_fails(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SRUN_TASKS", "2")
+    record = launched(job, tmp_path, spec(job, 4)).record
+    assert record["status"] == "refused"
+    assert "started 2 ranks, and the spec is for 4" in record["error"]["message"]
+
+
+@pytest.mark.parametrize(("way", "kind"), [("kill", "Died"), ("raise", "ZeroDivisionError")])
+def test_the_cause_is_on_record(job: Path, tmp_path: Path, way: str, kind: str) -> None:
+    record = launched(job, tmp_path, spec(job, 3, {"way": way, "rank": 2, "call": 4})).record
+    assert (record["status"], record["error"]["type"], record["error"]["rank"]) == ("failed", kind, 2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "srun: error: Node failure on n4",
+        "srun: error: Unable to create step for job 7: Job/step already completing",
+    ],
+)
+def test_what_the_place_did_to_a_run_goes_on_no_record(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setenv("FAKE_SRUN_SAYS", words)
+    with pytest.raises(RunError, match=words.rsplit(":", maxsplit=1)[-1].strip()):
+        launch(spec(job, 2), job, tmp_path / "results" / "runs", ignore)
+    (outcome,) = series([spec(job, 2)], job, tmp_path / "results" / "runs", ignore)
+    assert outcome.folder is None and words in outcome.why
+    assert not list((tmp_path / "results" / "runs").iterdir())
+
+
+@pytest.fixture
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour passes for the launcher soon after a rank begins to hang, however long ranks took to start."""
+    sign = tmp_path / "hung"
+    monkeypatch.setenv("FAULTY_SIGN", str(sign))
+
+    def clock() -> float:
+        later = sign.exists() and time.time() - sign.stat().st_mtime > 3
+        return time.monotonic() + (3600 if later else 0)
+
+    mine = SimpleNamespace(monotonic=clock, time=time.time, sleep=time.sleep)
+    monkeypatch.setattr(processes, "time", mine)
+
+
+@pytest.mark.parametrize("machine", ["mine", "local"])
+def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: None, machine: str
+) -> None:
+    """Rank 1 sleeps in the second timed epoch; the others wait for it in a library that hears no signals."""
+    if machine == "local":
+        (job / "machines" / "local.yaml").symlink_to(ROOT / "machines" / "local.yaml")
+        monkeypatch.delenv("SLURM_JOB_ID")
+    asked = spec(job, 3, {"way": "hang", "rank": 1, "call": 5}, machine=machine)
+    runs = tmp_path / "results" / "runs"
+    record = read_record(launch(asked, job, runs, ignore, limit=3000, patience=1000))
+    assert (record.record["status"], record.record["error"]["type"]) == ("timeout", "TimeLimit")
+    epochs, ledger = record.table("epochs"), record.table("ledger")
+    assert epochs.groupby("rank").epoch.apply(list).to_dict() == {rank: [-1, 0] for rank in range(3)}
+    assert set(ledger.epoch) == {-1, 0} and set(ledger["rank"]) == {0, 1, 2}
+    assert record.record["summary"]["epochs"] == 1
+
+
+def test_a_run_that_fails_keeps_them_too(job: Path, tmp_path: Path) -> None:
+    record = launched(job, tmp_path, spec(job, 2, {"way": "raise", "rank": 1, "call": 7}))
+    assert record.record["status"] == "failed"
+    assert set(record.table("epochs").epoch) == {-1, 0, 1}
+
+
+def test_a_run_that_a_job_has_no_time_for_is_left_to_another(job: Path, tmp_path: Path) -> None:
+    """The job has two and a half minutes, of which one is kept; a run may take one, so the second is not begun."""
+    runs = tmp_path / "results" / "runs"
+    card = job / "machines" / "mine.yaml"
+    asked = [spec(job, 1, launch=number) for number in range(2)]
+    (first,) = series(asked[:1], job, runs, ignore)
+    assert first.folder and read_record(first.folder).record["status"] == "ok"
+    card.write_text(card.read_text().replace("minutes: 1", "minutes: 5"))
+    again, second = series([asked[0], spec(job, 2)], job, runs, ignore)
+    assert again.cached
+    assert second.folder is None and "for another job" in second.why

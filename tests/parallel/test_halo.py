@@ -1,0 +1,85 @@
+"""Who needs which rows of whom, counted by scipy; and the sample of a boundary, by its law."""
+
+import numpy as np
+import pytest
+import torch
+
+from harness.check.case import Case
+from harness.comm.grid import Grid
+from harness.kernels.csr import to_scipy
+from harness.ledger import AxisName, Ledger, TensorName
+from harness.parallel.boundary import sample, size_of_sample
+from harness.parallel.halo import block_row
+from harness.spec.spec import Spec
+from harness.strategy import Context, facts_of
+
+P = AxisName.P
+
+
+def case_of(parts: int, partition: str = "metis") -> Case:
+    spec = {
+        "strategy": "bns-gcn",
+        "dataset": {"name": "check", "partition": partition, "parts": parts},
+        "ranks": parts,
+        "grid": {"p": parts},
+        "machine": {"name": "test"},
+        "precision": "float64",
+    }
+    return Case("test", Spec.model_validate(spec), vertices=211)
+
+
+def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch.Tensor, torch.Tensor]:
+    """Sent, received, which vertices came, and what comes back of ones."""
+    store, ledger = case.store(), Ledger(recording=False)
+    grid = Grid.build({P: case.spec.ranks}, ledger)
+    ctx = Context(case.spec, facts_of(store), grid, store)
+    blocks, own = ctx.facts.blocks(case.spec.ranks), grid.coordinates[P]
+    halo = block_row(ctx, blocks, own, range(len(blocks)), transposed=transposed).halo
+    mine = torch.arange(blocks[own].start, blocks[own].stop).double()[:, None]
+    came = halo.exchange(grid[P], ctx.kernels, mine, TensorName.H).now()
+    back = halo.back(grid[P], torch.ones_like(came), TensorName.DH).now()
+    return halo.send, halo.receive, came[:, 0].long(), back
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("parts", [2, 5])
+def test_each_peer_sends_the_distinct_columns_of_its_block(ranks, parts: int, transposed: bool) -> None:
+    case = case_of(parts)
+    store = case.store()
+    A = to_scipy(store.adjacency(range(store.n), range(store.n)))
+    A = (A.T if transposed else A).tocsr()
+    blocks = facts_of(store).blocks(parts)
+    found = ranks(parts, exchanged, case, transposed)
+    for i, (_, receive, came, _) in enumerate(found):
+        wanted = [np.unique(A[list(blocks[i])][:, list(blocks[j])].nonzero()[1]) for j in range(parts)]
+        wanted[i] = wanted[i][:0]
+        assert receive == [len(columns) for columns in wanted]
+        assert came.tolist() == [blocks[j][column] for j, columns in enumerate(wanted) for column in columns]
+    for i, (send, _, _, back) in enumerate(found):
+        assert send == [found[j][1][i] for j in range(parts)]
+        assert len(back) == sum(send)
+
+
+@pytest.mark.parametrize(("boundary", "rate"), [(1, 0.1), (3, 0.1), (7, 0.25), (1000, 0.333)])
+def test_every_boundary_is_sampled_at_its_rate_however_small(boundary: int, rate: float) -> None:
+    """Also where rate times boundary is below one, which rounding down would never sample."""
+    steps = 3000
+    sizes = torch.tensor([size_of_sample(5, step, (0, 1), boundary, rate) for step in range(steps)]).double()
+    low = int(rate * boundary)
+    assert set(sizes.tolist()) <= {low, low + 1}
+    deviation = (rate * boundary % 1 * (1 - rate * boundary % 1) / steps) ** 0.5
+    assert abs(sizes.mean() - rate * boundary) <= 5 * deviation
+
+
+def test_every_row_is_as_likely_as_any_other() -> None:
+    boundary, rate, steps = 20, 0.23, 2000
+    drawn = [sample(5, step, (1, 0), boundary, rate) for step in range(steps)]
+    assert all(bool((rows.diff() > 0).all()) for rows in drawn)
+    share = torch.bincount(torch.cat(drawn), minlength=boundary) / steps
+    assert (share - rate).abs().max() <= 5 * (rate * (1 - rate) / steps) ** 0.5
+    assert not torch.equal(drawn[0], sample(5, 0, (0, 1), boundary, rate))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_nothing_and_everything_are_no_accidents(rate: float) -> None:
+    assert all(len(sample(0, step, (0, 1), 9, rate)) == 9 * rate for step in range(50))

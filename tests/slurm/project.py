@@ -1,0 +1,128 @@
+"""A project root on a login node of the tests' cluster, and what can be asked of either."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CARD = {
+    "description": "logical nodes of this machine",
+    "slurm": {
+        "ranks_per_node": 2,
+        "memory_mb": 2500,
+        "partition": "ci",
+        "interfaces": ["lo"],
+        "minutes": 3,
+        "shared_nodes": 2,
+        "job_minutes": 40,
+    },
+}
+QUICK = ["--profile", "slurm", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Slurm's files are, and the process whose namespace shows them."""
+
+    folder: Path
+    holder: int
+
+    def inside(self, *command: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self.holder}/ns/mnt", "--wdns=/", *command]
+
+    def call(self, *command: str, seconds: float = 60) -> str:
+        done = subprocess.run(self.inside(*command), capture_output=True, text=True, timeout=seconds)
+        assert done.returncode == 0, (command, done.stderr)
+        return done.stdout.strip()
+
+    def daemons(self, node: str) -> list[int]:
+        """The processes that play a node, the keepers of its steps included."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().decode(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+            if f"slurmd -D -N {node} " in f"{words} " or words.startswith("slurmstepd"):
+                found.append(int(path.parent.name))
+        return found
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project root with this checkout's rules, cards and profiles, and a card of the test's machine."""
+
+    folder: Path
+    cluster: Cluster
+
+    def start(self, *command: str) -> "subprocess.Popen[str]":
+        """A command on a login node: without any variable of a job, in a home with nothing in it."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HARNESS_", "SLURM_"))}
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        shell = f'cd {self.folder} && exec "$@"'
+        with (self.folder / "output").open("a") as output:
+            return subprocess.Popen(
+                self.cluster.inside("sh", "-c", shell, "sh", *command),
+                env={**kept, "HOME": str(home), "PATH": path, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, *command: str, code: int = 0, seconds: float = 600) -> str:
+        before = len(self.output())
+        process = self.start(*command)
+        try:
+            ended = process.wait(timeout=seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert ended == code, self.output()[before:]
+        return self.output()[before:]
+
+    def output(self) -> str:
+        file = self.folder / "output"
+        return file.read_text() if file.exists() else ""
+
+    def experiment(self, *runs: dict[str, Any], **site: Any) -> list[str]:
+        """Options of Snakemake for an experiment of these runs on the test's machine."""
+        (self.folder / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "runs": list(runs)}))
+        told = {"machine": "test-cluster", "account": "nobody", **site}
+        (self.folder / "config" / "site.yaml").write_text(yaml.safe_dump(told))
+        return ["--config", "experiment=mine.yaml"]
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        found = self.folder.glob("results/runs/*/record.json")
+        return {path.parent.name: json.loads(path.read_text()) for path in found}
+
+
+def alive(folder: Path) -> list[int]:
+    """Processes with this folder among their words."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(holds: Callable[[], Any], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come so far in time"
+        time.sleep(0.1)

@@ -1,0 +1,174 @@
+"""What jobs ask for, held against the words that the executor makes of it. D1 to D5 are its defects (docs/slurm.md)."""
+
+import re
+from math import ceil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+
+from harness.slurm.resources import NAMES, Resources, job, one_node, place
+from harness.slurm.site import Site, load_site, slurm_of
+from harness.slurm.step import step
+from harness.spec.machine import Slurm, list_machines
+
+ROOT = Path(__file__).parents[2]
+CLUSTERS = [name for name in list_machines(ROOT) if slurm_of(ROOT, name, Site())]
+WORLDS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 64, 100, 2048]
+
+
+class Asked(dict[str, Any]):
+    """The resources of a job as the executor finds them: as keys and as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+def sbatch(resources: Resources) -> str:
+    """The executor's own line. Snakemake leaves out what is None."""
+    asked = SimpleNamespace(
+        resources=Asked({key: value for key, value in resources.items() if value is not None}), threads=1
+    )
+    told = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "workdir"), "x")
+    if "slurm_extra" in asked.resources:
+        validate_slurm_extra(asked)
+    return str(get_submit_command(asked, {**told, "account": "", "partition": ""})) + set_gres_string(asked)
+
+
+def flags(line: str) -> dict[str, str]:
+    return dict(re.findall(r"(--[a-z-]+)[= ]?([^\s-][^\s]*)?", line))
+
+
+def card(name: str) -> Slurm:
+    found = slurm_of(ROOT, name, Site())
+    assert found
+    return found
+
+
+def test_there_is_a_preset_for_each_kind_of_machine() -> None:
+    assert {"perlmutter", "frontier", "tuolumne", "summit", "cpu-cluster"} <= set(CLUSTERS)
+    devices = {name: card(name).gpus_per_node for name in CLUSTERS}
+    assert (devices["perlmutter"], devices["frontier"], devices["tuolumne"], devices["summit"]) == (
+        4,
+        8,
+        4,
+        6,
+    )
+    assert all(count in (0, card(name).ranks_per_node) for name, count in devices.items())
+
+
+@pytest.mark.parametrize("ranks", WORLDS)
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_job_holds_its_ranks_and_no_node_more(name: str, ranks: int) -> None:
+    slurm = card(name)
+    line = flags(sbatch(job([ranks], slurm, 30)))
+    nodes, tasks = int(line["--nodes"]), line.get("--ntasks-per-node")
+    assert nodes == ceil(ranks / slurm.ranks_per_node)
+    holds = int(line["--ntasks"]) if tasks is None else nodes * int(tasks)
+    assert ranks <= holds < ranks + slurm.ranks_per_node
+    assert tasks is None or int(tasks) <= slurm.ranks_per_node
+    assert int(line["--cpus-per-task"]) == slurm.cpus_per_rank
+    assert line.get("--gpus-per-node", "0") == str(slurm.gpus_per_node)
+
+
+@pytest.mark.parametrize("ranks", WORLDS)
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_d1_a_step_says_everything_itself(name: str, ranks: int) -> None:
+    """The executor takes Slurm's variables away, and an srun that needs them starts one task a node."""
+    slurm, line = card(name), flags(" ".join(step(ranks, card(name))))
+    assert int(line["--ntasks"]) == ranks
+    assert int(line["--nodes"]) == ceil(ranks / slurm.ranks_per_node)
+    assert line["--distribution"] == f"plane={min(ranks, slurm.ranks_per_node)}", "one node after the other"
+    assert int(line["--cpus-per-task"]) == slurm.cpus_per_rank
+    assert line["--kill-on-bad-exit"] == "1"
+    in_job = flags(sbatch(job([ranks], slurm, 30)))
+    assert line.get("--gpus-per-node") == in_job.get("--gpus-per-node"), "one place says it to both"
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_tasks_never_become_tasks_of_a_gpu(name: str) -> None:
+    for ranks in WORLDS:
+        asked = job([ranks], card(name), 30)
+        assert not asked.keys() & {"gres", "gpu", "gpus", "gpu_model", "tasks_per_gpu"}
+        assert "ntasks-per-gpu" not in sbatch(asked)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_one_rank_is_no_mpi(name: str) -> None:
+    """The executor refuses `mpi` with one task, and goes by its mere presence elsewhere."""
+    asked = job([1], card(name), 30)
+    assert asked["mpi"] is None
+    assert flags(sbatch(asked))["--ntasks"] == "1"
+    assert job([1, 2], card(name), 30)["mpi"] == "srun"
+
+
+def test_one_rank_a_node_says_so_in_the_way_that_the_executor_takes() -> None:
+    line = flags(sbatch(job([3], Slurm(ranks_per_node=1), 30)))
+    assert (line["--nodes"], line["--ntasks"]) == ("3", "3")
+
+
+def test_a_shared_job_is_as_large_as_its_largest_run() -> None:
+    line = flags(sbatch(job([1, 2, 4], card("perlmutter"), 61.2)))
+    assert (line["--nodes"], line["--ntasks-per-node"]) == ("1", "4")
+    assert " -t 62 " in sbatch(job([1, 2, 4], card("perlmutter"), 61.2))
+
+
+def test_memory_is_asked_for_where_a_card_says_how_much() -> None:
+    assert "--mem" not in flags(sbatch(job([4], card("perlmutter"), 30)))
+    assert flags(sbatch(job([4], Slurm(ranks_per_node=4, memory_mb=5000), 30)))["--mem"] == "5000"
+
+
+def test_a_machine_whose_card_knows_no_slurm_has_one_node() -> None:
+    line = flags(sbatch(one_node(6, None, 30)))
+    assert (line["--nodes"], line["--ntasks"], line["--cpus-per-task"]) == ("1", "1", "6")
+    assert one_node(6, None, 30).keys() == set(NAMES)
+
+
+def profile() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text())
+    return loaded
+
+
+def test_d2_and_d3_the_state_of_jobs_is_asked_of_squeue() -> None:
+    """sacct says "CANCELLED by 0", which the executor takes for running; without accounting it says nothing at all."""
+    assert profile()["slurm-status-command"] == "squeue"
+
+
+def test_d4_there_are_no_arrays() -> None:
+    assert not [key for key in profile() if "array" in key]
+
+
+def test_d5_an_account_is_always_named() -> None:
+    """Else the executor guesses one, by a command that does not work."""
+    assert "slurm_account=unnamed" in profile()["default-resources"]
+    assert place(Site(account="m1234"), None)["slurm_account"] == "m1234"
+    assert "slurm_account" not in place(Site(), None), "the profile's, or a user's own, holds"
+
+
+def test_preempted_jobs_are_started_again() -> None:
+    """For one that is not, the executor waits for ever."""
+    assert profile()["slurm-requeue"] is True
+    assert "slurm-no-requeue" not in profile()
+
+
+def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
+    (tmp_path / "machines").symlink_to(ROOT / "machines")
+    (tmp_path / "config").mkdir()
+    assert load_site(tmp_path) == Site()
+    (tmp_path / "config" / "site.yaml").write_text("account: m1\nqos: debug\nminutes: 5\n")
+    site = load_site(tmp_path)
+    slurm = slurm_of(tmp_path, "perlmutter", site)
+    assert slurm
+    assert (slurm.qos, slurm.minutes, slurm.constraint) == ("debug", 5, "gpu")
+    assert place(site, slurm) == {"slurm_account": "m1", "qos": "debug", "constraint": "gpu"}
+
+
+def test_a_wrong_key_of_the_site_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "site.yaml").write_text("acount: m1\n")
+    with pytest.raises(ValueError, match=r"config/site\.yaml: acount.*accepted keys: machine, account"):
+        load_site(tmp_path)

@@ -1,0 +1,86 @@
+"""What srun says of a step, and what a job has left: words of a Slurm 22.05, and of later ones where they differ."""
+
+import signal
+
+import pytest
+
+from harness.slurm.allocation import as_seconds
+from harness.slurm.said import said
+from harness.slurm.step import in_allocation
+
+KILLED = """epoch 3
+srun: error: n2: task 2: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=3.3
+slurmstepd-n1: error: *** STEP 3.3 ON n1 CANCELLED AT 2026-11-21T20:45:25 ***
+srun: error: n2: task 3: Terminated
+srun: error: n1: tasks 0-1: Terminated
+srun: Force Terminated StepId=3.3
+"""
+EXITED = """srun: error: n1: task 1: Exited with exit code 7
+srun: error: n1: task 0: Terminated
+srun: error: n2: task 3: Exited with exit code 143
+"""
+LATE = """srun: error: n2: task 3: Exited with exit code 143
+srun: error: n1: task 1: Segmentation fault (core dumped)
+"""
+MEMORY = """slurmstepd-n1: error: StepId=3.6 exceeded memory limit (1160175616 > 943718400), being killed
+srun: Job step aborted: Waiting up to 4 seconds for job step to finish.
+srun: error: n2: tasks 0,2-3: Killed
+"""
+CGROUP = """slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.
+srun: error: nid001: task 5: Out Of Memory
+"""
+NODE = """srun: error: Node failure on n4
+slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T20:45:25 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***
+srun: error: n1: task 0: Killed
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "deaths"),
+    [
+        (KILLED, [(2, -signal.SIGKILL)]),
+        (EXITED, [(1, 7)]),
+        (LATE, [(1, -signal.SIGSEGV)]),
+        (MEMORY, [(rank, -signal.SIGKILL) for rank in (0, 2, 3)]),
+        (CGROUP, [(5, -signal.SIGKILL)]),
+        ("srun: error: Unable to create step for job 5: Job/step already completing\n", []),
+        ("", []),
+    ],
+)
+def test_the_first_that_srun_did_not_end_itself_is_the_cause(log: str, deaths: list[tuple[int, int]]) -> None:
+    assert said(log).deaths == deaths
+
+
+def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
+    assert [said(log).out_of_memory for log in (MEMORY, CGROUP, KILLED, NODE)] == [True, True, False, False]
+    assert [said(log).lost_node for log in (NODE, KILLED, MEMORY, EXITED)] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0:07", 7), ("12:34", 754), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
+)
+def test_what_is_left_of_a_job(text: str, seconds: float | None) -> None:
+    assert as_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("environ", "starts_steps"),
+    [
+        ({}, False),
+        ({"SLURM_JOB_ID": "7"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(0xFFFFFFFB)}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(0xFFFFFFFA)}, True),
+    ],
+    ids=[
+        "outside",
+        "as the executor leaves it",
+        "a task of a step",
+        "a batch script",
+        "an interactive shell",
+    ],
+)
+def test_who_is_in_a_job_and_no_task_starts_steps(environ: dict[str, str], starts_steps: bool) -> None:
+    assert in_allocation(environ) is starts_steps

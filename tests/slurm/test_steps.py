@@ -1,0 +1,124 @@
+"""Runs under a real srun: as many ranks as were asked for, in their order; and whatever befalls them is on record."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.results.record import Record, read_record
+from harness.slurm.step import step
+from harness.spec.machine import Slurm
+from tests.slurm.project import ROOT, Project
+
+FAULTY = f"{ROOT / 'tests' / 'launch' / 'faulty.py'}:Faulty"
+PLACE = 'echo "$SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID"'
+STRIPPED = """for name in $(compgen -e); do
+  case $name in SLURM_JOB_ID) ;; SLURM_* | SRUN_* | SBATCH_*) unset $name ;; esac
+done
+"""
+"""What the executor does to a rule's environment."""
+
+
+def in_job(project: Project, script: str, nodes: int = 2, memory: int = 2500) -> str:
+    """What a batch script prints that sees of Slurm's variables what the executor leaves to a rule."""
+    file = project.folder / "job.sh"
+    file.write_text(f"#!/bin/bash\n{STRIPPED}{script} 2>&1\n")
+    words = [f"--nodes={nodes}", "--ntasks-per-node=4", f"--mem={memory}", f"--output={file}.out", "--time=5"]
+    project.start("sbatch", "--wait", *words, str(file)).wait(timeout=240)
+    return Path(f"{file}.out").read_text()
+
+
+def harness_run(project: Project, params: dict[str, Any], ranks: int = 4, memory: int = 2500) -> Record | str:
+    """The record of a run of one spec in a job, or what was said instead of one."""
+    project.experiment(
+        {
+            "strategy": {"name": FAULTY, "params": params} if params else "cagnet-1d",
+            "dataset": "tiny-sbm",
+            "ranks": ranks,
+            "training": {"epochs": 8, "warmup": 1},
+        }
+    )
+    project.run("harness", "data", "build", "tiny-sbm")
+    plan = project.folder / "plan.json"
+    project.run(
+        "harness", "plan", "--experiment", "mine.yaml", "--machine", "test-cluster", "--out", str(plan)
+    )
+    (run,) = json.loads(plan.read_text())["runs"]
+    (project.folder / "spec.json").write_text(json.dumps(run["spec"]))
+    said = in_job(project, "harness run --spec spec.json", memory=memory)
+    folder = project.folder / "results" / "runs" / run["run_id"]
+    assert not list(project.folder.glob("results/launch-*")), "nothing is left behind"
+    return read_record(folder) if folder.is_dir() else said
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
+def test_d1_a_step_has_its_ranks_in_order_whatever_the_environment(project: Project, ranks: int) -> None:
+    line = shlex.join(step(ranks, Slurm(ranks_per_node=4)))
+    told = sorted(in_job(project, f"{line} sh -c {shlex.quote(PLACE)}").splitlines())
+    assert told == [f"{rank} n{1 + rank // 4} {rank % 4}" for rank in range(ranks)]
+
+
+def test_d1_a_plain_srun_has_too_few_ranks_and_a_world_of_another_size_fails(project: Project) -> None:
+    """The defect itself: should it go away, so may its cure."""
+    assert len(in_job(project, f"srun sh -c {shlex.quote(PLACE)}").splitlines()) < 8
+    project.run("harness", "data", "build", "tiny-sbm")
+    (project.folder / "scratch").mkdir()
+    plan = {
+        "strategy": "cagnet-1d",
+        "dataset": "tiny-sbm",
+        "ranks": 4,
+        "grid": {"p": 4},
+        "machine": {"name": "local"},
+    }
+    (project.folder / "scratch" / "spec.json").write_text(json.dumps(plan))
+    in_job(
+        project,
+        "srun python -m harness.run.rank --scratch scratch --runs results/runs --meeting scratch/meeting",
+    )
+    faults = [json.loads(path.read_text()) for path in (project.folder / "scratch").glob("fault-*.json")]
+    assert faults and {fault["status"] for fault in faults} == {"refused"}
+    assert "the spec is for 4" in faults[0]["message"]
+    assert not list(project.folder.glob("results/runs/*"))
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.slow), 4])
+def test_a_run_over_nodes_is_recorded_like_any_other(project: Project, ranks: int) -> None:
+    record = harness_run(project, {}, ranks)
+    assert isinstance(record, Record), record
+    assert record.record["status"] == "ok", record.record["error"]
+    assert set(record.table("epochs")["rank"]) == set(range(ranks))
+    assert record.record["provenance"]["env"]["HARNESS_STEP"].startswith("srun ")
+
+
+@pytest.mark.parametrize(
+    ("way", "status", "kind", "message"),
+    [
+        pytest.param("raise", "failed", "ZeroDivisionError", "on purpose", marks=pytest.mark.slow),
+        ("kill", "failed", "Died", "killed by SIGKILL"),
+        pytest.param("exit", "failed", "Died", "exited with code 7", marks=pytest.mark.slow),
+        ("swallow", "oom", "Died", "memory had run out"),
+    ],
+)
+def test_the_cause_is_on_record(project: Project, way: str, status: str, kind: str, message: str) -> None:
+    record = harness_run(project, {"way": way, "rank": 3, "call": 4})
+    assert isinstance(record, Record), record
+    error = record.record["error"]
+    assert (record.record["status"], error["type"]) == (status, kind), error
+    assert message in error["message"]
+    assert error["rank"] == 3 or way == "swallow", "a node's memory is that of all its ranks"
+
+
+def test_a_run_whose_time_is_up_is_a_timeout_with_its_finished_epochs(project: Project) -> None:
+    """Rank 1 sleeps in the third timed epoch, and the others wait for it in a library that hears no signals."""
+    card = project.folder / "machines" / "test-cluster.yaml"
+    card.write_text(card.read_text().replace("minutes: 3\n", "minutes: 0.8\n"))
+    record = harness_run(project, {"way": "hang", "rank": 1, "call": 6})
+    assert isinstance(record, Record), record
+    assert record.record["status"] == "timeout", record.record["error"]
+    epochs = record.table("epochs")
+    assert set(epochs.epoch) == {-1, 0, 1}
+    assert set(epochs["rank"]) == {0, 1, 2, 3}
+    assert set(record.table("ledger").epoch) == {-1, 0, 1}
+    assert record.record["summary"]["epochs"] == 2

@@ -1,0 +1,172 @@
+"""`snakemake --profile slurm` against a real Slurm, and what is left when jobs, nodes or Snakemake come to grief.
+
+Whatever happens, it ends in a record or in a clean retry: no finished run is lost or repeated, no job is left behind.
+"""
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests.slurm.project import QUICK, ROOT, Project, alive, wait_until
+
+FAULTY = f"{ROOT / 'tests' / 'launch' / 'faulty.py'}:Faulty"
+TRAINING = {"epochs": 3, "warmup": 1}
+
+
+def run(strategy: Any = "cagnet-1d", **more: Any) -> dict[str, Any]:
+    return {"strategy": strategy, "dataset": "tiny-sbm", "training": TRAINING, **more}
+
+
+def faulty(way: str, **more: Any) -> dict[str, Any]:
+    return {"name": FAULTY, "params": {"way": way, **more}}
+
+
+def running(project: Project) -> list[str]:
+    """Jobs of Slurm in which a run's ranks are at work."""
+    steps = project.cluster.call("squeue", "--steps", "-h", "-o", "%i").split()
+    return sorted({step.partition(".")[0] for step in steps if step.partition(".")[2].isdigit()})
+
+
+@pytest.mark.timeout(900)
+def test_the_smoke_experiment_on_two_nodes_of_two_ranks(project: Project) -> None:
+    """The literal command of the README, but for how often Slurm is asked."""
+    (project.folder / "config" / "site.yaml").write_text(yaml.safe_dump({"machine": "test-cluster"}))
+    project.run("snakemake", "all", "verify", *QUICK, seconds=850)
+    runs = pd.read_parquet(project.folder / "results" / "runs.parquet")
+    assert set(runs.status) == {"ok"}
+    assert set(runs["machine.name"]) == {"test-cluster"}
+    smoke = yaml.safe_load((ROOT / "workflows" / "experiments" / "smoke.yaml").read_text())
+    asked = sum(len(one["ranks"]) if isinstance(one["ranks"], list) else 1 for one in smoke["runs"])
+    assert len(runs) > asked
+    epochs = pd.read_parquet(project.folder / "results" / "epochs.parquet")
+    worlds = epochs.groupby("run_id")["rank"].nunique()
+    asked_for = runs.set_index("run_id").ranks.reindex(worlds.index)
+    assert (worlds == asked_for).all(), "as many ranks as were asked for, of every run"
+    jobs = len(list(project.folder.glob(".snakemake/slurm_logs/rule_run/*/*.log")))
+    assert jobs < len(runs) / 2, "small runs share jobs"
+    assert "Nothing to be done" in project.run("snakemake", *QUICK, "--dry-run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -> None:
+    runs = [run(faulty("swallow"), ranks=2), run(faulty("hang"), ranks=2), run("serial", ranks=1)]
+    words = project.experiment(*runs, minutes=0.7)
+    project.run("snakemake", *QUICK, *words)
+    statuses = sorted(record["status"] for record in project.records().values())
+    assert statuses == ["ok", "oom", "timeout"]
+    drawn = pd.read_parquet(project.folder / "results" / "runs.parquet")
+    assert sorted(drawn.status) == statuses
+    assert "Nothing to be done" in project.run("snakemake", *QUICK, *words, "--dry-run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Project) -> None:
+    words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1]))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
+    before = project.records()
+    project.cluster.call("scancel", *running(project))
+    assert process.wait(timeout=600) == 0, project.output()
+    assert "CANCELLED" in project.output()
+    assert {key: project.records()[key] for key in before} == before, "what was finished is as it was"
+    assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_preempted_job_is_started_again(project: Project) -> None:
+    """By Slurm itself, two minutes later."""
+    words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
+    before = project.records()
+    (job,) = running(project)
+    project.cluster.call(
+        "sbatch", "-p", "urgent", "-N2", "--ntasks-per-node=4", "-o", "/dev/null", "--wrap", "sleep 5"
+    )
+    wait_until(lambda: job not in running(project))
+    assert process.wait(timeout=600) == 0, project.output()
+    assert {key: project.records()[key] for key in before} == before
+    assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
+    words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
+    before = project.records()
+    lost = project.cluster.daemons("n2")
+    for pid in lost:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(
+        lambda: "down" in project.cluster.call("sinfo", "-h", "-N", "-n", "n2", "-p", "ci", "-o", "%T")
+    )
+    for rank in leftovers(project):
+        os.kill(rank, signal.SIGKILL)
+    node = project.start("slurmd", "-D", "-N", "n2")
+    try:
+        assert process.wait(timeout=600) == 0, project.output()
+    finally:
+        node.terminate()
+        node.wait()
+    assert {key: project.records()[key] for key in before} == before
+    assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
+
+
+def leftovers(project: Project) -> list[int]:
+    """Ranks that a node which is down still runs: a real one would have taken them along."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive(project.folder)}
+    return [pid for pid, command in commands.items() if b"harness.run.rank" in command]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_killed_snakemake_is_resumed_and_its_jobs_are_waited_for(project: Project) -> None:
+    words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1, 2]))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = project.records()
+    assert running(project), "the job goes on without it"
+    assert "locked" in project.run("snakemake", *QUICK, *words, code=1)
+    project.run("snakemake", "--unlock", *words)
+    output = project.run("snakemake", *QUICK, *words)
+    assert "Waiting for jobs of an earlier Snakemake" in output
+    assert {key: project.records()[key] for key in before} == before
+    assert [record["status"] for record in project.records().values()] == ["ok"] * 3
+    logs = "".join(path.read_text() for path in project.folder.glob("results/logs/run/*.log"))
+    assert len(re.findall("recorded earlier", logs)) == 3, "the second job found all of them done"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
+    words = project.experiment(run(faulty("slow"), ranks=2))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: running(project), 400)
+    assert "locked" in project.run("snakemake", *QUICK, *words, code=1)
+    assert process.wait(timeout=600) == 0, project.output()
+    assert [record["status"] for record in project.records().values()] == ["ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_interrupted_snakemake_cancels_its_jobs(project: Project) -> None:
+    words = project.experiment(run(faulty("hang"), ranks=4))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: running(project), 400)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=100)
+    wait_until(lambda: not project.cluster.call("squeue", "-h"))
+    assert project.records() == {}, "no record of a run that was given up"

@@ -1,0 +1,26 @@
+"""Rows of an averaged graph are means, by scipy, in every rectangle; and shapes are enough."""
+
+import numpy as np
+import pytest
+
+from harness.check.graph import check_graph
+from harness.kernels.csr import to_scipy
+from harness.store.averaged import Averaged
+from harness.store.memory import MemoryStore
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_rows_share_one_among_the_neighbours(directed: bool) -> None:
+    store = MemoryStore(check_graph(61, directed=directed), "single", 3)
+    everyone = range(61)
+    edges = to_scipy(store.adjacency(everyone, everyone)).toarray() != 0
+    np.fill_diagonal(edges, False)
+    expected = edges / np.maximum(edges.sum(axis=1, keepdims=True), 1)
+    averaged = Averaged(store)
+    for rows, cols in [(everyone, everyone), (range(7, 30), range(20, 61)), (range(3), range(3, 3))]:
+        found = averaged.adjacency(rows, cols)
+        here = slice(rows.start, rows.stop), slice(cols.start, cols.stop)
+        np.testing.assert_allclose(to_scipy(found).toarray(), expected[here], rtol=1e-15)
+        assert found.nnz == store.adjacency(rows, cols).nnz
+    assert averaged.directed
+    assert averaged.n == store.n

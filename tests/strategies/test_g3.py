@@ -1,0 +1,172 @@
+"""G3: every pipeline and bin size trains alike, says to each peer what the partition asks for, and never locks up."""
+
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.check.case import Case, RankResult, train_rank
+from harness.check.reference import train_densely
+from harness.comm import collectives
+from harness.comm.grid import Grid
+from harness.kernels.csr import to_scipy
+from harness.ledger import AxisName, Ledger, Op
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+from harness.store.memory import MemoryStore
+from harness.strategy import Context, facts_of
+from strategies.g3.schedule import schedule
+
+PIPELINES = ("full", "inter", "intra", "sequential")
+EPOCHS = 3
+
+
+def case_of(
+    parts: int = 3,
+    layers: int = 3,
+    vertices: int = 211,
+    directed: bool = True,
+    kind: str = "gcn",
+    **params: Any,
+) -> Case:
+    spec = {
+        "strategy": {"name": "g3", "params": params},
+        "dataset": {"name": "check", "partition": "metis", "parts": parts},
+        "ranks": parts,
+        "grid": {"p": parts},
+        "machine": {"name": "test"},
+        "precision": "float64",
+        "model": {"layers": layers, "hidden": 10, "kind": kind},
+        "training": {"optimizer": "sgd", "lr": 0.5, "epochs": EPOCHS},
+    }
+    return Case("test", Spec.model_validate(spec), vertices, directed)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize(("bin_nodes", "kind"), [(1, "gcn"), (7, "gcn"), (7, "sage"), (1000, "sage")])
+def test_every_pipeline_and_bin_size_is_serial_training(
+    ranks, pipeline: str, bin_nodes: int, kind: str
+) -> None:
+    case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind)
+    serial = train_densely(case.spec, MemoryStore(case.graph()), EPOCHS)
+    for result in ranks(3, train_rank, case, EPOCHS):
+        assert result.losses == pytest.approx(serial.losses, rel=1e-12)
+        for mine, theirs in zip(result.parameters, serial.parameters, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("vertices", [5, 6, 9])
+def test_parts_without_vertices_or_neighbours(ranks, vertices: int, directed: bool) -> None:
+    """METIS leaves parts of so small a graph empty, and vertices isolated."""
+    case = case_of(parts=5, vertices=vertices, directed=directed, bin_nodes=1)
+    serial = train_densely(case.spec, MemoryStore(case.graph()), EPOCHS)
+    for result in ranks(5, train_rank, case, EPOCHS):
+        assert result.losses == pytest.approx(serial.losses, rel=1e-12)
+
+
+def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
+    """Words of every message of an epoch, by direction, layer, op and peer."""
+    strategy = case.strategy()
+    grid = Grid.build(strategy.grid, Ledger())
+    entries = Trainer(strategy, grid, case.store()).epoch().entries
+    found: Counter[tuple[str, int, str, int]] = Counter()
+    for key, amounts in entries.items():
+        if key.op in (Op.SEND, Op.RECV):
+            found[key.direction, key.layer, key.op, key.peer] += int(amounts.words_payload)
+    return found
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(ranks, pipeline: str) -> None:
+    """To the word, counted by scipy; gradients come back as rows went."""
+    parts, hidden = 3, 10
+    case = case_of(parts, pipeline=pipeline, bin_nodes=7)
+    store = case.store()
+    A, blocks = (
+        to_scipy(store.adjacency(range(store.n), range(store.n))).tocsr(),
+        facts_of(store).blocks(parts),
+    )
+    needed = {
+        (i, j): len(np.unique(A[list(blocks[i])][:, list(blocks[j])].nonzero()[1]))
+        for i in range(parts)
+        for j in range(parts)
+        if i != j
+    }
+    for rank, found in enumerate(ranks(parts, by_peer, case)):
+        expected = {}
+        for layer in (1, 2):
+            for peer in set(range(parts)) - {rank}:
+                here, there = hidden * needed[rank, peer], hidden * needed[peer, rank]
+                for op, forward, backward in (("recv", here, there), ("send", there, here)):
+                    expected["forward", layer, op, peer] = forward
+                    expected["backward", layer, op, peer] = backward
+        assert found == expected
+
+
+def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
+    """The vertices of every bin of rank 0, and whether it waits for somebody."""
+    store = case.store()
+    grid = Grid.build({AxisName.P: case.spec.ranks}, Ledger(recording=False))
+    ctx = Context(case.spec, facts_of(store), grid, store)
+    found = schedule(ctx, ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P], 7, priority=priority)
+    assert found.interior_first == sorted(
+        range(len(found.bins)), key=lambda number: (bool(found.bins[number].needs), number)
+    )
+    return [(each.rows.tolist(), bool(each.needs)) for each in found.bins]
+
+
+@pytest.mark.parametrize("priority", [False, True])
+def test_bins_are_the_list_and_the_first_of_a_priority_list_wait_for_others(ranks, priority: bool) -> None:
+    case = case_of(2)
+    store = case.store()
+    rows = facts_of(store).blocks(2)[0]
+    outside = [v for v in range(store.n) if v not in rows]
+    A = to_scipy(store.adjacency(range(store.n), range(store.n))).tocsr()
+    remote = {v - rows.start for v in rows if A[[v]][:, outside].nnz}
+    bins = ranks(2, bins_of, case, priority)[0]
+    listed = [v for each, _ in bins for v in each]
+    assert sorted(listed) == list(range(len(rows)))
+    assert all(len(each) == 7 for each, _ in bins[:-1])
+    assert [waits for _, waits in bins] == [not remote.isdisjoint(each) for each, _ in bins]
+    if priority:
+        assert set(listed[: len(remote)]) == remote
+    else:
+        assert listed == sorted(listed)
+
+
+def train_late(case: Case, rounds: int) -> list[list[torch.Tensor]]:
+    """Parameters of each round, in which every message may leave and every wait may begin late."""
+    start, draw = collectives.exchange, random.Random()
+
+    def late(*given: Any, **more: Any) -> Any:
+        if draw.random() < 0.3:
+            time.sleep(draw.random() * 0.003)
+        return start(*given, **more)
+
+    collectives.exchange = late  # type: ignore[assignment]
+    try:
+        return [train_rank(case, 1).parameters for _ in range(rounds)]
+    finally:
+        collectives.exchange = start
+
+
+def same_bits(results: list[list[list[torch.Tensor]]], first: list[RankResult]) -> bool:
+    return all(
+        torch.equal(mine, theirs)
+        for rounds, once in zip(results, first, strict=True)
+        for parameters in rounds
+        for mine, theirs in zip(parameters, once.parameters, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "rounds", [6, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_late_messages_lock_nothing_up_and_change_no_bit(ranks, rounds: int) -> None:
+    case = case_of(4, vertices=97, bin_nodes=5)
+    assert same_bits(ranks(4, train_late, case, rounds), ranks(4, train_rank, case, 1))
