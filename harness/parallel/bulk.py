@@ -44,6 +44,8 @@ class Layer(NamedTuple):
 class Graph(Protocol):
     """The graph that is sampled from: the products with it, and the sums of what several ranks have of them."""
 
+    A: Csr
+    """Its rows that are on this rank."""
     places: Places
 
     def draw(self, stack: Stack, fanout: int, keys: Tensor) -> Csr:
@@ -164,36 +166,54 @@ def expected_batch(bulk: Bulk, A: Csr, targets: Tensor) -> MiniBatch:
 
 
 class Drawn:
-    """One group's mini-batches, so many drawn at once, step after step."""
+    """Mini-batches of some groups, those of so many steps drawn at once, step after step."""
 
     def __init__(
-        self, bulk: Bulk, batches: Batches, graph: WholeGraph, targets: Tensor, at_once: int
+        self,
+        bulk: Bulk,
+        batches: Batches,
+        graph: Graph,
+        targets: Tensor,
+        at_once: int,
+        groups: Sequence[int],
+        before: Callable[[range], None] | None = None,
     ) -> None:
+        """`before` is told of the steps of every bulk."""
         self.bulk, self.batches, self.graph, self.targets = bulk, batches, graph, targets
         self.at_once = at_once or batches.steps
+        self.groups, self._before = groups, before
         self._here: list[Layer] = []
-        self._first, self._group = -1, -1
+        self._first = -1
 
     def take(self, step: int, group: int) -> MiniBatch:
         """That of a step; with the first of a bulk come all of it."""
-        if self.graph.A.val.is_meta:
-            return self.alone(step, group)
+        if self.targets.is_meta:
+            return alone(self.bulk, self.batches, self.graph, self.targets, step, group)
         turn = step % self.batches.steps
         first = step - turn % self.at_once
-        if (first, group) != (self._first, self._group):
+        if first != self._first:
             last = min(first + self.at_once, step - turn + self.batches.steps)
-            self._here = self._draw(range(first, last), group)
-            self._first, self._group = first, group
-        return mini_batch(self._here, step - first)
+            self._here = self._draw(range(first, last))
+            self._first = first
+        return mini_batch(self._here, (step - first) * len(self.groups) + self.groups.index(group))
 
-    def alone(self, step: int, group: int) -> MiniBatch:
-        """The same, drawn by itself."""
-        if self.graph.A.val.is_meta:
-            epoch, number = self.batches.number(step, group)
-            return expected_batch(self.bulk, self.graph.A, self.batches.of(epoch, number, self.targets))
-        return mini_batch(self._draw(range(step, step + 1), group), 0)
+    def _draw(self, steps: range) -> list[Layer]:
+        if self._before:
+            self._before(steps)
+        return together(self.bulk, self.batches, self.graph, self.targets, steps, self.groups)
 
-    def _draw(self, steps: range, group: int) -> list[Layer]:
-        named = [self.batches.number(step, group) for step in steps]
-        found = [self.batches.of(epoch, number, self.targets) for epoch, number in named]
-        return self.bulk.draw(self.graph, named[0][0], [number for _, number in named], found)
+
+def together(
+    bulk: Bulk, batches: Batches, graph: Graph, targets: Tensor, steps: range, groups: Sequence[int]
+) -> list[Layer]:
+    """The mini-batches of some steps of an epoch, of some groups each."""
+    named = [batches.number(step, group) for step in steps for group in groups]
+    found = [batches.of(epoch, number, targets) for epoch, number in named]
+    return bulk.draw(graph, named[0][0], [number for _, number in named], found)
+
+
+def alone(bulk: Bulk, batches: Batches, graph: Graph, targets: Tensor, step: int, group: int) -> MiniBatch:
+    """That of a step and group, drawn by itself."""
+    if targets.is_meta:
+        return expected_batch(bulk, graph.A, batches.of(*batches.number(step, group), targets))
+    return mini_batch(together(bulk, batches, graph, targets, range(step, step + 1), [group]), 0)

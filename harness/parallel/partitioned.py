@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.comm.axis import Axis
+from harness.errors import UserError
 from harness.kernels import Csr, from_coo
 from harness.kernels.csr import take
 from harness.kernels.extract import Places, counted, sum_rows
@@ -33,8 +34,13 @@ class PartitionedGraph:
     def __init__(
         self, A_NK: Csr, blocks: Sequence[range], row: Axis, col: Axis, whole: Csr | None = None
     ) -> None:
-        """A has the rows of this rank's block; `whole` is all of it, in a replay."""
-        self.A_NK, self.blocks, self.row, self.col, self.whole = A_NK, blocks, row, col, whole
+        """A_NK has the rows of this rank's block; `whole` is all of it, in a replay."""
+        if A_NK.val.is_meta:
+            raise UserError(
+                "Sampling a partitioned graph cannot be replayed by facts alone: what is sent hangs on the rows that "
+                "are drawn. Build the dataset, or use graph = replicated."
+            )
+        self.A, self.blocks, self.row, self.col, self.whole = A_NK, blocks, row, col, whole
         self.here = blocks[row.index]
         self.stages = balanced(row.size, col.size)
         self.places = Places(A_NK.cols)
@@ -53,7 +59,7 @@ class PartitionedGraph:
     def popularity(self, summed: Callable[[Csr, Stack], Csr]) -> Csr:
         """Every block row has its sums, and a grid column has all block rows."""
         if self._popularity is None:
-            P = summed(self.A_NK, one_batch(range(len(self.here))))
+            P = summed(self.A, one_batch(range(len(self.here))))
             everywhere = torch.zeros(P.cols, dtype=torch.int64)
             everywhere[P.col.long()] = P.val
             everywhere = self.row.all_reduce(everywhere.to(self.row.device), tensor=TensorName.CHANCE).cpu()
@@ -130,7 +136,7 @@ class PartitionedGraph:
         counts = owners(named, self.blocks).bincount(minlength=self.row.size).tolist()
         asked = ask(self.row, self.blocks, named.to(self.row.device), counts, self._asked_by_others)
         own = named[asked.before :][: counts[self.row.index]] - self.here.start
-        leaving, mine = select_rows(self.A_NK, asked.coming.cpu()), select_rows(self.A_NK, own)
+        leaving, mine = select_rows(self.A, asked.coming.cpu()), select_rows(self.A, own)
         lengths = self._answer(asked, leaving.rowptr.diff(), mine.rowptr.diff(), TensorName.COUNT)
         if self.whole is not None:
             lengths = select_rows(self.whole, named).rowptr.diff()
@@ -142,7 +148,7 @@ class PartitionedGraph:
         )
         col = self._answer(entries, leaving.col, mine.col, TensorName.INDEX)
         val = self._answer(entries, leaving.val, mine.val, TensorName.A)
-        return Csr(pad(lengths.cumsum(0), (1, 0)), col, val, self.A_NK.cols)
+        return Csr(pad(lengths.cumsum(0), (1, 0)), col, val, self.A.cols)
 
     def _answer(self, asked: Asked, leaving: Tensor, mine: Tensor, tensor: TensorName) -> Tensor:
         """On the host; in a replay nowhere."""

@@ -76,6 +76,15 @@ class Context:
             return held
         return cast(self._read(rectangle_of(self._blocks, rows, cols, order, transposed=False)), self.dtype)
 
+    def elsewhere(self) -> Csr | None:
+        """All of A in a replay, where no other rank can be asked for its part; nobody holds it. In a run, None."""
+        if self.device.type != "meta":
+            return None
+        everyone = range(self.facts.vertices)
+        return cast(
+            self._read(rectangle_of(self._blocks, everyone, everyone, 0, transposed=False)), self.dtype
+        )
+
     def targets(self) -> Tensor:
         """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""
         return targets_of(self._blocks, self.spec.protocol)[: self.trained_on]

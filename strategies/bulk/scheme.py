@@ -3,7 +3,7 @@
 Legend: N vertices of a block row, over the axis row and copied along the axis col; a batch's vertices K of its input.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.kernels import Csr, cast
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.parallel.batches import Batches
-from harness.parallel.bulk import Bulk, Drawn, WholeGraph
+from harness.parallel.bulk import Bulk, WholeGraph, alone
 from harness.parallel.rows import RowStrategy
 from harness.strategy import (
     LONG,
@@ -25,6 +25,7 @@ from harness.strategy import (
 )
 from harness.strategy.sizes import LABELS
 from harness.validation import Frozen
+from strategies.bulk.words import say_sampling
 
 ROW, COL = AxisName.ROW, AxisName.COL
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -36,6 +37,8 @@ class BulkParams(Frozen):
 
     bulk: int = Field(16, ge=0, examples=[2, 0])
     """Batches that a rank draws at once, the paper's k over P; 0 draws those of an epoch."""
+    graph: Literal["replicated", "partitioned"] = "replicated"
+    """On every rank (section 5.1), or in block rows as the features are (section 5.2)."""
 
 
 class BulkScheme(RowStrategy):
@@ -72,23 +75,43 @@ class BulkScheme(RowStrategy):
     def steps(self) -> int:
         return self.batches.steps
 
-    def drawn(self, A: Csr, targets: Tensor) -> Drawn:
-        return Drawn(self.bulk, self.batches, WholeGraph(A), targets, self.params.bulk)
+    @property
+    def partitioned(self) -> bool:
+        return self.params.graph == "partitioned"
+
+    @property
+    def at_once(self) -> int:
+        """Steps of a bulk."""
+        return self.params.bulk or self.steps
+
+    @property
+    def layer_wise(self) -> bool:
+        return self.bulk.sampler != "graphsage"
+
+    def held(self, at: Coordinates) -> range:
+        """The rows of A that the rank at `at` has."""
+        return self.rows(at) if self.partitioned else range(self.facts.vertices)
+
+    def together(self, row: int) -> list[int]:
+        """The groups of a grid row: its ranks."""
+        return [row * self.grid[COL] + member for member in range(self.grid[COL])]
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
-        return self.drawn(A, targets).alone(step, group)
+        return alone(self.bulk, self.batches, WholeGraph(A), targets, step, group)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """Nothing in the sampling. Features of what a batch needs and this block row has not; and the gradients."""
+        """Of a replicated graph nothing in the sampling; features that this block row lacks of a batch; gradients."""
         words, steps = Words(self.grid), self.steps
         for step in range(epoch * steps, (epoch + 1) * steps):
             wanted, asked = self.fetched(step, at, counts)
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.COUNT, self.grid[ROW])
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.INDEX, asked)
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.X, wanted * self.facts.features)
+        if self.partitioned:
+            say_sampling(words, self, at, counts, epoch)
         words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.COUNT, steps)
         words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.LOSS, steps)
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
@@ -116,11 +139,10 @@ class BulkScheme(RowStrategy):
         return [False]
 
     def multiplied(self, at: Coordinates) -> list[Piece]:
-        everyone = range(self.facts.vertices)
-        return [Piece(everyone, everyone)]
+        return [Piece(self.held(at), range(self.facts.vertices))]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The whole graph, a map of its vertices, a block row of features; labels of all, to train on."""
+        """What is held of the graph, a map of its vertices, a block row of features; labels of all, to train on."""
         everyone, task = Piece(range(self.facts.vertices), range(self.facts.classes)), self.facts.task
         held = super().memory(at, counts)
         held[TensorName.LABELS] += label_bytes(everyone, task) // LABELS

@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.case import Case
+from harness.check.case import Case, train_rank
 from harness.check.kit import HERE
+from harness.check.kit import _case as kit_case
+from harness.check.laws import (
+    equal_to_formula,
+    equal_to_replay,
+    equal_to_serial,
+    memory_equal_to_formula,
+)
+from harness.check.reference import train_densely
 from harness.comm.grid import Grid
+from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
 from harness.ledger import AxisName, Ledger, Phase
+from harness.parallel.bulk import Drawn, WholeGraph
 from harness.replay import MOVING, ShapeBlocks, replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
@@ -67,7 +77,7 @@ def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
         case = case_of(name, grid, bulk=at_once)
         strategy = strategy_of(case)
         for group in range(strategy.groups):
-            drawn = strategy.drawn(A, targets)
+            drawn = Drawn(strategy.bulk, strategy.batches, WholeGraph(A), targets, at_once, [group])
             for step in range(2 * strategy.steps):
                 epoch, number = strategy.batches.number(step, group)
                 if number < alone.batches.count:
@@ -150,3 +160,44 @@ def test_training_learns(name: str) -> None:
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     losses = [trainer.epoch().loss.item() for _ in range(12)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("grid", "at_once"), [("4x1", 2), ("2x2", 0), ("1x3", 1), ("3x2", 2)])
+def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at_once: int, pool) -> None:
+    """The kit tries one grid of every choice; c may be anything."""
+    sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))
+    params = FEW[name] | {"graph": "partitioned", "bulk": at_once}
+    case = kit_case(name, sizes, "partitioned", params=params)
+    strategy = case.strategy()
+    ranks = pool.run(case.spec.ranks, train_rank, case, 2)
+    findings = [
+        *equal_to_serial(case, ranks, train_densely(strategy, case.store(), 2)),
+        equal_to_formula(case, ranks),
+        memory_equal_to_formula(case, ranks),
+        *equal_to_replay(case, ranks),
+    ]
+    assert [finding for finding in findings if not finding.holds] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
+    """Of so many steps an epoch, one product a layer for every bulk of them."""
+    calls = {}
+    for at_once in (1, 2, 0):
+        case = case_of(name, "2x2", graph="partitioned", bulk=at_once)
+        entries = replay(strategy_of(case), 0, case.store()).entries
+        sampled = [
+            amounts for key, amounts in entries.items() if key.phase is Phase.SAMPLE and key.op in MOVING
+        ]
+        calls[at_once] = sum(amounts.calls for amounts in sampled)
+    steps = strategy_of(case_of(name, "2x2")).steps
+    assert steps > 2
+    assert calls[1] == steps * calls[0]
+    assert calls[2] == -(-steps // 2) * calls[0]
+
+
+def test_a_partitioned_graph_is_not_replayed_by_facts_alone() -> None:
+    strategy = strategy_of(case_of("bulk-sage", "2x2", graph="partitioned"))
+    with pytest.raises(UserError, match="replicated"):
+        replay(strategy, 0, ShapeBlocks(strategy.facts))
