@@ -14,11 +14,13 @@ from torch.nn.functional import cross_entropy
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.multiplier import multiplier_of
 from harness.check.reference import dense_matrix, train_densely
+from harness.comm.grid import Grid
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels.random import Purpose, integers
-from harness.ledger import Op
+from harness.ledger import Ledger, Op
 from harness.models.weights import initial_weight
+from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, Training
 from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, weights_of_model
@@ -108,6 +110,30 @@ def test_graphsage_on_a_sample_is_serial_training_on_the_same_sample(ranks, dire
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, multiplier_of(case))
     for result in ranks(PARTS, train_rank, case, 4):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
+
+
+def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
+    """Of boundary rows: what was sent, and what the formula says, epoch by epoch."""
+    strategy, counts = case.strategy(), BlockCounts(case.store())
+    grid = Grid.build(strategy.grid, Ledger())
+    trainer, told = Trainer(strategy, grid, case.store()), []
+    for epoch in range(epochs):
+        sent = trainer.epoch().entries.items()
+        formula = strategy.words_of_epoch(grid.coordinates, counts, epoch)
+        told.append(
+            (
+                sum(amounts.words_payload for key, amounts in sent if key.op is Op.ALL_TO_ALL),
+                sum(words for key, words in formula.items() if key.op is Op.ALL_TO_ALL),
+            )
+        )
+    return told
+
+
+def test_every_epoch_sends_what_its_own_sample_asks_for(ranks) -> None:
+    found = ranks(PARTS, words_by_epoch, case_of("bns-gcn", p=0.13), 12)
+    for told in found:
+        assert [sent for sent, _ in told] == [formula for _, formula in told]
+    assert any(len({sent for sent, _ in told}) > 1 for told in found)
 
 
 class Stale(Function):
