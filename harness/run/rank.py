@@ -28,7 +28,7 @@ from harness.run.trainer import Trainer
 from harness.run.unfinished import leave_when_told, write_unfinished
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.strategy import Context, Strategy
+from harness.strategy import Context, Promise, Strategy
 
 PROGRESS_SECONDS = 2.0
 
@@ -133,9 +133,10 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTable
 
 
 def _most_words(strategy: Strategy, ctx: Context, epochs: int) -> float:
-    """By the formula, of this rank's timed epochs; they differ where mini-batches do."""
+    """By the formula, of this rank's timed epochs; they differ where samples do."""
     first = ctx.spec.training.warmup
-    told = range(first, epochs) if strategy.mini_batches else range(first, first + 1)
+    samples = strategy.mini_batches or strategy.promised() is Promise.ESTIMATOR
+    told = range(first, epochs) if samples else range(first, first + 1)
     return max(sum(strategy.words_of_epoch(ctx.at, ctx.counts, epoch).values()) for epoch in told)
 
 

@@ -34,6 +34,7 @@ class BlockCounts:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._nonzeros: dict[Rectangle, int] = {}
+        self._filled: dict[Rectangle, int] = {}
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
         """A block is read once for this: who receives it asks, and so do the formulas, layer by layer."""
@@ -44,7 +45,9 @@ class BlockCounts:
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
         where = rectangle_of(self._blocks, rows, cols, 0, transposed=transposed)
-        return len((filled_rows if where.turned else filled_columns)(self._read(where)))
+        if where not in self._filled:
+            self._filled[where] = len((filled_rows if where.turned else filled_columns)(self._read(where)))
+        return self._filled[where]
 
     def whole(self) -> Csr:
         return self._blocks.adjacency(range(self._blocks.n), range(self._blocks.n))

@@ -52,10 +52,10 @@ class Bns(PartScheme):
     def operators(self, ctx: Context) -> "SampledRows":
         return SampledRows(ctx, self)
 
-    def travelling(self, boundary: Boundary, layer: int) -> tuple[int, int]:
+    def travelling(self, boundary: Boundary, epoch: int) -> tuple[int, int]:
         own = boundary.own
-        arriving = (self.size(0, own, owner, b) for owner, b in boundary.arriving().items())
-        leaving = (self.size(0, other, own, b) for other, b in boundary.leaving().items())
+        arriving = (self.size(epoch, own, owner, b) for owner, b in boundary.arriving().items())
+        leaving = (self.size(epoch, other, own, b) for other, b in boundary.leaving().items())
         return sum(arriving), sum(leaving)
 
     def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:

@@ -28,7 +28,7 @@ class Cluster(PartScheme):
     def operators(self, ctx: Context) -> "ClusterRows":
         return ClusterRows(ctx, self)
 
-    def travelling(self, boundary: Boundary, layer: int) -> tuple[int, int]:
+    def travelling(self, boundary: Boundary, epoch: int) -> tuple[int, int]:
         return 0, 0
 
     def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor:

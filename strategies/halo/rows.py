@@ -119,11 +119,14 @@ class PartScheme(RowStrategy):
         return PartRows(ctx, self)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
+        return self.words_of_epoch(at, counts, 0)
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Boundary rows of the width that is aggregated, there and back; the gradients; one word for the loss."""
         words, order = Words(self.grid), self.spec.model.order
+        arriving, leaving = self.travelling(self.boundary(at, counts), epoch)
         for layer, shape in enumerate(self.shapes):
             width = shape[1 if order == "combine_first" else 0]
-            arriving, leaving = self.travelling(self.boundary(at, counts), layer)
             words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
             if order == "combine_first" or self.wants_dH(layer):
                 words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
@@ -133,8 +136,8 @@ class PartScheme(RowStrategy):
         words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
         return words
 
-    def travelling(self, boundary: Boundary, layer: int) -> tuple[int, int]:
-        """Rows that arrive in the first epoch, and rows of which gradients come back."""
+    def travelling(self, boundary: Boundary, epoch: int) -> tuple[int, int]:
+        """Rows that arrive in every layer of an epoch, and rows of which gradients come back."""
         return sum(boundary.arriving().values()), sum(boundary.leaving().values())
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:

@@ -12,13 +12,17 @@ from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
 from harness.check.case import Case, RankResult, train_rank
-from harness.check.reference import dense_matrix
+from harness.check.multiplier import multiplier_of
+from harness.check.reference import dense_matrix, train_densely
+from harness.comm.grid import Grid
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels.random import Purpose, integers
-from harness.ledger import Op
+from harness.ledger import Ledger, Op
 from harness.models.weights import initial_weight
+from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, Training
+from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, weights_of_model
 
 PARTS = 3
@@ -96,6 +100,40 @@ def test_a_partition_with_locality_sends_fewer_words_than_whole_blocks() -> None
 )
 def test_the_promise_is_that_of_the_rate(p: float, promise: Promise) -> None:
     assert case_of("bns-gcn", p=p).strategy().promised() is promise
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_graphsage_on_a_sample_is_serial_training_on_the_same_sample(ranks, directed: bool) -> None:
+    case = case_of("bns-gcn", directed=directed, p=0.5)
+    model = case.spec.model.model_copy(update={"kind": "sage"})
+    case = replace(case, spec=case.spec.model_copy(update={"model": model}))
+    serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, multiplier_of(case))
+    for result in ranks(PARTS, train_rank, case, 4):
+        assert result.losses == pytest.approx(serial.losses, rel=1e-12)
+
+
+def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
+    """Of boundary rows: what was sent, and what the formula says, epoch by epoch."""
+    strategy, counts = case.strategy(), BlockCounts(case.store())
+    grid = Grid.build(strategy.grid, Ledger())
+    trainer, told = Trainer(strategy, grid, case.store()), []
+    for epoch in range(epochs):
+        sent = trainer.epoch().entries.items()
+        formula = strategy.words_of_epoch(grid.coordinates, counts, epoch)
+        told.append(
+            (
+                sum(amounts.words_payload for key, amounts in sent if key.op is Op.ALL_TO_ALL),
+                sum(words for key, words in formula.items() if key.op is Op.ALL_TO_ALL),
+            )
+        )
+    return told
+
+
+def test_every_epoch_sends_what_its_own_sample_asks_for(ranks) -> None:
+    found = ranks(PARTS, words_by_epoch, case_of("bns-gcn", p=0.13), 12)
+    for told in found:
+        assert [sent for sent, _ in told] == [formula for _, formula in told]
+    assert any(len({sent for sent, _ in told}) > 1 for told in found)
 
 
 class Stale(Function):
