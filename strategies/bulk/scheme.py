@@ -46,6 +46,7 @@ class BulkScheme(RowStrategy):
 
     mini_batches = True
     parts = True
+    models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
     rows_over = partitioned_over = ROW
     params: BulkParams
