@@ -20,6 +20,7 @@ from harness.models import Hits
 from harness.models.dropout import dropout_mask
 from harness.models.weights import initial_weight
 from harness.spec.spec import Spec
+from harness.store.averaged import multiplied
 from harness.store.blocks import Blocks
 from harness.strategy import Strategy
 
@@ -74,7 +75,7 @@ def train_densely(
 
     def batches_of(step: int) -> list[Batch]:
         if strategy.mini_batches:
-            return _drawn(strategy, step, _whole(blocks), counted)
+            return _drawn(strategy, step, _whole(multiplied(blocks, spec.model.kind)), counted)
         if multiplier is None:
             return [whole]
         return [whole._replace(A=[multiplier(A, layer, step) for layer in layers])]

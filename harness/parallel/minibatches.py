@@ -66,6 +66,10 @@ class BatchOperators(RowOperators):
     def keep(self, layer: int, H_KF: Tensor) -> Skip:
         return Skip(H_KF, H_KF[: self.batch[layer][0].rows] if self.batch else H_KF)
 
+    def add(self, layer: int, H_NH: Tensor, skip: Skip) -> Tensor:
+        """What a vertex itself has is that of the first rows of the input."""
+        return super().add(layer, H_NH, Skip(skip.H, skip.kept[: len(H_NH)]))
+
     def loss(self, Z_NC: Tensor) -> Tensor:
         """The sum over the mini-batches of all ranks, divided by the number of vertices that count in it."""
         with self.ledger.phase(Phase.LOSS):

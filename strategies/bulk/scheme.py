@@ -46,6 +46,7 @@ class BulkScheme(RowStrategy):
 
     mini_batches = True
     parts = True
+    models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
     rows_over = partitioned_over = ROW
     params: BulkParams
@@ -79,6 +80,14 @@ class BulkScheme(RowStrategy):
     def partitioned(self) -> bool:
         return self.params.graph == "partitioned"
 
+    def graph(self, counts: Counts) -> tuple[Csr, Tensor]:
+        """A as a run has it, and the targets."""
+        return cast(counts.whole(), getattr(torch, self.spec.precision)), counts.targets(self.spec.protocol)
+
+    @property
+    def layers(self) -> int:
+        return self.spec.model.layers
+
     @property
     def at_once(self) -> int:
         """Steps of a bulk."""
@@ -111,7 +120,7 @@ class BulkScheme(RowStrategy):
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.INDEX, asked)
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.X, wanted * self.facts.features)
         if self.partitioned:
-            say_sampling(words, self, at, counts, epoch)
+            say_sampling(words, self, at, *self.graph(counts), epoch)
         words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.COUNT, steps)
         words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.LOSS, steps)
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
@@ -120,10 +129,7 @@ class BulkScheme(RowStrategy):
 
     def fetched(self, step: int, at: Coordinates, counts: Counts) -> tuple[int, int]:
         """Vertices whose features the rank at `at` fetches from its grid column, and that others ask it for."""
-        A, targets = (
-            cast(counts.whole(), getattr(torch, self.spec.precision)),
-            counts.targets(self.spec.protocol),
-        )
+        A, targets = self.graph(counts)
         own, wanted, asked = self.rows(at), 0, 0
         for row in range(self.grid[ROW]):
             K = self.mini_batch(step, row * self.grid[COL] + at[COL], A, targets).vertices[0].unique()

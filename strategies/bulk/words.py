@@ -9,11 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, cast
+from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.ranges import balanced
-from harness.spec.spec import Spec
-from harness.strategy import Coordinates, Counts, MiniBatch, Words
+from harness.strategy import Coordinates, MiniBatch, Words
 
 ROW, COL = AxisName.ROW, AxisName.COL
 
@@ -21,8 +20,10 @@ ROW, COL = AxisName.ROW, AxisName.COL
 class Sampler(Protocol):
     """What the formula needs to know of a strategy."""
 
-    spec: Spec
     grid: dict[AxisName, int]
+
+    @property
+    def layers(self) -> int: ...
 
     @property
     def steps(self) -> int: ...
@@ -42,10 +43,11 @@ class Sampler(Protocol):
     def rows(self, at: Coordinates) -> range: ...
 
 
-def say_sampling(words: Words, strategy: Sampler, at: Coordinates, counts: Counts, epoch: int) -> None:
+def say_sampling(
+    words: Words, strategy: Sampler, at: Coordinates, A: Csr, targets: Tensor, epoch: int
+) -> None:
     """Of all bulks of an epoch."""
-    A = cast(counts.whole(), getattr(torch, strategy.spec.precision))
-    targets, steps = counts.targets(strategy.spec.protocol), strategy.steps
+    steps = strategy.steps
     at_once = strategy.at_once
     for first in range(0, steps, at_once):
         turns = [epoch * steps + turn for turn in range(first, min(first + at_once, steps))]
@@ -57,7 +59,7 @@ def say_sampling(words: Words, strategy: Sampler, at: Coordinates, counts: Count
             ]
             for row in range(strategy.grid[ROW])
         ]
-        for hop in range(strategy.spec.model.layers):
+        for hop in range(strategy.layers):
             say_product(words, strategy, at, A, [[one.vertices[-1 - hop] for one in row] for row in drawn])
             say_grid_row(words, strategy, A, drawn[at[ROW]], hop)
 
