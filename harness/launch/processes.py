@@ -70,6 +70,14 @@ class Ranks:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Ranks":
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         tie = _die_with(os.getpid(), self._ending)
         with self._log.open("wb") as log:
             for environment in self._environments:
@@ -83,7 +91,6 @@ class Ranks:
                         preexec_fn=tie,  # noqa: PLW1509  the launcher has no threads of its own
                     )
                 )
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._tell(self._ending)
