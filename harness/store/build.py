@@ -23,7 +23,7 @@ from harness.store.compose import check_counts, compose, contents, generator_of,
 from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory import MemoryStore
 from harness.store.parting import parted
-from harness.store.partitions import brought, partition_of
+from harness.store.partitions import brought, check_parts, partition_of
 from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
 from harness.store.share import Share
@@ -87,7 +87,7 @@ def build(
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
     found = contents(card, data_folder(root))
-
+    check_parts(choice, found.n)  # before a folder is made for it
     means = means or Means()
     order = Order(choice, partial(parted, found, choice, means))
     if share:

@@ -61,11 +61,7 @@ def partition_of(
     """
     if not choice.partitioned:
         return None
-    if choice.parts > n:
-        raise UserError(
-            f"dataset {choice.name} has {n:,} vertices, so it cannot be cut into parts = {choice.parts}: "
-            f"1 to {n} are accepted."
-        )
+    check_parts(choice, n)
     if choice.file is not None:
         (path,) = brought(choice, folder).values()
         part = torch.from_numpy(read_partition(path, n, choice.parts))
@@ -74,6 +70,15 @@ def partition_of(
     else:
         part = random_parts(n, choice.parts, choice.seed)
     return in_order(part, choice.parts)
+
+
+def check_parts(choice: DatasetChoice, n: int) -> None:
+    """Refuses more parts than vertices."""
+    if choice.parts > n:
+        raise UserError(
+            f"dataset {choice.name} has {n:,} vertices, so it cannot be cut into parts = {choice.parts}: "
+            f"1 to {n} are accepted."
+        )
 
 
 def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:

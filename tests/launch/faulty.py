@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -31,12 +32,11 @@ class Grief(OneD.Params):
 class FaultyRows(BlockRows):
     def __init__(self, ctx: Context, strategy: "Faulty") -> None:
         super().__init__(ctx, strategy)
-        self.grief, self.calls = strategy.params, 0
+        self.grief, self.calls = strategy.params, count()  # which the operators of all steps share
 
     def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
-        if self.over.index == self.grief.rank and self.calls == self.grief.call:
+        if next(self.calls) == self.grief.call and self.over.index == self.grief.rank:
             WAYS[self.grief.way]()
-        self.calls += 1
         return super().activate(layer, Z_NH)
 
 
