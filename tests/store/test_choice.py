@@ -13,7 +13,10 @@ from harness.validation import validated
         ({"partition": "metis"}, ["parts = 0", "'metis' needs to know its number of parts"]),
         ({"partition": "metis", "parts": -1}, ["parts = -1", "greater than or equal to 0"]),
         ({"parts": 4}, ["parts = 4", "parts is 0 with partition = 'block'", "metis", "file:NAME"]),
-        ({"partition": "scotch", "parts": 4}, ["partition = 'scotch'", "block, random, metis, ", "hypergraph"]),
+        (
+            {"partition": "scotch", "parts": 4},
+            ["partition = 'scotch'", "block, random, metis, ", "hypergraph"],
+        ),
         ({"partition": "file:", "parts": 4}, ["partition = 'file:'", "file:NAME"]),
         ({"partition": "file:../../etc/passwd", "parts": 4}, ["file:../../etc/passwd", "letters, digits"]),
         ({"partition": "file:.hidden", "parts": 4}, ["file:.hidden", "accepted are"]),
