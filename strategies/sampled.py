@@ -12,12 +12,11 @@ from typing import ClassVar, Protocol, Self
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr
-from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.kernels import Csr, on_device
+from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.importance import NodeSampler, column_shares
-from harness.parallel.minibatches import BatchOperators, on_the_host
+from harness.parallel.minibatches import BatchOperators, BatchStrategy
 from harness.parallel.neighbourhood import Neighbourhood
-from harness.parallel.rows import RowStrategy
 from harness.strategy import (
     LONG,
     Context,
@@ -49,7 +48,7 @@ class OnParts(BatchOperators):
     def __init__(self, ctx: Context, strategy: "DataParallel") -> None:
         super().__init__(ctx, strategy, over=(), everyone=ctx.grid[D])
         self.A = ctx.adjacency(self.rows, self.rows)
-        self.graph, self.targets = on_the_host(ctx.source(self.rows, self.rows)), ctx.targets()
+        self.graph, self.targets = on_device(ctx.source(self.rows, self.rows), "cpu"), ctx.targets()
         self.sampler = strategy.sampler(self.graph)
         for tensor in self.sampler.held():
             ctx.hold(TensorName.CHANCE, tensor)
@@ -65,21 +64,12 @@ class OnParts(BatchOperators):
         return self.kernels.spmm(self.A, H_NF, TensorName.T)
 
 
-class DataParallel(RowStrategy):
+class DataParallel(BatchStrategy):
     """A replica of everything on every rank of one axis."""
 
     promise = Promise.ESTIMATOR
-    mini_batches = True
-    parts = True
     axes: ClassVar[tuple[AxisName, ...]] = (D,)
     partitioned_over = None
-
-    def refuse(self) -> str | None:
-        if self.spec.model.order == "combine_first":
-            return "it multiplies (A H) W: use order aggregate_first"
-        if self.spec.training.features:
-            return "its features are fixed: leave training.features at false"
-        return super().refuse()
 
     @property
     def groups(self) -> int:
@@ -99,17 +89,10 @@ class DataParallel(RowStrategy):
         return self.sampler(A).mini_batch(step, group, A, self.spec.model.layers, targets)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Of every step the gradients, and the two numbers of the loss."""
-        words, steps = Words(self.grid), self.steps
-        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, D, TensorName.COUNT, steps)
-        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, D, TensorName.LOSS, steps)
-        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
-        words.put(Direction.BACKWARD, -1, Op.ALL_REDUCE, D, TensorName.DW, steps * trained)
+        """Nothing in the sampling."""
+        words = Words(self.grid)
+        self.say_training(words)
         return words
-
-    def sides(self) -> list[bool]:
-        """A alone: transposes are those of samples."""
-        return [False]
 
     def multiplied(self, at: Coordinates) -> list[Piece]:
         everyone = self.rows(at)

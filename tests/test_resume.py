@@ -3,12 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests import snakemakes
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENT = {
@@ -34,17 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def start(root: Path, *words: str) -> subprocess.Popen[bytes]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HARNESS_")}
-    with (root / "output").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *words, *OPTIONS],
-            cwd=root,
-            env=environment | {"HARNESS_ROOT": str(root), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return snakemakes.start(root, *words, *OPTIONS)
 
 
 def snakemake(root: Path, *words: str) -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import yaml
 
 from harness.store.build import build
 from harness.store.choice import DatasetChoice
+from tests import snakemakes
 
 ROOT = Path(__file__).parents[1]
 CHOICES = [
@@ -44,18 +44,7 @@ def marker(choice: DatasetChoice) -> str:
 
 
 def start(root: Path, *words: str) -> subprocess.Popen[bytes]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HARNESS_")}
-    targets = [marker(choice) for choice in CHOICES]
-    with (root / "output").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *targets, *words, *OPTIONS, *CONFIG],
-            cwd=root,
-            env=environment | {"HARNESS_ROOT": str(root), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return snakemakes.start(root, *map(marker, CHOICES), *words, *OPTIONS, *CONFIG)
 
 
 def snakemake(root: Path, *words: str) -> None:

@@ -6,9 +6,9 @@ from harness.check.case import Case
 from harness.check.laws import Finding
 from harness.check.multiplier import DEVIATIONS, STEPS
 from harness.check.reference import dense_matrix
-from harness.graph.model import TRAIN, labelled
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
+from harness.strategy.counts import targets_of
 
 HALVES = 8
 
@@ -22,7 +22,7 @@ def unbiased_batches(case: Case) -> Finding:
     strategy, store = case.strategy(), case.store()
     everyone = range(store.n)
     A = store.adjacency(everyone, everyone)
-    targets = (labelled(store.labels(everyone)) & (store.split(everyone) == TRAIN)).nonzero()[:, 0]
+    targets = targets_of(store, "corrected")
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
     exact = dense_matrix(store) @ weight
     halves = integers(1, Purpose.TEST, range(HALVES * store.n), below=2).view(HALVES, -1).double()

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from harness.figures import layout
 from harness.figures.kind import Kind, Tables
 from harness.figures.palette import MUTED, PAPER, Look
-from harness.figures.panels import Panel, curves
+from harness.figures.panels import Panel, largest
 
 HEIGHT = 2.2  # inches
 DOTTED = (0, (1, 1.6))
@@ -40,14 +40,10 @@ class Shown(NamedTuple):
 def lines(panel: Panel, tables: Tables) -> Shown:
     """Of every measured curve whose runs were evaluated on test vertices."""
     found = []
-    for curve in curves(panel):
-        points = curve.points
-        if curve.source != "measured" or points.empty:
-            continue
-        largest = points[points.ranks == points.ranks.max()]
-        for run in largest.run_id:
+    for curve, points in largest(panel):
+        for run in points.run_id:
             if (rows := _tested(tables.accuracy.get(run))) is not None:
-                label = f"{curve.label}, {int(largest.ranks.iloc[0])} ranks"
+                label = f"{curve.label}, {int(points.ranks.iloc[0])} ranks"
                 found.append(Line(label, curve.look, rows.train_seconds.tolist(), rows.accuracy.tolist()))
     targets = panel.runs["training.target"].dropna()
     return Shown(found, sorted(set(targets[targets > 0])))

@@ -15,7 +15,7 @@ from harness.figures import layout
 from harness.figures.bars import Group, frame, inches, places, ranks_and_grid, write_beside
 from harness.figures.kind import Kind, Tables
 from harness.figures.palette import PAPER, Look
-from harness.figures.panels import Panel, curves
+from harness.figures.panels import Panel, largest
 from harness.figures.units import three_digits
 
 QUANTITIES = {"epoch (ms)": 1e3, "words (millions)": 1e-6, "held (MB)": 1e-6}
@@ -33,13 +33,9 @@ class Bar(NamedTuple):
 def bars(panel: Panel, tables: Tables) -> list[Group[Bar]]:
     """Of every measured curve that has a point."""
     found = []
-    for curve in curves(panel):
-        points = curve.points
-        if curve.source != "measured" or points.empty:
-            continue
-        largest = points[points.ranks == points.ranks.max()]
+    for curve, points in largest(panel):
         grids = []
-        for _, launches in largest.groupby("grid"):
+        for _, launches in points.groupby("grid"):
             held = pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
             values = launches.epoch_seconds_median.median(), launches.words_payload.median(), held
             grids.append(Bar(ranks_and_grid(launches.iloc[0]), curve.look, values))

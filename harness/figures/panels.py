@@ -96,6 +96,14 @@ def curves(panel: Panel) -> list[Curve]:
     return in_order(_curves(panel))
 
 
+def largest(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
+    """Every measured curve that has a point, and its points at its largest number of ranks."""
+    for curve in curves(panel):
+        points = curve.points
+        if curve.source == "measured" and not points.empty:
+            yield curve, points[points.ranks == points.ranks.max()]
+
+
 def in_order(some: Iterable[Curve]) -> list[Curve]:
     """Measured curves first, strategies in the order of the palette."""
     return sorted(

@@ -1,15 +1,12 @@
 """Tensors in, tensors out: sparse matrices, their products, gathers, and random numbers by index."""
 
-from harness.kernels.csr import (
-    Csr,
-    block,
-    cast,
-    from_coo,
-    from_scipy,
-    index_dtype,
-    row_of,
-    to_scipy,
-    transpose,
-)
-
-__all__ = ["Csr", "block", "cast", "from_coo", "from_scipy", "index_dtype", "row_of", "to_scipy", "transpose"]
+from harness.kernels.csr import Csr as Csr
+from harness.kernels.csr import block as block
+from harness.kernels.csr import cast as cast
+from harness.kernels.csr import from_coo as from_coo
+from harness.kernels.csr import from_scipy as from_scipy
+from harness.kernels.csr import index_dtype as index_dtype
+from harness.kernels.csr import on_device as on_device
+from harness.kernels.csr import row_of as row_of
+from harness.kernels.csr import to_scipy as to_scipy
+from harness.kernels.csr import transpose as transpose

@@ -83,6 +83,11 @@ def cast(A: Csr, dtype: torch.dtype) -> Csr:
     return A._replace(val=A.val.to(dtype))
 
 
+def on_device(A: Csr, device: torch.device | str) -> Csr:
+    """The same matrix there."""
+    return Csr(A.rowptr.to(device), A.col.to(device), A.val.to(device), A.cols)
+
+
 def row_of(A: Csr) -> Tensor:
     """The row of every entry."""
     counts = A.rowptr.diff()

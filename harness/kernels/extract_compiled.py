@@ -126,7 +126,8 @@ def keep_columns(
     kept = 0
     for batch in range(starts.size - 1):
         own = (tag + batch) << TAG
-        times = put(where, inputs[input_starts[batch] : input_starts[batch + 1]], own)
+        here = inputs[input_starts[batch] : input_starts[batch + 1]]
+        times = np.zeros(mark(where, here, own, here))
         for e in range(chosen_rowptr[batch], chosen_rowptr[batch + 1]):
             times[where[chosen_col[e]] & PLACE] = weight[e]
         for i in range(starts[batch], starts[batch + 1]):
@@ -139,12 +140,3 @@ def keep_columns(
                     kept += 1
             out_rowptr[i + 1] = kept
     return kept
-
-
-@compiled(nogil=True)
-def put(where: Any, vertices: Any, own: int) -> Any:
-    """Puts vertices on the map, the first of equal ones; a zero for each."""
-    for i in range(vertices.size):
-        if where[vertices[i]] >> TAG != own >> TAG:
-            where[vertices[i]] = own | i
-    return np.zeros(vertices.size)

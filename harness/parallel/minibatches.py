@@ -11,15 +11,15 @@ from typing import Self
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.kernels import Csr, transpose
+from harness.kernels import Csr, on_device, transpose
 from harness.kernels.random import Index
-from harness.ledger import AxisName, Op, Phase, TensorName
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Skip
 from harness.parallel.answers import Answers
 from harness.parallel.gradients import Gradients
 from harness.parallel.layers import as_indices
-from harness.parallel.rows import RowOperators
-from harness.strategy import Context, MiniBatch, Strategy
+from harness.parallel.rows import RowOperators, RowStrategy
+from harness.strategy import Context, MiniBatch, Strategy, Words
 
 
 class BatchOperators(RowOperators):
@@ -43,14 +43,11 @@ class BatchOperators(RowOperators):
         """The same operators on a mini-batch, given its features and the labels of its output."""
         there = copy.copy(self)
         there.step, there.outputs = step, list(batch.vertices[1:])
-        there.batch = [(self._placed(A), self._placed(transpose(A))) for A in batch.A]
+        there.batch = [(on_device(A, self.device), on_device(transpose(A), self.device)) for A in batch.A]
         there.X, there.answers = X_KF, answers
         if batch.importance is not None:
             answers.weigh(batch.importance.to(device=self.device, dtype=X_KF.dtype))
         return there
-
-    def _placed(self, A: Csr) -> Csr:
-        return Csr(A.rowptr.to(self.device), A.col.to(self.device), A.val.to(self.device), A.cols)
 
     def convolve(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -71,17 +68,44 @@ class BatchOperators(RowOperators):
         return super().add(layer, H_NH, Skip(skip.H, skip.kept[: len(H_NH)]))
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        """The sum over the mini-batches of all ranks, divided by the number of vertices that count in it."""
-        with self.ledger.phase(Phase.LOSS):
-            with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
-                counted = self.answers.counted().to(Z_NC.dtype)
-            self.answers.mean_over(self.everyone.all_reduce(counted, tensor=TensorName.COUNT))
-            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
+        return loss_of_batches(self, Z_NC, self.everyone)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         self.gradients.settle(weights)
 
 
-def on_the_host(A: Csr) -> Csr:
-    """Samples are drawn there."""
-    return Csr(A.rowptr.cpu(), A.col.cpu(), A.val.cpu(), A.cols) if A.val.is_cuda else A
+def loss_of_batches(ops: RowOperators, Z_NC: Tensor, rows: Axis) -> Tensor:
+    """The sum over the mini-batches of all ranks, divided by the number of vertices that count in it.
+
+    The members of `rows` have all rows of all mini-batches, each once.
+    """
+    with ops.ledger.phase(Phase.LOSS):
+        with ops.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
+            counted = ops.answers.counted().to(Z_NC.dtype)
+        ops.answers.mean_over(rows.all_reduce(counted, tensor=TensorName.COUNT))
+        return ops.shares.sum(ops.answers.share(Z_NC), tensor=TensorName.LOSS)
+
+
+class BatchStrategy(RowStrategy):
+    """A mini-batch a rank, of a model whose features are fixed."""
+
+    mini_batches = True
+    parts = True
+
+    def refuse(self) -> str | None:
+        if self.spec.model.order == "combine_first":
+            return "it multiplies (A H) W: use order aggregate_first"
+        if self.spec.training.features:
+            return "its features are fixed: leave training.features at false"
+        return super().refuse()
+
+    def sides(self) -> list[bool]:
+        """A alone: transposes are those of samples."""
+        return [False]
+
+    def say_training(self, words: Words) -> None:
+        """Of every step of an epoch the two numbers of the loss, and the gradients."""
+        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
+        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.COUNT, self.steps)
+        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, self.steps)
+        words.put(Direction.BACKWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.DW, self.steps * trained)

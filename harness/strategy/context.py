@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
 from harness.graph.model import SPLITS, TRAIN, labelled
-from harness.kernels import Csr, cast, transpose
+from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.assemble import beside
 from harness.kernels.compact import filled_columns, without_empty_columns
 from harness.kernels.diagonal import apart
@@ -69,21 +69,17 @@ class Context:
             self._adjacency[where] = self.hold_matrix(self._read(where))
         return self._adjacency[where]
 
-    def source(self, rows: range, cols: range, order: int = 0) -> Csr:
+    def source(self, rows: range, cols: range) -> Csr:
         """A[rows, cols] to draw samples from: as `adjacency` has it, but with its entries even in a replay."""
-        held = self.adjacency(rows, cols, order)
-        if self.device.type != "meta":
-            return held
-        return cast(self._read(rectangle_of(self._blocks, rows, cols, order, transposed=False)), self.dtype)
+        held = self.adjacency(rows, cols)
+        return self.on_host(rows, cols) if self.device.type == "meta" else held
 
     def elsewhere(self) -> Csr | None:
         """All of A in a replay, where no other rank can be asked for its part; nobody holds it. In a run, None."""
         if self.device.type != "meta":
             return None
         everyone = range(self.facts.vertices)
-        return cast(
-            self._read(rectangle_of(self._blocks, everyone, everyone, 0, transposed=False)), self.dtype
-        )
+        return self.on_host(everyone, everyone)
 
     def targets(self) -> Tensor:
         """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""
@@ -110,7 +106,7 @@ class Context:
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
         """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and what a receiver must know of them."""
-        A = cast(self._block(rows, cols, transposed), self.dtype)
+        A = self.on_host(rows, cols, transposed=transposed)
         return self._hold(TensorName.A, pack(A)), form_of(A)
 
     def form(self, rows: range, cols: range, *, transposed: bool = False) -> Form:
@@ -151,14 +147,9 @@ class Context:
         parts = [self._hold(name, part) for part in (A.rowptr, A.col, cast(A, self.dtype).val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)
 
-    def index(self, places: Tensor) -> Tensor:
-        """A list of places that a strategy made, held from now on."""
-        return self._hold(TensorName.INDEX, places)
-
     def moved(self, A: Csr) -> Csr:
         """A matrix of one step, in the precision and on the device of the run; nobody holds it."""
-        A = cast(A, self.dtype)
-        return Csr(A.rowptr.to(self.device), A.col.to(self.device), A.val.to(self.device), A.cols)
+        return on_device(cast(A, self.dtype), self.device)
 
     def buffer(self, name: TensorName, *shape: int) -> Tensor:
         """Zeros that are held: what stays from one step to the next."""

@@ -1,8 +1,9 @@
-"""Matrix-based bulk sampling with the graph on every rank (Tripathy, Yelick and Buluc, MLSys 2024).
+"""Matrix-based bulk sampling, the graph on every rank or in block rows (Tripathy, Yelick and Buluc, MLSys 2024).
 
-Batches are dealt to P ranks, who sample theirs without a word, many at once (section 5.1, Algorithm 1). Features are
-in P/c block rows, each on the c ranks of a grid row; a batch's come in one all-to-all of the grid column (section 6).
-Gradients are averaged over all batches of a step.
+Batches are dealt to P ranks, who sample theirs, many at once (Algorithm 1): without a word where each has the graph
+(section 5.1), by products in 1.5D where it has block rows (section 5.2). Features are in P/c block rows, each on the c
+ranks of a grid row; a batch's come in one all-to-all of the grid column (section 6). Gradients are averaged over all
+batches of a step.
 
 Legend: P(i, j) on a grid of P/c rows and c columns; N vertices of a layer's output, K of its input. The paper's k is
 here the batches that P ranks draw at once, its b training.batch, its s the sizes of a layer.
@@ -18,8 +19,8 @@ from strategies.bulk.operators import Sampling
 from strategies.bulk.scheme import BulkParams, BulkScheme
 
 
-class Replicated(BulkScheme):
-    """The graph is on every rank."""
+class BulkStrategy(BulkScheme):
+    """The scheme with its operators."""
 
     def operators(self, ctx: Context) -> Sampling:
         return Sampling(ctx, self)
@@ -30,7 +31,7 @@ class SageParams(BulkParams):
     """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
 
 
-class BulkSage(Replicated):
+class BulkSage(BulkStrategy):
     """GraphSAGE's neighbours: a product with every sample is unbiased."""
 
     name = "bulk-sage"
@@ -57,7 +58,7 @@ class LadiesParams(BulkParams):
     """Whether a vertex may be drawn twice, which makes the products unbiased. The paper draws without."""
 
 
-class BulkLadies(Replicated):
+class BulkLadies(BulkStrategy):
     """LADIES' vertices of a layer: unbiased with replacement, and nearly so without."""
 
     name = "bulk-ladies"

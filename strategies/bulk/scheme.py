@@ -3,6 +3,7 @@
 Legend: N vertices of a block row, over the axis row and copied along the axis col; a batch's vertices K of its input.
 """
 
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from harness.kernels import Csr, cast
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.parallel.batches import Batches
 from harness.parallel.bulk import Bulk, WholeGraph, alone
-from harness.parallel.rows import RowStrategy
+from harness.parallel.minibatches import BatchStrategy
 from harness.strategy import (
     LONG,
     Coordinates,
@@ -28,7 +29,7 @@ from harness.validation import Frozen
 from strategies.bulk.words import say_sampling
 
 ROW, COL = AxisName.ROW, AxisName.COL
-FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+FORWARD = Direction.FORWARD
 """The axis row joins the ranks of a grid column, the axis col those of a grid row, as in CAGNET's 1.5D."""
 
 
@@ -41,27 +42,18 @@ class BulkParams(Frozen):
     """On every rank (section 5.1), or in block rows as the features are (section 5.2)."""
 
 
-class BulkScheme(RowStrategy):
+class BulkScheme(BatchStrategy):
     """Everything but the sampler."""
 
-    mini_batches = True
-    parts = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
     rows_over = partitioned_over = ROW
     params: BulkParams
 
-    def refuse(self) -> str | None:
-        if self.spec.model.order == "combine_first":
-            return "it multiplies (A H) W: use order aggregate_first"
-        if self.spec.training.features:
-            return "its features are fixed: leave training.features at false"
-        return super().refuse()
-
     @property
+    @abstractmethod
     def bulk(self) -> Bulk:
         """The sampler."""
-        raise NotImplementedError
 
     @property
     def groups(self) -> int:
@@ -113,23 +105,19 @@ class BulkScheme(RowStrategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Of a replicated graph nothing in the sampling; features that this block row lacks of a batch; gradients."""
-        words, steps = Words(self.grid), self.steps
+        words, steps, (A, targets) = Words(self.grid), self.steps, self.graph(counts)
         for step in range(epoch * steps, (epoch + 1) * steps):
-            wanted, asked = self.fetched(step, at, counts)
+            wanted, asked = self.fetched(step, at, A, targets)
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.COUNT, self.grid[ROW])
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.INDEX, asked)
             words.put(FORWARD, -1, Op.ALL_TO_ALL, ROW, TensorName.X, wanted * self.facts.features)
         if self.partitioned:
-            say_sampling(words, self, at, *self.graph(counts), epoch)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.COUNT, steps)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.LOSS, steps)
-        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
-        words.put(BACKWARD, -1, Op.ALL_REDUCE, (ROW, COL), TensorName.DW, steps * trained)
+            say_sampling(words, self, at, A, targets, epoch)
+        self.say_training(words)
         return words
 
-    def fetched(self, step: int, at: Coordinates, counts: Counts) -> tuple[int, int]:
+    def fetched(self, step: int, at: Coordinates, A: Csr, targets: Tensor) -> tuple[int, int]:
         """Vertices whose features the rank at `at` fetches from its grid column, and that others ask it for."""
-        A, targets = self.graph(counts)
         own, wanted, asked = self.rows(at), 0, 0
         for row in range(self.grid[ROW]):
             K = self.mini_batch(step, row * self.grid[COL] + at[COL], A, targets).vertices[0].unique()
@@ -139,10 +127,6 @@ class BulkScheme(RowStrategy):
             else:
                 asked += here
         return wanted, asked
-
-    def sides(self) -> list[bool]:
-        """A alone: transposes are those of samples."""
-        return [False]
 
     def multiplied(self, at: Coordinates) -> list[Piece]:
         return [Piece(self.held(at), range(self.facts.vertices))]

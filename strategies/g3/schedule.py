@@ -19,6 +19,7 @@ from harness.kernels.compact import filled_columns, without_empty_columns
 from harness.kernels.csr import block, from_coo, row_of, take
 from harness.kernels.spgemm import select_rows
 from harness.kernels.traverse import breadth_first
+from harness.ledger import TensorName
 from harness.strategy import Context
 
 Address = tuple[int, int]
@@ -95,11 +96,11 @@ def schedule(ctx: Context, blocks: Sequence[range], own: int, size: int, *, prio
         A_T_NN = _in_bins(ctx, ctx.on_host(blocks[own], blocks[own], transposed=True), parts)
     bins = [
         Bin(
-            ctx.index(rows.clone()),
+            ctx.hold(TensorName.INDEX, rows.clone()),
             A_NN[i],
             A_T_NN[i],
             ctx.hold_matrix(_rows(A_NK, rows)),
-            {peer: ctx.index(there[i]) for peer, there in sends.items() if i in there},
+            {peer: ctx.hold(TensorName.INDEX, there[i]) for peer, there in sends.items() if i in there},
             waits[i],
         )
         for i, rows in enumerate(parts)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.kernels import Csr
+from harness.kernels import Csr, on_device
 from harness.kernels.induced import places
 from harness.ledger import Op, Phase, TensorName
 from harness.models import Part, Skip
@@ -19,6 +19,7 @@ from harness.parallel.ahead import Ahead
 from harness.parallel.answers import Answers
 from harness.parallel.gradients import Gradients
 from harness.parallel.linear import Sending, Split, linear
+from harness.parallel.minibatches import loss_of_batches
 from harness.parallel.norm import Finish, Way, normalised
 from harness.parallel.products import Sparse, Stripe, aggregate
 from harness.parallel.reshard import Cuts, Residual, moves
@@ -91,15 +92,15 @@ class FourD(RowOperators):
         where = self.device if self.device.type == "cuda" else torch.device("cpu")
         S = self.sampler.draw(step, self.group, where)
         A = {
-            plane: self._placed(drawn.draw(S, step, self.sampler.chance))
+            plane: self._on_device(drawn.draw(S, step, self.sampler.chance))
             for plane, drawn in self.drawn.items()
         }
         K, N = self.blocks.input(self.at).rows, self.rows
         return Sample(S, A, self.X[self._places(S, K)], self.answers.on(self._places(S, N)))
 
-    def _placed(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
-        A, A_T = (Csr(*(part.to(self.device) for part in matrix[:3]), matrix.cols) for matrix in pair)
-        return A, A_T
+    def _on_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
+        A, A_T = pair
+        return on_device(A, self.device), on_device(A_T, self.device)
 
     def _places(self, S: Tensor, block: range) -> Tensor:
         """Where the sampled vertices of a block stand in it."""
@@ -191,12 +192,7 @@ class FourD(RowOperators):
     # The loss.
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        """The sum over the labelled vertices of all groups, divided by their number."""
-        with self.ledger.phase(Phase.LOSS):
-            with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
-                counted = self.answers.counted().to(Z_NC.dtype)
-            self.answers.mean_over(self.everywhere.all_reduce(counted, tensor=TensorName.COUNT))
-            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
+        return loss_of_batches(self, Z_NC, self.everywhere)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         self.gradients.settle(weights)

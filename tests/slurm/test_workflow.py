@@ -6,6 +6,7 @@ Whatever happens, it ends in a record or in a clean retry: no finished run is lo
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ def running(project: Project) -> list[str]:
     """Jobs of Slurm in which a run's ranks are at work."""
     steps = project.cluster.call("squeue", "--steps", "-h", "-o", "%i").split()
     return sorted({step.partition(".")[0] for step in steps if step.partition(".")[2].isdigit()})
+
+
+def half_way(project: Project, ranks: int) -> tuple["subprocess.Popen[str]", dict[str, Any]]:
+    """A workflow of two slow runs, one of them finished and the other at work; and the records until then."""
+    words = project.experiment(run(faulty("slow"), ranks=ranks, launch=[0, 1]))
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: len(project.records()) == 1 and bool(running(project)), 400)
+    return process, project.records()
 
 
 @pytest.mark.timeout(900)
@@ -69,10 +78,7 @@ def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Project) -> None:
-    words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1]))
-    process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
-    before = project.records()
+    process, before = half_way(project, 2)
     project.cluster.call("scancel", *running(project))
     assert process.wait(timeout=600) == 0, project.output()
     assert "CANCELLED" in project.output()
@@ -84,10 +90,7 @@ def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Proj
 @pytest.mark.timeout(900)
 def test_a_preempted_job_is_started_again(project: Project) -> None:
     """By Slurm itself, two minutes later."""
-    words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
-    process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
-    before = project.records()
+    process, before = half_way(project, 4)
     (job,) = running(project)
     project.cluster.call(
         "sbatch", "-p", "urgent", "-N2", "--ntasks-per-node=4", "-o", "/dev/null", "--wrap", "sleep 5"
@@ -101,10 +104,7 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
-    words = project.experiment(run(faulty("slow"), ranks=4, launch=[0, 1]))
-    process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 400)
-    before = project.records()
+    process, before = half_way(project, 4)
     lost = project.cluster.daemons("n2")
     for pid in lost:
         os.kill(pid, signal.SIGKILL)
