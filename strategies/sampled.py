@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, Self
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr, on_device
+from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.importance import NodeSampler, column_shares
 from harness.parallel.minibatches import BatchOperators, BatchStrategy
@@ -48,7 +48,7 @@ class OnParts(BatchOperators):
     def __init__(self, ctx: Context, strategy: "DataParallel") -> None:
         super().__init__(ctx, strategy, over=(), everyone=ctx.grid[D])
         self.A = ctx.adjacency(self.rows, self.rows)
-        self.graph, self.targets = on_device(ctx.source(self.rows, self.rows), "cpu"), ctx.targets()
+        self.graph, self.targets = ctx.source(self.rows, self.rows), ctx.targets()
         self.sampler = strategy.sampler(self.graph)
         for tensor in self.sampler.held():
             ctx.hold(TensorName.CHANCE, tensor)

@@ -35,11 +35,11 @@ Runner = Callable[..., list[Any]]
 
 WORLDS = (1, 2, 3, 4, 6)
 FULL = (*range(1, 13), 16)
-SMALL = 6
+SMALL = 4
 """Ranks up to which every grid is tried, and not the first two alone."""
 AMPLE = 8
 """Ranks of the cases that are tried on one grid alone."""
-EPOCHS = 5
+EPOCHS = 3
 VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
 WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3, residual=True)

@@ -28,7 +28,7 @@ from harness.run.trainer import Trainer
 from harness.run.unfinished import leave_when_told, write_unfinished
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.strategy import Context, Promise, Strategy
+from harness.strategy import Strategy
 
 PROGRESS_SECONDS = 2.0
 
@@ -129,15 +129,8 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTable
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
     tables.chosen = ctx.chosen
-    tables.words_formula = _most_words(strategy, ctx, len(sums))
-
-
-def _most_words(strategy: Strategy, ctx: Context, epochs: int) -> float:
-    """By the formula, of this rank's timed epochs; they differ where samples do."""
-    first = ctx.spec.training.warmup
-    samples = strategy.mini_batches or strategy.promised() is Promise.ESTIMATOR
-    told = range(first, epochs) if samples else range(first, first + 1)
-    return max(sum(strategy.words_of_epoch(ctx.at, ctx.counts, epoch).values()) for epoch in told)
+    dearest = training.warmup + tables.dearest_epoch()
+    tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.counts, dearest).values())
 
 
 def _evaluates(every: int, number: int, epochs: int) -> bool:

@@ -24,7 +24,7 @@ class RankTables:
     accuracy: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
     words_formula: float = 0
-    """Payload words an epoch, by the strategy's own account."""
+    """Payload words of the dearest epoch, by the strategy's own account."""
     chosen: dict[str, str] = field(default_factory=dict)
     """What this rank chose by measuring."""
 
@@ -43,6 +43,14 @@ class RankTables:
             accuracy = right / of if of else None
             at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
+
+    def dearest_epoch(self) -> int:
+        """The timed epoch in which this rank sent most; they differ where samples do."""
+        sent: dict[int, float] = {row["epoch"]: 0.0 for row in self.epochs if row["epoch"] >= 0}
+        for row in self.ledger:
+            if row["epoch"] in sent:
+                sent[row["epoch"]] += row["words_payload"]
+        return max(sent, key=sent.__getitem__)
 
     def only(self, epochs: set[int]) -> "RankTables":
         """The rows of these epochs."""

@@ -70,9 +70,9 @@ class Context:
         return self._adjacency[where]
 
     def source(self, rows: range, cols: range) -> Csr:
-        """A[rows, cols] to draw samples from: as `adjacency` has it, but with its entries even in a replay."""
+        """A[rows, cols] on the host, to draw samples from: as `adjacency` has it, but with its entries in a replay."""
         held = self.adjacency(rows, cols)
-        return self.on_host(rows, cols) if self.device.type == "meta" else held
+        return self.on_host(rows, cols) if self.device.type == "meta" else on_device(held, "cpu")
 
     def elsewhere(self) -> Csr | None:
         """All of A in a replay, where no other rank can be asked for its part; nobody holds it. In a run, None."""

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, block, on_device
+from harness.kernels import Csr, block
 from harness.kernels.stack import Stack
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.bulk import Drawn, WholeGraph, alone, together
@@ -32,7 +32,7 @@ class Sampling(BatchOperators):
         self.A = ctx.adjacency(self.held, everyone)
         self.labels = ctx.training_labels(Piece(everyone, range(ctx.facts.classes)))
         self.strategy, self.elsewhere = strategy, ctx.elsewhere()
-        self.drawn = self._drawn(ctx, on_device(ctx.source(self.held, everyone), "cpu"), ctx.targets())
+        self.drawn = self._drawn(ctx, ctx.source(self.held, everyone), ctx.targets())
         ctx.hold(TensorName.INDEX, self.drawn.graph.places.where)
         self.store = FeatureStore(self.X, self.blocks, self.row)
 
