@@ -38,14 +38,14 @@ def _run(options: argparse.Namespace) -> int:
     runs = options.out or results_folder(root) / "runs"
     if options.spec:
         return _run_all(root, [_spec_of_file(path) for path in options.spec], runs, options)
-    from harness.launch.launch import launch
+    from harness.launch.launch import launch, launch_here
     from harness.launch.series import settled
 
     spec = _spec_of_options(root, options)
     folder = runs / spec.run_id
     cached = not options.fresh and settled(folder)
     if not cached:
-        launch(spec, root, runs, say, in_process=options.in_process)
+        launch_here(spec, root, runs) if options.in_process else launch(spec, root, runs, say)
     told = _told(folder, cached=cached)
     show(options, told, _text(told))
     return 0 if told["status"] == "ok" else 1

@@ -10,19 +10,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
 from harness.launch.cause import find_cause, nobody_is_to_blame
+from harness.launch.nursery import Nursery
 from harness.launch.processes import Ranks, Watched
 from harness.launch.ways import way
 from harness.run.fault import Fault
 from harness.spec.spec import Spec, canonical_json
 
-PATIENCE = 20.0
-"""Seconds in which nobody does anything, after which a run on CPUs counts as hung."""
 OOM_COUNTERS = {
     Path("/sys/fs/cgroup/memory.events"): "oom_kill",
     Path("/sys/fs/cgroup/memory/memory.oom_control"): "oom_kill",
@@ -31,23 +31,47 @@ OOM_COUNTERS = {
 Progress = Callable[[str], None]
 
 
+class Patience(NamedTuple):
+    """How long a run may take, in seconds."""
+
+    still: float = 20.0
+    """In which nobody does anything, after which a run on CPUs counts as hung."""
+    limit: float | None = None
+    """After which it is stopped, and recorded as a timeout with the epochs that were finished."""
+
+
+PATIENCE = Patience()
+
+
 def launch(
     spec: Spec,
     root: Path,
     runs: Path,
     progress: Progress,
-    *,
-    in_process: bool = False,
-    patience: float = PATIENCE,
-    limit: float | None = None,
+    patience: Patience = PATIENCE,
+    nursery: Nursery | None = None,
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
-    After `limit` seconds it is stopped, and recorded as a timeout with the epochs that were finished.
-    In this process there can be one rank, and the machine card's allocator settings come too late for it.
+    Ranks are forked from the nursery, or from one of their own.
     """
-    if in_process and spec.ranks > 1:
+
+    def ranks(scratch: Path) -> Watched:
+        with nullcontext(nursery) if nursery else Nursery() as opened:
+            return _run_ranks(spec, root, runs, scratch, progress, patience, opened)
+
+    return _recorded(spec, root, runs, ranks)
+
+
+def launch_here(spec: Spec, root: Path, runs: Path) -> Path:
+    """The same in this process, of one rank. The machine card's allocator settings come too late for it."""
+    if spec.ranks > 1:
         raise UserError(f"ranks = {spec.ranks}: one process runs one rank. Leave out --in-process.")
+    return _recorded(spec, root, runs, lambda scratch: _run_here(root, runs, scratch))
+
+
+def _recorded(spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched]) -> Path:
+    """Runs in a scratch folder, and sees to the record."""
     with refusals(runs):
         runs.mkdir(parents=True, exist_ok=True)
         sweep(runs)
@@ -58,10 +82,7 @@ def launch(
         with refusals(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
         started, killed = time.time(), _out_of_memory_kills()
-        if in_process:
-            watched = _run_here(root, runs, scratch)
-        else:
-            watched = _run_ranks(spec, root, runs, scratch, progress, (patience, limit))
+        watched = run(scratch)
         sweep(runs)
         if not (scratch / "done").exists():
             memory_ran_out = watched.out_of_memory or _out_of_memory_kills() > killed
@@ -71,16 +92,21 @@ def launch(
 
 
 def _run_ranks(
-    spec: Spec, root: Path, runs: Path, scratch: Path, progress: Progress, times: tuple[float, float | None]
+    spec: Spec,
+    root: Path,
+    runs: Path,
+    scratch: Path,
+    progress: Progress,
+    patience: Patience,
+    nursery: Nursery,
 ) -> Watched:
-    patience, limit = times
     folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
     words = [str(word) for option in folders.items() for word in option]
     chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
-    with Ranks(chosen.command, chosen.environments, scratch / "log", chosen.ending) as ranks:
+    with Ranks(chosen.start(nursery, scratch / "log"), chosen.ending) as ranks:
         watched = ranks.watch(
-            patience if chosen.here and spec.machine.device == "cpu" else None,
-            limit,
+            patience.still if chosen.here and spec.machine.device == "cpu" else None,
+            patience.limit,
             _Progress(scratch / "progress", progress).pass_on,
         )
     if chosen.here or (scratch / "done").exists():

@@ -4,14 +4,10 @@ A run ends soon after its first rank does: the others get a moment to leave thei
 uses the processor any more is ended too, with every rank's stack. Ranks die with the process that started them.
 """
 
-import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from ctypes import CDLL
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from harness.launch.stillness import Stillness
 from harness.run.unfinished import LEAVE
@@ -24,7 +20,6 @@ NOTICE = 1.0
 LEAVING = 10.0
 """Seconds that ranks have to write down what they finished, and to end."""
 STACKS = signal.SIGUSR1
-PR_SET_PDEATHSIG = 1
 
 
 class Death(NamedTuple):
@@ -53,44 +48,36 @@ class Watched(NamedTuple):
     """What the place did to them: not the run's doing."""
 
 
+class Process(Protocol):
+    """A rank, or what stands for ranks elsewhere."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, sig: signal.Signals, /) -> None: ...
+
+
 class Ranks:
-    """`with Ranks(command, environments, log) as ranks: ranks.watch(...)`; none outlives the block.
+    """`with Ranks(processes) as ranks: ranks.watch(...)`: each is started in its turn, and none outlives the block.
 
     A process may stand for ranks elsewhere: it is ended by a signal that it can pass on.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environments: Sequence[Mapping[str, str]],
-        log: Path,
-        ending: signal.Signals = signal.SIGKILL,
-    ) -> None:
-        self._command, self._environments, self._log, self._ending = command, environments, log, ending
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, processes: Iterable[Process], ending: signal.Signals = signal.SIGKILL) -> None:
+        self._coming, self._ending = processes, ending
+        self._processes: list[Process] = []
 
     def __enter__(self) -> "Ranks":
         try:
-            self._start()
+            self._processes.extend(self._coming)
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _start(self) -> None:
-        tie = _die_with(os.getpid(), self._ending)
-        with self._log.open("wb") as log:
-            for environment in self._environments:
-                self._processes.append(
-                    subprocess.Popen(
-                        self._command,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        preexec_fn=tie,  # noqa: PLW1509  the launcher has no threads of its own
-                    )
-                )
 
     def __exit__(self, *_: object) -> None:
         self._tell(self._ending)
@@ -141,15 +128,3 @@ class Ranks:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
             time.sleep(POLL_SECONDS)
-
-
-def _die_with(parent: int, ending: signal.Signals) -> Callable[[], None]:
-    """What a child does first: ask the kernel to end it when its parent dies, which may have happened already."""
-    libc = CDLL(None)
-
-    def tie() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, ending)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return tie

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import RunError, UserError
-from harness.launch.launch import Progress, launch
+from harness.launch.launch import Patience, Progress, launch
+from harness.launch.nursery import Nursery
 from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.slurm.allocation import seconds_left
@@ -35,19 +36,20 @@ def series(
 ) -> Iterator[Outcome]:
     """Every run's outcome as soon as it is known. One that leaves no record does not keep the others from theirs."""
     clock, past = _clock(), Past(runs)
-    for spec in specs:
-        limit, left = _limit(spec, root, past), clock()
-        try:
-            if not fresh and settled(runs / spec.run_id):
-                yield Outcome(spec, runs / spec.run_id, cached=True)
-            elif limit is not None and left is not None and left < limit:
-                yield Outcome(
-                    spec, None, why=f"{left:.0f} s are left and it may take {limit:.0f}: for another job"
-                )
-            else:
-                yield Outcome(spec, launch(spec, root, runs, progress, limit=limit))
-        except (RunError, UserError) as error:
-            yield Outcome(spec, None, why=str(error))
+    with Nursery() as nursery:
+        for spec in specs:
+            limit, left = _limit(spec, root, past), clock()
+            try:
+                if not fresh and settled(runs / spec.run_id):
+                    yield Outcome(spec, runs / spec.run_id, cached=True)
+                elif limit is not None and left is not None and left < limit:
+                    why = f"{left:.0f} s are left and it may take {limit:.0f}: for another job"
+                    yield Outcome(spec, None, why=why)
+                else:
+                    folder = launch(spec, root, runs, progress, Patience(limit=limit), nursery)
+                    yield Outcome(spec, folder)
+            except (RunError, UserError) as error:
+                yield Outcome(spec, None, why=str(error))
 
 
 def settled(folder: Path) -> bool:

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.launch.processes import Death, Watched
+from harness.launch.nursery import Nursery, tie
+from harness.launch.processes import Death, Process, Watched
 from harness.slurm.said import said
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.step import in_allocation, step
@@ -19,17 +22,41 @@ FOREIGN = ("SLURM_", "SRUN_", "SBATCH_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MA
 
 
 class Way(NamedTuple):
-    """What is to be started, once for each environment."""
+    """A program that is to be started, once for each environment."""
 
-    command: list[str]
+    program: list[str]
+    """A module and its words."""
     environments: list[dict[str, str]]
-    here: bool
-    """Every process is a rank. Else there is one, which stands for all of them."""
+    line: tuple[str, ...] = ()
+    """Of srun: of which one process stands for all ranks. Else every process is a rank."""
+
+    @property
+    def here(self) -> bool:
+        return not self.line
+
+    @property
+    def command(self) -> list[str]:
+        return [*self.line, sys.executable, "-m", *self.program]
 
     @property
     def ending(self) -> signal.Signals:
         """srun ends its tasks when it is asked to; killed, it would leave them."""
         return signal.SIGKILL if self.here else signal.SIGTERM
+
+    def start(self, nursery: Nursery, log: Path) -> Iterator[Process]:
+        """One process after the other; what they say goes into the log."""
+        if self.here:
+            yield from nursery.start(self.program, self.environments, log)
+            return
+        with log.open("wb") as file:
+            yield subprocess.Popen(
+                self.command,
+                env=self.environments[0],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                preexec_fn=tie(os.getpid(), self.ending),  # noqa: PLW1509  the launcher has no threads of its own
+            )
 
     def understand(self, watched: Watched, log: Path) -> Watched:
         """How the ranks of a step ended, from what srun said of them."""
@@ -48,13 +75,16 @@ class Way(NamedTuple):
 def way(machine: Machine, ranks: int, root: Path, program: list[str]) -> Way:
     """For ranks that run a program of ours: by srun in a job whose machine's card knows Slurm."""
     slurm = slurm_of(root, machine.name, load_site(root)) if in_allocation(os.environ) else None
-    words = [sys.executable, "-m", *program]
     if slurm is None:
-        return Way(words, [environment(machine, ranks, root, number) for number in range(ranks)], here=True)
+        return Way(program, [environment(machine, ranks, root, number) for number in range(ranks)])
     if slurm.interfaces:
-        words += ["--per-node", str(slurm.ranks_per_node), "--interfaces", *slurm.interfaces]
+        program = [
+            *program,
+            *("--per-node", str(slurm.ranks_per_node)),
+            *("--interfaces", *slurm.interfaces),
+        ]
     line = step(ranks, slurm)
-    return Way([*line, *words], [step_environment(machine, root, slurm, line)], here=False)
+    return Way(program, [step_environment(machine, root, slurm, line)], tuple(line))
 
 
 def environment(machine: Machine, ranks: int, root: Path, rank: int = 0) -> dict[str, str]:

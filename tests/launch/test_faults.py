@@ -1,6 +1,5 @@
 """However a run ends, it ends soon, on record, with its cause, and leaves nobody and nothing behind."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,13 +11,16 @@ from typing import Any
 import pytest
 
 from harness.experiment.request import make_spec
-from harness.launch.launch import launch
+from harness.launch.launch import Patience, launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
+from tests.alive import alive
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
-PATIENCE = 4.0  # of everybody doing nothing; runs have more, and what they do in vain then is the same
+PATIENCE = Patience(
+    still=4.0
+)  # of everybody doing nothing; runs have more, and what they do in vain then is the same
 
 WAYS: dict[str, tuple[str, str, str]] = {
     "raise": ("failed", "ZeroDivisionError", "on purpose"),
@@ -47,7 +49,7 @@ def launched(asked: Spec, tmp_path: Path) -> dict[str, Any]:
     """The error of the run, after a look at what it left behind."""
     runs = tmp_path / "runs"
     begun = time.monotonic()
-    folder = launch(asked, ROOT, runs, lambda _: None, patience=PATIENCE)
+    folder = launch(asked, ROOT, runs, lambda _: None, PATIENCE)
     assert time.monotonic() - begun < 60, "nobody waits for what does not come"
     assert alive(tmp_path) == [], "a rank outlived its run"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -56,18 +58,6 @@ def launched(asked: Spec, tmp_path: Path) -> dict[str, Any]:
     return (
         {**record["error"], "status": record["status"]} if record["error"] else {"status": record["status"]}
     )
-
-
-def alive(folder: Path) -> list[int]:
-    """Processes with this folder among their words."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path) -> None:
@@ -121,7 +111,7 @@ def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signa
     assert list(runs.iterdir()) == [], "no record of a run that was given up"
 
     asked = spec("raise", 2, 1, 0)
-    folder = launch(asked, ROOT, runs, lambda _: None, patience=PATIENCE)
+    folder = launch(asked, ROOT, runs, lambda _: None, PATIENCE)
     assert [path.name for path in runs.parent.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
 

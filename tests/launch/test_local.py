@@ -12,7 +12,7 @@ import pytest
 
 from harness.comm.engine import Place
 from harness.experiment.request import make_spec
-from harness.launch.launch import launch
+from harness.launch.launch import launch, launch_here
 from harness.results.record import Record, read_record
 from harness.run.fault import faults
 from harness.run.rank import attempt
@@ -81,7 +81,7 @@ def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
 
 
 def test_a_run_in_this_process_leaves_the_same_kind_of_record(tmp_path: Path) -> None:
-    folder = launch(spec("serial", 1), ROOT, tmp_path / "runs", ignore, in_process=True)
+    folder = launch_here(spec("serial", 1), ROOT, tmp_path / "runs")
     assert json.loads((folder / "record.json").read_text())["status"] == "ok"
 
 

@@ -13,7 +13,7 @@ import yaml
 from harness.errors import RunError
 from harness.experiment.request import make_spec
 from harness.launch import processes
-from harness.launch.launch import launch
+from harness.launch.launch import Patience, launch
 from harness.launch.series import series
 from harness.results.record import Record, read_record
 from harness.spec.spec import Spec
@@ -53,8 +53,8 @@ def spec(root: Path, ranks: int, params: dict[str, Any] | None = None, **more: A
     return make_spec(root, {"machine": "mine", **asked}, "test")
 
 
-def launched(root: Path, tmp_path: Path, asked: Spec, **more: Any) -> Record:
-    record = read_record(launch(asked, root, tmp_path / "results" / "runs", ignore, **more))
+def launched(root: Path, tmp_path: Path, asked: Spec) -> Record:
+    record = read_record(launch(asked, root, tmp_path / "results" / "runs", ignore))
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["runs"], "nothing is left behind"
     return record
 
@@ -127,7 +127,7 @@ def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
         monkeypatch.delenv("SLURM_JOB_ID")
     asked = spec(job, 3, {"way": "hang", "rank": 1, "call": 5}, machine=machine)
     runs = tmp_path / "results" / "runs"
-    record = read_record(launch(asked, job, runs, ignore, limit=3000, patience=1000))
+    record = read_record(launch(asked, job, runs, ignore, Patience(still=1000, limit=3000)))
     assert (record.record["status"], record.record["error"]["type"]) == ("timeout", "TimeLimit")
     epochs, ledger = record.table("epochs"), record.table("ledger")
     assert epochs.groupby("rank").epoch.apply(list).to_dict() == {rank: [-1, 0] for rank in range(3)}

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.slurm.project import CARD, ROOT, Cluster, Project, alive, wait_until
+from tests.alive import alive
+from tests.slurm.project import CARD, ROOT, Cluster, Project, wait_until
 
 WANTED = "HARNESS_SLURM_TEST"
 

@@ -109,18 +109,6 @@ class Project:
         return {path.parent.name: json.loads(path.read_text()) for path in found}
 
 
-def alive(folder: Path) -> list[int]:
-    """Processes with this folder among their words."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 def wait_until(holds: Callable[[], Any], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not holds():

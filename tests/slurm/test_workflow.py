@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.slurm.project import QUICK, ROOT, Project, alive, wait_until
+from tests.alive import alive
+from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 FAULTY = f"{ROOT / 'tests' / 'launch' / 'faulty.py'}:Faulty"
 TRAINING = {"epochs": 3, "warmup": 1}
