@@ -47,6 +47,15 @@ class Op(StrEnum):
     SKEW = "skew"
 
 
+COMPUTING = frozenset({Op.SPMM, Op.GEMM, Op.ELEMENTWISE, Op.COPY})
+"""What works on this rank's own tensors."""
+
+MOVING = frozenset(
+    {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
+)
+"""What sends something."""
+
+
 class AxisName(StrEnum):
     """One named axis of a grid. P is the only axis of a one-dimensional arrangement."""
 

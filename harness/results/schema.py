@@ -1,10 +1,10 @@
 """Every table of the project: its columns, their types and their meaning. The one place that says so.
 
-A run folder holds `epochs`, `ledger`, `accuracy` and `memory`; collecting puts those of all runs together, each with a
-first column `run_id`, and adds `runs` with one row a run. Text is never null: an empty text stands for none. Numbers
-that do not apply are null, except in a ledger's key, where -1 stands for no layer and no peer. Columns of `runs` that
-come from the spec have the dotted names under which `--set` and experiments know them (`model.hidden`). The page
-docs/tables.md is made from this module (`harness.results.dictionary`).
+A run folder holds all tables but `runs`; collecting puts those of all runs together, each with a first column `run_id`,
+and adds `runs` with one row a run. Text is never null: an empty text stands for none. Numbers that do not apply are
+null, except in a ledger's key, where -1 stands for no layer and no peer. Columns of `runs` that come from the spec have
+the dotted names under which `--set` and experiments know them (`model.hidden`). The page docs/tables.md is made from
+this module (`harness.results.dictionary`).
 """
 
 from typing import Any, NamedTuple
@@ -140,7 +140,25 @@ MEMORY = Table(
     ),
 )
 
-RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY)}
+UTILISATION = Table(
+    "utilisation",
+    "one window of an epoch on one rank, if the spec asks for it (measure.utilisation_ms)",
+    EPOCH_AND_RANK
+    + _part(
+        "",
+        ("window", INTEGER, "number of the window, from 0 at the begin of the epoch"),
+        ("seconds", REAL, "its length: measure.utilisation_ms, but for the last of an epoch"),
+        ("computing_seconds", REAL, "seconds of it in ops that compute; the rest is in neither kind"),
+        ("communicating_seconds", REAL, "seconds of it in ops that send or receive, and wait for it"),
+        (
+            "device_percent",
+            REAL,
+            "utilisation of the GPU, as its driver last told it; null where none does",
+        ),
+    ),
+)
+
+RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION)}
 
 RUN_ID = Column("run_id", TEXT, "hash of the spec; names the run folder and joins the tables", "record")
 
@@ -196,6 +214,11 @@ RUNS = Table(
             ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
             ("training.batch", NULLABLE, "vertices of a mini-batch; 0: the full graph"),
             ("training.target", REAL, "accuracy on test vertices at which training stops; 0: never"),
+            (
+                "measure.utilisation_ms",
+                NULLABLE,
+                "milliseconds of the windows of the table utilisation; 0: not asked for",
+            ),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),
             ("machine.name", TEXT, "the machine card"),
@@ -230,6 +253,17 @@ RUNS = Table(
                 "phase_seconds_mean",
                 REAL,
                 "named phases, mean over ranks, median over epochs: the sum Plexus reports",
+            ),
+            (
+                "computing_share",
+                REAL,
+                "share of all ranks' time in ops that compute: spmm, gemm, elementwise, copy",
+            ),
+            ("communicating_share", REAL, "the same of ops that send or receive, and wait for it"),
+            (
+                "device_percent",
+                REAL,
+                "utilisation of the GPUs, mean over ranks and windows; null if not told",
             ),
             (
                 "vertices_per_second",

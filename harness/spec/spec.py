@@ -76,6 +76,13 @@ class Training(Frozen):
     """Training stops once an evaluation finds so much of the test vertices right; 0 never stops it."""
 
 
+class Measure(Frozen):
+    """What is measured besides times and words."""
+
+    utilisation_ms: int = Field(0, ge=0)
+    """Milliseconds of the windows for which it is written down how busy a rank was; 0 writes nothing."""
+
+
 class Spec(Frozen):
     """One run. Equal specs are the same run and have the same id, whoever wrote them in whatever order."""
 
@@ -85,6 +92,7 @@ class Spec(Frozen):
     grid: dict[AxisName, int]
     model: ModelChoice = ModelChoice()
     training: Training = Training()
+    measure: Measure = Measure()
     protocol: Protocol = "corrected"
     precision: Literal["float32", "float64"] = "float32"
     machine: Machine
