@@ -1,5 +1,6 @@
 """From what was asked for to a whole spec: the machine's card, the grid and the strategy's defaults filled in."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,20 @@ def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:
     asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], where)
     asked["machine"] = load_machine(root, asked.get("machine", "local"))
     return validated(Spec, asked, where)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of dotted keys and their values: training.epochs is the key epochs of training."""
+    request: dict[str, Any] = {}
+    for path, value in settings.items():
+        *parents, key = path.split(".")
+        place = request
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{path} = {value!r}: {parent} has no keys of its own.")
+        place[key] = value
+    return request
 
 
 def _named(choice: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ SCHEMA = 1
 """Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
 
 MISSING = "missing"
-SOURCES = ("measured", "predicted", "published")
+SOURCES = ("measured", "external", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
@@ -171,7 +171,11 @@ RUNS = Table(
             "record",
             ("label", TEXT, "the name for people"),
             ("status", TEXT, "ok, oom, timeout, failed, refused, or missing: planned and not recorded"),
-            ("source", TEXT, "measured, predicted or published; empty when missing"),
+            (
+                "source",
+                TEXT,
+                "measured, external (a program of others), predicted or published; empty when missing",
+            ),
         ),
         *_part(
             "spec",

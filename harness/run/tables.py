@@ -34,7 +34,7 @@ class RankTables:
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
         """The row of the epoch comes last: where it stands, the epoch's other rows are whole."""
         at = {"epoch": number, "rank": self.rank}
-        self.ledger.extend({**at, **_entry(key, amounts)} for key, amounts in epoch.entries.items())
+        self.ledger.extend({**at, **entry(key, amounts)} for key, amounts in epoch.entries.items())
         self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
 
@@ -91,7 +91,7 @@ def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
         }
 
 
-def _entry(key: Key, amounts: Amounts) -> Row:
+def entry(key: Key, amounts: Amounts) -> Row:
     return {
         "layer": key.layer,
         "direction": key.direction.value,
