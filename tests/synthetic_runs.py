@@ -149,6 +149,8 @@ def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> 
             "epochs": EPOCHS,
             "epoch_seconds_median": statistics.median_epoch(tables["epochs"]),
             "epoch_seconds_paper": statistics.paper_epoch(tables["epochs"]),
+            "computing_share": statistics.share(ledger, COMPUTING),
+            "communicating_share": statistics.share(ledger, MOVING),
             "phase_seconds_mean": statistics.phase_sum(ledger),
             "final_loss": 0.93,
             "accuracy_train": 0.93,

@@ -90,7 +90,8 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
     seconds = done.epoch_seconds_median.dropna()
     interval = median_interval(seconds)
     middle = (
-        "phase_seconds_mean words_payload words_received words_formula final_loss "
+        "phase_seconds_mean computing_share communicating_share vertices_per_second "
+        "words_payload words_received words_formula final_loss "
         "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
     )
     return {
