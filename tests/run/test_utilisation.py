@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.ledger import COMPUTING, MOVING, Direction, Key, Op, Phase
+from harness.ledger import COMPUTING, MOVING, Direction, Key, Ledger, Op, Phase
 from harness.run.utilisation import Reading, Window, asked_of, last_said, read_beside, windows
 
 
@@ -17,9 +17,32 @@ def slices(*parts: tuple[Op, float]) -> list[tuple[Key, float]]:
     return [(Key(Phase.CONVOLVE, 0, Direction.FORWARD, op), seconds) for op, seconds in parts]
 
 
+class HandClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def settle(self) -> None:
+        """Marks can always be read."""
+
+    def between(self, earlier: float, later: float) -> float:
+        return later - earlier
+
+
 def test_a_planted_wait_is_seen_where_it_was() -> None:
-    found = windows(slices((Op.SPMM, 2.5), (Op.RECV, 1.0), (Op.GLUE, 0.25), (Op.COPY, 0.5)), 1.0)
-    assert found == [
+    clock = HandClock()
+    ledger = Ledger(clock)
+    ledger.start()
+    with ledger.phase(Phase.CONVOLVE, layer=0):
+        for op, seconds in ((Op.SPMM, 2.5), (Op.RECV, 1.0), (Op.GLUE, 0.25), (Op.COPY, 0.5)):
+            with ledger.op(op):
+                clock.now += seconds
+    ledger.stop()
+    assert windows(ledger.slices, 1.0) == [
         Window(1.0, 1.0, 0.0),
         Window(1.0, 1.0, 0.0),
         Window(1.0, 0.5, 0.5),
