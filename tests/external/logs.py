@@ -4,7 +4,6 @@ from typing import Any
 
 BNS = {
     "backend": "gloo",
-    "corr": None,
     "dataset": "reddit",
     "dropout": 0.5,
     "eval": True,
