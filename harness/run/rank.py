@@ -115,6 +115,8 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTable
     training, sums = ctx.spec.training, []
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
+        if number == 0:
+            ctx.remote.forget()
         tables.add_epoch(number, trainer.epoch())
         sums.append(checksum(trainer.parameters))
         if _evaluates(training.evaluate_every, number, training.epochs):
@@ -128,7 +130,7 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTable
     ctx.ledger.recording = False
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
-    tables.chosen = ctx.chosen
+    tables.chosen, tables.remote = ctx.chosen, ctx.remote
     dearest = training.warmup + tables.dearest_epoch()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.counts, dearest).values())
 
