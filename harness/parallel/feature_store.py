@@ -42,12 +42,8 @@ class FeatureStore:
         look = Look(vertices, everything, everything[:0], everything[:0], everything, everything)
         self._ask(look, others, later=False).wait()
 
-    def fetch(self, vertices: Tensor, others: Others) -> Tensor:
-        """X[vertices], each of which is there once."""
-        return self.send_for(vertices, others, later=False).wait()
-
     def send_for(self, vertices: Tensor, others: Others, *, later: bool) -> "Coming":
-        """The same, on its way: `later`, the rows arrive while others compute."""
+        """X[vertices], each of which is there once; `later`, it arrives while something else is done."""
         with self.over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
             look = self.cache.look(vertices)
         coming = self._ask(look, others, later=later)
