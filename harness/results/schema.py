@@ -292,6 +292,11 @@ RUNS = Table(
                 REAL,
                 "payload words an epoch by the strategy's formula; null if not asked for",
             ),
+            (
+                "cache_hit_rate",
+                REAL,
+                "share of the rows of features needed of other ranks that a cache had; null: none were needed",
+            ),
             ("chosen", TEXT, "what rank 0 chose by measuring on its device, as JSON"),
         ),
         *_part(

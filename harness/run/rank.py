@@ -120,6 +120,8 @@ def train(
     training, sums = ctx.spec.training, []
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
+        if number == 0:
+            ctx.remote.forget()
         tables.add_epoch(number, trainer.epoch(), readings)
         sums.append(checksum(trainer.parameters))
         if _evaluates(training.evaluate_every, number, training.epochs):
@@ -133,7 +135,7 @@ def train(
     ctx.ledger.recording = False
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
-    tables.chosen = ctx.chosen
+    tables.chosen, tables.remote = ctx.chosen, ctx.remote
     dearest = training.warmup + tables.dearest_epoch()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.counts, dearest).values())
 

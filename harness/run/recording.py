@@ -28,6 +28,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
             **summarise(tables, spec.training.target),
             **throughput(strategy, tables),
             "words_formula": words_formula,
+            "cache_hit_rate": hit_rate(ranks),
             "chosen": canonical_json(ranks[0].chosen),
         },
         "provenance": provenance,
@@ -52,6 +53,12 @@ def record_unfinished(
         "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
     }
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
+
+
+def hit_rate(ranks: list[RankTables]) -> float | None:
+    """Of all ranks together."""
+    rows = sum(rank.remote.rows for rank in ranks)
+    return sum(rank.remote.cached for rank in ranks) / rows if rows else None
 
 
 def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:

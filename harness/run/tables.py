@@ -11,7 +11,7 @@ from harness.ledger import Amounts, Key
 from harness.models import Hits
 from harness.run.trainer import Epoch
 from harness.run.utilisation import Reading, last_said
-from harness.strategy import Context
+from harness.strategy import Context, Remote
 
 Row = dict[str, Any]
 
@@ -30,6 +30,8 @@ class RankTables:
     """Payload words of the dearest epoch, by the strategy's own account."""
     chosen: dict[str, str] = field(default_factory=dict)
     """What this rank chose by measuring."""
+    remote: Remote = field(default_factory=Remote)
+    """What its mini-batches needed of others in timed epochs."""
 
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
         """The row of the epoch comes last: where it stands, the epoch's other rows are whole."""

@@ -29,6 +29,7 @@ from harness.store.blocks import Blocks, Rectangle, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts, targets_of
 from harness.strategy.facts import Facts
 from harness.strategy.piece import Piece
+from harness.strategy.remote import Remote
 
 IGNORED = -100
 """The label of a vertex that does not count."""
@@ -53,6 +54,8 @@ class Context:
         self._held: list[tuple[TensorName, Tensor]] = []
         self.chosen: dict[str, str] = {}
         """What was chosen by measuring, for the record."""
+        self.remote = Remote()
+        """What mini-batches needed of other ranks so far, for the record."""
 
     @property
     def at(self) -> Coordinates:
