@@ -40,7 +40,7 @@ class PlainAttention(RowOperators):
     def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
             T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
-            return attention(self, layer, self.edges, T_NH, T_NH, a_2H)
+            return attention(self, layer, self.edges, T_NH, a_2H)
 
 
 class Serial(RowStrategy):

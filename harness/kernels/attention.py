@@ -11,6 +11,7 @@ Legend: N rows of A, K columns, E entries in order, Q heads, H features of all h
 Verifier (tests/kernels/test_attention.py): dense torch and its autograd.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,109 +42,98 @@ def turned(A_NK: Csr) -> Csr:
     return transpose(A_NK._replace(val=torch.arange(A_NK.nnz, device=A_NK.val.device)))
 
 
-def attend(A_NK: Csr, A_KN: Csr, d_QN: Tensor, s_QK: Tensor, T_KH: Tensor) -> Tensor:
+def attend(A_NK: Csr, A_KN: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
     """Z, differentiable in the scores and in T; A_KN is A turned."""
-    Z_NH: Tensor = Attend.apply(d_QN, s_QK, T_KH, A_NK, A_KN)  # type: ignore[no-untyped-call]
-    return Z_NH
+    Z_QNF: Tensor = Attend.apply(d_QN, s_QK, T_QKF, A_NK, A_KN)  # type: ignore[no-untyped-call]
+    return Z_QNF
 
 
 class Attend(torch.autograd.Function):
     """Z of the scores and T."""
 
     @staticmethod
-    def forward(ctx: Any, d_QN: Tensor, s_QK: Tensor, T_KH: Tensor, A_NK: Csr, A_KN: Csr) -> Tensor:
-        a_QE, Z_NH = weigh(A_NK, d_QN, s_QK, T_KH)
+    def forward(ctx: Any, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, A_NK: Csr, A_KN: Csr) -> Tensor:
+        a_QE, Z_QNF = weigh(A_NK, d_QN, s_QK, T_QKF)
         ctx.A_NK, ctx.A_KN = A_NK, A_KN
-        ctx.save_for_backward(d_QN, s_QK, T_KH, a_QE)
-        return Z_NH
+        ctx.save_for_backward(d_QN, s_QK, T_QKF, a_QE)
+        return Z_QNF
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        (G_NH,) = gradients
-        d_QN, s_QK, T_KH, a_QE = ctx.saved_tensors
-        dl_QE, dd_QN = rows_back(ctx.A_NK, d_QN, s_QK, T_KH, a_QE, G_NH)
-        dT_KH, ds_QK = columns_back(ctx.A_KN, a_QE, dl_QE, G_NH)
-        return dd_QN, ds_QK, dT_KH, None, None
+        (G_QNF,) = gradients
+        d_QN, s_QK, T_QKF, a_QE = ctx.saved_tensors
+        dl_QE, dd_QN = rows_back(ctx.A_NK, d_QN, s_QK, T_QKF, a_QE, G_QNF)
+        dT_QKF, ds_QK = columns_back(ctx.A_KN, a_QE, dl_QE, G_QNF)
+        return dd_QN, ds_QK, dT_QKF, None, None
 
 
-def weigh(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_KH: Tensor) -> Pair:
-    """a (Q, E) and Z (N, H). Not differentiable: `attend` is."""
-    found: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_KH)
+def weigh(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
+    """a (Q, E) and Z (Q, N, F). Not differentiable: `attend` is."""
+    found: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
     return found
 
 
-def rows_back(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_KH: Tensor, a_QE: Tensor, G_NH: Tensor) -> Pair:
+def rows_back(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor) -> Pair:
     """dl (Q, E) and dd (Q, N)."""
-    found: Pair = ROWS_BACK(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_KH, a_QE, G_NH)
+    found: Pair = ROWS_BACK(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
     return found
 
 
-def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_NH: Tensor) -> Pair:
-    """dT (K, H) and ds (Q, K) of some columns, rows of A turned."""
-    found: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_NH)
+def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
+    """dT (Q, K, F) and ds (Q, K) of some columns, rows of A turned."""
+    found: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
     return found
 
 
 # What the operators do: one head after the other.
 
 
-def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_KH: Tensor) -> Pair:
-    a_QE, Z_NH = found = _weighed(rowptr, col, d_QN, s_QK, T_KH)
-    A_NK, heads = Csr(rowptr, col, col, len(T_KH)), len(d_QN)
-    for a_E, Z_NF, *operands in zip(a_QE, _each(heads, Z_NH), d_QN, s_QK, _each(heads, T_KH), strict=True):
-        _keep((a_E, Z_NF), head.weigh(A_NK, *operands))
-    return found
+def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
+    A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
+    found = _weighed(rowptr, col, d_QN, s_QK, T_QKF)
+    return _filled(found, (head.weigh(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
 
 
 def _rows_back(
-    rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_KH: Tensor, a_QE: Tensor, G_NH: Tensor
+    rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
-    found, heads = _row_gradients(rowptr, col, d_QN, s_QK, T_KH, a_QE, G_NH), len(d_QN)
-    A_NK, T, G = Csr(rowptr, col, col, len(T_KH)), _each(heads, T_KH), _each(heads, G_NH)
-    for dl_E, dd_N, *operands in zip(*found, d_QN, s_QK, T, a_QE, G, strict=True):
-        _keep((dl_E, dd_N), head.rows_back(A_NK, *operands))
-    return found
+    A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
+    heads = zip(d_QN, s_QK, T_QKF, a_QE, G_QNF, strict=True)
+    return _filled(_row_gradients(rowptr, col, d_QN), (head.rows_back(A_NK, *each) for each in heads))
 
 
 def _columns_back(
-    colptr: Tensor, row: Tensor, entry: Tensor, a_QE: Tensor, dl_QE: Tensor, G_NH: Tensor
+    colptr: Tensor, row: Tensor, entry: Tensor, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
-    dT_KH, ds_QK = found = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_NH)
-    A_KN, heads = Csr(colptr, row, entry, len(G_NH)), len(a_QE)
-    for dT_KF, ds_K, *operands in zip(
-        _each(heads, dT_KH), ds_QK, a_QE, dl_QE, _each(heads, G_NH), strict=True
-    ):
-        _keep((dT_KF, ds_K), head.columns_back(A_KN, *operands))
-    return found
+    A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
+    found = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_QNF)
+    return _filled(found, (head.columns_back(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True)))
 
 
-def _each(heads: int, x_NH: Tensor) -> tuple[Tensor, ...]:
-    """The features of every head."""
-    found: tuple[Tensor, ...] = x_NH.unflatten(1, (heads, -1)).unbind(1)
-    return found
-
-
-def _keep(places: Pair, values: Pair) -> None:
-    for place, value in zip(places, values, strict=True):
-        place.copy_(value)
+def _filled(places: Pair, of_heads: Iterator[Pair]) -> Pair:
+    for number, values in enumerate(of_heads):
+        for place, value in zip(places, values, strict=True):
+            place[number] = value
+    return places
 
 
 # Their shapes.
 
 
-def _weighed(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_KH: Tensor) -> Pair:
-    return d_QN.new_empty((len(d_QN), len(col))), T_KH.new_empty((d_QN.shape[1], T_KH.shape[1]))
+def _weighed(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_QKF: Tensor) -> Pair:
+    return d_QN.new_empty((len(d_QN), len(col))), T_QKF.new_empty((*d_QN.shape, T_QKF.shape[2]))
 
 
 def _row_gradients(_rowptr: Tensor, col: Tensor, d_QN: Tensor, *_rest: Tensor) -> Pair:
-    return d_QN.new_empty((len(d_QN), len(col))), torch.empty_like(d_QN)
+    return d_QN.new_empty((len(d_QN), len(col))), d_QN.new_empty(d_QN.shape)
 
 
 def _column_gradients(
-    colptr: Tensor, _row: Tensor, _entry: Tensor, a_QE: Tensor, _dl_QE: Tensor, G_NH: Tensor
+    colptr: Tensor, _row: Tensor, _entry: Tensor, a_QE: Tensor, _dl_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
+    heads, _, features = G_QNF.shape
     cols = len(colptr) - 1
-    return G_NH.new_empty((cols, G_NH.shape[1])), a_QE.new_empty((len(a_QE), cols))
+    return G_QNF.new_empty((heads, cols, features)), a_QE.new_empty((heads, cols))
 
 
 for _name, _compute, _shape in (
@@ -158,6 +148,6 @@ for _name, _compute, _shape in (
 
 @register_flop_formula([each.overloadpacket for each in (WEIGH, ROWS_BACK, COLUMNS_BACK)], get_raw=True)
 def attention_flops(*operands: Any, **_options: Any) -> int:
-    """A multiplication and an addition for each entry and feature, in all three."""
-    _ptr, index, *_rest, features = operands
-    return 2 * int(index.numel()) * int(features.shape[1])
+    """A multiplication and an addition for each entry and feature of each head, in all three."""
+    _pointers, index, *_rest, x_QXF = operands
+    return 2 * int(index.numel()) * int(x_QXF.shape[0] * x_QXF.shape[2])

@@ -1,6 +1,6 @@
 """Attention of a rank's vertices over all those whose rows it has; autograd writes the backward.
 
-Legend: N this rank's vertices, V those that they may take of, Q heads, F features in, H features of all heads; T = H W.
+Legend: N this rank's vertices, V those that they may take of, Q heads, F features of a head, H those of all; T = H W.
 """
 
 from typing import NamedTuple
@@ -10,9 +10,8 @@ from torch import Tensor
 from harness.kernels import Csr
 from harness.kernels.attention import attend, turned
 from harness.ledger import Op, TensorName
-from harness.models.gat import merged, scores
+from harness.models.gat import by_head, merged, scores
 from harness.parallel.layers import LayerOperators
-from harness.spec.spec import ModelChoice
 from harness.strategy import Context
 
 
@@ -29,22 +28,12 @@ def hold_edges(ctx: Context, A_NV: Csr) -> Edges:
     return Edges(ctx.hold_matrix(A_NV), ctx.hold_matrix(turned(A_NV)))
 
 
-def gives_classes(model: ModelChoice, layer: int) -> bool:
-    """Whether a layer is the model's last word: then it gives the mean of its heads."""
-    return layer + 1 == model.layers and not model.projection
-
-
-def attention(
-    ops: LayerOperators, layer: int, edges: Edges, T_NH: Tensor, T_VH: Tensor, a_2H: Tensor
-) -> Tensor:
-    """Z of this rank's vertices."""
-    kernels, heads = ops.kernels, ops.model.heads
-    d_QN, s_QV = (
-        kernels.run(Op.GEMM, TensorName.SCORES, lambda T_XH, a_H: scores(T_XH, a_H, heads), *each)
-        for each in zip((T_NH, T_VH), a_2H, strict=True)
-    )
-    Z_NH = kernels.run(Op.SPMM, TensorName.Z, lambda *given: attend(*edges, *given), d_QN, s_QV, T_VH)
-    mean = gives_classes(ops.model, layer)
-    return (
-        kernels.elementwise(lambda Z: merged(Z, heads, mean=mean), Z_NH, makes=TensorName.Z) if mean else Z_NH
-    )
+def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
+    """Z of this rank's vertices, which are the first of V; the mean of the heads where it is the model's output."""
+    run, model, own = ops.kernels.run, ops.model, edges.A_NV.rows
+    mean = layer + 1 == model.layers and not model.projection
+    T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: by_head(T_VH, model.heads), T_VH)
+    d_QN = run(Op.GEMM, TensorName.SCORES, lambda T, a: scores(T[:, :own], a[0]), T_QVF, a_2H)
+    s_QV = run(Op.GEMM, TensorName.SCORES, lambda T, a: scores(T, a[1]), T_QVF, a_2H)
+    Z_QNF = run(Op.SPMM, TensorName.Z, lambda *given: attend(*edges, *given), d_QN, s_QV, T_QVF)
+    return run(Op.ELEMENTWISE, TensorName.Z, lambda Z_QNF: merged(Z_QNF, mean=mean), Z_QNF)
