@@ -8,6 +8,7 @@ Legend: N this rank's vertices, K those that it needs of others, in the order of
 """
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from harness.kernels.csr import block, from_coo, row_of, take
 from harness.kernels.spgemm import select_rows
 from harness.kernels.traverse import breadth_first
 from harness.ledger import TensorName
+from harness.ranges import balanced
 from harness.strategy import Context
 
 Address = tuple[int, int]
@@ -114,20 +116,19 @@ def _listed(ctx: Context, blocks: Sequence[range], rank: int, priority: bool) ->
 
 
 def _crossing(ctx: Context, rows: range, owner: range, listed: Tensor, size: int) -> dict[int, Tensor]:
-    """The vertices of an owner that these rows need, by its bins; bins without any are left out."""
+    """The vertices of an owner that these rows need, by its bins; bins without any are left out.
+
+    Of shapes alone all bins have alike many.
+    """
     A = ctx.on_host(rows, owner)
     if A.col.is_meta:
-        pieces = {n: filled_columns(ctx.on_host(rows, part)) for n, part in enumerate(_ranges(owner, size))}
-        return {number: torch.arange(len(found)) for number, found in pieces.items() if len(found)}
+        shares = balanced(len(filled_columns(A)), max(ceil(len(owner) / size), 1))
+        return {number: torch.arange(len(share)) for number, share in enumerate(shares) if share}
     place = torch.empty(len(owner), dtype=torch.int64)
     place[listed] = torch.arange(len(owner))
     found = filled_columns(A)
     number = place[found] // size
     return {int(n): found[number == n] for n in number.unique()}
-
-
-def _ranges(whole: range, size: int) -> list[range]:
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
