@@ -84,7 +84,8 @@ def _cases(
     for kind in strategy.models[1:]:
         model = MODEL.model_copy(update={"kind": kind})
         yield _case(name, small, f"model {kind}", model=model)
-        yield _case(name, small, f"model {kind}, undirected", model=model, directed=False)
+        whole = WHOLE.model_copy(update={"kind": kind}) if strategy.parts else model
+        yield _case(name, small, f"model {kind}, undirected", model=whole, directed=False)
     if strategy.parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))

@@ -73,6 +73,7 @@ class TensorName(StrEnum):
     """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T.
 
     Of a normalisation: the sums of squares of rows, and in the backward pass of products; the gradient of its scale.
+    Of attention T = H W, and what an end adds to the scores of its edges.
     """
 
     A = "A"
@@ -87,6 +88,7 @@ class TensorName(StrEnum):
     DH = "dH"
     DX = "dX"
     DW = "dW"
+    SCORES = "scores"
     SQUARES = "squares"
     DGAMMA = "dgamma"
     INDEX = "index"

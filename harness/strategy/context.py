@@ -146,8 +146,8 @@ class Context:
         return cast(self._block(rows, cols, transposed), self.dtype)
 
     def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
-        """A matrix that a strategy made of others, held from now on."""
-        parts = [self._hold(name, part) for part in (A.rowptr, A.col, cast(A, self.dtype).val)]
+        """A matrix that a strategy made of others, held from now on; whole numbers stay what they are."""
+        parts = [self._hold(name, part) for part in (A.rowptr, A.col, A.val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)
 
     def moved(self, A: Csr) -> Csr:

@@ -65,7 +65,7 @@ class Strategy(ABC):
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
-        self.facts = facts if spec.model.kind == "gcn" else replace(facts, directed=True)
+        self.facts = replace(facts, directed=True) if spec.model.kind == "sage" else facts
         """Of the matrix that the model multiplies by."""
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
