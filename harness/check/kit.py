@@ -104,7 +104,7 @@ def _cases(
             model=ModelChoice(layers=4, hidden=10),
         )
     if strategy.partitioned_over:
-        parts = small[strategy.partitioned_over]
+        parts = small[strategy.partitioned_over] * strategy.parts_of_block(strategy.Params())
         yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
     yield _case(name, small, "faithful protocol", protocol="faithful")
 

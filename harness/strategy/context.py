@@ -25,7 +25,7 @@ from harness.ledger import TensorName
 from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
 from harness.store.averaged import multiplied
-from harness.store.blocks import Blocks, Rectangle, rectangle_of
+from harness.store.blocks import Blocks, Rectangle, feature_rows, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts, targets_of
 from harness.strategy.facts import Facts
 from harness.strategy.piece import Piece
@@ -165,10 +165,12 @@ class Context:
         A = self._blocks.adjacency(where.rows, where.cols, where.order)
         return transpose(A) if where.turned else A
 
-    def features(self, rows: range, cols: range) -> Tensor:
-        """X[rows, cols], (len(rows), len(cols)); a leaf of autograd where the features are trained."""
-        X = self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
-        return X.requires_grad_(self.spec.training.features)
+    def features(self, rows: range, cols: range, beyond: Tensor | None = None) -> Tensor:
+        """X[rows, cols], and below it the rows of more vertices; a leaf of autograd where the features are trained."""
+        X = self._blocks.feature_block(rows, cols)
+        if beyond is not None:
+            X = torch.cat([X, feature_rows(self._blocks, beyond, cols)])
+        return self._hold(TensorName.X, X).requires_grad_(self.spec.training.features)
 
     def zeros(self, *shape: int) -> Tensor:
         """Zeros on the device, in the precision of the run; nobody holds them."""

@@ -100,6 +100,11 @@ class Strategy(ABC):
         """Payload words of one epoch, counted from 0 through warm-up: all the same, but where mini-batches differ."""
         return self.words(at, counts)
 
+    @classmethod
+    def parts_of_block(cls, params: Frozen) -> int:
+        """Parts of a partition in every block of rows, by its `Params`: one, but where blocks are cut further."""
+        return 1
+
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis of `grid` is the fastest."""
         return coordinates(self.grid, rank)
