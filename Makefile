@@ -3,6 +3,7 @@
 #   make smoke      the whole chain on tiny graphs; ends with the paths of the figures and of the report
 #   make resume     the same, after a workflow was killed
 #   make test       the tests that are quick enough for every change
+#   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
 #   make test-all   all tests
 #   make lint       style, layout and types
 #   make format     lay out the code as lint wants it
@@ -28,7 +29,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # One thread a process: the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke resume test test-all lint format setup clean
+.PHONY: smoke resume test test-slurm test-all lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -39,6 +40,9 @@ resume: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/pytest -q -m "not slow"
+
+test-slurm: $(INSTALLED)
+	HARNESS_SLURM_TEST=1 $(BIN)/pytest -q -m "not slow" tests/slurm
 
 test-all: $(INSTALLED)
 	$(BIN)/pytest -q

@@ -26,8 +26,7 @@ from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
 from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
-from harness.ledger import Ledger, Phase
-from harness.replay import MOVING
+from harness.ledger import MOVING, Ledger, Phase
 from harness.run.gather import gather
 from harness.run.opening import opened
 from harness.run.trainer import Trainer

@@ -20,8 +20,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
-from harness.ledger import Ledger
-from harness.replay import MOVING
+from harness.ledger import MOVING, Ledger
 from harness.run.gather import gather
 from harness.run.opening import opened
 from harness.run.trainer import Trainer

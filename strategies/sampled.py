@@ -108,6 +108,7 @@ class GraphSage(DataParallel):
     """Neighbour sampling; a mini-batch is of so many training vertices."""
 
     name = "graphsage"
+    models = ("gcn", "sage")
     Params = SageParams
     params: SageParams
 
@@ -118,7 +119,7 @@ class GraphSage(DataParallel):
     @property
     def _neighbourhood(self) -> Neighbourhood:
         spec = self.spec
-        return Neighbourhood(spec.seed, spec.training.batch, self.params.fanout, self.groups)
+        return Neighbourhood(spec.seed, spec.training.batch, (self.params.fanout,), self.groups)
 
     def sampler(self, A: Csr) -> Neighbourhood:
         return self._neighbourhood

@@ -1,13 +1,14 @@
 """Serial training: one rank, plain torch, no communication. The reference that every strategy is held against.
 
-Legend: N vertices, F features in, H features out. T = A H is the aggregated input.
+Legend: N vertices, F features in, H features out. T = A H is the aggregated input; of attention, T = H W.
 """
 
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
+from harness.parallel.attention import attention, hold_edges
 from harness.parallel.rows import RowOperators, RowStrategy
-from harness.strategy import Context, Coordinates, Counts, Promise, Words
+from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, turned_bytes
 
 
 class PlainTorch(RowOperators):
@@ -29,20 +30,40 @@ class PlainTorch(RowOperators):
         return self.kernels.aggregate(self.A_NN, self.A_T_NN, H_NF, makes)
 
 
+class PlainAttention(RowOperators):
+    """The same, each vertex taking of its neighbours and itself."""
+
+    def __init__(self, ctx: Context, strategy: "Serial") -> None:
+        super().__init__(ctx, strategy, over=(AxisName.P,))
+        self.edges = hold_edges(ctx, ctx.on_host(self.rows, self.rows))
+
+    def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
+            return attention(self, layer, self.edges, T_NH, a_2H)
+
+
 class Serial(RowStrategy):
     """One rank that holds everything."""
 
     name = "serial"
     promise = Promise.EXACT
     parts = True
-    models = ("gcn", "sage")
+    models = ("gcn", "sage", "gat")
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         return [{AxisName.P: 1}] if ranks == 1 else []
 
-    def operators(self, ctx: Context) -> PlainTorch:
-        return PlainTorch(ctx, self)
+    def operators(self, ctx: Context) -> PlainTorch | PlainAttention:
+        return (PlainAttention if self.spec.model.kind == "gat" else PlainTorch)(ctx, self)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         return Words(self.grid)
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """Of attention, A and where its entries stand in it column by column."""
+        held, (n, nonzeros) = super().memory(at, counts), (self.facts.vertices, self.facts.nonzeros)
+        if self.spec.model.kind == "gat":
+            held[TensorName.A] = csr_bytes(n, nonzeros, self.spec.precision) + turned_bytes(n, nonzeros)
+        return held

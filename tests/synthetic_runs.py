@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
 from harness.spec.machine import Machine
@@ -68,7 +69,7 @@ def make_spec(strategy: str, dataset: str, grid: dict[str, int], **changes: Any)
 def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) -> dict[str, pd.DataFrame]:
     """The tables of a run whose epoch takes about `compute` + `talk` seconds on each rank."""
     random = np.random.default_rng(int(spec.run_id, 16))
-    epochs, ledger = [], []
+    epochs, ledger, utilisation = [], [], []
     for epoch in range(-WARMUP, EPOCHS):
         slow = 3.0 if epoch == -WARMUP else 1.0
         for rank in range(spec.ranks):
@@ -76,6 +77,9 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
             at = {"epoch": epoch, "rank": rank}
             ledger += [{**at, **row} for row in rows]
             seconds = sum(row["seconds"] for row in rows)
+            utilisation.append(
+                {**at, "window": 0, "seconds": seconds, **_spent(rows), "device_percent": float("nan")}
+            )
             epochs.append({**at, "seconds": seconds, "loss": 2.0 * 0.9 ** (epoch + WARMUP) + 0.4})
     accuracy = [
         {"epoch": EPOCHS - 1, "train_seconds": 1.0, "eval_seconds": 0.1, "split": split, "accuracy": value}
@@ -93,7 +97,13 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
         for tensor, peak, size in (("", 2**28, 0), ("A", 0, 2**24), ("W", 0, 2**16))
     ]
     frames = {"epochs": epochs, "ledger": ledger, "accuracy": accuracy, "memory": memory}
-    return {name: pd.DataFrame(rows) for name, rows in frames.items()}
+    return {name: pd.DataFrame(rows) for name, rows in {**frames, "utilisation": utilisation}.items()}
+
+
+def _spent(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds in either kind of op."""
+    kinds = {"computing_seconds": COMPUTING, "communicating_seconds": MOVING}
+    return {name: sum(row["seconds"] for row in rows if row["op"] in ops) for name, ops in kinds.items()}
 
 
 def _rows(
@@ -139,6 +149,8 @@ def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> 
             "epochs": EPOCHS,
             "epoch_seconds_median": statistics.median_epoch(tables["epochs"]),
             "epoch_seconds_paper": statistics.paper_epoch(tables["epochs"]),
+            "computing_share": statistics.share(ledger, COMPUTING),
+            "communicating_share": statistics.share(ledger, MOVING),
             "phase_seconds_mean": statistics.phase_sum(ledger),
             "final_loss": 0.93,
             "accuracy_train": 0.93,

@@ -30,6 +30,7 @@ FLOORS = (
     "slurm",
     "run",
     "launch",
+    "external",
     "replay",
     "check",
     "doctor",

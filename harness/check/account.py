@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.ledger import Amounts, Direction, Key, Op, TensorName
-from harness.replay import MOVING, replay
+from harness.ledger import MOVING, Amounts, Direction, Key, Op, TensorName
+from harness.replay import replay
 from harness.store.blocks import Blocks
 from harness.strategy import Counts, Published, Quantity, Strategy, WordsKey
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from harness.models.weights import Part, Weight
 from harness.spec.spec import ModelChoice
@@ -30,16 +31,30 @@ def forward(
         if weight.part in (Part.PROJECTION, Part.HEAD):
             H = H @ W
         elif weight.part is Part.CONVOLUTION:
-            root = weights[number - 1] if number else None
-            gamma = weights[number + 1] if number + 1 < len(weights) else None
-            Z = A[weight.layer] @ (H @ W)
-            if root and root[0].part is Part.ROOT:
-                Z = Z + H[: len(Z)] @ root[1]
+            before = weights[number - 1] if number else None
+            after = weights[number + 1] if number + 1 < len(weights) else None
+            if before and before[0].part is Part.ATTENTION:
+                Z = _attend(A[weight.layer] != 0, H @ W, before[1], model)
+                Z = Z.flatten(1) if after else Z.mean(dim=1)
+            else:
+                Z = A[weight.layer] @ (H @ W)
+            if before and before[0].part is Part.ROOT:
+                Z = Z + H[: len(Z)] @ before[1]
             if model.projection or weight.layer + 1 < model.layers:
-                scale = gamma[1] if gamma and gamma[0].part is Part.SCALE else None
+                scale = after[1] if after and after[0].part is Part.SCALE else None
                 Z = _finish(Z, scale, model, mask(weight.layer) if mask else None)
             H = Z + H[: len(Z)] if model.residual else Z
     return H
+
+
+def _attend(edges: Tensor, T: Tensor, a: Tensor, model: ModelChoice) -> Tensor:
+    """Every head by itself, (rows, heads, features of a head)."""
+    heads = []
+    for T_of, a_of in zip(T.chunk(model.heads, dim=1), a.chunk(model.heads, dim=1), strict=True):
+        target, source = T_of[: len(edges)] @ a_of[0], T_of @ a_of[1]
+        score = leaky_relu(target[:, None] + source, negative_slope=0.2)
+        heads.append(score.masked_fill(~edges, -torch.inf).softmax(dim=1) @ T_of)
+    return torch.stack(heads, dim=1)
 
 
 def _finish(Z: Tensor, gamma: Tensor | None, model: ModelChoice, mask: Tensor | None) -> Tensor:

@@ -84,7 +84,8 @@ def _cases(
     for kind in strategy.models[1:]:
         model = MODEL.model_copy(update={"kind": kind})
         yield _case(name, small, f"model {kind}", model=model)
-        yield _case(name, small, f"model {kind}, undirected", model=model, directed=False)
+        whole = WHOLE.model_copy(update={"kind": kind}) if strategy.parts else model
+        yield _case(name, small, f"model {kind}, undirected", model=whole, directed=False)
     if strategy.parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
@@ -103,7 +104,7 @@ def _cases(
             model=ModelChoice(layers=4, hidden=10),
         )
     if strategy.partitioned_over:
-        parts = small[strategy.partitioned_over]
+        parts = small[strategy.partitioned_over] * strategy.parts_of_block(strategy.Params())
         yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
     yield _case(name, small, "faithful protocol", protocol="faithful")
 

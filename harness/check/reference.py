@@ -59,7 +59,7 @@ def train_densely(
 ) -> Trained:
     """The same training as the strategy's, on dense matrices in the order of the blocks."""
     spec, everyone = strategy.spec, torch.arange(blocks.n)
-    A = dense_matrix(blocks) if spec.model.kind == "gcn" else mean_matrix(blocks)
+    A = mean_matrix(blocks) if spec.model.kind == "sage" else dense_matrix(blocks)
     X, labels = _features(blocks), blocks.labels(range(blocks.n))
     split = blocks.split(range(blocks.n))
     counted = labelled(labels) & (split == TRAIN) if spec.protocol == "corrected" else labelled(labels)
@@ -122,7 +122,7 @@ def _masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]
     """Of every batch; the last layer of a bare model has none, and so all are as wide as the hidden layers."""
 
     def mask(group: int, vertices: Sequence[Tensor], layer: int) -> Tensor:
-        at, features = (spec.seed, step, group, layer), range(spec.model.hidden)
+        at, features = (spec.seed, step, group, layer), range(spec.model.width)
         kept, scale = dropout_mask(at, vertices[layer + 1], features, spec.model.dropout)
         return kept.double() * scale
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from harness import __version__
-from harness.cli import check, data, doctor, listing, planning, replaying, running, tables, words
+from harness.cli import check, data, doctor, external, listing, planning, replaying, running, tables, words
 from harness.errors import RunError, UserError
 
 EXIT_INTERRUPTED = 130
@@ -37,6 +37,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in (doctor, listing, data, planning, replaying, words, running, check, tables):
+    for module in (doctor, listing, data, planning, replaying, words, running, external, check, tables):
         module.add_verbs(verbs)
     return parser

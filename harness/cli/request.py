@@ -1,6 +1,7 @@
 """The options that ask for one run: what is trained, on what, by how many ranks, and any other key of a spec."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grid", metavar="2x2x2", help="sizes along the strategy's axes (default: its first guess)"
     )
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, as training.epochs=5"
     )
@@ -24,32 +29,28 @@ def add_request(parser: argparse.ArgumentParser) -> None:
 
 def requested(root: Path, options: argparse.Namespace) -> "Spec":
     """The spec that the options ask for, not yet admitted by its strategy."""
-    from harness.experiment.request import make_spec
+    from harness.experiment.request import make_spec, nested
 
     if not (options.strategy and options.dataset):
         way = "either --spec FILE or " if hasattr(options, "spec") else ""
         raise UserError(f"{options.verb} takes {way}--strategy NAME --dataset NAME [--ranks P].")
-    request: dict[str, Any] = {
-        "strategy": {"name": options.strategy},
-        "dataset": {"name": options.dataset},
+    asked = {
+        "strategy.name": options.strategy,
+        "dataset.name": options.dataset,
         "ranks": options.ranks,
         "grid": options.grid,
     }
-    for setting in options.set:
-        _put(request, setting)
-    return make_spec(root, request, "the options")
+    return make_spec(root, nested({**asked, **settings(options.set)}), "the options")
 
 
-def _put(request: dict[str, Any], setting: str) -> None:
-    """training.epochs=5 into a nested request."""
+def settings(texts: Sequence[str]) -> dict[str, Any]:
+    """What is given by --set: keys and values."""
     import yaml
 
-    path, equals, text = setting.partition("=")
-    if not equals:
-        raise UserError(f"--set {setting!r} is not understood: it takes KEY=VALUE, as training.epochs=5.")
-    *parents, key = path.split(".")
-    for parent in parents:
-        request = request.setdefault(parent, {})
-        if not isinstance(request, dict):
-            raise UserError(f"--set {setting!r}: {parent} has no keys of its own.")
-    request[key] = yaml.safe_load(text)
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text!r} is not understood: it takes KEY=VALUE, as training.epochs=5.")
+        found[key] = yaml.safe_load(value)
+    return found

@@ -19,7 +19,7 @@ from harness.spec.spec import Spec, digest
 from harness.strategy.admit import parse_grid
 from harness.validation import Frozen, validated
 
-NESTED = ("model", "training")
+NESTED = ("model", "training", "measure")
 
 
 class Runs(Frozen):

@@ -1,5 +1,6 @@
 """From what was asked for to a whole spec: the machine's card, the grid and the strategy's defaults filled in."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,32 @@ def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:
     params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
     asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
-    asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], where)
+    cuts = strategy.parts_of_block(params)
+    asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
     asked["machine"] = load_machine(root, asked.get("machine", "local"))
     return validated(Spec, asked, where)
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of dotted keys and their values: training.epochs is the key epochs of training."""
+    request: dict[str, Any] = {}
+    for path, value in settings.items():
+        *parents, key = path.split(".")
+        place = request
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{path} = {value!r}: {parent} has no keys of its own.")
+        place[key] = value
+    return request
 
 
 def _named(choice: Any) -> dict[str, Any]:
     return {"name": choice} if isinstance(choice, str) else dict(choice)
 
 
-def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, where: str) -> dict[str, Any]:
-    """A partition that is asked for by its method alone has as many parts as the grid cuts rows."""
+def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where: str) -> dict[str, Any]:
+    """A partition that is asked for by its method alone has as many parts as the strategy cuts rows."""
     choice = _named(dataset)
     partition = choice.get("partition", "block")
     if partition == "block" or choice.get("parts"):
@@ -44,7 +60,7 @@ def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, where: str) -> d
         raise UserError(
             f"{where}: partition = {partition!r}: {strategy.name} has no use for a partition. Leave it out."
         )
-    return {**choice, "parts": grid.get(axis, 0)}
+    return {**choice, "parts": grid.get(axis, 0) * cuts}
 
 
 def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:

@@ -50,6 +50,7 @@ KNOWN = {
     "bns-gcn": Look(KHAKI, "p", DOTS),
     "pipegcn": Look(BLUE, (6, 1, 0), LONG),
     "cluster-gcn": Look(GREY, (5, 1, 0), SHORT),
+    "neutronstar": Look(RED, (8, 1, 0), LONG),
     "bulk-replicated": Look(SKY, "<", PAIRS),
     "bulk-partitioned": Look(AZURE, ">", SHORT),
 }

@@ -2,8 +2,8 @@
 
 Absolute times, never speedups. A line joins the medians over launches, a band shows their range, the launches stand
 beside each median as dots, and a dotted line is ideal scaling from each curve's first measured point. Measured lines
-are solid, predicted ones dashed, published numbers hollow. What did not finish stands in a strip at the top, over the
-ranks it was tried on.
+are solid, predicted ones dashed; those of other programs are solid with hollow markers, published numbers are hollow
+markers alone. What did not finish stands in a strip at the top, over the ranks it was tried on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -98,14 +98,14 @@ def _ideal_ends(lines: list[Curve], times: list[float]) -> list[float]:
 
 def _sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
     """The line of a curve, in the axes or in the legend."""
-    look, hollow = curve.look, curve.source == "published"
-    styles: dict[str, Any] = {"measured": "-", "predicted": look.dash, "published": "none"}
+    look, hollow = curve.look, curve.source in ("published", "external")
+    styles: dict[str, Any] = {"predicted": look.dash, "published": "none"}
     return Line2D(
         x,
         y,
         color=look.colour,
         marker=look.marker,
-        linestyle=styles[curve.source],
+        linestyle=styles.get(curve.source, "-"),
         fillstyle=FILLS[curve.variant % len(FILLS)],
         markerfacecolor=PAPER if hollow else look.colour,
         markerfacecoloralt=PAPER,

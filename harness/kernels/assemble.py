@@ -62,6 +62,16 @@ def beside(pieces: Sequence[Csr]) -> Csr:
     return assemble(parts, (pieces[0].rows, sum(piece.cols for piece in pieces)))
 
 
+def below(pieces: Sequence[Csr]) -> Csr:
+    """Matrices of the same columns, one below the other, as one."""
+    tops = accumulate((piece.rows for piece in pieces), initial=0)
+    parts = [
+        Part(piece, range(piece.rows), range(piece.cols), top, 0)
+        for piece, top in zip(pieces, tops, strict=False)
+    ]
+    return assemble(parts, (sum(piece.rows for piece in pieces), pieces[0].cols))
+
+
 def _arrays(part: Part) -> tuple[object, object, object]:
     A = part.source
     return A.rowptr.numpy(), A.col.numpy(), A.val.numpy()

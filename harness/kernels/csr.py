@@ -84,7 +84,9 @@ def cast(A: Csr, dtype: torch.dtype) -> Csr:
 
 
 def on_device(A: Csr, device: torch.device | str) -> Csr:
-    """The same matrix there."""
+    """The same matrix there; shapes alone are nowhere, and stay so."""
+    if A.val.is_meta:
+        return A
     return Csr(A.rowptr.to(device), A.col.to(device), A.val.to(device), A.cols)
 
 

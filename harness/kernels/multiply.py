@@ -1,4 +1,4 @@
-"""The ways to multiply a sparse matrix by a dense one, and which is taken when.
+"""The ways to multiply a sparse matrix by a dense one, and which is taken when; and two dense ones where one is sparse.
 
 What `choose` knows comes from benchmarks/spmm.py; its table stands in benchmarks/results/spmm.md.
 Verifier (tests/kernels/test_multiply.py): scipy, for every way whether it would be chosen or not.
@@ -67,6 +67,13 @@ def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     threads = torch.get_num_threads()
     multiply_arrays((rowptr, col, val), *dense, add=add_to is not None, far=_is_far(H), threads=threads)
     return Z
+
+
+def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
+    """x_i y_j for every entry (i, j) of A, whatever its value."""
+    places = _sparse(A._replace(val=X.new_zeros(A.col.shape)))
+    found: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
+    return found
 
 
 def _is_far(H: Tensor) -> bool:

@@ -89,6 +89,8 @@ class Ledger:
         self.clock: Clock = clock or HostClock()
         self.recording = recording
         self.here = START
+        self.slices: list[tuple[Key, float]] = []
+        """The last epoch in order: under which key, and for how many seconds, until the next."""
         self._moves: list[tuple[Key, Any]] = []
         self._flights: list[tuple[Key, Any, Any]] = []
         self._amounts: dict[Key, Amounts] = {}
@@ -168,8 +170,11 @@ class Ledger:
         self.clock.settle()
         between = self.clock.between
         marks = [mark for _, mark in self._moves[1:]] + [end]
-        for (key, since), until in zip(self._moves, marks, strict=True):
-            self.add(key, seconds=between(since, until))
+        self.slices = [
+            (key, between(since, until)) for (key, since), until in zip(self._moves, marks, strict=True)
+        ]
+        for key, seconds in self.slices:
+            self.add(key, seconds=seconds)
         for key, issued, done in self._flights:
             self.add(key, in_flight_seconds=between(issued, done))
         entries, self._amounts, self._moves, self._flights = self._amounts, {}, [], []

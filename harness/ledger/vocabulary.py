@@ -47,6 +47,15 @@ class Op(StrEnum):
     SKEW = "skew"
 
 
+COMPUTING = frozenset({Op.SPMM, Op.GEMM, Op.ELEMENTWISE, Op.COPY})
+"""What works on this rank's own tensors."""
+
+MOVING = frozenset(
+    {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
+)
+"""What sends something."""
+
+
 class AxisName(StrEnum):
     """One named axis of a grid. P is the only axis of a one-dimensional arrangement."""
 
@@ -64,6 +73,7 @@ class TensorName(StrEnum):
     """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T.
 
     Of a normalisation: the sums of squares of rows, and in the backward pass of products; the gradient of its scale.
+    Of attention T = H W, and what an end adds to the scores of its edges.
     """
 
     A = "A"
@@ -78,6 +88,7 @@ class TensorName(StrEnum):
     DH = "dH"
     DX = "dX"
     DW = "dW"
+    SCORES = "scores"
     SQUARES = "squares"
     DGAMMA = "dgamma"
     INDEX = "index"

@@ -1,6 +1,7 @@
 """The graph convolutional network of the papers, each of its parts switchable (ScaleGNN, section III).
 
 GraphSAGE is the same with A the mean over the neighbours and what a vertex itself has beside it: A H W + H W_root.
+GAT has attention in place of A (`harness.models.gat`).
 
 Bare, it is L convolutions without bias and ReLU between them, and the last one gives the classes. With a projection,
 features are first brought to the hidden width, each layer keeps it, and a head gives the classes.
@@ -18,7 +19,9 @@ def gcn(ops: Operators, X: Tensor, weights: Weights, *, residual: bool = False) 
     H = X if projection is None else ops.linear(Part.PROJECTION, X, projection)
     for layer, (W, gamma) in enumerate(layers):
         skip = ops.keep(layer, H) if residual else None
-        H, here = ops.convolve(layer, H if skip is None else skip.H, W), H
+        here, H = H, H if skip is None else skip.H
+        a = weights.attentions[layer] if weights.attentions else None
+        H = ops.convolve(layer, H, W) if a is None else ops.attend(layer, H, W, a)
         if weights.roots:
             own = ops.linear(Part.ROOT, here, weights.roots[layer])
             H = ops.add(layer, H, Skip(own, own))

@@ -57,6 +57,12 @@ class Operators(Protocol):
         Aggregation and combination are one operator: their order, the backward and the words are the strategy's.
         """
 
+    def attend(self, layer: int, H: Tensor, W: Tensor, a: Tensor) -> Tensor:
+        """The same with attention in place of A, a (2, features of all heads): `harness.models.gat`.
+
+        Asked of the strategies that train gat.
+        """
+
     def finish(self, layer: int, Z: Tensor, gamma: Tensor | None) -> Tensor:
         """H = dropout(ReLU(norm(Z))), of the same shape; without a scale gamma nothing is normalised."""
 

@@ -22,6 +22,8 @@ class Part(StrEnum):
     PROJECTION = "projection"
     ROOT = "root"
     """Of what a vertex itself has, beside its neighbours (GraphSAGE)."""
+    ATTENTION = "attention"
+    """Of both ends of an edge, a row each: what scores are computed with (GAT)."""
     CONVOLUTION = "convolution"
     SCALE = "scale"
     """Of a normalisation: one row."""
@@ -37,35 +39,10 @@ class Weight(NamedTuple):
     shape: tuple[int, int]
 
     def __str__(self) -> str:
-        kind = {Part.CONVOLUTION: "weight", Part.ROOT: "own weight", Part.SCALE: "scale"}.get(self.part)
-        return f"the {kind} of layer {self.layer}" if kind else f"the {self.part}"
-
-
-def weights_of(
-    features: int,
-    hidden: int,
-    classes: int,
-    layers: int,
-    *,
-    projection: bool,
-    norm: bool,
-    root: bool = False,
-) -> list[Weight]:
-    """In the order in which the model comes to them. With a projection every layer is as wide as it is long."""
-    ends = (hidden, hidden) if projection else (features, classes)
-    widths = [ends[0], *[hidden] * (layers - 1), ends[1]]
-    found = []
-    if projection:
-        found.append(Weight(Part.PROJECTION, -1, (features, hidden)))
-    for layer in range(layers):
-        if root:
-            found.append(Weight(Part.ROOT, layer, (widths[layer], widths[layer + 1])))
-        found.append(Weight(Part.CONVOLUTION, layer, (widths[layer], widths[layer + 1])))
-        if norm and (projection or layer + 1 < layers):
-            found.append(Weight(Part.SCALE, layer, (1, widths[layer + 1])))
-    if projection:
-        found.append(Weight(Part.HEAD, -1, (hidden, classes)))
-    return found
+        if self.layer < 0:
+            return f"the {self.part}"
+        name = {Part.CONVOLUTION: "weight", Part.ROOT: "own weight"}.get(self.part, self.part)
+        return f"the {name} of layer {self.layer}"
 
 
 class Weights(NamedTuple):
@@ -77,16 +54,20 @@ class Weights(NamedTuple):
     head: Tensor | None = None
     roots: Sequence[Tensor] = ()
     """One a layer, or none."""
+    attentions: Sequence[Tensor] = ()
+    """Likewise."""
 
 
 def by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
-    """Tensors in the order of `weights_of`."""
+    """Tensors in the order of the weights."""
     found = {(part, layer): tensor for (part, layer, _), tensor in zip(weights, tensors, strict=True)}
     layers = [
         (W, found.get((Part.SCALE, layer))) for (part, layer), W in found.items() if part is Part.CONVOLUTION
     ]
-    roots = [W for (part, _), W in found.items() if part is Part.ROOT]
-    return Weights(layers, found.get((Part.PROJECTION, -1)), found.get((Part.HEAD, -1)), roots)
+    roots, attentions = (
+        [W for (part, _), W in found.items() if part is kind] for kind in (Part.ROOT, Part.ATTENTION)
+    )
+    return Weights(layers, found.get((Part.PROJECTION, -1)), found.get((Part.HEAD, -1)), roots, attentions)
 
 
 def initial_weight(seed: int, number: int, weight: Weight, rows: range, cols: range) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
+from harness.comm.call import Call
 from harness.ledger import Op, TensorName
 
 
@@ -30,9 +31,17 @@ class Asked(NamedTuple):
 
     def answer(self, rows: Tensor, mine: Tensor, tensor: TensorName) -> Tensor:
         """Rows that leave, and this member's own: all that were needed, in the order in which they were named."""
-        arrived = self.over.all_to_all(rows, send=self.asked, receive=self.wanted, tensor=tensor)
+        arrived = self.exchange(rows, tensor).now()
         with self.over.ledger.op(Op.COPY, tensor=tensor):
-            return torch.cat([arrived[: self.before], mine, arrived[self.before :]])
+            return torch.cat(self.in_order(arrived, mine))
+
+    def exchange(self, rows: Tensor, tensor: TensorName) -> Call[Tensor]:
+        """Rows that others asked for leave; those that were asked for arrive."""
+        return self.over.all_to_all.call(rows, send=self.asked, receive=self.wanted, tensor=tensor)
+
+    def in_order(self, arrived: Tensor, mine: Tensor) -> list[Tensor]:
+        """As they were named: what came of members before this one, what it has itself, what came of the others."""
+        return [arrived[: self.before], mine, arrived[self.before :]]
 
 
 def ask(
@@ -63,6 +72,15 @@ def ask(
     if told.is_meta:
         coming = torch.cat(theirs)
     return Asked(over, wanted, asked, coming - start, named[before : before + own] - start, before)
+
+
+def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:
+    """An order in which the vertices stand by their owners, and how many each owner has of them."""
+    if vertices.is_meta:
+        n, K = blocks[-1].stop, len(vertices)
+        return vertices, [round(K * block.stop / n) - round(K * block.start / n) for block in blocks]
+    owner = owners(vertices, blocks)
+    return owner.sort(stable=True).indices, owner.bincount(minlength=len(blocks)).tolist()
 
 
 def owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:

@@ -89,8 +89,10 @@ class LayerOperators:
         return Skip(H, H)
 
     def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        """Where a layer's input has more rows than its output, those of the output are the first."""
+        kept = skip.kept if len(skip.kept) == len(H) else skip.kept[: len(H)]
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            return self.kernels.elementwise(torch.add, H, skip.kept, makes=TensorName.H)
+            return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         """Nothing is left to be done: every operator has summed what it had to."""

@@ -14,7 +14,6 @@ from harness.comm.axis import Axis
 from harness.kernels import Csr, on_device, transpose
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import Skip
 from harness.parallel.answers import Answers
 from harness.parallel.gradients import Gradients
 from harness.parallel.layers import as_indices
@@ -59,13 +58,6 @@ class BatchOperators(RowOperators):
 
     def rows_of(self, layer: int) -> Tensor:
         return as_indices(self.outputs[layer], self.device).to(self.device)
-
-    def keep(self, layer: int, H_KF: Tensor) -> Skip:
-        return Skip(H_KF, H_KF[: self.batch[layer][0].rows] if self.batch else H_KF)
-
-    def add(self, layer: int, H_NH: Tensor, skip: Skip) -> Tensor:
-        """What a vertex itself has is that of the first rows of the input."""
-        return super().add(layer, H_NH, Skip(skip.H, skip.kept[: len(H_NH)]))
 
     def loss(self, Z_NC: Tensor) -> Tensor:
         return loss_of_batches(self, Z_NC, self.everyone)

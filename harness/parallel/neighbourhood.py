@@ -4,9 +4,12 @@ An epoch goes through the training vertices once, in an order of its own. Each l
 always there, as it is, and the other entries are rescaled, so that a layer's aggregation has the right mean.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr, from_coo, row_of
@@ -16,6 +19,9 @@ from harness.kernels.sample import neighbours
 from harness.ranges import balanced
 from harness.strategy import MiniBatch
 
+Fanouts = tuple[Annotated[int, Field(ge=1, le=1000)], ...]
+"""Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
+
 
 @dataclass(frozen=True)
 class Neighbourhood:
@@ -23,8 +29,10 @@ class Neighbourhood:
 
     seed: int
     size: int
-    fanout: int
+    fanouts: Fanouts
     groups: int
+    own: bool = False
+    """A group trains its stretch of the targets, ascending; or whatever comes in an order of all of them."""
 
     def steps(self, targets: int) -> int:
         """In which all groups together come to every target once."""
@@ -35,25 +43,57 @@ class Neighbourhood:
         return []
 
     def mini_batch(self, step: int, group: int, A: Csr, layers: int, targets: Tensor) -> MiniBatch:
-        """From the output back to the input, layer by layer."""
-        vertices, found = [self.targets(step, group, targets)], list[Csr]()
+        """Where the whole graph is at hand."""
+
+        def draw(layer: int, vertices: Tensor) -> Csr:
+            return self.neighbours(A, vertices, vertices, (group, step, layer), layers)
+
+        return self.expand(self.targets(step, group, targets), layers, draw)
+
+    def expand(self, targets: Tensor, layers: int, draw: Callable[[int, Tensor], Csr]) -> MiniBatch:
+        """From the output back to the input, layer by layer: `draw` is asked for neighbours of vertices."""
+        vertices, found = [targets], list[Csr]()
         for layer in reversed(range(layers)):
-            seed = (self.seed, group, step, layer)
-            drawn = neighbours(A, vertices[0], vertices[0], self.fanout, seed, loops=True)
-            reached, drawn = renumbered(drawn, vertices[0])
+            reached, drawn = renumbered(draw(layer, vertices[0]), vertices[0])
             vertices.insert(0, reached)
             found.insert(0, drawn)
         return MiniBatch(vertices, found)
+
+    def neighbours(
+        self, A: Csr, rows: Tensor, vertices: Tensor, at: tuple[int, int, int], layers: int
+    ) -> Csr:
+        """Some of the entries of these rows of A, which are those of these vertices, for a group, step and layer."""
+        fanout = fanout_of(self.fanouts, layers - 1 - at[-1])
+        return neighbours(A, rows, vertices, fanout, (self.seed, *at), loops=True)
 
     def targets(self, step: int, group: int, targets: Tensor) -> Tensor:
         """Those of a step, shared out evenly among steps and groups."""
         steps = self.steps(len(targets))
         epoch, turn = divmod(step, steps)
-        share = balanced(len(targets), steps * self.groups)[turn * self.groups + group]
+        mine = self.targets_of(group, targets)
+        shares, number = (steps, turn) if self.own else (steps * self.groups, turn * self.groups + group)
+        share = balanced(len(mine), shares)[number]
         if targets.is_meta:
-            return targets[share.start : share.stop]
-        order = shuffled((self.seed, epoch), Purpose.SAMPLE, range(len(targets)))
-        return targets[order[share.start : share.stop]]
+            return mine[share.start : share.stop]
+        seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
+        order = shuffled(seed, Purpose.SAMPLE, range(len(mine)))
+        return mine[order[share.start : share.stop]]
+
+    def targets_of(self, group: int, targets: Tensor) -> Tensor:
+        """All that a group may train on."""
+        if not self.own:
+            return targets
+        stretch = balanced(len(targets), self.groups)[group]
+        return targets[stretch.start : stretch.stop]
+
+    def chance(self, targets: int) -> float:
+        """Of one of these to be in a mini-batch of a group."""
+        return 1 / (self.steps(targets) * (1 if self.own else self.groups))
+
+
+def fanout_of(fanouts: Sequence[int], hop: int) -> int:
+    """That of a hop away from the batch."""
+    return fanouts[min(hop, len(fanouts) - 1)]
 
 
 def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:

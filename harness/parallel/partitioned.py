@@ -24,7 +24,8 @@ from harness.kernels.its import draw_rows
 from harness.kernels.spgemm import select_rows
 from harness.kernels.stack import Stack, one_batch
 from harness.ledger import TensorName
-from harness.parallel.asking import Asked, ask, owners
+from harness.parallel.asking import ask, owners
+from harness.parallel.asking_rows import rows_from_owners, sums
 from harness.ranges import balanced
 
 
@@ -76,7 +77,7 @@ class PartitionedGraph:
         lengths = self._gathered(mine.rowptr.diff(), [batches] * members, TensorName.COUNT)
         if self.whole is not None:
             lengths = torch.cat([self._share(stack, member).rowptr.diff() for member in range(members)])
-        sizes = _sums(lengths, [batches] * members)
+        sizes = sums(lengths, [batches] * members)
         cols = self._gathered(mine.col, sizes, TensorName.INDEX)
         masses = self._gathered(mine.val, sizes, TensorName.CHANCE)
         if self.whole is not None:
@@ -94,7 +95,7 @@ class PartitionedGraph:
         lengths = self._gathered(mine.rowptr.diff(), rows, TensorName.COUNT)
         if self.whole is not None:
             lengths = take(A.rowptr.diff(), order)
-        sizes = _sums(lengths, rows)
+        sizes = sums(lengths, rows)
         cols = self._gathered(mine.col, sizes, TensorName.INDEX)
         values = self._gathered(mine.val, sizes, TensorName.A)
         if self.whole is not None:
@@ -137,24 +138,8 @@ class PartitionedGraph:
         asked = ask(self.row, self.blocks, named.to(self.row.device), counts, self._asked_by_others)
         own = named[asked.before :][: counts[self.row.index]] - self.here.start
         leaving, mine = select_rows(self.A, asked.coming.cpu()), select_rows(self.A, own)
-        lengths = self._answer(asked, leaving.rowptr.diff(), mine.rowptr.diff(), TensorName.COUNT)
-        if self.whole is not None:
-            lengths = select_rows(self.whole, named).rowptr.diff()
-        absent = torch.cat([lengths[: asked.before], lengths[asked.before + mine.rows :]])
-        entries = asked._replace(
-            wanted=_sums(absent, asked.wanted),
-            asked=_sums(leaving.rowptr.diff(), asked.asked),
-            before=int(lengths[: asked.before].sum()),
-        )
-        col = self._answer(entries, leaving.col, mine.col, TensorName.INDEX)
-        val = self._answer(entries, leaving.val, mine.val, TensorName.A)
-        return Csr(pad(lengths.cumsum(0), (1, 0)), col, val, self.A.cols)
-
-    def _answer(self, asked: Asked, leaving: Tensor, mine: Tensor, tensor: TensorName) -> Tensor:
-        """On the host; in a replay nowhere."""
-        device = self.row.device
-        found = asked.answer(leaving.to(device), mine.to(device), tensor)
-        return found if found.is_meta else found.cpu()
+        known = select_rows(self.whole, named) if self.whole is not None else None
+        return rows_from_owners(asked, leaving, mine, known)
 
     def _asked_by_others(self) -> list[Tensor]:
         """In a replay: those of this rank's rows that the others in the grid column need."""
@@ -166,7 +151,3 @@ class PartitionedGraph:
 def _with_empty_row(A: Csr) -> Csr:
     """A, and below it a row of nothing."""
     return A._replace(rowptr=torch.cat([A.rowptr, A.rowptr[-1:]]))
-
-
-def _sums(lengths: Tensor, parts: list[int]) -> list[int]:
-    return [int(part.sum()) for part in lengths.split(parts)]

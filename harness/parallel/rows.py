@@ -94,8 +94,12 @@ class RowOperators(LayerOperators):
         strategy: Strategy,
         over: tuple[AxisName, ...],
         across: AxisName | None = None,
+        beyond: Tensor | None = None,
     ) -> None:
-        """The output's rows are split over some axes, its columns across another or not at all."""
+        """The output's rows are split over some axes, its columns across another or not at all.
+
+        `beyond` are vertices of others whose features are here too, below its own.
+        """
         super().__init__(ctx, strategy.output(ctx.at).rows)
         self.over = ctx.grid.axis(over)
         self.shares = ctx.grid.axis((*over, across)) if across else self.over
@@ -103,7 +107,7 @@ class RowOperators(LayerOperators):
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
         self.answers = answers_of(ctx, output, order, self.over, split, self.shares)
-        self.X = ctx.features(*strategy.input(ctx.at))
+        self.X = ctx.features(*strategy.input(ctx.at), beyond)
 
     def inputs(self) -> Tensor:
         return self.X

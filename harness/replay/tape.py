@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from harness.ledger import NOBODY, Amounts, Key, Ledger, Op, Scope
-
-MOVING = frozenset(
-    {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
-)
-"""What sends something."""
+from harness.ledger import MOVING, NOBODY, Amounts, Key, Ledger, Op, Scope
 
 ALGORITHM = MOVING | {Op.SPMM, Op.GEMM}
 """What an algorithm consists of, whatever the engine; copies and sums may be another engine's business."""

@@ -12,6 +12,11 @@ from harness.store.choice import DatasetChoice
 
 Runs = pd.DataFrame
 STORE = [f"dataset.{key}" for key in DatasetChoice.model_fields]
+OTHERS = {
+    "external": ("run of another program", "runs of other programs"),
+    "predicted": ("number predicted", "numbers predicted"),
+    "published": ("number published", "numbers published"),
+}
 SIGNS = {"ok": "✓", "oom": "×", "timeout": "×", "failed": "×", "refused": "×", MISSING: "–"}
 
 
@@ -43,9 +48,9 @@ def facts(runs: Runs) -> list[str]:
     measured = runs[runs.source.isin(["measured", ""])]
     done = int((measured.status == "ok").sum())
     told = [f"{done} of {_count(len(measured), 'run', 'runs')} succeeded"]
-    for source in ("predicted", "published"):
+    for source, (one, more) in OTHERS.items():
         number = int((runs.source == source).sum())
-        told += [f"{_count(number, 'number', 'numbers')} {source}"] if number else []
+        told += [_count(number, one, more)] if number else []
     begun = runs["provenance.started"][runs["provenance.host"] != ""].dropna()
     if len(begun):
         first, last = (_day(seconds) for seconds in (begun.min(), begun.max()))
@@ -73,6 +78,8 @@ def notes(runs: Runs) -> list[str]:
         "are never drawn in one panel.": len(protocols) > 1,
         "All runs follow a paper's code (protocol faithful), not its text.": protocols == {"faithful"},
         f"{_count(busy, 'run', 'runs')} ended on a machine with more work than cores.": busy,
+        "Runs of other programs (external) are as their logs tell them: their epoch time is a mean, and what it holds "
+        "and how a graph was prepared is theirs.": (runs.source == "external").any(),
         f"The stored graph changed between runs of {', '.join(altered)}.": altered,
     }
     return [text for text, holds in said.items() if holds]

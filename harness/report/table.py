@@ -74,6 +74,9 @@ def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
         Heading(f"95 % interval ({unit.name})", number=True): span("interval_low", "interval_high"),
         Heading(f"paper’s mean ({unit.name})", number=True): seconds("seconds_paper"),
         Heading(f"sum of phases ({unit.name})", number=True): seconds("phase_seconds_mean"),
+        Heading("computing (%)", number=True): share("computing_share"),
+        Heading("communicating (%)", number=True): share("communicating_share"),
+        Heading("vertices a second", number=True): lambda row: _whole(row.vertices_per_second),
         Heading("words received a rank", number=True): lambda row: _whole(row.words_received),
         Heading("words measured / formula", number=True): _ratio,
         Heading("loss", number=True): lambda row: (
@@ -125,8 +128,8 @@ def _status(row: Any) -> str:
     return "✓ ok" if row.source == "measured" else NOTHING
 
 
-def _whole(words: float) -> str:
-    return NOTHING if math.isnan(words) else f"{words:,.0f}"
+def _whole(number: float) -> str:
+    return NOTHING if math.isnan(number) else f"{number:,.0f}"
 
 
 def _ratio(row: Any) -> str:

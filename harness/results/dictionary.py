@@ -1,6 +1,6 @@
 """The page docs/tables.md, made from the schema: `python -m harness.results.dictionary > docs/tables.md`."""
 
-from harness.results.schema import ACCURACY, EPOCHS, LEDGER, MEMORY, RUNS, SCHEMA, Table
+from harness.results.schema import RUN_TABLES, RUNS, SCHEMA, Table
 
 WORDS = {"int64": "integer", "Int64": "integer or null", "float64": "real", "str": "text", "boolean": "truth"}
 PARTS = {
@@ -15,10 +15,10 @@ HEADER = f"""# The tables
 
 <!-- Made from harness/results/schema.py by `python -m harness.results.dictionary > docs/tables.md`. -->
 
-This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json` and, unless the run
-failed early, `epochs.parquet`, `ledger.parquet`, `accuracy.parquet` and `memory.parquet`. `harness collect` puts the
-tables of all runs together under `results/`, each with a first column `run_id`, and adds `runs.parquet`. Tables and
-records of another schema are refused by name.
+This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json` and, of the tables
+below, those that have a row: `epochs.parquet`, `ledger.parquet` and so on. `harness collect` puts the tables of
+all runs together under `results/`, each with a first column `run_id`, and adds `runs.parquet`. Tables and records of
+another schema are refused by name.
 
 Text is never null: an empty text stands for none. Numbers that do not apply are null, except in a ledger's key, where
 -1 stands for none. Units stand in the names of columns.
@@ -35,7 +35,7 @@ timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
 
 def dictionary() -> str:
     """The whole page."""
-    sections = [_section(table) for table in (RUNS, EPOCHS, LEDGER, ACCURACY, MEMORY)]
+    sections = [_section(table) for table in (RUNS, *RUN_TABLES.values())]
     return "\n".join([HEADER, *sections])
 
 

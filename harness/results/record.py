@@ -47,10 +47,12 @@ class Record:
 def write_record(
     runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]
 ) -> Path:
-    """Puts a run folder under `runs`, named by its run id; returns it."""
+    """Puts a run folder under `runs`, named by its run id; returns it. A table without rows has no file."""
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
     files = {"spec.json": _json(spec), "record.json": _json({"schema": SCHEMA, **record})}
     for name, frame in tables.items():
+        if frame.empty:
+            continue
         table = RUN_TABLES[name]
         files[f"{name}.parquet"] = parquet.to_bytes([parquet.to_arrow(frame, table)], table)
     folder = runs / str(record["run_id"])

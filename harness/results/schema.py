@@ -1,10 +1,10 @@
 """Every table of the project: its columns, their types and their meaning. The one place that says so.
 
-A run folder holds `epochs`, `ledger`, `accuracy` and `memory`; collecting puts those of all runs together, each with a
-first column `run_id`, and adds `runs` with one row a run. Text is never null: an empty text stands for none. Numbers
-that do not apply are null, except in a ledger's key, where -1 stands for no layer and no peer. Columns of `runs` that
-come from the spec have the dotted names under which `--set` and experiments know them (`model.hidden`). The page
-docs/tables.md is made from this module (`harness.results.dictionary`).
+A run folder holds all tables but `runs`; collecting puts those of all runs together, each with a first column `run_id`,
+and adds `runs` with one row a run. Text is never null: an empty text stands for none. Numbers that do not apply are
+null, except in a ledger's key, where -1 stands for no layer and no peer. Columns of `runs` that come from the spec have
+the dotted names under which `--set` and experiments know them (`model.hidden`). The page docs/tables.md is made from
+this module (`harness.results.dictionary`).
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ SCHEMA = 1
 """Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
 
 MISSING = "missing"
-SOURCES = ("measured", "predicted", "published")
+SOURCES = ("measured", "external", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
@@ -140,7 +140,25 @@ MEMORY = Table(
     ),
 )
 
-RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY)}
+UTILISATION = Table(
+    "utilisation",
+    "one window of an epoch on one rank, if the spec asks for it (measure.utilisation_ms)",
+    EPOCH_AND_RANK
+    + _part(
+        "",
+        ("window", INTEGER, "number of the window, from 0 at the begin of the epoch"),
+        ("seconds", REAL, "its length: measure.utilisation_ms, but for the last of an epoch"),
+        ("computing_seconds", REAL, "seconds of it in ops that compute; the rest is in neither kind"),
+        ("communicating_seconds", REAL, "seconds of it in ops that send or receive, and wait for it"),
+        (
+            "device_percent",
+            REAL,
+            "utilisation of the GPU, as its driver last told it; null where none does",
+        ),
+    ),
+)
+
+RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION)}
 
 RUN_ID = Column("run_id", TEXT, "hash of the spec; names the run folder and joins the tables", "record")
 
@@ -153,7 +171,11 @@ RUNS = Table(
             "record",
             ("label", TEXT, "the name for people"),
             ("status", TEXT, "ok, oom, timeout, failed, refused, or missing: planned and not recorded"),
-            ("source", TEXT, "measured, predicted or published; empty when missing"),
+            (
+                "source",
+                TEXT,
+                "measured, external (a program of others), predicted or published; empty when missing",
+            ),
         ),
         *_part(
             "spec",
@@ -180,7 +202,8 @@ RUNS = Table(
             ),
             ("model.kind", TEXT, "the model"),
             ("model.layers", NULLABLE, "number of layers"),
-            ("model.hidden", NULLABLE, "width of the hidden layers"),
+            ("model.hidden", NULLABLE, "width of the hidden layers; of gat, of one head"),
+            ("model.heads", NULLABLE, "heads of attention, if the model is gat"),
             ("model.order", TEXT, "what a convolution does first: aggregate_first or combine_first"),
             ("model.projection", TRUTH, "whether features are first brought to the hidden width"),
             ("model.norm", TRUTH, "whether layers are normalised"),
@@ -196,6 +219,11 @@ RUNS = Table(
             ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
             ("training.batch", NULLABLE, "vertices of a mini-batch; 0: the full graph"),
             ("training.target", REAL, "accuracy on test vertices at which training stops; 0: never"),
+            (
+                "measure.utilisation_ms",
+                NULLABLE,
+                "milliseconds of the windows of the table utilisation; 0: not asked for",
+            ),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),
             ("machine.name", TEXT, "the machine card"),
@@ -232,6 +260,17 @@ RUNS = Table(
                 "named phases, mean over ranks, median over epochs: the sum Plexus reports",
             ),
             (
+                "computing_share",
+                REAL,
+                "share of all ranks' time in ops that compute: spmm, gemm, elementwise, copy",
+            ),
+            ("communicating_share", REAL, "the same of ops that send or receive, and wait for it"),
+            (
+                "device_percent",
+                REAL,
+                "utilisation of the GPUs, mean over ranks and windows; null if not told",
+            ),
+            (
                 "vertices_per_second",
                 REAL,
                 "throughput: vertices of the graph, of all workers together, over our epoch time",
@@ -253,6 +292,11 @@ RUNS = Table(
                 "words_formula",
                 REAL,
                 "payload words an epoch by the strategy's formula; null if not asked for",
+            ),
+            (
+                "cache_hit_rate",
+                REAL,
+                "share of the rows of features needed of other ranks that a cache had; null: none were needed",
             ),
             ("chosen", TEXT, "what rank 0 chose by measuring on its device, as JSON"),
         ),

@@ -5,12 +5,13 @@ protocol and the sum of mean phases are kept beside it. Launches stay points: th
 interval only from six on, the smallest number for which one exists. Nothing here averages ratios or drops outliers.
 """
 
+from collections.abc import Collection
 from math import comb
 from typing import NamedTuple
 
 import pandas as pd
 
-from harness.ledger import Phase
+from harness.ledger import Op, Phase
 from harness.results.schema import PAPER_EPOCHS, RUNS, WARMUP_DROPPED
 
 CONFIGURATION = [
@@ -45,6 +46,13 @@ def phase_sum(ledger: pd.DataFrame) -> float | None:
     ranks = timed.groupby("epoch")["rank"].nunique()
     named = timed[timed.phase != Phase.OTHER].groupby("epoch").seconds.sum()
     return float((named.reindex(ranks.index, fill_value=0.0) / ranks).median())
+
+
+def share(ledger: pd.DataFrame, ops: Collection[Op]) -> float | None:
+    """The share of all ranks' time, in timed epochs, that these ops have."""
+    timed = ledger[ledger.epoch >= 0]
+    whole = timed.seconds.sum()
+    return float(timed.seconds[timed.op.isin(ops)].sum() / whole) if whole else None
 
 
 class Interval(NamedTuple):
@@ -82,7 +90,8 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
     seconds = done.epoch_seconds_median.dropna()
     interval = median_interval(seconds)
     middle = (
-        "phase_seconds_mean words_payload words_received words_formula final_loss "
+        "phase_seconds_mean computing_share communicating_share vertices_per_second "
+        "words_payload words_received words_formula final_loss "
         "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
     )
     return {

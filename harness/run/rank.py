@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from harness.run.replicas import checksum, compare
 from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
 from harness.run.unfinished import leave_when_told, write_unfinished
+from harness.run.utilisation import Reading, asked_of, read_beside
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.strategy import Strategy
@@ -96,7 +98,8 @@ def run(
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
         trainer = Trainer(strategy, grid, blocks)
         first_epoch = time.time()
-        train(strategy, trainer, scratch, tables)
+        with read_beside(asked_of(device) if spec.measure.utilisation_ms else None) as readings:
+            train(strategy, trainer, scratch, tables, readings)
         ranks = gather(grid.world, tables)
     finally:
         engine.stop()
@@ -109,13 +112,17 @@ def run(
         (scratch / "done").touch()
 
 
-def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables) -> None:
+def train(
+    strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables, readings: Sequence[Reading]
+) -> None:
     """Every epoch of the spec on this rank, into its tables."""
     ctx = trainer.ctx
     training, sums = ctx.spec.training, []
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
-        tables.add_epoch(number, trainer.epoch())
+        if number == 0:
+            ctx.remote.forget()
+        tables.add_epoch(number, trainer.epoch(), readings)
         sums.append(checksum(trainer.parameters))
         if _evaluates(training.evaluate_every, number, training.epochs):
             hits, seconds = trainer.evaluate()
@@ -128,7 +135,7 @@ def train(strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTable
     ctx.ledger.recording = False
     compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
-    tables.chosen = ctx.chosen
+    tables.chosen, tables.remote = ctx.chosen, ctx.remote
     dearest = training.warmup + tables.dearest_epoch()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.counts, dearest).values())
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
+from harness.results.schema import RUN_TABLES
 from harness.run.fault import Fault
 from harness.run.tables import RankTables
 from harness.spec.spec import Spec, canonical_json
@@ -26,6 +28,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
             **summarise(tables, spec.training.target),
             **throughput(strategy, tables),
             "words_formula": words_formula,
+            "cache_hit_rate": hit_rate(ranks),
             "chosen": canonical_json(ranks[0].chosen),
         },
         "provenance": provenance,
@@ -52,12 +55,15 @@ def record_unfinished(
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
 
 
+def hit_rate(ranks: list[RankTables]) -> float | None:
+    """Of all ranks together."""
+    rows = sum(rank.remote.rows for rank in ranks)
+    return sum(rank.remote.cached for rank in ranks) / rows if rows else None
+
+
 def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     """The tables of all ranks together."""
-    return {
-        name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
-        for name in ("epochs", "ledger", "accuracy", "memory")
-    }
+    return {name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)]) for name in RUN_TABLES}
 
 
 def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
@@ -80,6 +86,9 @@ def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str,
         "epoch_seconds_median": statistics.median_epoch(timed),
         "epoch_seconds_paper": statistics.paper_epoch(timed),
         "phase_seconds_mean": statistics.phase_sum(ledger),
+        "computing_share": statistics.share(ledger, COMPUTING),
+        "communicating_share": statistics.share(ledger, MOVING),
+        "device_percent": _device_percent(tables["utilisation"]),
         "final_loss": float(last.loss.iloc[0]),
         **{
             f"accuracy_{split}": _last_accuracy(tables["accuracy"], split)
@@ -103,6 +112,14 @@ def _seconds_to(accuracy: pd.DataFrame, target: float) -> float | None:
 def _evaluation_seconds(accuracy: pd.DataFrame) -> float | None:
     """Of an evaluation, the median."""
     return None if accuracy.empty else float(accuracy.groupby("epoch").eval_seconds.first().median())
+
+
+def _device_percent(utilisation: pd.DataFrame) -> float | None:
+    """Of the windows of timed epochs of which a driver told it, the mean."""
+    if utilisation.empty:
+        return None
+    told = utilisation.device_percent[utilisation.epoch >= 0].dropna()
+    return None if told.empty else float(told.mean())
 
 
 def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:

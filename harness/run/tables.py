@@ -1,6 +1,7 @@
 """One rank's share of a run's tables, as plain rows. They travel to rank 0 and become data frames there."""
 
 import resource
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from harness.ledger import Amounts, Key
 from harness.models import Hits
 from harness.run.trainer import Epoch
-from harness.strategy import Context
+from harness.run.utilisation import Reading, last_said
+from harness.strategy import Context, Remote
 
 Row = dict[str, Any]
 
@@ -22,16 +24,20 @@ class RankTables:
     epochs: list[Row] = field(default_factory=list)
     ledger: list[Row] = field(default_factory=list)
     accuracy: list[Row] = field(default_factory=list)
+    utilisation: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
     words_formula: float = 0
     """Payload words of the dearest epoch, by the strategy's own account."""
     chosen: dict[str, str] = field(default_factory=dict)
     """What this rank chose by measuring."""
+    remote: Remote = field(default_factory=Remote)
+    """What its mini-batches needed of others in timed epochs."""
 
-    def add_epoch(self, number: int, epoch: Epoch) -> None:
-        """The row of the epoch comes last: where it stands, the epoch's ledger is whole."""
+    def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
+        """The row of the epoch comes last: where it stands, the epoch's other rows are whole."""
         at = {"epoch": number, "rank": self.rank}
-        self.ledger.extend({**at, **_entry(key, amounts)} for key, amounts in epoch.entries.items())
+        self.ledger.extend({**at, **entry(key, amounts)} for key, amounts in epoch.entries.items())
+        self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
 
     def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
@@ -58,7 +64,9 @@ class RankTables:
         def kept(rows: list[Row]) -> list[Row]:
             return [row for row in rows if row["epoch"] in epochs]
 
-        return RankTables(self.rank, kept(self.epochs), kept(self.ledger), kept(self.accuracy))
+        return RankTables(
+            self.rank, kept(self.epochs), kept(self.ledger), kept(self.accuracy), kept(self.utilisation)
+        )
 
     def add_memory(self, ctx: Context) -> None:
         peaks = {
@@ -71,7 +79,21 @@ class RankTables:
             self.memory.append({"rank": self.rank, "tensor": name.value, **nothing, "persistent_bytes": size})
 
 
-def _entry(key: Key, amounts: Amounts) -> Row:
+def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
+    """Windows in order, each with what the device's driver had last said when it was over."""
+    over = epoch.begun
+    for number, (seconds, computing, communicating) in enumerate(epoch.windows):
+        over += seconds
+        yield {
+            "window": number,
+            "seconds": seconds,
+            "computing_seconds": computing,
+            "communicating_seconds": communicating,
+            "device_percent": last_said(readings, over),
+        }
+
+
+def entry(key: Key, amounts: Amounts) -> Row:
     return {
         "layer": key.layer,
         "direction": key.direction.value,

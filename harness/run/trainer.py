@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, Operators, by_part
+from harness.run.utilisation import Window, windows
 from harness.spec.spec import Training
 from harness.store.blocks import Blocks
 from harness.strategy import Context, Strategy
@@ -26,6 +27,10 @@ class Epoch:
     loss: Tensor
     """The mean over its steps."""
     entries: dict[Key, Amounts]
+    begun: float
+    """By the host's `perf_counter`."""
+    windows: list[Window]
+    """How busy the rank was, if the spec asks for it."""
 
 
 class Trainer:
@@ -53,13 +58,19 @@ class Trainer:
 
     def epoch(self) -> Epoch:
         """All steps of an epoch; full-graph training has one."""
-        ledger = self.ctx.ledger
-        begun = ledger.clock.mark()
+        ledger, width = self.ctx.ledger, self.ctx.spec.measure.utilisation_ms / 1e3
+        begun, since = ledger.clock.mark(), perf_counter()
         ledger.start()
         losses = [self.step() for _ in range(self.steps)]
         done = ledger.clock.mark()
         entries = ledger.stop()
-        return Epoch(ledger.clock.between(begun, done), torch.stack(losses).mean(), entries)
+        return Epoch(
+            ledger.clock.between(begun, done),
+            torch.stack(losses).mean(),
+            entries,
+            since,
+            windows(ledger.slices, width) if width else [],
+        )
 
     def step(self) -> Tensor:
         """Forward, backward, update; returns the loss before it."""

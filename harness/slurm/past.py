@@ -37,7 +37,7 @@ class Past:
         for path in self._runs.glob("*/record.json"):
             record, spec = _read(path), _read(path.with_name("spec.json"))
             with suppress(KeyError, TypeError):
-                if record["status"] == "ok":
+                if record["status"] == "ok" and record.get("source") != "external":
                     started, finished = record["provenance"]["started"], record["provenance"]["finished"]
                     ended.append((finished, finished - started, _likeness(spec)))
         return {likeness: seconds for _, seconds, likeness in sorted(ended)}

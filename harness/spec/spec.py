@@ -34,10 +34,16 @@ PARTS = ("projection", "norm", "activation", "dropout", "residual")
 class ModelChoice(Frozen):
     """Which model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
 
-    kind: Literal["gcn", "sage"] = "gcn"
-    """sage: A is the mean over the neighbours, and a weight of its own multiplies what a vertex itself has."""
+    kind: Literal["gcn", "sage", "gat"] = "gcn"
+    """sage: A is the mean over the neighbours, and a weight of its own multiplies what a vertex itself has.
+
+    gat: attention along the edges and the loops of A, whose values play no part.
+    """
     layers: int = Field(3, ge=1)
     hidden: int = Field(16, ge=1)
+    """Of gat, of every head."""
+    heads: int = Field(8, ge=1)
+    """Of gat, in every layer."""
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
     projection: bool = False
     """Features are first brought to the hidden width, and a head brings the last layer to the classes."""
@@ -48,6 +54,20 @@ class ModelChoice(Frozen):
     """The share of a layer's output that a training step drops."""
     residual: bool = False
     """The input of a layer is added to its output."""
+
+    @property
+    def width(self) -> int:
+        """Of the output of a hidden layer."""
+        return self.hidden * self.heads if self.kind == "gat" else self.hidden
+
+    @model_validator(mode="after")
+    def _heads_are_used(self) -> "ModelChoice":
+        default = type(self).model_fields["heads"].default
+        if self.heads != default and self.kind != "gat":
+            raise ValueError(
+                f"heads = {self.heads}, and a {self.kind} has no heads: leave it at {default}, or set kind to gat"
+            )
+        return self
 
     @model_validator(mode="after")
     def _residuals_fit(self) -> "ModelChoice":
@@ -76,6 +96,13 @@ class Training(Frozen):
     """Training stops once an evaluation finds so much of the test vertices right; 0 never stops it."""
 
 
+class Measure(Frozen):
+    """What is measured besides times and words."""
+
+    utilisation_ms: int = Field(0, ge=0)
+    """Milliseconds of the windows for which it is written down how busy a rank was; 0 writes nothing."""
+
+
 class Spec(Frozen):
     """One run. Equal specs are the same run and have the same id, whoever wrote them in whatever order."""
 
@@ -85,6 +112,7 @@ class Spec(Frozen):
     grid: dict[AxisName, int]
     model: ModelChoice = ModelChoice()
     training: Training = Training()
+    measure: Measure = Measure()
     protocol: Protocol = "corrected"
     precision: Literal["float32", "float64"] = "float32"
     machine: Machine

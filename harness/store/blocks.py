@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from harness.graph.model import LabelTask
@@ -93,6 +94,17 @@ def stripes(blocks: Blocks, rows: range, order: int = 0) -> Iterator[tuple[range
     for start in range(rows.start, rows.stop, height):
         some = range(start, min(start + height, rows.stop))
         yield some, blocks.adjacency(some, range(blocks.n), order)
+
+
+def feature_rows(blocks: Blocks, vertices: Tensor, cols: range) -> Tensor:
+    """The features of any vertices, in their order; read some stripes at a time, and only where there are any."""
+    found = torch.empty(len(vertices), len(cols))
+    height = max(1, AT_ONCE // max(len(cols), 1))
+    for start in (vertices // height).unique() * height:
+        some = range(int(start), min(int(start) + height, blocks.n))
+        here = ((vertices >= some.start) & (vertices < some.stop)).nonzero()[:, 0]
+        found[here] = blocks.feature_block(some, cols)[vertices[here] - some.start]
+    return found
 
 
 def assert_within(size: int, *parts: range) -> None:

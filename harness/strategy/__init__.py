@@ -17,9 +17,11 @@ from harness.strategy.minibatch import MiniBatch as MiniBatch
 from harness.strategy.piece import Piece as Piece
 from harness.strategy.published import Published as Published
 from harness.strategy.published import Quantity as Quantity
+from harness.strategy.remote import Remote as Remote
 from harness.strategy.sizes import LONG as LONG
 from harness.strategy.sizes import WORD as WORD
 from harness.strategy.sizes import csr_bytes as csr_bytes
 from harness.strategy.sizes import label_bytes as label_bytes
+from harness.strategy.sizes import turned_bytes as turned_bytes
 from harness.strategy.words import Words as Words
 from harness.strategy.words import WordsKey as WordsKey

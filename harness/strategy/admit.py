@@ -57,11 +57,9 @@ def _misfit(strategy: Strategy) -> str | None:
         return None
     if axis is None:
         return "its rows and its columns are cut alike, so it has no use for a partition: use block"
-    parts, blocks = len(bounds) - 1, strategy.grid[axis]
+    parts, blocks = len(bounds) - 1, strategy.grid[axis] * strategy.parts_of_block(strategy.params)
     if parts != blocks:
-        return (
-            f"the partition has {parts} parts, and the grid splits the rows into {blocks}: ask for {blocks}"
-        )
+        return f"the partition has {parts} parts, and the rows are split into {blocks}: ask for {blocks}"
     return None
 
 

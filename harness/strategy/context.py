@@ -25,10 +25,11 @@ from harness.ledger import TensorName
 from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
 from harness.store.averaged import multiplied
-from harness.store.blocks import Blocks, Rectangle, rectangle_of
+from harness.store.blocks import Blocks, Rectangle, feature_rows, rectangle_of
 from harness.strategy.counts import BlockCounts, Counts, targets_of
 from harness.strategy.facts import Facts
 from harness.strategy.piece import Piece
+from harness.strategy.remote import Remote
 
 IGNORED = -100
 """The label of a vertex that does not count."""
@@ -53,6 +54,8 @@ class Context:
         self._held: list[tuple[TensorName, Tensor]] = []
         self.chosen: dict[str, str] = {}
         """What was chosen by measuring, for the record."""
+        self.remote = Remote()
+        """What mini-batches needed of other ranks so far, for the record."""
 
     @property
     def at(self) -> Coordinates:
@@ -143,8 +146,8 @@ class Context:
         return cast(self._block(rows, cols, transposed), self.dtype)
 
     def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
-        """A matrix that a strategy made of others, held from now on."""
-        parts = [self._hold(name, part) for part in (A.rowptr, A.col, cast(A, self.dtype).val)]
+        """A matrix that a strategy made of others, held from now on; whole numbers stay what they are."""
+        parts = [self._hold(name, part) for part in (A.rowptr, A.col, A.val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)
 
     def moved(self, A: Csr) -> Csr:
@@ -162,10 +165,12 @@ class Context:
         A = self._blocks.adjacency(where.rows, where.cols, where.order)
         return transpose(A) if where.turned else A
 
-    def features(self, rows: range, cols: range) -> Tensor:
-        """X[rows, cols], (len(rows), len(cols)); a leaf of autograd where the features are trained."""
-        X = self._hold(TensorName.X, self._blocks.feature_block(rows, cols))
-        return X.requires_grad_(self.spec.training.features)
+    def features(self, rows: range, cols: range, beyond: Tensor | None = None) -> Tensor:
+        """X[rows, cols], and below it the rows of more vertices; a leaf of autograd where the features are trained."""
+        X = self._blocks.feature_block(rows, cols)
+        if beyond is not None:
+            X = torch.cat([X, feature_rows(self._blocks, beyond, cols)])
+        return self._hold(TensorName.X, X).requires_grad_(self.spec.training.features)
 
     def zeros(self, *shape: int) -> Tensor:
         """Zeros on the device, in the precision of the run; nobody holds them."""

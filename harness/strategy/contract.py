@@ -65,7 +65,7 @@ class Strategy(ABC):
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
-        self.facts = facts if spec.model.kind == "gcn" else replace(facts, directed=True)
+        self.facts = replace(facts, directed=True) if spec.model.kind == "sage" else facts
         """Of the matrix that the model multiplies by."""
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
@@ -99,6 +99,11 @@ class Strategy(ABC):
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Payload words of one epoch, counted from 0 through warm-up: all the same, but where mini-batches differ."""
         return self.words(at, counts)
+
+    @classmethod
+    def parts_of_block(cls, params: Frozen) -> int:
+        """Parts of a partition in every block of rows, by its `Params`: one, but where blocks are cut further."""
+        return 1
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
         """Where a rank stands: the last axis of `grid` is the fastest."""

@@ -1,10 +1,11 @@
 """Facts about a graph and sizes of a model: what formulas, layouts and grids are computed from."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from harness.errors import UserError
 from harness.graph.model import LabelTask
-from harness.models.weights import Weight, weights_of
+from harness.models.weights import Part, Weight
 from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
 from harness.store.card import DatasetCard
@@ -43,16 +44,27 @@ class Facts:
 
 
 def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
-    """Everything that a model trains on a graph, in order."""
-    return weights_of(
-        facts.features,
-        model.hidden,
-        facts.classes,
-        model.layers,
-        projection=model.projection,
-        norm=model.norm,
-        root=model.kind == "sage",
-    )
+    """Everything that a model trains on a graph, in the order in which it comes to it.
+
+    With a projection every layer is as wide as it is long. Heads of attention stand side by side.
+    """
+    heads = model.heads if model.kind == "gat" else 1
+    ends = (model.width, model.width) if model.projection else (facts.features, facts.classes * heads)
+    widths = [ends[0], *[model.width] * (model.layers - 1), ends[1]]
+    found = []
+    if model.projection:
+        found.append(Weight(Part.PROJECTION, -1, (facts.features, model.width)))
+    for layer, (f_in, f_out) in enumerate(pairwise(widths)):
+        if model.kind == "sage":
+            found.append(Weight(Part.ROOT, layer, (f_in, f_out)))
+        if model.kind == "gat":
+            found.append(Weight(Part.ATTENTION, layer, (2, f_out)))
+        found.append(Weight(Part.CONVOLUTION, layer, (f_in, f_out)))
+        if model.norm and (model.projection or layer + 1 < model.layers):
+            found.append(Weight(Part.SCALE, layer, (1, f_out)))
+    if model.projection:
+        found.append(Weight(Part.HEAD, -1, (model.width, facts.classes)))
+    return found
 
 
 def facts_of_card(card: DatasetCard) -> Facts:

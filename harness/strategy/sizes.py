@@ -19,6 +19,11 @@ def label_bytes(output: Piece, task: LabelTask) -> int:
     return LABELS * len(output.rows) * (LONG if task == "single-label" else len(output.cols))
 
 
+def turned_bytes(rows: int, nonzeros: int) -> int:
+    """Of a transpose that has, as values, the places of its entries: row pointers, columns and places."""
+    return LONG * (rows + 1) + (INDEX + LONG) * nonzeros
+
+
 def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
     """Of a sparse matrix: row pointers, columns and values."""
     return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros

@@ -14,6 +14,7 @@ What the paper leaves open is said in docs/strategies/bulk-sampling.md.
 from pydantic import Field
 
 from harness.parallel.bulk import Bulk, Distribution
+from harness.parallel.neighbourhood import Fanouts, fanout_of
 from harness.strategy import Context, Promise
 from strategies.bulk.operators import Sampling
 from strategies.bulk.scheme import BulkParams, BulkScheme
@@ -27,8 +28,7 @@ class BulkStrategy(BulkScheme):
 
 
 class SageParams(BulkParams):
-    fanouts: tuple[int, ...] = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
-    """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
+    fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
 
 
 class BulkSage(BulkStrategy):
@@ -45,7 +45,7 @@ class BulkSage(BulkStrategy):
         return Bulk(
             self.spec.seed,
             "graphsage",
-            tuple(sizes[min(hop, len(sizes) - 1)] for hop in range(self.spec.model.layers)),
+            tuple(fanout_of(sizes, hop) for hop in range(self.spec.model.layers)),
         )
 
 

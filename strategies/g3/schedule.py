@@ -8,6 +8,7 @@ Legend: N this rank's vertices, K those that it needs of others, in the order of
 """
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from harness.kernels.csr import block, from_coo, row_of, take
 from harness.kernels.spgemm import select_rows
 from harness.kernels.traverse import breadth_first
 from harness.ledger import TensorName
+from harness.ranges import balanced
 from harness.strategy import Context
 
 Address = tuple[int, int]
@@ -31,10 +33,6 @@ class Bin(NamedTuple):
 
     rows: Tensor
     """Which of this rank's vertices."""
-    A_NN: Csr
-    A_T_NN: Csr
-    A_NK: Csr
-    """Rows of the bin; all columns."""
     sends: Mapping[int, Tensor]
     """By peer, which of this rank's vertices it needs of this bin."""
     needs: Sequence[Address]
@@ -46,9 +44,8 @@ class Message(NamedTuple):
 
     slots: range
     """Their places among K."""
-    first: int
-    last: int
-    """Their entries in A_KN."""
+    entries: range
+    """Theirs in A_KN."""
     ready: int
     """The bin of this rank after which, from the last to the first, their gradients can be computed."""
 
@@ -56,9 +53,10 @@ class Message(NamedTuple):
 class Schedule(NamedTuple):
     """All of a rank."""
 
+    parts: Sequence[Tensor]
+    """The vertices of every bin, on the host."""
     bins: Sequence[Bin]
     messages: Mapping[Address, Message]
-    A_KN: Csr
     halo: int
     """The number of K."""
 
@@ -68,8 +66,10 @@ class Schedule(NamedTuple):
         return sorted(range(len(self.bins)), key=lambda number: bool(self.bins[number].needs))
 
 
-def schedule(ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool) -> Schedule:
-    """Of the rank whose vertices are `blocks[own]`, in bins of so many vertices."""
+def schedule(
+    ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool
+) -> tuple[Schedule, Csr]:
+    """Of the rank whose vertices are `blocks[own]`, in bins of so many vertices; and A_NK, on the host."""
     lists = [_listed(ctx, blocks, rank, priority) for rank in range(len(blocks))]
     needed = {
         (peer, number): rows
@@ -89,23 +89,15 @@ def schedule(ctx: Context, blocks: Sequence[range], own: int, size: int, *, prio
     for number, rows in enumerate(parts):
         number_of[rows] = number
     messages = _messages(needed, A_KN, number_of)
-    waits = [_needs(_rows(A_NK, rows), messages) for rows in parts]
-    A_NN = _in_bins(ctx, ctx.on_host(blocks[own], blocks[own]), parts)
-    A_T_NN = A_NN
-    if ctx.facts.directed:
-        A_T_NN = _in_bins(ctx, ctx.on_host(blocks[own], blocks[own], transposed=True), parts)
     bins = [
         Bin(
             ctx.hold(TensorName.INDEX, rows.clone()),
-            A_NN[i],
-            A_T_NN[i],
-            ctx.hold_matrix(_rows(A_NK, rows)),
             {peer: ctx.hold(TensorName.INDEX, there[i]) for peer, there in sends.items() if i in there},
-            waits[i],
+            _needs(rows_of(A_NK, rows), messages),
         )
         for i, rows in enumerate(parts)
     ]
-    return Schedule(bins, messages, ctx.hold_matrix(A_KN), A_NK.cols)
+    return Schedule(parts, bins, messages, A_NK.cols), A_NK
 
 
 def _listed(ctx: Context, blocks: Sequence[range], rank: int, priority: bool) -> Tensor:
@@ -124,20 +116,19 @@ def _listed(ctx: Context, blocks: Sequence[range], rank: int, priority: bool) ->
 
 
 def _crossing(ctx: Context, rows: range, owner: range, listed: Tensor, size: int) -> dict[int, Tensor]:
-    """The vertices of an owner that these rows need, by its bins; bins without any are left out."""
+    """The vertices of an owner that these rows need, by its bins; bins without any are left out.
+
+    Of shapes alone all bins have alike many.
+    """
     A = ctx.on_host(rows, owner)
     if A.col.is_meta:
-        pieces = {n: filled_columns(ctx.on_host(rows, part)) for n, part in enumerate(_ranges(owner, size))}
-        return {number: torch.arange(len(found)) for number, found in pieces.items() if len(found)}
+        shares = balanced(len(filled_columns(A)), max(ceil(len(owner) / size), 1))
+        return {number: torch.arange(len(share)) for number, share in enumerate(shares) if share}
     place = torch.empty(len(owner), dtype=torch.int64)
     place[listed] = torch.arange(len(owner))
     found = filled_columns(A)
     number = place[found] // size
     return {int(n): found[number == n] for n in number.unique()}
-
-
-def _ranges(whole: range, size: int) -> list[range]:
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
 
 
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
@@ -165,7 +156,7 @@ def _messages(needed: Mapping[Address, Tensor], A_KN: Csr, number_of: Tensor) ->
         else:
             first, last = int(A_KN.rowptr[slots.start]), int(A_KN.rowptr[slots.stop])
             ready = int(take(number_of, A_KN.col[first:last]).min())
-        found[address] = Message(slots, first, last, ready)
+        found[address] = Message(slots, range(first, last), ready)
         start = slots.stop
     return found
 
@@ -180,13 +171,16 @@ def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
     return [addresses[place] for place in hit]
 
 
-def _in_bins(ctx: Context, A: Csr, parts: Sequence[Tensor]) -> list[Csr]:
-    """The rows of every bin."""
-    return [ctx.hold_matrix(_rows(A, rows)) for rows in parts]
-
-
-def _rows(A: Csr, rows: Tensor) -> Csr:
+def rows_of(A: Csr, rows: Tensor) -> Csr:
+    """Those of a bin; of shapes alone, with their share of the nonzeros."""
     if not A.col.is_meta:
         return select_rows(A, rows)
     nnz = A.nnz * len(rows) // max(A.rows, 1)
     return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
+
+
+def rows_between(A: Csr, rows: range, entries: range) -> Csr:
+    """Rows that follow each other, and have these entries."""
+    rowptr = A.rowptr[rows.start : rows.stop + 1] - entries.start
+    inside = slice(entries.start, entries.stop)
+    return Csr(rowptr, A.col[inside], A.val[inside], A.cols)

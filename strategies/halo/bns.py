@@ -52,11 +52,11 @@ class Bns(PartScheme):
     def operators(self, ctx: Context) -> "SampledRows":
         return SampledRows(ctx, self)
 
-    def travelling(self, boundary: Boundary, epoch: int) -> tuple[int, int]:
+    def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         own = boundary.own
         arriving = (self.size(epoch, own, owner, b) for owner, b in boundary.arriving().items())
         leaving = (self.size(epoch, other, own, b) for other, b in boundary.leaving().items())
-        return sum(arriving), sum(leaving)
+        return [(sum(arriving), sum(leaving))] * len(self.shapes)
 
     def size(self, step: int, receiver: int, owner: int, boundary: int) -> int:
         return size_of_sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
@@ -95,19 +95,20 @@ class SampledRows(PartRows):
         there = super().of_step(step)
         if self.strategy.params.p < 1:
             with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.INDEX):
-                there.part = self.sampled(step)
+                there.parts = [self.sampled(step)] * self.model.layers
         return there
 
     def sampled(self, step: int) -> Part:
         """This rank's part with the rows of a sample alone."""
-        ctx, draw, halo, own = self.ctx, self.strategy.sample, self.part.halo, self.ctx.at[P]
+        ctx, draw, whole, own = self.ctx, self.strategy.sample, self.parts[0], self.ctx.at[P]
+        halo = whole.halo
         sent = [draw(step, other, own, b) for other, b in enumerate(halo.send)]
         received = [draw(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         A_KN = drawn_rows(
             self.A_KN_on_host, _beside(received, halo.receive), 1 / (self.strategy.params.p or 1)
         )
         leaving = take(halo.leaving, _beside(sent, halo.send).to(ctx.device))
-        return self.part._replace(
+        return whole._replace(
             A_NK=ctx.moved(transpose(A_KN)),
             A_KN=ctx.moved(A_KN),
             halo=Halo(leaving, [len(each) for each in sent], [len(each) for each in received]),

@@ -1,71 +1,147 @@
-"""ClusterGCN-style training (Chiang et al., KDD'19), a cluster a rank: edges between clusters are left out.
+"""ClusterGCN-style training (Chiang et al., KDD'19): a mini-batch is some clusters of the graph, drawn anew and joined.
 
-In a training step every part is a graph of its own, with weights normalised by the degrees that are left; nothing of H
-travels. All clusters are trained at once, one a rank, and their gradients added up: the form in which G3 compares it.
-It is approximate, and not the authors' code, which draws several clusters a batch. Evaluation uses the whole graph.
+The graph is cut into many clusters, as many for each rank. In a step a rank joins some of its own, drawn at random:
+edges between these are there, all others are not, and weights are normalised by the degrees that are left. An epoch
+comes to every cluster once. Nothing of H travels in training; evaluation exchanges halos. It is approximate, and not
+the authors' code: that has one device, draws from all clusters, and strengthens the diagonal.
 
-Legend as in `rows`.
+Legend: N this rank's vertices, K those of others that it needs to evaluate, S those of a mini-batch.
 """
 
+from typing import Self
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr
+from harness.kernels import Csr, on_device
 from harness.kernels.csr import row_of, take
-from harness.ledger import TensorName
-from harness.parallel.halo import Boundary
-from harness.strategy import WORD, Context, Coordinates, Counts, Promise
-from strategies.halo.rows import PartRows, PartScheme
+from harness.kernels.induced import induced_pair, mark, places
+from harness.ledger import AxisName, Op, Phase, TensorName
+from harness.parallel.batches import Batches
+from harness.parallel.halo import Boundary, block_row
+from harness.parallel.minibatches import BatchOperators, BatchStrategy
+from harness.strategy import Context, Coordinates, Counts, MiniBatch, Piece, Promise, Words
+from harness.validation import Frozen
+
+P = AxisName.P
 
 
-class Cluster(PartScheme):
-    """A cluster a rank, for any number of ranks up to the number of vertices."""
+class ClusterParams(Frozen):
+    clusters: int = Field(16, ge=1, examples=[1, 5])
+    """Of every rank. With one, all ranks train on their whole part in every step, as G3 compares it."""
+
+
+class Cluster(BatchStrategy):
+    """Clusters for any number of ranks up to the number of vertices."""
 
     name = "cluster-gcn"
     promise = Promise.APPROXIMATE
-    models = ("gcn",)
+    models = ("gcn", "sage")
+    Params = ClusterParams
+    params: ClusterParams
+
+    @classmethod
+    def parts_of_block(cls, params: Frozen) -> int:
+        assert isinstance(params, ClusterParams)
+        return params.clusters
+
+    @property
+    def groups(self) -> int:
+        return self.grid[P]
+
+    @property
+    def clusters(self) -> list[range]:
+        """Those of all ranks, one rank after the other."""
+        return self.facts.blocks(self.grid[P] * self.params.clusters)
+
+    def blocks(self) -> list[range]:
+        clusters, each = self.clusters, self.params.clusters
+        return [
+            range(clusters[first].start, clusters[first + each - 1].stop)
+            for first in range(0, len(clusters), each)
+        ]
+
+    @property
+    def batches(self) -> Batches:
+        """Of a rank's clusters: so many at once as have training.batch vertices in the mean, one at least."""
+        at_once = round(self.spec.training.batch * len(self.clusters) / self.facts.vertices)
+        return Batches(self.spec.seed, max(1, at_once), 1, self.params.clusters)
+
+    @property
+    def steps(self) -> int:
+        return self.batches.steps
+
+    def drawn(self, step: int, group: int) -> Tensor:
+        """The vertices of a mini-batch, ascending."""
+        first, batches = group * self.params.clusters, self.batches
+        own = torch.arange(first, first + self.params.clusters)
+        joined = batches.of(*batches.number(step, 0), own).sort().values
+        spans = [self.clusters[number] for number in joined]
+        return torch.cat([torch.arange(span.start, span.stop) for span in spans])
+
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
+        return self.joined(self.drawn(step, group), A, 0)
+
+    def joined(self, S: Tensor, A: Csr, start: int) -> MiniBatch:
+        """The subgraph on some vertices, where A begins with those at `start`."""
+        layers, where = self.spec.model.layers, places(A.cols, S.device)
+        mark(where, S - start, 1)
+        A_SS, _ = induced_pair(A, S - start, S - start, where, 1, 0, 1.0)
+        return MiniBatch([S] * (layers + 1), [_normalised(A_SS, self.spec.model.kind)] * layers)
 
     def operators(self, ctx: Context) -> "ClusterRows":
         return ClusterRows(ctx, self)
 
-    def travelling(self, boundary: Boundary, epoch: int) -> tuple[int, int]:
-        return 0, 0
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        words = Words(self.grid)
+        self.say_training(words)
+        return words
 
-    def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor:
-        """The diagonal blocks of A, each normalised by itself."""
-        clusters = torch.zeros_like(A)
-        for rows in self.blocks():
-            here = slice(rows.start, rows.stop)
-            edges = (A[here, here] != 0).to(A.dtype)
-            root = edges.sum(dim=1).rsqrt()
-            clusters[here, here] = root[:, None] * edges * root
-        return clusters
+    def multiplied(self, at: Coordinates) -> list[Piece]:
+        return [Piece(self.rows(at), self.rows(at))]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Other values at the same places of A_NN."""
-        held, rows = super().memory(at, counts), self.rows(at)
-        values = sum(counts.nonzeros(rows, rows, transposed=side) for side in self.sides())
-        held[TensorName.A] += WORD[self.spec.precision] * values
-        return held
+        """What of A is at its own vertices, and the boundary."""
+        held, boundary = (
+            super().memory(at, counts),
+            Boundary(counts, self.blocks(), at[P], range(self.groups)),
+        )
+        held[TensorName.A] += boundary.compact_bytes(self.spec.precision)
+        return {**held, TensorName.INDEX: boundary.index_bytes()}
 
 
-class ClusterRows(PartRows):
-    """The whole graph where it is asked for, this rank's cluster alone in a training step."""
+class ClusterRows(BatchOperators):
+    """The whole graph where it is asked for, some of this rank's clusters in a training step."""
 
     def __init__(self, ctx: Context, strategy: Cluster) -> None:
-        super().__init__(ctx, strategy)
-        root_N = self.part.A_NN.rowptr.diff().to(ctx.dtype).rsqrt()
-        self.C_NN = ctx.hold_matrix(_weighted(self.part.A_NN, root_N))
-        self.C_T_NN = (
-            ctx.hold_matrix(_weighted(self.part.A_T_NN, root_N)) if ctx.facts.directed else self.C_NN
-        )
+        super().__init__(ctx, strategy, over=(P,), everyone=ctx.grid[P])
+        self.strategy = strategy
+        self.row = block_row(ctx, strategy.blocks(), ctx.at[P], range(strategy.groups))
+        self.A_NN = on_device(ctx.source(self.rows, self.rows), "cpu")
 
-    def aggregate(self, layer: int, H_NF: Tensor) -> Tensor:
-        if self.step is None:
-            return super().aggregate(layer, H_NF)
-        return self.kernels.aggregate(self.C_NN, self.C_T_NN, H_NF, TensorName.T)
+    def of_step(self, step: int) -> Self:
+        with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.A):
+            S = self.strategy.drawn(step, self.group)
+            batch, here = (
+                self.strategy.joined(S, self.A_NN, self.rows.start),
+                (S - self.rows.start).to(self.device),
+            )
+            return self.on(step, batch, self.X.index_select(0, here), self.answers.on(here))
+
+    def aggregate_all(self, H_NF: Tensor) -> Tensor:
+        H_KF = self.row.halo.exchange(self.over, self.kernels, H_NF, TensorName.H).now()
+        T_NF = self.kernels.spmm(self.row.A_NN, H_NF, TensorName.T)
+        return self.kernels.spmm(self.row.A_NK, H_KF, TensorName.T, add_to=T_NF)
 
 
-def _weighted(A: Csr, root_N: Tensor) -> Csr:
-    """The entry (i, j) becomes root[i] root[j]."""
-    return A._replace(val=take(root_N, row_of(A)) * take(root_N, A.col))
+def _normalised(A_SS: Csr, kind: str) -> Csr:
+    """By the degrees in the subgraph: roots of those of both ends, loops included; or a mean over the neighbours."""
+    if A_SS.val.is_meta:
+        return A_SS
+    degree, row = A_SS.rowptr.diff(), row_of(A_SS)
+    if kind == "sage":
+        neighbours = (row != A_SS.col).to(A_SS.val.dtype)
+        return A_SS._replace(val=neighbours / take((degree - 1).clamp(min=1), row))
+    root = degree.to(A_SS.val.dtype).rsqrt()
+    return A_SS._replace(val=take(root, row) * take(root, A_SS.col))

@@ -42,9 +42,12 @@ class Pipe(PartScheme):
 
     def widths(self) -> list[tuple[Direction, int, int]]:
         """Every exchange of an epoch: direction, layer, and the width of the rows."""
-        combines = self.spec.model.order == "combine_first"
-        there = [(FORWARD, layer, shape[combines]) for layer, shape in enumerate(self.shapes)]
-        back = [(BACKWARD, layer, width) for _, layer, width in there if combines or self.wants_dH(layer)]
+        there = [(FORWARD, layer, self.width(layer)) for layer in range(len(self.shapes))]
+        back = [
+            (BACKWARD, layer, width)
+            for _, layer, width in there
+            if self.combine_first or self.wants_dH(layer)
+        ]
         return there + back
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
@@ -67,7 +70,8 @@ class StaleRows(PartRows):
 
     def __init__(self, ctx: Context, strategy: Pipe) -> None:
         super().__init__(ctx, strategy)
-        rows = {FORWARD: self.part.A_NK.cols, BACKWARD: len(self.part.halo.leaving)}
+        part = self.parts[0]
+        rows = {FORWARD: part.A_NK.cols, BACKWARD: len(part.halo.leaving)}
         kept = strategy.params
         self.keeps = {FORWARD: kept.features, BACKWARD: kept.gradients}
         self.last = {

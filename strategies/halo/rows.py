@@ -59,13 +59,13 @@ class Aggregate(Function):
 class PartRows(RowOperators):
     """One rank's part. Weights are whole everywhere; their gradients are added up when the backward pass is over."""
 
-    def __init__(self, ctx: Context, strategy: "PartScheme") -> None:
-        super().__init__(ctx, strategy, over=(P,))
+    def __init__(self, ctx: Context, strategy: "PartScheme", beyond: Tensor | None = None) -> None:
+        super().__init__(ctx, strategy, over=(P,), beyond=beyond)
         self.strategy, self.ctx = strategy, ctx
-        self.combine_first = ctx.spec.model.order == "combine_first"
-        self.part = self.cut()
+        self.parts = self.cut()
+        """What each layer multiplies by."""
 
-    def cut(self) -> Part:
+    def cut(self) -> list[Part]:
         """The whole of A at this rank's vertices."""
         ctx, blocks, own = self.ctx, self.strategy.blocks(), self.ctx.at[P]
         A_NN, A_NK, halo = block_row(ctx, blocks, own, range(len(blocks)))
@@ -73,17 +73,17 @@ class PartRows(RowOperators):
         rows, others = blocks[own], [block for i, block in enumerate(blocks) if i != own]
         A_KN = ctx.hold_matrix(transpose(ctx.compact_on_host(rows, others)[0]))
         S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
-        return Part(A_NN, ctx.transposed(rows, rows), A_NK, A_KN, halo, S_NM)
+        return [Part(A_NN, ctx.transposed(rows, rows), A_NK, A_KN, halo, S_NM)] * self.model.layers
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            if self.combine_first:
+            if self.strategy.combine_first:
                 return self.aggregate(layer, self.kernels.gemm(H_NF, W_FH, TensorName.T))
             return self.kernels.gemm(self.aggregate(layer, H_NF), W_FH, TensorName.Z)
 
     def aggregate(self, layer: int, H_NF: Tensor) -> Tensor:
         """T = A H."""
-        T_NF: Tensor = apply(self.ledger, Aggregate, H_NF, self, self.part, layer)
+        T_NF: Tensor = apply(self.ledger, Aggregate, H_NF, self, self.parts[layer], layer)
         return T_NF
 
     def fetch(self, halo: Halo, layer: int, H_NF: Tensor) -> Pending[Tensor]:
@@ -123,12 +123,11 @@ class PartScheme(RowStrategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Boundary rows of the width that is aggregated, there and back; the gradients; one word for the loss."""
-        words, order = Words(self.grid), self.spec.model.order
-        arriving, leaving = self.travelling(self.boundary(at, counts), epoch)
-        for layer, shape in enumerate(self.shapes):
-            width = shape[1 if order == "combine_first" else 0]
+        words, travelling = Words(self.grid), self.travelling(self.boundary(at, counts), epoch)
+        for layer, (arriving, leaving) in enumerate(travelling):
+            width = self.width(layer)
             words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
-            if order == "combine_first" or self.wants_dH(layer):
+            if self.combine_first or self.wants_dH(layer):
                 words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
         for weight in self.weights:
             f_in, f_out = weight.shape
@@ -136,9 +135,18 @@ class PartScheme(RowStrategy):
         words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
         return words
 
-    def travelling(self, boundary: Boundary, epoch: int) -> tuple[int, int]:
-        """Rows that arrive in every layer of an epoch, and rows of which gradients come back."""
-        return sum(boundary.arriving().values()), sum(boundary.leaving().values())
+    @property
+    def combine_first(self) -> bool:
+        return self.spec.model.order == "combine_first"
+
+    def width(self, layer: int) -> int:
+        """Of the rows that a layer aggregates."""
+        return self.shapes[layer][self.combine_first]
+
+    def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
+        """Layer by layer of an epoch, rows that arrive, and rows of which gradients come back."""
+        every_layer = sum(boundary.arriving().values()), sum(boundary.leaving().values())
+        return [every_layer] * len(self.shapes)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """A_NN and, where it differs, its transpose; A_NK and its transpose; the rows that leave, and S."""

@@ -90,6 +90,23 @@ def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
     assert {line.get_marker() for line in (measured, predicted, published)} == {look_of("plexus").marker}
 
 
+def test_runs_of_other_programs_are_lines_with_hollow_markers(
+    axes: Axes, synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        for ranks in (1, 2):
+            synthetic.write_ok(folder, synthetic.make_spec("bns-gcn", "tiny", {"p": ranks}), 1 / ranks)
+            spec = synthetic.make_spec("bns-gcn", "tiny", {"p": ranks}, seed=1)
+            synthetic.write_quoted(folder, spec, 2 / ranks, "external")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    scaling.draw(axes, panel)
+    ours, theirs = line_of(axes, "bns-gcn"), line_of(axes, "bns-gcn external")
+    assert ours.get_linestyle() == theirs.get_linestyle() == "-"
+    assert ours.get_markerfacecolor() == theirs.get_color() != theirs.get_markerfacecolor()
+    assert list(theirs.get_ydata()) == [2, 1]
+
+
 def test_failures_stand_above_all_data_with_their_status(axes: Axes, runs: pd.DataFrame) -> None:
     for panel in panels(runs):
         axes.clear()

@@ -102,10 +102,10 @@ def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signa
     launcher = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     )
-    wait_until(lambda: len(alive(runs)) == 3)  # the launcher and its ranks
+    wait_until(lambda: len(alive(runs.parent)) == 3)  # the launcher and its ranks
     launcher.send_signal(how)
     launcher.wait(timeout=30)
-    wait_until(lambda: alive(runs) == [])
+    wait_until(lambda: alive(runs.parent) == [])
     left = [path.name for path in runs.parent.iterdir() if path.name != "runs"]
     assert bool(left) == (how is signal.SIGKILL), "only who cannot clean up leaves something"
     assert list(runs.iterdir()) == [], "no record of a run that was given up"

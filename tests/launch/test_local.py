@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from harness.comm.engine import Place
 from harness.experiment.request import make_spec
 from harness.launch.launch import launch, launch_here
+from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record
 from harness.run.fault import faults
 from harness.run.rank import attempt
@@ -33,7 +35,8 @@ def ignore(_: str) -> None: ...
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     runs = tmp_path_factory.mktemp("results") / "runs"
-    specs = {"serial": spec("serial", 1), "parallel": spec("cagnet-1d", 2)}
+    watched = spec("cagnet-1d", 2, measure={"utilisation_ms": 1})
+    specs = {"serial": spec("serial", 1), "parallel": watched}
     return {name: read_record(launch(one, ROOT, runs, ignore)) for name, one in specs.items()}
 
 
@@ -68,6 +71,25 @@ def test_entries_of_an_epoch_add_up_to_it(records: dict[str, Record]) -> None:
         told = record.table("ledger").groupby(["epoch", "rank"]).seconds.sum()
         taken = record.table("epochs").groupby(["epoch", "rank"]).seconds.sum()
         assert ((told - taken).abs() <= 0.02 * taken + 5e-4).all()
+
+
+def test_windows_add_up_to_the_ledger_and_are_there_if_they_are_asked_for(records: dict[str, Record]) -> None:
+    assert not (records["serial"].folder / "utilisation.parquet").exists()
+    windows, ledger = (records["parallel"].table(name) for name in ("utilisation", "ledger"))
+    at = ["epoch", "rank"]
+    summed = windows.groupby(at)[["seconds", "computing_seconds", "communicating_seconds"]].sum()
+    for column, ops in {
+        "seconds": set(Op),
+        "computing_seconds": COMPUTING,
+        "communicating_seconds": MOVING,
+    }.items():
+        spent = ledger[ledger.op.isin(ops)].groupby(at).seconds.sum()
+        np.testing.assert_allclose(summed[column], spent, rtol=1e-9)
+    assert (windows.seconds <= 0.001 + 1e-12).all() and windows.device_percent.isna().all()
+    summary = records["parallel"].record["summary"]
+    timed = summed[summed.index.get_level_values("epoch") >= 0].sum()
+    assert summary["computing_share"] == pytest.approx(timed.computing_seconds / timed.seconds)
+    assert summary["communicating_share"] == pytest.approx(timed.communicating_seconds / timed.seconds)
 
 
 @pytest.mark.parametrize("world", [1, 3])

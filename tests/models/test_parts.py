@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from harness.check.case import Case
 from harness.comm.grid import Grid
@@ -14,6 +14,7 @@ from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.models.dropout import dropout_mask
 from harness.parallel.layers import EPSILON
+from harness.registry import load_strategy
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.validation import validated
@@ -124,6 +125,37 @@ def test_graphsage_is_the_published_one(directed: bool) -> None:
         torch.testing.assert_close(root.grad, conv.lin_r.weight.grad.T, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.parametrize("directed", [False, True])
+def test_attention_is_the_published_one(directed: bool) -> None:
+    """PyTorch Geometric's layers, over the edges of the graph and its loops; of the heads, their mean comes last."""
+    heads, hidden = 3, 5
+    trainer, case = trainer_of({"kind": "gat", "layers": 3, "hidden": hidden, "heads": heads}, directed)
+    store = case.store()
+    A = store.adjacency(range(store.n), range(store.n))
+    edges = torch.stack([A.col.long(), torch.repeat_interleave(torch.arange(store.n), A.rowptr.diff())])
+    H = store.feature_block(range(store.n), range(store.features)).double()
+    convs = []
+    for layer, ((W, _), a) in enumerate(zip(trainer.layers.layers, trainer.layers.attentions, strict=True)):
+        last = layer == 2
+        width = store.classes if last else hidden
+        conv = GATConv(
+            W.shape[0], width, heads, concat=not last, bias=False, add_self_loops=False, negative_slope=0.2
+        ).double()
+        conv.lin.weight.data = W.detach().T.clone()
+        conv.att_dst.data, conv.att_src.data = a.detach().view(2, 1, heads, width).clone()
+        H = conv(H, edges) if last else conv(H, edges).relu()
+        convs.append(conv)
+    ours = trainer.forward(trainer.operators)
+    torch.testing.assert_close(ours, H, rtol=1e-12, atol=1e-13)
+    direction = torch.linspace(-1, 1, ours.numel(), dtype=torch.float64).view(ours.shape)
+    (ours * direction).sum().backward()
+    (H * direction).sum().backward()
+    for (W, _), a, conv in zip(trainer.layers.layers, trainer.layers.attentions, convs, strict=True):
+        torch.testing.assert_close(W.grad, conv.lin.weight.grad.T, rtol=1e-10, atol=1e-13)
+        theirs = torch.stack([conv.att_dst.grad, conv.att_src.grad]).view(a.shape)
+        torch.testing.assert_close(a.grad, theirs, rtol=1e-10, atol=1e-13)
+
+
 def test_dropout_keeps_the_mean_and_differs_by_step_and_layer() -> None:
     vertices, features, rate = torch.arange(400), range(50), 0.3
     drawn = {
@@ -158,4 +190,22 @@ def test_strategies_without_operators_for_a_part_say_so() -> None:
         update={"strategy": case.spec.strategy.model_copy(update={"name": "cagnet-1d"})}
     )
     with pytest.raises(UserError, match=r"without projection: leave model.projection at False"):
+        Case("test", spec, vertices=97).strategy()
+
+
+def test_heads_are_of_attention_alone() -> None:
+    with pytest.raises(
+        UserError, match="heads = 4, and a gcn has no heads: leave it at 8, or set kind to gat"
+    ):
+        validated(Spec, {"strategy": "serial", "model": {"heads": 4}}, "the test")
+
+
+@pytest.mark.parametrize("name", ["plexus", "cagnet-1d", "bulk-sage"])
+def test_strategies_without_attention_say_so(name: str) -> None:
+    _, case = trainer_of({"kind": "gat"})
+    strategy = load_strategy(name)
+    grid = dict.fromkeys(strategy.axes, 1)
+    choice = case.spec.strategy.model_copy(update={"name": name})
+    spec = case.spec.model_copy(update={"strategy": choice, "grid": grid})
+    with pytest.raises(UserError, match=r"and not gat: set model\.kind accordingly"):
         Case("test", spec, vertices=97).strategy()

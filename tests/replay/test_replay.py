@@ -22,11 +22,16 @@ from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, Facts, Strategy, facts_of, facts_of_card
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
+FEW = Facts(24_490, 1_261_670, 100, 47, False, 24_490, 1_966, exact=False)
 H, T = TensorName.H, TensorName.T
 
 
 def strategy(
-    ranks: int, facts: Facts = PRODUCTS, name: str = "cagnet-1d", grid: dict[str, int] | None = None
+    ranks: int,
+    facts: Facts = PRODUCTS,
+    name: str = "cagnet-1d",
+    grid: dict[str, int] | None = None,
+    kind: str = "gcn",
 ) -> Strategy:
     spec = Spec.model_validate(
         {
@@ -34,7 +39,7 @@ def strategy(
             "dataset": {"name": "any"},
             "ranks": ranks,
             "grid": grid or {"p": ranks},
-            "model": {"hidden": 128, "layers": 3},
+            "model": {"hidden": 128, "layers": 3, "kind": kind},
             "machine": {"name": "any"},
         }
     )
@@ -59,9 +64,18 @@ def strategy(
 def test_any_rank_of_any_world_sends_the_words_of_the_formula(
     name: str, grid: dict[str, int], rank: int
 ) -> None:
-    ready = strategy(prod(grid.values()), name=name, grid=grid)
+    sends_the_words_of_the_formula(strategy(prod(grid.values()), name=name, grid=grid), rank)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_bins_of_unknown_vertices_send_the_words_of_the_formula(kind: str) -> None:
+    """Of facts alone nobody knows which vertices a bin needs, but how many."""
+    sends_the_words_of_the_formula(strategy(7, FEW, "g3", kind=kind), 6)
+
+
+def sends_the_words_of_the_formula(ready: Strategy, rank: int) -> None:
     words = {key: sent.words for key, sent in seen_in_replay(ready, rank).items()}
-    counts = BlockCounts(ShapeBlocks(PRODUCTS))
+    counts = BlockCounts(ShapeBlocks(ready.facts))
     assert words == {
         key: count for key, count in ready.words(ready.coordinates(rank), counts).items() if count
     }
@@ -80,6 +94,15 @@ def test_the_ranks_of_a_world_share_the_flops_of_serial_training(ranks: int) -> 
     dense = 2 * n * (100 * 128 + 128 * 128 + 128 * 47)
     first_input_has_no_gradient = 2 * n * 100 * 128
     assert flops[Op.GEMM] == 3 * dense - first_input_has_no_gradient
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("serial", 1), ("g3", 4)])
+def test_attention_is_counted_in_flops(name: str, ranks: int) -> None:
+    """A product forward and two backward for every nonzero and feature of all heads, however the rows are cut."""
+    ready = strategy(ranks, FEW, name, kind="gat")
+    flops = sum(amounts.flops for key, amounts in replay(ready, 0).entries.items() if key.op is Op.SPMM)
+    widths = 8 * 128, 8 * 128, 8 * 47
+    assert flops == pytest.approx(3 * 2 * FEW.nonzeros / ranks * sum(widths), rel=1e-2)
 
 
 def talk(grid: Grid) -> None:

@@ -168,6 +168,18 @@ def test_differences_between_runs_are_said(synthetic: SimpleNamespace, page_of: 
     assert "tiny, faithful protocol" in page
 
 
+def test_runs_of_other_programs_are_named_as_such(synthetic: SimpleNamespace, page_of: PageOf) -> None:
+    def fill(folder: Path) -> None:
+        synthetic.write_ok(folder, synthetic.make_spec("bns-gcn", "tiny", {"p": 2}), 0.01)
+        spec = synthetic.make_spec("bns-gcn", "tiny", {"p": 2}, seed=1)
+        synthetic.write_quoted(folder, spec, 0.02, "external")
+
+    text = Elements(page_of(fill)).text
+    assert "1 of 1 run succeeded" in text
+    assert "1 run of another program" in text
+    assert "Runs of other programs (external) are as their logs tell them" in text
+
+
 def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> None:
     """In the tables of the page, and in the figures too."""
     evil = "<script>alert('x')</script>"

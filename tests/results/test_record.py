@@ -16,8 +16,9 @@ from harness import files
 from harness.errors import RunError, UserError
 from harness.results import record
 from harness.results.record import read_record, write_record
+from harness.results.schema import RUN_TABLES
 
-FILES = ["accuracy.parquet", "epochs.parquet", "ledger.parquet", "memory.parquet", "record.json", "spec.json"]
+FILES = sorted([*(f"{name}.parquet" for name in RUN_TABLES), "record.json", "spec.json"])
 
 
 @pytest.fixture

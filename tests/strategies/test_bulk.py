@@ -20,9 +20,9 @@ from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
-from harness.ledger import AxisName, Ledger, Phase
+from harness.ledger import MOVING, AxisName, Ledger, Phase
 from harness.parallel.bulk import Drawn, WholeGraph
-from harness.replay import MOVING, ShapeBlocks, replay
+from harness.replay import ShapeBlocks, replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategy import Facts, MiniBatch, Promise, admit

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -15,12 +16,16 @@ from harness.check.case import Case, RankResult, train_rank
 from harness.check.multiplier import multiplier_of
 from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
+from harness.experiment.request import make_spec
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
 from harness.models.weights import initial_weight
+from harness.replay import replay
+from harness.run.opening import opened
 from harness.run.trainer import Trainer
+from harness.spec.root import project_root
 from harness.spec.spec import Spec, Training
 from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, weights_of_model
@@ -86,13 +91,28 @@ def test_the_whole_boundary_is_what_sparsity_aware_cagnet_sends(ranks, order: st
     assert sum(ours, Counter()).total() > 0
 
 
-def test_a_partition_with_locality_sends_fewer_words_than_whole_blocks() -> None:
-    sent = {}
-    for name in ("bns-gcn", "cagnet-1d"):
-        case = case_of(name)
-        strategy, counts = case.strategy(), BlockCounts(case.store())
-        sent[name] = sum(sum(strategy.words(strategy.coordinates(r), counts).values()) for r in range(PARTS))
-    assert sent["bns-gcn"] < sent["cagnet-1d"]
+def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> float:
+    """Words that arrive in an epoch, on all ranks."""
+    ranks, order = prod(grid.values()), {"name": dataset}
+    if len(grid) == 1:
+        order |= {"partition": "metis", "parts": ranks}
+    request = {"strategy": {"name": name, "params": params}, "dataset": order, "ranks": ranks, "grid": grid}
+    strategy, blocks = opened(project_root(), make_spec(project_root(), request, "test"))
+    entries = [replay(strategy, rank, blocks).entries.values() for rank in range(ranks)]
+    return sum(amounts.words_received for each in entries for amounts in each)
+
+
+@pytest.mark.parametrize("dataset", ["tiny-lattice", "tiny-sbm"])
+def test_with_locality_fewer_words_arrive_than_with_any_strategy_that_moves_whole_blocks(
+    dataset: str,
+) -> None:
+    replicating = [
+        received("cagnet-1d", {"p": 4}, dataset),
+        received("cagnet-1d", {"p": 4}, dataset, moves="all_gather"),
+        received("cagnet-1.5d", {"row": 4, "col": 1}, dataset),
+        received("cagnet-1.5d", {"row": 2, "col": 2}, dataset),
+    ]
+    assert 0 < received("bns-gcn", {"p": 4}, dataset) < min(replicating)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +218,8 @@ def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(ranks, 
         ("pipegcn", {"features": 0.5, "gradients": 0.5}, 0.05),
         ("bns-gcn", {"p": 0.5}, 0.05),
         ("bns-gcn", {"p": 0.0}, 0.35),
-        ("cluster-gcn", {}, 0.35),
+        ("cluster-gcn", {"clusters": 1}, 0.35),
+        ("cluster-gcn", {"clusters": 4}, 0.35),
     ],
     ids=str,
 )

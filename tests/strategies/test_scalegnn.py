@@ -14,8 +14,8 @@ from harness.check.case import Case
 from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.ledger import Amounts, AxisName, Key, Ledger, Op, Phase, TensorName
-from harness.replay import MOVING, ShapeBlocks, replay
+from harness.ledger import MOVING, Amounts, AxisName, Key, Ledger, Op, Phase, TensorName
+from harness.replay import ShapeBlocks, replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategy import BlockCounts, Facts, Words, admit

@@ -1,0 +1,153 @@
+"""Attention along the entries of a sparse matrix: a row's mean of the columns where it has one, weighed by scores.
+
+    l_ij = leaky(d_i + s_j),  a_ij = exp l_ij / sum_k exp l_ik,  Z_i = sum_j a_ij T_j           (GAT, equations 1 to 4)
+
+for every head by itself. The gradient is computed along rows and then along columns, of which a caller may want some:
+
+    dl_ij = a_ij (G_i T_j - sum_k a_ik G_i T_k) leaky'(d_i + s_j),  dd_i = sum_j dl_ij
+    dT_j = sum_i a_ij G_i,  ds_j = sum_i dl_ij
+
+Legend: N rows of A, K columns, E entries in order, Q heads, H features of all heads side by side; G = dL/dZ.
+Verifier (tests/kernels/test_attention.py): dense torch and its autograd.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from harness.kernels import head
+from harness.kernels.csr import Csr, transpose
+from harness.kernels.head import Pair
+from harness.kernels.spmm import OPERATORS
+
+OPERATORS.define("attend(Tensor rowptr, Tensor col, Tensor d, Tensor s, Tensor T) -> (Tensor, Tensor)")
+OPERATORS.define(
+    "attend_rows_back(Tensor rowptr, Tensor col, Tensor d, Tensor s, Tensor T, Tensor a, Tensor G)"
+    " -> (Tensor, Tensor)"
+)
+OPERATORS.define(
+    "attend_columns_back(Tensor colptr, Tensor row, Tensor entry, Tensor a, Tensor dl, Tensor G)"
+    " -> (Tensor, Tensor)"
+)
+WEIGH = torch.ops.harness.attend.default
+ROWS_BACK = torch.ops.harness.attend_rows_back.default
+COLUMNS_BACK = torch.ops.harness.attend_columns_back.default
+
+
+def turned(A_NK: Csr) -> Csr:
+    """A^T; its values are the places of its entries in A."""
+    return transpose(A_NK._replace(val=torch.arange(A_NK.nnz, device=A_NK.val.device)))
+
+
+def attend(A_NK: Csr, A_KN: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
+    """Z, differentiable in the scores and in T; A_KN is A turned."""
+    Z_QNF: Tensor = Attend.apply(d_QN, s_QK, T_QKF, A_NK, A_KN)  # type: ignore[no-untyped-call]
+    return Z_QNF
+
+
+class Attend(torch.autograd.Function):
+    """Z of the scores and T."""
+
+    @staticmethod
+    def forward(ctx: Any, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, A_NK: Csr, A_KN: Csr) -> Tensor:
+        a_QE, Z_QNF = weigh(A_NK, d_QN, s_QK, T_QKF)
+        ctx.A_NK, ctx.A_KN = A_NK, A_KN
+        ctx.save_for_backward(d_QN, s_QK, T_QKF, a_QE)
+        return Z_QNF
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        (G_QNF,) = gradients
+        d_QN, s_QK, T_QKF, a_QE = ctx.saved_tensors
+        dl_QE, dd_QN = rows_back(ctx.A_NK, d_QN, s_QK, T_QKF, a_QE, G_QNF)
+        dT_QKF, ds_QK = columns_back(ctx.A_KN, a_QE, dl_QE, G_QNF)
+        return dd_QN, ds_QK, dT_QKF, None, None
+
+
+def weigh(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
+    """a (Q, E) and Z (Q, N, F). Not differentiable: `attend` is."""
+    found: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
+    return found
+
+
+def rows_back(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor) -> Pair:
+    """dl (Q, E) and dd (Q, N)."""
+    found: Pair = ROWS_BACK(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
+    return found
+
+
+def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
+    """dT (Q, K, F) and ds (Q, K) of some columns, rows of A turned."""
+    found: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
+    return found
+
+
+# What the operators do: one head after the other.
+
+
+def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
+    A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
+    found = _weighed(rowptr, col, d_QN, s_QK, T_QKF)
+    return _filled(found, (head.weigh(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
+
+
+def _rows_back(
+    rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor
+) -> Pair:
+    A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
+    heads = zip(d_QN, s_QK, T_QKF, a_QE, G_QNF, strict=True)
+    return _filled(_row_gradients(rowptr, col, d_QN), (head.rows_back(A_NK, *each) for each in heads))
+
+
+def _columns_back(
+    colptr: Tensor, row: Tensor, entry: Tensor, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor
+) -> Pair:
+    A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
+    found = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_QNF)
+    return _filled(found, (head.columns_back(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True)))
+
+
+def _filled(places: Pair, of_heads: Iterator[Pair]) -> Pair:
+    for number, values in enumerate(of_heads):
+        for place, value in zip(places, values, strict=True):
+            place[number] = value
+    return places
+
+
+# Their shapes.
+
+
+def _weighed(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_QKF: Tensor) -> Pair:
+    return d_QN.new_empty((len(d_QN), len(col))), T_QKF.new_empty((*d_QN.shape, T_QKF.shape[2]))
+
+
+def _row_gradients(_rowptr: Tensor, col: Tensor, d_QN: Tensor, *_rest: Tensor) -> Pair:
+    return d_QN.new_empty((len(d_QN), len(col))), d_QN.new_empty(d_QN.shape)
+
+
+def _column_gradients(
+    colptr: Tensor, _row: Tensor, _entry: Tensor, a_QE: Tensor, _dl_QE: Tensor, G_QNF: Tensor
+) -> Pair:
+    heads, _, features = G_QNF.shape
+    cols = len(colptr) - 1
+    return G_QNF.new_empty((heads, cols, features)), a_QE.new_empty((heads, cols))
+
+
+for _name, _compute, _shape in (
+    ("attend", _weigh, _weighed),
+    ("attend_rows_back", _rows_back, _row_gradients),
+    ("attend_columns_back", _columns_back, _column_gradients),
+):
+    OPERATORS.impl(_name, _shape, "Meta")
+    OPERATORS.impl(_name, _compute, "CPU")
+    OPERATORS.impl(_name, _compute, "CUDA")
+
+
+@register_flop_formula([each.overloadpacket for each in (WEIGH, ROWS_BACK, COLUMNS_BACK)], get_raw=True)
+def attention_flops(*operands: Any, **_options: Any) -> int:
+    """A multiplication and an addition for each entry and feature of each head, in all three."""
+    _pointers, index, *_rest, x_QXF = operands
+    return 2 * int(index.numel()) * int(x_QXF.shape[0] * x_QXF.shape[2])

@@ -1,0 +1,95 @@
+"""How busy a rank is over time: what it computes and sends in every window of an epoch, and what its GPU says.
+
+The ledger knows at every instant what goes on, so windows are cut out of an epoch when it is over: nothing is sampled,
+and training is not disturbed. Only the driver of a GPU has to be asked again and again, by a thread beside.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.ledger import COMPUTING, MOVING, Key, Op
+
+Ask = Callable[[], float]
+DEVICE_SECONDS = 0.1
+"""Between questions to a driver, whose own samples are longer."""
+
+
+class Window(NamedTuple):
+    """A piece of an epoch, and the seconds of it in ops that compute and in ops that send; the rest is in neither."""
+
+    seconds: float
+    computing: float
+    communicating: float
+
+
+class Reading(NamedTuple):
+    """What a driver said, and when by `perf_counter`."""
+
+    at: float
+    percent: float
+
+
+def windows(slices: Sequence[tuple[Key, float]], seconds: float) -> list[Window]:
+    """An epoch, as the ledger's slices of it, in windows of so many seconds; the last may be shorter."""
+    lengths = np.array([length for _, length in slices])
+    ends = np.append(0.0, lengths.cumsum())
+    edges = np.minimum(seconds * np.arange(ceil(ends[-1] / seconds) + 1), ends[-1])
+
+    def within(ops: frozenset[Op]) -> NDArray[np.float64]:
+        there = np.array([key.op in ops for key, _ in slices], bool)
+        spent = np.append(0.0, (lengths * there).cumsum())
+        return np.diff(np.interp(edges, ends, spent))
+
+    return [Window(*row) for row in zip(np.diff(edges), within(COMPUTING), within(MOVING), strict=True)]
+
+
+def asked_of(device: torch.device) -> Ask | None:
+    """How to ask a GPU's driver for its utilisation in percent; nothing without a GPU, or if it does not tell."""
+
+    def ask() -> float:
+        return float(torch.cuda.utilization(device))
+
+    if device.type != "cuda":
+        return None
+    try:
+        ask()
+    except Exception:  # no nvidia-ml-py, no right to ask, a slice of a GPU: each has an error of its own
+        return None
+    return ask
+
+
+@contextmanager
+def read_beside(ask: Ask | None, every: float = DEVICE_SECONDS) -> Iterator[list[Reading]]:
+    """Readings that go on growing until this is left."""
+    readings: list[Reading] = []
+    if ask is None:
+        yield readings
+        return
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(every):
+            readings.append(Reading(perf_counter(), ask()))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield readings
+    finally:
+        over.set()
+        thread.join()
+
+
+def last_said(readings: Sequence[Reading], at: float) -> float | None:
+    """The percentage that was last read by then."""
+    before = bisect_right(readings, at, key=lambda reading: reading.at)
+    return readings[before - 1].percent if before else None

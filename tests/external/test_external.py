@@ -1,0 +1,195 @@
+"""Programs of others: what their logs say stands in our tables, marked, and what is no such log is refused."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.cli import main
+from harness.results.collect import collect
+from harness.results.record import Record, read_record
+
+LOGS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("logs.py"))))
+ANOTHER = "epoch 3 loss 0.4\n"
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    """`read(text, *options)`: the exit code of `harness external read`, of a log of that text."""
+
+    def act(text: str, *options: str, program: str = "bns-gcn") -> int:
+        log = tmp_path / "some.log"
+        log.write_text(text)
+        words = ["external", "read", str(log), "--format", program, "--out", str(tmp_path / "runs")]
+        return main([*words, *options])
+
+    return act
+
+
+def only(folder: Path) -> Record:
+    (run,) = (folder / "runs").iterdir()
+    return read_record(run)
+
+
+def test_a_log_becomes_a_record_that_says_where_it_is_from(read: Any, tmp_path: Path) -> None:
+    assert read(LOGS.whole(LOGS.BNS)) == 0
+    found = only(tmp_path)
+    spec, summary = found.spec, found.record["summary"]
+    assert (found.record["source"], found.record["status"]) == ("external", "ok")
+    assert spec["strategy"] == {"name": "bns-gcn", "params": {"p": 0.1, "overlap": False}}
+    assert spec["dataset"]["name"] == "reddit"
+    assert (spec["dataset"]["partition"], spec["dataset"]["parts"], spec["ranks"]) == ("metis", 2, 2)
+    told = {key: spec["model"][key] for key in ("kind", "layers", "hidden", "dropout", "norm")}
+    assert told == {"kind": "sage", "layers": 4, "hidden": 256, "dropout": 0.5, "norm": True}
+    assert (spec["training"]["epochs"], spec["training"]["warmup"], spec["seed"]) == (30, 0, 7)
+    assert summary["epoch_seconds_median"] == 0.339, "the last mean of the slowest process"
+    assert summary["vertices_per_second"] == pytest.approx(232965 / 0.339)
+    assert (summary["accuracy_valid"], summary["accuracy_test"]) == (0.929, 0.9721)
+    assert found.record["provenance"]["engine"] == "gloo"
+    assert found.record["external"]["options"]["partition_obj"] == "vol"
+
+
+def test_its_tables_are_the_lines_of_the_log(read: Any, tmp_path: Path) -> None:
+    assert read(LOGS.whole(LOGS.BNS)) == 0
+    found = only(tmp_path)
+    epochs, ledger = found.table("epochs"), found.table("ledger")
+    assert list(zip(epochs["rank"], epochs.epoch, epochs.seconds, strict=True)) == [
+        (rank, number, round(0.3 + 0.01 * rank + number / 1000, 4))
+        for rank in (0, 1)
+        for number in (9, 19, 29)
+    ]
+    assert list(epochs.loss[epochs["rank"] == 1]) == [1.1, 1.05, 1.0333]
+    sums = ledger.groupby("op").seconds.sum()
+    assert sums["all_to_all"] == pytest.approx(6 * 0.2)
+    assert sums["all_reduce"] == pytest.approx(6 * 0.01)
+    assert ledger.seconds.sum() == pytest.approx(epochs.seconds.sum())
+    accuracy = found.table("accuracy")
+    assert list(accuracy.accuracy) == [0.909, 0.919, 0.929]
+    assert accuracy.train_seconds.iloc[-1] == pytest.approx(30 * 0.339)
+    assert list(found.table("memory").device_peak_bytes) == [int(1997.5 * 2**20), int(1998.5 * 2**20)]
+
+
+def test_means_of_nothing_are_no_times(read: Any, tmp_path: Path) -> None:
+    """Before the sixth epoch the programs average over nothing."""
+    text = LOGS.options(LOGS.BNS | {"n_epochs": 4}) + "".join(
+        LOGS.epoch(rank, 3, float("nan"), float("nan"), float("nan")) for rank in (0, 1)
+    )
+    assert read(text) == 0
+    found = only(tmp_path)
+    assert found.record["summary"]["epoch_seconds_median"] is None
+    assert found.table("ledger").empty and found.table("epochs").seconds.isna().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "strategy"),
+    [
+        ({}, {"name": "pipegcn", "params": {"features": 0.95, "gradients": 0.0}}),
+        ({"enable_pipeline": False}, {"name": "bns-gcn", "params": {"p": 1.0, "overlap": False}}),
+    ],
+)
+def test_pipegcn_without_its_pipeline_is_the_whole_boundary(
+    changes: dict, strategy: dict, read: Any, tmp_path: Path
+) -> None:
+    assert read(LOGS.whole(LOGS.PIPE | changes), program="pipegcn") == 0
+    assert only(tmp_path).spec["strategy"] == strategy
+
+
+def test_a_log_without_its_options_is_told_them(read: Any, tmp_path: Path) -> None:
+    assert read(LOGS.whole(None), "--dataset", "reddit", "--set", "strategy.params.p=0.5") == 0
+    spec = only(tmp_path).spec
+    assert (spec["ranks"], spec["training"]["epochs"], spec["strategy"]["params"]["p"]) == (2, 30, 0.5)
+
+
+def test_reading_twice_is_one_record_and_another_log_is_another(read: Any, tmp_path: Path) -> None:
+    text = LOGS.whole(LOGS.BNS)
+    assert [read(text), read(text), read(text + "(another launch)\n")] == [0, 0, 0]
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    collect(tmp_path / "runs", tmp_path)
+    runs = pd.read_parquet(tmp_path / "runs.parquet")
+    assert set(runs.source) == {"external"}
+    assert json.loads(runs.extra[0])["external.program"] == "BNS-GCN"
+
+
+def test_processes_that_stop_early_make_a_failed_run(read: Any, tmp_path: Path) -> None:
+    text = LOGS.whole(LOGS.BNS | {"n_epochs": 200})
+    assert read(text) == 1
+    error = only(tmp_path).record["error"]
+    assert "came to epoch 29 of 200" in error["message"] and "97.21%" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "program", "reason"),
+    [
+        (ANOTHER, (), "bns-gcn", "no line of an epoch as BNS-GCN writes them.*epoch 3 loss 0.4"),
+        (LOGS.whole(LOGS.PIPE), (), "bns-gcn", "no log of BNS-GCN.*--format pipegcn"),
+        (LOGS.whole(LOGS.BNS), (), "pipegcn", "no log of PipeGCN.*--format bns-gcn"),
+        (LOGS.whole(None), (), "bns-gcn", "--dataset"),
+        (LOGS.whole(LOGS.BNS), ("--dataset", "redit"), "bns-gcn", "Did you mean"),
+        (LOGS.whole(LOGS.BNS), ("--set", "model.hidden=64"), "bns-gcn", "model.hidden = 256.* say 64"),
+        (LOGS.whole(LOGS.BNS | {"n_partitions": 40}), (), "bns-gcn", r"\[0, 1\], and the run had 40"),
+        (2 * LOGS.whole(LOGS.BNS), (), "bns-gcn", "epoch 9 of process 0 more than once"),
+    ],
+)
+def test_what_is_no_such_log_is_refused(
+    text: str, options: tuple[str, ...], program: str, reason: str, read: Any, capsys: Any, tmp_path: Path
+) -> None:
+    assert read(text, *options, program=program) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(reason, said), said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`run(command)`: the exit code of `harness external run`."""
+    monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
+
+    def act(*command: str) -> int:
+        return main(["external", "run", "--format", "bns-gcn", "--cwd", str(tmp_path), "--", *command])
+
+    return act
+
+
+def test_a_command_is_run_and_recorded(run: Any, tmp_path: Path) -> None:
+    text = LOGS.whole(LOGS.BNS)
+    assert run(sys.executable, "-c", f"print({text!r})") == 0
+    provenance = only(tmp_path).record["provenance"]
+    assert provenance["command"].startswith(sys.executable)
+    assert provenance["finished"] >= provenance["started"]
+    (log,) = (tmp_path / "external").iterdir()
+    assert log.read_text().strip() == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "reason"),
+    [
+        ("sys.exit(3)", "failed", "exit code 3"),
+        ("print('RuntimeError: CUDA out of memory.')", "oom", "0, 1 reported no epoch.*out of memory"),
+    ],
+)
+def test_a_program_that_fails_is_a_result(
+    ending: str, status: str, reason: str, run: Any, tmp_path: Path
+) -> None:
+    assert run(sys.executable, "-c", f"import sys; print({LOGS.options(LOGS.BNS)!r}); {ending}") == 1
+    record = only(tmp_path).record
+    assert record["status"] == status
+    assert re.search(reason, " ".join(record["error"]["message"].split()))
+
+
+def test_a_program_that_says_nothing_leaves_no_record(run: Any, capsys: Any, tmp_path: Path) -> None:
+    assert run(sys.executable, "-c", "import sys; print('no such option'); sys.exit(2)") == 1
+    said = capsys.readouterr().err
+    assert "exit code 2" in said and said.rstrip().endswith("no such option")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_command_that_is_not_there_is_refused(run: Any, capsys: Any, tmp_path: Path) -> None:
+    assert run("no-such-program") == 2
+    assert "no-such-program cannot be started" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,94 @@
+"""Attention along entries: values and gradients of dense torch, shapes without values, flops."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.kernels.attention import COLUMNS_BACK, ROWS_BACK, WEIGH, attend, columns_back, turned, weigh
+from harness.kernels.csr import Csr, block, from_coo, row_of
+from harness.kernels.random import Purpose, integers, rectangle
+
+HEADS = 3
+
+
+def matrix(rows: int, cols: int, entries: int) -> Csr:
+    """Entries at random places, each once; its values are nobody's business."""
+    places = integers(1, Purpose.TEST, range(entries), below=max(rows * cols, 1)).unique()
+    val = torch.full(places.shape, float("nan"), dtype=torch.float64)
+    return from_coo(places // max(cols, 1), places % max(cols, 1), val, (rows, cols))
+
+
+def operands(A: Csr, width: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """d (Q, N), s (Q, K) and T (Q, K, F), far enough from zero that exponentials would overflow without care."""
+    d_QN, s_QK, T_QK_F = (
+        1000 * (rectangle(seed, Purpose.TEST, range(rows), range(cols), cols) - 0.5)
+        for seed, (rows, cols) in enumerate([(HEADS, A.rows), (HEADS, A.cols), (HEADS * A.cols, width)])
+    )
+    return d_QN, s_QK, T_QK_F.view(HEADS, A.cols, width)
+
+
+def densely(A: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
+    """By torch's own softmax over the whole row; a row without entries is zero."""
+    here = torch.zeros(A.shape, dtype=torch.bool)
+    here[row_of(A), A.col.long()] = True
+    l_QNK = torch.nn.functional.leaky_relu(d_QN[:, :, None] + s_QK[:, None, :], 0.2)
+    a_QNK = torch.softmax(l_QNK.masked_fill(~here, float("-inf")), dim=2).nan_to_num(0)
+    return a_QNK @ T_QKF
+
+
+@pytest.mark.parametrize(
+    "shape", [(7, 5, 20), (5, 7, 4), (1, 1, 1), (40, 30, 600), (3, 4, 0), (0, 4, 0), (3, 0, 0)], ids=str
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_values_and_gradients(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    A = matrix(*shape)
+    mine = [each.to(dtype).requires_grad_() for each in operands(A)]
+    theirs = [each.detach().double().requires_grad_() for each in mine]
+    Z_QNF, dense_QNF = attend(A, turned(A), *mine), densely(A, *theirs)
+    G_NFQ = rectangle(9, Purpose.TEST, range(A.rows), range(12), 12).view(-1, 4, 3) - 0.5
+    G_QNF = G_NFQ.permute(2, 0, 1)
+    Z_QNF.backward(G_QNF.to(dtype))
+    filled = A.rowptr.diff() > 0
+    dense_QNF[:, filled].backward(G_QNF[:, filled])
+    tolerance = 1e-12 if dtype is torch.float64 else 2e-4
+    torch.testing.assert_close(Z_QNF.double(), dense_QNF, rtol=tolerance, atol=1000 * tolerance)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=tolerance, atol=1000 * tolerance)
+
+
+def test_operators_are_known_to_torch() -> None:
+    """Shapes without values are those with values, and nothing is changed or aliased."""
+    A = matrix(7, 5, 20)
+    A_T, given = turned(A), operands(A)
+    a_QE, Z_QNF = weigh(A, *given)
+    for operator, arguments in (
+        (WEIGH, (A.rowptr, A.col, *given)),
+        (ROWS_BACK, (A.rowptr, A.col, *given, a_QE, Z_QNF)),
+        (COLUMNS_BACK, (A_T.rowptr, A_T.col, A_T.val, a_QE, a_QE, Z_QNF)),
+    ):
+        opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_flops_are_counted() -> None:
+    """A multiplication and an addition for each entry and feature: of Z, of the entries' gradients, of T's."""
+    A = matrix(7, 5, 20)
+    given = [each.requires_grad_() for each in operands(A)]
+    with FlopCounterMode(display=False) as forward:
+        Z_QNF = attend(A, turned(A), *given)
+    with FlopCounterMode(display=False) as backward:
+        Z_QNF.sum().backward()
+    assert forward.get_total_flops() == 2 * A.nnz * 12
+    assert backward.get_total_flops() == 2 * 2 * A.nnz * 12
+
+
+def test_gradients_of_some_columns_are_those_of_all() -> None:
+    A = matrix(40, 30, 600)
+    given = operands(A)
+    a_QE, Z_QNF = weigh(A, *given)
+    A_T, cols = turned(A), range(11, 23)
+    whole = columns_back(A_T, a_QE, -a_QE, Z_QNF)
+    some = columns_back(block(A_T, cols, range(A_T.cols)), a_QE, -a_QE, Z_QNF)
+    assert torch.equal(some[0], whole[0][:, cols.start : cols.stop])
+    assert torch.equal(some[1], whole[1][:, cols.start : cols.stop])

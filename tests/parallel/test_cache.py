@@ -1,0 +1,115 @@
+"""What a cache keeps and names, against plain Python; chances of inclusion against a dense recursion and draws."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness.check.graph import check_graph
+from harness.kernels import Csr, block, from_coo, to_scipy
+from harness.parallel.cache import Evicting, NoCache, Static, elsewhere, top
+from harness.parallel.inclusion import inclusion, listeners
+from harness.parallel.neighbourhood import Neighbourhood
+from harness.ranges import split
+
+N = 60
+
+
+def draws(steps: int) -> list[Tensor]:
+    """Mini-batches of vertices that come up more often the smaller their number; later, the larger."""
+    random = np.random.default_rng(1)
+    weights = 1 / np.arange(1, N + 1)
+    batches = []
+    for step in range(steps):
+        p = weights if step < steps // 2 else weights[::-1]
+        batches.append(torch.from_numpy(random.choice(N, 12, replace=False, p=p / p.sum())))
+    return batches
+
+
+def test_without_a_cache_all_are_named_and_with_a_static_one_those_that_it_lacks() -> None:
+    kept = torch.tensor([40, 3, 7])
+    for vertices in draws(5):
+        assert NoCache().look(vertices).named.tolist() == vertices.tolist()
+        look = Static(kept, N).look(vertices)
+        assert look.named.tolist() == [v for v in vertices.tolist() if v not in (40, 3, 7)]
+        assert vertices[look.lacking].tolist() == look.named.tolist()
+        assert kept[look.slots].tolist() == vertices[look.found].tolist()
+
+
+@pytest.mark.parametrize(("alpha", "every"), [(0.05, 1), (0.5, 3), (0.1, 4)])
+def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> None:
+    """Scores in dictionaries, row by row; and each row is named once, though it is missed and kept from now on."""
+    boundary, first = range(5, 50), [5, 20, 33, 48]
+    cache = Evicting(torch.tensor(first), torch.tensor(boundary), N, alpha, every)
+    kept, S_A = dict.fromkeys(first, 1.0), dict.fromkeys(boundary, 0.0)
+    slots, evicted = list(first), 0
+    threshold = 1.0
+    for _ in range(every):
+        threshold *= 1 - alpha
+    for step, vertices in enumerate(draws(60)):
+        look, wanted = cache.look(vertices), vertices.tolist()
+        missed = [v for v in wanted if v not in kept]
+        for v in kept:
+            kept[v] *= 1 if v in wanted else 1 - alpha
+        for v in missed:
+            if v in S_A:
+                S_A[v] += 1
+        newcomers: list[int] = []
+        if (step + 1) % every == 0:
+            ranked = sorted((v for v in boundary if v not in kept and S_A[v] > 0), key=lambda v: (-S_A[v], v))
+            leaving = [v for v in slots if kept[v] <= threshold]
+            for old, new in zip(leaving, ranked, strict=False):
+                newcomers.append(new)
+                slots[slots.index(old)] = new
+                S_A[old], kept[new] = kept.pop(old), S_A[new]
+        assert sorted(look.named.tolist()) == sorted({*missed, *newcomers})
+        assert look.named[look.newcomers].tolist() == newcomers
+        assert cache.vertices.tolist() == slots
+        evicted += len(newcomers)
+    assert evicted > 5
+
+
+def test_the_best_are_kept_and_nobody_keeps_its_own() -> None:
+    others = elsewhere(range(2, 4), 7)
+    assert others.tolist() == [0, 1, 4, 5, 6]
+    worth = torch.tensor([1.0, 3.0, 9.0, 9.0, 3.0, 0.0, 5.0])
+    assert top(worth[others], others, 3).tolist() == [6, 1, 4]
+
+
+def stripes(A: Csr):
+    return lambda rows: block(A, rows, range(A.cols))
+
+
+@pytest.mark.parametrize("parts", [1, 3, 80])
+def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> None:
+    A = check_graph(N).A
+    edges = to_scipy(A).toarray() != 0
+    np.fill_diagonal(edges, False)
+    degree = np.maximum(edges.sum(axis=1), 1)
+    expected = p = np.where(np.arange(N) % 3 == 0, 0.25, 0.0)
+    for fanout in (3, 1):
+        absent = np.prod(1 - np.where(edges, (expected * np.minimum(1, fanout / degree))[:, None], 0), axis=0)
+        expected = 1 - (1 - expected) * absent
+    found = inclusion(stripes(A), split(N, parts), torch.from_numpy(p), [3, 1])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    assert listeners(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
+
+
+def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
+    """Two hops down a tree from its root, which is in every batch: there they are exact."""
+    child = torch.arange(1, 40)
+    parent = (child - 1) // 3
+    loops = torch.arange(40)
+    row, col = torch.cat([parent, loops]), torch.cat([child, loops])
+    A = from_coo(row, col, torch.ones(len(row)), (40, 40))
+    targets = torch.tensor([0])
+    neighbourhood = Neighbourhood(5, 1, (2, 1), groups=1)
+    p = torch.zeros(40, dtype=torch.float64)
+    p[targets] = neighbourhood.chance(len(targets))
+    expected = inclusion(stripes(A), [range(40)], p, (2, 1)).numpy()
+    seen, steps = np.zeros(40), 3000
+    for step in range(steps):
+        seen[neighbourhood.mini_batch(step, 0, A, 2, targets).vertices[0]] += 1
+    deviation = np.sqrt(expected * (1 - expected) / steps)
+    assert (np.abs(seen / steps - expected) <= 4.5 * deviation + 1e-12).all()
+    assert {0.0, 1.0} < set(expected.round(9))

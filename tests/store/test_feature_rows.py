@@ -1,0 +1,21 @@
+"""Features of scattered vertices are those of the whole, whatever is read at a time."""
+
+import pytest
+import torch
+
+from harness.check.graph import check_graph
+from harness.store import blocks
+from harness.store.memory import MemoryStore
+
+
+@pytest.mark.parametrize("at_once", [1, 100, blocks.AT_ONCE])
+def test_scattered_features_are_rows_of_the_whole(at_once: int, monkeypatch) -> None:
+    monkeypatch.setattr(blocks, "AT_ONCE", at_once)
+    store = MemoryStore(check_graph(211), "single", seed=1)
+    whole = store.feature_block(range(store.n), range(2, 9))
+    for vertices in (
+        torch.tensor([210, 3, 3, 0, 77]),
+        torch.arange(210, -1, -1),
+        torch.empty(0, dtype=torch.int64),
+    ):
+        assert torch.equal(blocks.feature_rows(store, vertices, range(2, 9)), whole[vertices])

@@ -1,0 +1,141 @@
+"""What the baselines promise beyond the kit: common samples, caches that save what they should, and what is counted."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.check.case import Case
+from harness.check.kit import HERE
+from harness.comm.grid import Grid
+from harness.errors import UserError
+from harness.graph.model import TRAIN, labelled
+from harness.kernels import to_scipy
+from harness.ledger import AxisName, Ledger, TensorName
+from harness.replay import ShapeBlocks, replay
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+from harness.strategy import Remote
+from strategies import pyg
+
+P, D = AxisName.P, AxisName.D
+NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
+
+
+def case_of(name: str, ranks: int = 3, batch: int = 8, **params: Any) -> Case:
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": "check",
+        "ranks": ranks,
+        "grid": {D if name in ("graphsage", "pyg") else P: ranks},
+        "training": {"batch": batch},
+        "machine": HERE,
+    }
+    return Case(name, Spec.model_validate(spec), vertices=211)
+
+
+def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
+    store, graph = case.store(), case.graph()
+    targets = ((graph.split == TRAIN) & labelled(graph.y)).nonzero()[:, 0]
+    return store.adjacency(range(store.n), range(store.n)), targets
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_draw_the_mini_batches_of_graphsage(name: str) -> None:
+    plain, other = case_of("graphsage", fanout=4), case_of(name, fanouts=[4], targets="any")
+    A, targets = graph_of(plain)
+    ours, theirs = other.strategy(), plain.strategy()
+    assert ours.steps == theirs.steps
+    for step in range(2 * ours.steps):
+        for group in range(3):
+            mine, graphsage = (each.mini_batch(step, group, A, targets) for each in (ours, theirs))
+            assert all(map(torch.equal, mine.vertices, graphsage.vertices))
+            assert all(torch.equal(M.val, G.val) for M, G in zip(mine.A, graphsage.A, strict=True))
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 7, 100])
+def test_a_rank_trains_its_stretch_of_the_targets_once_an_epoch(ranks: int) -> None:
+    """Also where there are more ranks than targets; in another order in every epoch."""
+    case = case_of("distdgl", ranks, batch=5)
+    A, targets = graph_of(case)
+    strategy = case.strategy()
+    trained: list[list[list[int]]] = []
+    for epoch in range(2):
+        steps = range(epoch * strategy.steps, (epoch + 1) * strategy.steps)
+        batches = [
+            [strategy.mini_batch(step, group, A, targets).vertices[-1] for step in steps]
+            for group in range(ranks)
+        ]
+        assert max(len(batch) for each in batches for batch in each) <= 5
+        trained.append([torch.cat(each).tolist() for each in batches])
+    assert [sorted(each) for each in trained[0]] == [sorted(each) for each in trained[1]]
+    assert [target for each in trained[0] for target in sorted(each)] == targets.tolist()
+    assert trained[0] != trained[1] or ranks > len(targets)
+
+
+def fetched_by(case: Case, rank: int) -> float:
+    """Words of features that arrive in an epoch."""
+    entries = replay(case.strategy(), rank, case.store()).entries
+    return sum(amounts.words_payload for key, amounts in entries.items() if key.tensor is TensorName.X)
+
+
+@pytest.mark.parametrize("name", ["salient", "massivegnn", "quiver"])
+def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
+    """Nothing kept is the plain baseline; all kept, no word but what the sampling needs."""
+    plain = case_of("distdgl", fanouts=[3])
+    none, some, much = (case_of(name, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
+    assert fetched_by(none, 1) == fetched_by(plain, 1)
+    assert fetched_by(much, 1) < fetched_by(some, 1) < fetched_by(none, 1)
+    if name != "massivegnn":  # it keeps rows at the boundary alone
+        assert fetched_by(case_of(name, fanouts=[3], share=3.0), 1) == 0
+
+
+def counted_by(case: Case, epochs: int) -> Remote:
+    """What a rank says of an epoch."""
+    strategy = case.strategy()
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+    for _ in range(epochs):
+        trainer.epoch()
+    return trainer.ctx.remote
+
+
+def test_hits_are_counted(pool) -> None:
+    """Of the likeliest rows of others, by dense chances; rows that a rank has itself are no business of a cache."""
+    case = case_of("salient", fanouts=[3, 2], share=0.5)
+    strategy, (A, targets) = case.strategy(), graph_of(case)
+    edges = to_scipy(A).toarray() != 0
+    np.fill_diagonal(edges, False)
+    degree = np.maximum(edges.sum(axis=1), 1)
+    for rank, remote in enumerate(pool.run(3, counted_by, case, 2)):
+        own, p = strategy.rows({P: rank}), np.zeros(211)
+        p[np.array_split(targets.numpy(), 3)[rank]] = 1 / strategy.steps
+        for fanout in (3, 2, 2)[: case.spec.model.layers]:
+            drawn = np.where(edges, (p * np.minimum(1, fanout / degree))[:, None], 0)
+            p = 1 - (1 - p) * np.prod(1 - drawn, axis=0)
+        others = [v for v in range(211) if v not in own]
+        kept = set(sorted(others, key=lambda v: (-p[v], v))[: round(0.5 * 211 / 3)])
+        needed = [
+            set(strategy.mini_batch(step, rank, A, targets).vertices[0].tolist()) - set(own)
+            for step in range(2 * strategy.steps)
+        ]
+        assert remote.rows == sum(map(len, needed))
+        assert remote.cached == sum(len(each & kept) for each in needed) > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_hangs_on_the_graph_is_not_replayed_by_facts_alone(name: str) -> None:
+    strategy = case_of(name).strategy()
+    with pytest.raises(UserError, match="Build the dataset"):
+        replay(strategy, 0, ShapeBlocks(strategy.facts))
+
+
+def test_fan_outs_are_at_least_one() -> None:
+    with pytest.raises(UserError, match="fanouts"):
+        case_of("distdgl", fanouts=[3, 0]).strategy()
+
+
+def test_pyg_is_refused_with_the_way_out_where_it_cannot_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyg, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match="pyg-lib or torch-sparse, and neither is installed"):
+        case_of("pyg").strategy()

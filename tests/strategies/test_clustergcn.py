@@ -1,0 +1,85 @@
+"""Mini-batches of ClusterGCN-style training: who is joined with whom, and by what the subgraph is multiplied."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.check.case import Case
+from harness.check.counts import ScipyCounts
+from harness.check.reference import dense_matrix, mean_matrix
+from harness.spec.spec import Spec
+from strategies.halo.clustergcn import Cluster
+
+RANKS, CLUSTERS, JOINED = 2, 7, 3
+
+
+def case_of(kind: str = "gcn") -> Case:
+    parts = RANKS * CLUSTERS
+    spec = {
+        "strategy": {"name": "cluster-gcn", "params": {"clusters": CLUSTERS}},
+        "dataset": {"name": "check", "partition": "metis", "parts": parts},
+        "ranks": RANKS,
+        "grid": {"p": RANKS},
+        "machine": {"name": "test"},
+        "model": {"kind": kind},
+        "training": {"batch": JOINED * 211 // parts},
+    }
+    return Case("test", Spec.model_validate(spec), vertices=211)
+
+
+def strategy_of(case: Case) -> Cluster:
+    strategy = case.strategy()
+    assert isinstance(strategy, Cluster)
+    return strategy
+
+
+def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
+    """The clusters of a mini-batch, whole ones of this rank."""
+    S = strategy.drawn(step, rank)
+    found = [number for number, span in enumerate(strategy.clusters) if span.start in S.tolist()]
+    assert S.tolist() == [v for number in found for v in strategy.clusters[number]]
+    assert all(number // CLUSTERS == rank for number in found)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_an_epoch_comes_to_every_cluster_once_and_joins_any_with_any(rank: int) -> None:
+    """Pairs are as often together as in a random order of the clusters, within five standard deviations."""
+    strategy, epochs, pairs = strategy_of(case_of()), 300, Counter[tuple[int, int]]()
+    steps = strategy.steps
+    assert steps == 3
+    for epoch in range(epochs):
+        groups = [joined(strategy, epoch * steps + turn, rank) for turn in range(steps)]
+        assert [len(group) for group in groups] == [3, 3, 1]
+        assert sorted(sum(groups, ())) == list(range(rank * CLUSTERS, (rank + 1) * CLUSTERS))
+        pairs.update(pair for group in groups for pair in combinations(group, 2))
+    chance = 2 * 3 / 21
+    deviation = (epochs * chance * (1 - chance)) ** 0.5
+    assert len(pairs) == 21
+    assert all(abs(seen - epochs * chance) <= 5 * deviation for seen in pairs.values())
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_a_mini_batch_is_a_graph_of_its_own(kind: str) -> None:
+    """Its entries are those of the whole graph, and its weights those that such a graph has by itself."""
+    case = case_of(kind)
+    strategy, store = strategy_of(case), case.store()
+    edges = (dense_matrix(store) != 0).double()
+    batch = strategy.mini_batch(1, 1, ScipyCounts(store).whole(), torch.empty(0))
+    S = batch.vertices[0]
+    here = edges[S][:, S]
+    if kind == "gcn":
+        root = here.sum(dim=1).rsqrt()
+        expected = root[:, None] * here * root
+    else:
+        alone = here.clone().fill_diagonal_(0)
+        expected = alone / alone.sum(dim=1, keepdim=True).clamp(min=1)
+        assert not torch.equal(expected, mean_matrix(store)[S][:, S])
+    for A in batch.A:
+        dense = torch.zeros_like(expected)
+        row = np.repeat(np.arange(A.rows), A.rowptr.diff())
+        dense[row, A.col.long()] = A.val.double()
+        assert torch.allclose(dense, expected, rtol=0, atol=1e-7 if A.val.dtype == torch.float32 else 1e-15)

@@ -1,0 +1,95 @@
+"""What is fetched and what is computed: nothing missing, nothing twice, and at the price that was said."""
+
+import numpy as np
+import pytest
+
+from harness.check.case import Case
+from harness.check.counts import ScipyCounts
+from harness.errors import UserError
+from harness.kernels.csr import to_scipy
+from harness.ledger import Direction, Op
+from harness.replay import replay
+from harness.spec.spec import Spec
+from harness.strategy import Facts, Words, admit
+from strategies.halo.neutronstar import NeutronStar
+
+PARTS, LAYERS = 4, 3
+
+
+def case_of(name: str = "neutronstar", order: str = "aggregate_first", **params: float) -> Case:
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": {"name": "check", "partition": "metis", "parts": PARTS},
+        "ranks": PARTS,
+        "grid": {"p": PARTS},
+        "machine": {"name": "test"},
+        "precision": "float64",
+        "model": {"layers": LAYERS, "hidden": 10, "order": order},
+    }
+    return Case("test", Spec.model_validate(spec), vertices=211)
+
+
+def words_of(case: Case) -> list[Words]:
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    return [strategy.words(strategy.coordinates(rank), counts) for rank in range(PARTS)]
+
+
+@pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
+def test_where_computing_is_worth_nothing_it_is_the_plain_halo_exchange(order: str) -> None:
+    assert words_of(case_of(order=order, flops_per_word=0)) == words_of(case_of("bns-gcn", order))
+
+
+def test_where_computing_is_worth_anything_only_gradients_travel() -> None:
+    for words in words_of(case_of(flops_per_word=1e9)):
+        assert {key.op for key in words} == {Op.ALL_REDUCE}
+
+
+@pytest.mark.parametrize("params", [{}, {"flops_per_word": 30}, {"flops_per_word": 1e9}, {"replicas": 0.4}])
+def test_every_row_that_a_layer_needs_is_there_once(params: dict[str, float]) -> None:
+    strategy, A = case_of(**params).strategy(), ScipyCounts(case_of().store()).whole()
+    assert isinstance(strategy, NeutronStar)
+    M, some = to_scipy(A), 0
+    for own, choice in zip(strategy.blocks(), strategy.choices(A), strict=True):
+        for layer, fetched in enumerate(choice.fetched):
+            here, above = ({*own, *choice.at(level).tolist()} for level in (layer, layer + 1))
+            assert not here & set(fetched.tolist())
+            assert set(np.unique(M[list(own)].nonzero()[1])) <= here | set(fetched.tolist())
+            assert set(np.unique(M[sorted(above - {*own})].nonzero()[1])) <= here
+        assert len(choice.replicas) <= params.get("replicas", PARTS) * len(own)
+        some += len(choice.replicas)
+    assert some
+
+
+def flops_of(case: Case, rank: int) -> int:
+    """Of the products of the way forward."""
+    entries = replay(case.strategy(), rank, case.store()).entries
+    products = (Op.SPMM, Op.GEMM)
+    return sum(
+        amounts.flops
+        for key, amounts in entries.items()
+        if key.op in products and key.direction is Direction.FORWARD
+    )
+
+
+@pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
+def test_replicas_cost_the_flops_that_they_were_priced_at(order: str) -> None:
+    case, A = case_of(order=order), ScipyCounts(case_of().store()).whole()
+    strategy, lengths = case.strategy(), A.rowptr.diff()
+    assert isinstance(strategy, NeutronStar)
+    prices = strategy.prices()
+    for rank, choice in enumerate(strategy.choices(A)):
+        tops = [
+            choice.replicas[below:above] for above, below in zip(choice.sizes, choice.sizes[1:], strict=False)
+        ]
+        priced = sum(
+            len(top) * prices.vertex[height] + int(lengths[top].sum()) * prices.entry[height]
+            for height, top in enumerate(tops)
+        )
+        plain = flops_of(case_of(order=order, flops_per_word=0), rank)
+        assert flops_of(case, rank) - plain == priced > 0
+
+
+def test_what_hangs_on_the_graph_is_not_foretold_without_it() -> None:
+    facts = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
+    with pytest.raises(UserError, match="harness data build"):
+        replay(admit(NeutronStar, case_of().spec, facts))
