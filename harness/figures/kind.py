@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.figures.panels import Panel
+from harness.figures.panels import Panel, panels
 from harness.results.composition import Frames
 from harness.results.parquet import read_collected
 
@@ -47,9 +48,11 @@ class Kind(Generic[Shown]):
     """Of its files."""
     title: str
     shown: Callable[[Panel, Tables], Shown]
-    """What is drawn of a panel."""
+    """What is drawn of a panel; what is empty is left out."""
     page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
     """All panels of a figure."""
+    panels: Callable[[pd.DataFrame], list[Panel]] = panels
+    """What is compared with what."""
 
     @property
     def caption(self) -> str:

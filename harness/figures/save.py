@@ -17,6 +17,7 @@ from harness.files import replace_files
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
+EMPTY = "nothing to show"
 
 
 @contextmanager
@@ -34,15 +35,15 @@ def tables_digest(tables: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def save(figure: Figure, folder: Path, name: str, digest: str) -> list[Path]:
-    """The three files of a figure."""
-    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, f"tables {digest}") for kind in FORMATS}
+def save(figure: Figure, folder: Path, name: str, said: str) -> list[Path]:
+    """The three files of a figure; `said` is what they say of its origin."""
+    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, said) for kind in FORMATS}
     replace_files(files)
     return list(files)
 
 
 def rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
-    """One file of a figure; `said` is what it says of its origin."""
+    """One file of a figure."""
     metadata = {
         "pdf": {"CreationDate": None, "Title": name, "Subject": said},
         "png": {"Title": name, "Description": said},

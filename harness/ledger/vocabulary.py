@@ -30,6 +30,7 @@ class Phase(StrEnum):
 
 
 SAMPLING = (Phase.DISTRIBUTE, Phase.SAMPLE, Phase.EXTRACT)
+"""What samples."""
 
 
 class Direction(StrEnum):

@@ -187,9 +187,7 @@ def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
     for at_once in (1, 2, 0):
         case = case_of(name, "2x2", graph="partitioned", bulk=at_once)
         entries = replay(strategy_of(case), 0, case.store()).entries
-        sampled = [
-            amounts for key, amounts in entries.items() if key.phase in SAMPLING and key.op in MOVING
-        ]
+        sampled = [amounts for key, amounts in entries.items() if key.phase in SAMPLING and key.op in MOVING]
         calls[at_once] = sum(amounts.calls for amounts in sampled)
     steps = strategy_of(case_of(name, "2x2")).steps
     assert steps > 2
@@ -203,7 +201,9 @@ def test_what_is_sent_belongs_to_the_step_that_needs_it() -> None:
     for name in NAMES:
         case = case_of(name, "2x2", graph="partitioned")
         entries = replay(strategy_of(case), 0, case.store()).entries
-        moving[name] = {(key.phase, key.axis) for key in entries if key.op in MOVING and key.phase in SAMPLING}
+        moving[name] = {
+            (key.phase, key.axis) for key in entries if key.op in MOVING and key.phase in SAMPLING
+        }
     assert moving["bulk-sage"] == {(Phase.DISTRIBUTE, ROW), (Phase.SAMPLE, COL)}
     assert moving["bulk-ladies"] == {(Phase.DISTRIBUTE, ROW), (Phase.DISTRIBUTE, COL), (Phase.EXTRACT, COL)}
 
