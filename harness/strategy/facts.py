@@ -70,9 +70,14 @@ def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
 def facts_of_card(card: DatasetCard) -> Facts:
     """What a card lets expect of a graph that nobody has built. What it leaves open is an error.
 
-    Labels and splits that files bring count as whole: nothing hangs on them but the value of a loss.
+    What is drawn has as many nonzeros as if no edge were drawn twice. Labels and splits that files bring count as
+    whole: nothing hangs on them but the value of a loss.
     """
     n, nonzeros = card.expected.n, card.expected.nnz_adj
+    if size := card.source.size(card.seed, card.classes):
+        n = size.vertices if n is None else n
+        most = size.edges * (1 if card.directed else 2) + n
+        nonzeros = min(most, n * n) if nonzeros is None else nonzeros
     known = {
         "expected.n": n,
         "expected.nnz_adj": nonzeros,

@@ -22,10 +22,10 @@ from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.parallel.bulk import Drawn, WholeGraph
-from harness.replay import ShapeBlocks, replay
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.strategy import Facts, MiniBatch, Promise, admit
+from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
 from strategies.bulk.bulk import BulkLadies, BulkSage
 from strategies.bulk.scheme import BulkScheme
 
