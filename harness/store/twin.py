@@ -17,7 +17,7 @@ SCALE = re.compile(r"(?P<of>[1-9]\d*)([/-](?P<parts>[1-9]\d*))?(w(?P<width>[1-9]
 
 def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
     """The card of a twin. What the published graph's card leaves open is an error."""
-    n, edges = card.expected.n, _edges(card)
+    n, edges = card.expected.n, card.edges
     width = getattr(card.features, "width", None) or card.expected.features
     known = {"nature": card.nature, "expected.n": n, "expected.nnz_adj": edges, "expected.features": width}
     if missing := [key for key, value in known.items() if value is None]:
@@ -53,14 +53,6 @@ def _asked(name: str, scale: str) -> tuple[Fraction, int | None]:
             "their own: @1, @1/16, @1/16w256."
         )
     return share, int(found["width"]) if found["width"] else None
-
-
-def _edges(card: DatasetCard) -> int | None:
-    """Of an undirected graph, each once; of what is known, that which says most."""
-    expected, ends = card.expected, 1 if card.directed else 2
-    if expected.nnz_adj is not None and expected.n is not None:
-        return (expected.nnz_adj - expected.n) // ends
-    return expected.stored if expected.nnz_sym is None else expected.nnz_sym // ends
 
 
 def _source(nature: str, vertices: int, edges: int) -> dict[str, Any]:

@@ -217,6 +217,10 @@ def test_a_card_says_what_to_expect() -> None:
         split={"kind": "file"}, features={"kind": "file"}, expected={"n": 9, "nnz_adj": 70, "features": 5}
     )
     assert facts_of_card(brought) == Facts(9, 70, 5, 3, False, 9, 9, exact=False)
+    stored = card(expected={"n": 100, "stored": 300})
+    assert facts_of_card(stored).nonzeros == facts_of_card(card()).nonzeros == 2 * 300 + 100
+    drawn = card(expected={}, source={"kind": "sbm", "n": 50, "mean_degree": 6, "homophily": 0.5})
+    assert (facts_of_card(drawn).vertices, facts_of_card(drawn).nonzeros) == (50, 6 * 50 + 50)
 
 
 @pytest.mark.parametrize(
