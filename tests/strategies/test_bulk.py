@@ -20,6 +20,7 @@ from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
+from harness.kernels.spgemm import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.parallel.bulk import Drawn, WholeGraph
 from harness.replay import replay
@@ -127,6 +128,28 @@ def test_messages_of_the_fetching_are_three_a_step() -> None:
     entries = replay(strategy_of(case), 0, case.store()).entries
     fetched = [amounts for key, amounts in entries.items() if key.phase is Phase.FETCH and key.op in MOVING]
     assert sum(amounts.calls for amounts in fetched) == 3 * strategy_of(case).steps
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("bulk-sage", {"fanouts": [0]}),
+        ("bulk-sage", {"fanouts": [5, 4096]}),
+        ("bulk-sage", {"fanouts": []}),
+        ("bulk-ladies", {"size": 65536}),
+    ],
+)
+def test_a_sample_of_no_size_is_refused(name: str, params: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(params))):
+        case_of(name, "1x1", **params).strategy()
+
+
+def test_whoever_draws_more_than_there_are_trains_on_every_neighbour() -> None:
+    strategy = strategy_of(case_of("bulk-sage", "1x1", fanouts=[4095]))
+    A, targets = graph_of(case_of("bulk-sage", "1x1"))
+    batch = strategy.mini_batch(0, 0, A, targets)
+    for S, outputs in zip(batch.A, batch.vertices[1:], strict=True):
+        assert S.val.sort().values.equal(select_rows(A, outputs).val.sort().values)
 
 
 def test_ladies_says_what_its_draws_are_worth() -> None:
