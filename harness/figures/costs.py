@@ -53,7 +53,7 @@ def draw(row: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
             for y, bar in bars:
                 width = bar.values[number] * unit
                 axes.barh(y, width, 0.74, color=bar.look.colour, edgecolor=PAPER, linewidth=0.3)
-                write_beside(axes, three_digits(width), width, y)
+                write_beside(axes, f"{width:,.0f}" if unit == 1 else three_digits(width), width, y)
                 ticks.append((y, bar.label if number == 0 else ""))
                 longest = max(longest, width)
         frame(axes, some, ticks, 1.35 * longest or 1)

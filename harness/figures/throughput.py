@@ -23,6 +23,7 @@ from harness.store.choice import without_width
 HEIGHT = 2.2  # inches
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}
 """What may be varied; the first that was."""
+UNITS = {1e6: "million ", 1e3: "thousand ", 1: ""}
 
 Lines = dict[str, tuple[Curve, pd.DataFrame]]
 """By label, each curve and its points."""
@@ -57,12 +58,11 @@ def draw(axes: Axes, panel: Panel, shown: Lines) -> None:
     over = varied(panel)
     tried_axis(axes, sorted({int(x) for _, line in shown.values() for x in line[over]}), SWEPT[over])
     values = [float(value) for _, line in shown.values() for value in line.middle]
-    thousands = 1e3 if min(values) >= 1e4 else 1
-    unit = "thousand vertices / s" if thousands > 1 else "vertices / s"
-    octaves_axis(axes, [value / thousands for value in values], f"throughput ({unit})")
+    many, unit = next((many, unit) for many, unit in UNITS.items() if many <= max(min(values), 1))
+    octaves_axis(axes, [value / many for value in values], f"throughput ({unit}vertices / s)")
     for curve, line in shown.values():
         x = line[over].astype(int)
-        middle, low, high = (line[name] / thousands for name in ("middle", "low", "high"))
+        middle, low, high = (line[name] / many for name in ("middle", "low", "high"))
         axes.add_line(sample(curve, x.tolist(), middle.tolist()))
         axes.fill_between(x, low, high, color=curve.look.colour, alpha=0.18, linewidth=0, zorder=1.5)
         if over == "ranks" and len(line) > 1:
