@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.figures import accuracy, breakdown, costs, layout, sampling, scaling, throughput
+from harness.figures import accuracy, breakdown, costs, layout, sampling, scaling, throughput, utilisation
 from harness.figures.kind import Kind, Tables, read_tables
 from harness.figures.save import EMPTY, save, styled, tables_digest
 from harness.results.parquet import read_collected
@@ -18,6 +18,7 @@ KINDS: tuple[Kind[Any], ...] = (
     throughput.KIND,
     breakdown.KIND,
     sampling.KIND,
+    utilisation.KIND,
     costs.KIND,
     accuracy.KIND,
 )

@@ -26,15 +26,17 @@ class Tables(NamedTuple):
     ledgers: Frames
     memory: Frames
     accuracy: Frames
+    utilisation: Frames
 
 
 def read_tables(folder: Path) -> Tables:
     """Those in a folder."""
-    epochs, ledgers, memory, accuracy = (
+    names = ("epochs", "ledger", "memory", "accuracy", "utilisation")
+    frames = (
         {str(run_id): rows for run_id, rows in read_collected(folder, name).groupby("run_id")}
-        for name in ("epochs", "ledger", "memory", "accuracy")
+        for name in names
     )
-    return Tables(epochs, ledgers, memory, accuracy)
+    return Tables(*frames)
 
 
 Shown = TypeVar("Shown")

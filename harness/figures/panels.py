@@ -21,6 +21,7 @@ SETTINGS = {
     "model.projection": "projection: {}",
     "model.norm": "norm: {}",
     "model.activation": "activation {}",
+    "model.heads": "{} heads",
     "model.dropout": "dropout {}",
     "model.residual": "residual: {}",
     "training.features": "trained features: {}",

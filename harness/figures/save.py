@@ -14,6 +14,7 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 from harness.files import replace_files
+from harness.results.schema import TABLES
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
@@ -30,7 +31,7 @@ def styled() -> Iterator[None]:
 def tables_digest(tables: Path) -> str:
     """What stands for the contents of the collected tables that figures are drawn from."""
     digest = hashlib.sha256()
-    for name in ("runs", "epochs", "ledger", "memory"):
+    for name in TABLES:
         digest.update((tables / f"{name}.parquet").read_bytes())
     return digest.hexdigest()[:16]
 

@@ -16,7 +16,7 @@ from harness.figures.drawing import KINDS, name_of
 from harness.figures.kind import CAPTIONS
 from harness.figures.panels import panels
 from harness.figures.save import FORMATS, save, styled
-from harness.results.schema import RUNS
+from harness.results.schema import RUN_TABLES, RUNS
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
@@ -90,7 +90,7 @@ def test_no_tables_are_refused(tmp_path: Path) -> None:
 def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     from harness.results import parquet
 
-    for name in ("epochs", "ledger", "memory", "accuracy"):
+    for name in RUN_TABLES:
         shutil.copy(tables / f"{name}.parquet", tmp_path)
     empty = parquet.to_bytes([parquet.to_arrow(pd.DataFrame(), RUNS)], RUNS)
     (tmp_path / "runs.parquet").write_bytes(empty)

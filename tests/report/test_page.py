@@ -27,6 +27,7 @@ SECTIONS = [
     "throughput",
     "breakdown",
     "sampling",
+    "utilisation",
     "costs",
     "accuracy",
     "failures",
