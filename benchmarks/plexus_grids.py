@@ -32,14 +32,13 @@ from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy
-from harness.replay import ShapeBlocks
 from harness.run.gather import gather
 from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.machine import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
-from harness.strategy import BlockCounts, Counts, Facts, Strategy, admit
+from harness.strategy import BlockCounts, Counts, Facts, ShapeBlocks, Strategy, admit
 
 MACHINE, WARM = "ethernet", 1
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, directed=False, labelled=2_449_029, training=196_615)

@@ -99,7 +99,7 @@ def collect(options: argparse.Namespace) -> None:
     statuses = [status_of(Path(options.runs) / run_id) for run_id in wanted]
     if options.verify:
         sys.exit(int("failed" in statuses))
-    for table in ("runs", "epochs", "ledger", "accuracy", "memory"):
+    for table in ("runs", "epochs", "ledger", "accuracy", "memory", "utilisation"):
         (Path(options.out) / f"{table}.parquet").write_text(table)
 
 

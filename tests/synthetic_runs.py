@@ -156,6 +156,12 @@ def make_record(spec: Spec, tables: dict[str, pd.DataFrame], **changes: Any) -> 
             "accuracy_train": 0.93,
             "accuracy_valid": 0.91,
             "accuracy_test": None,
+            "graph": {"vertices": 12_000, "nonzeros": 90_000, "features": 64, "classes": 8, "trained": 6_000},
+            "steps": 1,
+            "vertices_per_second": 12_000 / statistics.median_epoch(tables["epochs"]),
+            "messages": int(
+                ledger[(ledger.epoch == 0) & (ledger["rank"] == 0) & (ledger.axis != "")].calls.sum()
+            ),
             **words.to_dict(),
         },
         "provenance": provenance(),

@@ -109,9 +109,8 @@ def _facts(options: argparse.Namespace) -> "Facts":
 def _answers(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[Answer]":
     from harness.cost.epoch import predict
     from harness.registry import load_strategy
-    from harness.replay import ShapeBlocks
     from harness.spec.machine import load_machine_card
-    from harness.strategy import BlockCounts, admit
+    from harness.strategy import BlockCounts, ShapeBlocks, admit
 
     root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]

@@ -1,34 +1,18 @@
-"""From what was asked for to a whole spec: the machine's card, the grid and the strategy's defaults filled in."""
+"""From what was asked for to a whole spec: what is to be as large as fits is chosen, what was left out filled in."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.ledger import AxisName
-from harness.registry import load_strategy
-from harness.spec.machine import load_machine
+from harness.experiment.filled import filled
+from harness.experiment.largest import chosen
 from harness.spec.spec import Spec
-from harness.strategy.admit import parse_grid
-from harness.strategy.contract import Strategy
-from harness.validation import validated
 
 
 def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:
     """The spec of a request whose keys are a spec's, with names for cards and text for the grid."""
-    asked = dict(request)
-    for key in ("strategy", "dataset"):
-        if key not in asked:
-            raise UserError(f"{where}: {key} is missing.")
-    choice = _named(asked["strategy"])
-    strategy = load_strategy(choice["name"])
-    params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
-    asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
-    asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
-    cuts = strategy.parts_of_block(params)
-    asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
-    asked["machine"] = load_machine(root, asked.get("machine", "local"))
-    return validated(Spec, asked, where)
+    return filled(root, chosen(root, request, where), where)
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,27 +27,3 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
                 raise UserError(f"{path} = {value!r}: {parent} has no keys of its own.")
         place[key] = value
     return request
-
-
-def _named(choice: Any) -> dict[str, Any]:
-    return {"name": choice} if isinstance(choice, str) else dict(choice)
-
-
-def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where: str) -> dict[str, Any]:
-    """A partition that is asked for by its method alone has as many parts as the strategy cuts rows."""
-    choice = _named(dataset)
-    partition = choice.get("partition", "block")
-    if partition == "block" or choice.get("parts"):
-        return choice
-    axis = strategy.partitioned_over
-    if axis is None:
-        raise UserError(
-            f"{where}: partition = {partition!r}: {strategy.name} has no use for a partition. Leave it out."
-        )
-    return {**choice, "parts": grid.get(axis, 0) * cuts}
-
-
-def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:
-    if not isinstance(ranks, int) or ranks < 1:
-        raise UserError(f"{where}: ranks = {ranks!r} is not accepted: a whole number from 1 on.")
-    return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)

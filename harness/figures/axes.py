@@ -1,4 +1,4 @@
-"""The two logarithmic axes of a scaling figure: ticks at real numbers of ranks and at powers of two of a unit."""
+"""The two logarithmic axes of a scaling figure: ticks at what was tried and at powers of two of a unit."""
 
 import math
 from collections.abc import Sequence
@@ -20,29 +20,34 @@ def unit_of(times: Sequence[float]) -> Unit:
     return unit_for(math.sqrt(min(times) * max(times)) if wide else max(times))
 
 
-def ranks_axis(axes: Axes, tried: list[int]) -> None:
-    """Ticks at the numbers of ranks that were tried, labelled where there is room."""
+def tried_axis(axes: Axes, tried: list[int], label: str = "ranks") -> None:
+    """Ticks at the numbers that were tried, labelled where there is room."""
     axes.set_xscale("log", base=2)
     pad = 2.0 if len(tried) == 1 else 2**0.4
     axes.set_xlim(tried[0] / pad, tried[-1] * pad)
     labelled = _labelled(tried)
     axes.xaxis.set_major_locator(FixedLocator(tried))
-    axes.xaxis.set_major_formatter(FixedFormatter([str(p) if p in labelled else "" for p in tried]))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{p:,}" if p in labelled else "" for p in tried]))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("ranks")
+    axes.set_xlabel(label)
 
 
 def seconds_axis(axes: Axes, times: Sequence[float], unit: Unit, strip: float) -> None:
-    """Ticks at powers of two around these times, in the unit; above them a strip, a share of the height, stays free."""
-    low, high = _octaves([seconds * unit.per_second for seconds in times])
+    """Ticks around these times, in the unit."""
+    octaves_axis(axes, [seconds * unit.per_second for seconds in times], f"epoch time ({unit.name})", strip)
+
+
+def octaves_axis(axes: Axes, values: Sequence[float], label: str, strip: float = 0.0) -> None:
+    """Ticks at powers of two around these values; above them a strip, a share of the height, stays free."""
+    low, high = _octaves(values)
     top = low + (high - low) / (1 - strip)
     axes.set_yscale("log", base=2)
     axes.set_ylim(2**low, 2**top)
     powers = range(math.ceil(low), math.floor(high) + 1, math.ceil((high - low) / MOST_TICKS))
-    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in powers] if times else []))
+    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in powers] if values else []))
     axes.yaxis.set_major_formatter(FixedFormatter([f"{2.0**power:,g}" for power in powers]))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel(f"epoch time ({unit.name})")
+    axes.set_ylabel(label)
     axes.grid(axis="y")
 
 
@@ -56,7 +61,7 @@ def _labelled(tried: list[int]) -> set[int]:
     return chosen
 
 
-def _octaves(values: list[float]) -> tuple[float, float]:
+def _octaves(values: Sequence[float]) -> tuple[float, float]:
     """The ends of an axis for these values, as powers of two, with at least two ticks between them."""
     if not values:
         return 0.0, 1.0

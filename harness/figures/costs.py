@@ -1,7 +1,7 @@
-"""What curves cost beside each other, each at its largest number of ranks: the epoch, words, and bytes that are held.
+"""What curves cost beside each other, each at its largest number of ranks: epoch, messages, words, bytes that are held.
 
-Words are the payload of an epoch, bytes what a rank holds all the time (the graph, features, weights, labels), both of
-the rank that has most. A bar is a grid, the median of its launches.
+Messages are the calls of an epoch that send something, words their payload, bytes what a rank holds all the time (the
+graph, features, weights, labels), each of the rank that has most. A bar is a grid, the median of its launches.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from harness.figures.palette import PAPER, Look
 from harness.figures.panels import Panel, largest
 from harness.figures.units import three_digits
 
-QUANTITIES = {"epoch (ms)": 1e3, "words (millions)": 1e-6, "held (MB)": 1e-6}
-"""What is drawn, from left to right, and how many of that unit one second, word or byte is."""
+QUANTITIES = {"epoch (ms)": 1e3, "messages": 1, "words (millions)": 1e-6, "held (MB)": 1e-6}
+"""What is drawn, from left to right, and how many of that unit one second, message, word or byte is."""
 
 
 class Bar(NamedTuple):
@@ -27,7 +27,7 @@ class Bar(NamedTuple):
 
     label: str
     look: Look
-    values: tuple[float, float, float]
+    values: tuple[float, ...]
 
 
 def bars(panel: Panel, tables: Tables) -> list[Group[Bar]]:
@@ -37,15 +37,15 @@ def bars(panel: Panel, tables: Tables) -> list[Group[Bar]]:
         grids = []
         for _, launches in points.groupby("grid"):
             held = pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
-            values = launches.epoch_seconds_median.median(), launches.words_payload.median(), held
-            grids.append(Bar(ranks_and_grid(launches.iloc[0]), curve.look, values))
+            values = launches[["epoch_seconds_median", "messages", "words_payload"]].median()
+            grids.append(Bar(ranks_and_grid(launches.iloc[0]), curve.look, (*values, held)))
         found.append(Group(curve.label, grids))
     return found
 
 
-def draw(three: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
-    """A panel: three axes, filled from the top; the first has the labels."""
-    for number, (axes, (name, unit)) in enumerate(zip(three, QUANTITIES.items(), strict=True)):
+def draw(row: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
+    """A panel: axes beside each other, filled from the top; the first has the labels."""
+    for number, (axes, (name, unit)) in enumerate(zip(row, QUANTITIES.items(), strict=True)):
         ticks, longest = [], 0.0
         for top, heading, bars in places(some):
             if number == 0:
@@ -53,7 +53,7 @@ def draw(three: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
             for y, bar in bars:
                 width = bar.values[number] * unit
                 axes.barh(y, width, 0.74, color=bar.look.colour, edgecolor=PAPER, linewidth=0.3)
-                write_beside(axes, three_digits(width), width, y)
+                write_beside(axes, f"{width:,.0f}" if unit == 1 else three_digits(width), width, y)
                 ticks.append((y, bar.label if number == 0 else ""))
                 longest = max(longest, width)
         frame(axes, some, ticks, 1.35 * longest or 1)
@@ -66,10 +66,11 @@ def _held(memory: pd.DataFrame | None) -> float:
 
 
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[Bar]]]) -> Figure:
-    """Three axes a panel."""
-    figure, rows = layout.rows_of_three([inches(each) for each in shown], [panel.title for panel in some])
-    for three, each in zip(rows, shown, strict=True):
-        draw(three, each)
+    """A row of axes a panel."""
+    heights, titles = [inches(each) for each in shown], [panel.title for panel in some]
+    figure, rows = layout.rows_of(len(QUANTITIES), heights, titles)
+    for row, each in zip(rows, shown, strict=True):
+        draw(row, each)
     return figure
 
 

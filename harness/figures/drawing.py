@@ -4,14 +4,24 @@ import re
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
-from harness.figures import accuracy, breakdown, costs, scaling
-from harness.figures.kind import Kind, read_tables
-from harness.figures.panels import panels
-from harness.figures.save import save, styled, tables_digest
-from harness.results.parquet import read_collected
+import pandas as pd
 
-KINDS: tuple[Kind[Any], ...] = (scaling.KIND, breakdown.KIND, costs.KIND, accuracy.KIND)
+from harness.errors import UserError
+from harness.figures import accuracy, breakdown, costs, layout, sampling, scaling, throughput, utilisation
+from harness.figures.kind import Kind, Tables, read_tables
+from harness.figures.save import EMPTY, save, styled, tables_digest
+from harness.results.parquet import read_collected
+from harness.results.schema import MISSING
+
+KINDS: tuple[Kind[Any], ...] = (
+    scaling.KIND,
+    throughput.KIND,
+    breakdown.KIND,
+    sampling.KIND,
+    utilisation.KIND,
+    costs.KIND,
+    accuracy.KIND,
+)
 """In the order in which they are shown."""
 
 
@@ -22,19 +32,27 @@ def name_of(kind: str, dataset: str = "") -> str:
 
 def draw_all(tables: Path, out: Path) -> list[Path]:
     """Draws what the tables hold; returns the files."""
-    found = panels(read_collected(tables, "runs"))
-    collected = read_tables(tables)
-    if not found:
+    runs, collected = read_collected(tables, "runs"), read_tables(tables)
+    if (runs.status == MISSING).all():
         raise UserError(
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw."
         )
-    shown = {kind.name: [kind.shown(panel, collected) for panel in found] for kind in KINDS}
-    digest, paths = tables_digest(tables), []
+    digest = tables_digest(tables)
     with styled():
-        for dataset in ("", *sorted({panel.dataset for panel in found})):
-            chosen = [number for number, panel in enumerate(found) if dataset in ("", panel.dataset)]
-            for kind in KINDS:
-                some = [shown[kind.name][number] for number in chosen]
-                figure = kind.page([found[number] for number in chosen], some)
-                paths += save(figure, out, name_of(kind.name, dataset), digest)
+        return [path for kind in KINDS for path in _draw(kind, runs, collected, out, digest)]
+
+
+def _draw(kind: Kind[Any], runs: pd.DataFrame, tables: Tables, out: Path, digest: str) -> list[Path]:
+    """Of each dataset, and of all. A figure that has nothing to show is there too, and says so."""
+    found, paths = kind.panels(runs), []
+    shown = [kind.shown(panel, tables) for panel in found]
+    for dataset in ("", *sorted({panel.dataset for panel in found})):
+        chosen = [
+            (panel, what)
+            for panel, what in zip(found, shown, strict=True)
+            if what and dataset in ("", panel.dataset)
+        ]
+        figure = kind.page(*zip(*chosen, strict=True)) if chosen else layout.blank(EMPTY)
+        said = f"tables {digest}" if chosen else f"{EMPTY}: tables {digest}"
+        paths += save(figure, out, name_of(kind.name, dataset), said)
     return paths

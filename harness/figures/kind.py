@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.figures.panels import Panel
+from harness.figures.panels import Panel, panels
 from harness.results.composition import Frames
 from harness.results.parquet import read_collected
 
@@ -25,15 +26,17 @@ class Tables(NamedTuple):
     ledgers: Frames
     memory: Frames
     accuracy: Frames
+    utilisation: Frames
 
 
 def read_tables(folder: Path) -> Tables:
     """Those in a folder."""
-    epochs, ledgers, memory, accuracy = (
+    names = ("epochs", "ledger", "memory", "accuracy", "utilisation")
+    frames = (
         {str(run_id): rows for run_id, rows in read_collected(folder, name).groupby("run_id")}
-        for name in ("epochs", "ledger", "memory", "accuracy")
+        for name in names
     )
-    return Tables(epochs, ledgers, memory, accuracy)
+    return Tables(*frames)
 
 
 Shown = TypeVar("Shown")
@@ -47,9 +50,11 @@ class Kind(Generic[Shown]):
     """Of its files."""
     title: str
     shown: Callable[[Panel, Tables], Shown]
-    """What is drawn of a panel."""
+    """What is drawn of a panel; what is empty is left out."""
     page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
     """All panels of a figure."""
+    panels: Callable[[pd.DataFrame], list[Panel]] = panels
+    """What is compared with what."""
 
     @property
     def caption(self) -> str:

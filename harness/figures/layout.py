@@ -1,7 +1,7 @@
 """Panels on a page: one column of a paper for one panel, two for more, the legend above them and over no data."""
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count as from_one
 from typing import NamedTuple
 
 from matplotlib.artist import Artist
@@ -37,17 +37,25 @@ def page(heights: Sequence[float], titles: Sequence[str]) -> Page:
     return Page(figure, axes)
 
 
-def rows_of_three(heights: Sequence[float], titles: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
-    """Three axes beside each other for every panel, on the width of a page; titles as in `page`."""
+def rows_of(count: int, heights: Sequence[float], titles: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
+    """So many axes beside each other for every panel, on the width of a page; titles as in `page`."""
     figure = Figure(figsize=(PAGE, sum(heights)))
-    grid = figure.add_gridspec(len(heights), 3, height_ratios=heights)
+    grid = figure.add_gridspec(len(heights), count, height_ratios=heights)
     rows = [
-        [figure.add_subplot(grid[number, column]) for column in range(3)] for number in range(len(heights))
+        [figure.add_subplot(grid[number, column]) for column in range(count)]
+        for number in range(len(heights))
     ]
     if len(heights) > 1:
         for row, title in zip(rows, titles, strict=True):
             row[0].set_title(title)
     return figure, rows
+
+
+def blank(text: str) -> Figure:
+    """A page with a line of text."""
+    figure = Figure(figsize=(COLUMN, 3 * LEGEND_LINE))
+    figure.text(0.5, 0.5, text, ha="center", va="center")
+    return figure
 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
@@ -56,7 +64,7 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
         return
     labels = [str(handle.get_label()) for handle in handles]
     width, height = figure.get_size_inches()
-    lines = next(lines for lines in count(1) if lines == len(labels) or _width(labels, lines) < width)
+    lines = next(lines for lines in from_one(1) if lines == len(labels) or _width(labels, lines) < width)
     figure.set_size_inches(width, height + LEGEND_LINE * lines + 0.05)
     figure.legend(handles=list(handles), loc="outside upper left", ncols=-(-len(labels) // lines))
 

@@ -51,8 +51,8 @@ KNOWN = {
     "pipegcn": Look(BLUE, (6, 1, 0), LONG),
     "cluster-gcn": Look(GREY, (5, 1, 0), SHORT),
     "neutronstar": Look(RED, (8, 1, 0), LONG),
-    "bulk-replicated": Look(SKY, "<", PAIRS),
-    "bulk-partitioned": Look(AZURE, ">", SHORT),
+    "bulk-sage": Look(SKY, "<", PAIRS),
+    "bulk-ladies": Look(AZURE, ">", SHORT),
 }
 FOREIGN_MARKERS: tuple[Marker, ...] = ("X", "d", (4, 1, 0), (3, 1, 0))  # the last two are stars
 DASHES = (SHORT, LONG, DOTS, DOT_DASH, TWO_DOTS, PAIRS)
@@ -84,7 +84,8 @@ GROUPS = {
     "SpMM": Fill(NAVY, ""),
     "GEMM": Fill("#5b8fd0", "////"),
     "elementwise": Fill("#c3d9f0", ""),
-    "sampling, fetching": Fill("#5f9e6e", "||||"),
+    "sampling": Fill("#5f9e6e", "||||"),
+    "fetching": Fill("#5f9e6e", "oo"),
     "broadcast, gather": Fill("#d9480f", "\\\\\\\\"),
     "reduce": Fill("#f79a4f", ""),
     "broadcast of A": Fill("#d9480f", "...."),
@@ -92,3 +93,13 @@ GROUPS = {
     "glue, other": Fill("#b4bac2", ""),
 }
 """In the order in which they are stacked."""
+
+STEPS = {
+    "distributions": Fill(NAVY, ""),
+    "sampling": Fill("#5b8fd0", "////"),
+    "extraction": Fill("#c3d9f0", ""),
+    "distributions, sent": Fill("#d9480f", "\\\\\\\\"),
+    "sampling, sent": Fill("#f79a4f", ""),
+    "extraction, sent": Fill("#fdd5a8", "xxxx"),
+}
+"""The same of sampling."""

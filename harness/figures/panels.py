@@ -5,8 +5,8 @@ Nothing here draws.
 """
 
 import json
-from collections.abc import Hashable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -21,6 +21,7 @@ SETTINGS = {
     "model.projection": "projection: {}",
     "model.norm": "norm: {}",
     "model.activation": "activation {}",
+    "model.heads": "{} heads",
     "model.dropout": "dropout {}",
     "model.residual": "residual: {}",
     "training.features": "trained features: {}",
@@ -31,7 +32,6 @@ SETTINGS = {
 PARAMS = "strategy.params"
 BATCH = "training.batch"
 VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
-POINT = ["ranks", "grid"]
 
 
 class Panel(NamedTuple):
@@ -67,10 +67,15 @@ class Curve(NamedTuple):
 
     @property
     def line(self) -> pd.DataFrame:
-        """Median and range over launches, by number of ranks: of the fastest grid where there are several."""
-        groups = self.points.groupby(POINT).epoch_seconds_median
-        each = groups.agg(seconds="median", low="min", high="max").reset_index()
-        return each.sort_values(["seconds", "grid"]).groupby("ranks").head(1).sort_values("ranks")
+        """Seconds of an epoch, by number of ranks."""
+        return self.over("ranks", "epoch_seconds_median", best="min")
+
+    def over(self, x: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
+        """Median and range over launches, by x: of the best grid where there are several."""
+        groups = self.points.dropna(subset=[column]).groupby([x, "grid"])[column]
+        each = groups.agg(middle="median", low="min", high="max").reset_index()
+        ordered = each.sort_values(["middle", "grid"], ascending=[best == "min", True])
+        return ordered.groupby(x).head(1).sort_values(x)
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -79,13 +84,14 @@ class Curve(NamedTuple):
         return failed.sort_values("ranks").drop_duplicates(["ranks", "status"])
 
 
-def panels(runs: pd.DataFrame) -> list[Panel]:
-    """The panels of some runs, by dataset. Runs that never took place are in none."""
+def panels(runs: pd.DataFrame, apart: Collection[str] = ()) -> list[Panel]:
+    """The panels of some runs, by dataset. Runs that never took place are in none; settings `apart` divide nobody."""
     there = runs[runs.status != MISSING]
-    varying = [name for name in SETTINGS if there[name].nunique() > 1]
+    settings = [name for name in SETTINGS if name not in apart]
+    varying = [name for name in settings if there[name].nunique() > 1]
     found = []
-    for values, group in there.groupby(["dataset.name", *SETTINGS], dropna=False):
-        told = dict(zip(SETTINGS, values[1:], strict=True))
+    for values, group in there.groupby(["dataset.name", *settings], dropna=False):
+        told = dict(zip(settings, values[1:], strict=True))
         setting = ", ".join(SETTINGS[name].format(told[name]).replace("_", " ") for name in varying)
         found.append(Panel(str(values[0]), setting, group))
     return found

@@ -14,9 +14,11 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 from harness.files import replace_files
+from harness.results.schema import TABLES
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
+EMPTY = "nothing to show"
 
 
 @contextmanager
@@ -29,20 +31,20 @@ def styled() -> Iterator[None]:
 def tables_digest(tables: Path) -> str:
     """What stands for the contents of the collected tables that figures are drawn from."""
     digest = hashlib.sha256()
-    for name in ("runs", "epochs", "ledger", "memory"):
+    for name in TABLES:
         digest.update((tables / f"{name}.parquet").read_bytes())
     return digest.hexdigest()[:16]
 
 
-def save(figure: Figure, folder: Path, name: str, digest: str) -> list[Path]:
-    """The three files of a figure."""
-    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, f"tables {digest}") for kind in FORMATS}
+def save(figure: Figure, folder: Path, name: str, said: str) -> list[Path]:
+    """The three files of a figure; `said` is what they say of its origin."""
+    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, said) for kind in FORMATS}
     replace_files(files)
     return list(files)
 
 
 def rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
-    """One file of a figure; `said` is what it says of its origin."""
+    """One file of a figure."""
     metadata = {
         "pdf": {"CreationDate": None, "Title": name, "Subject": said},
         "png": {"Title": name, "Description": said},

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
 from harness.figures import layout
-from harness.figures.axes import ranks_axis, seconds_axis, unit_of
+from harness.figures.axes import seconds_axis, tried_axis, unit_of
 from harness.figures.kind import Kind, Tables
 from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
@@ -48,7 +48,7 @@ def draw(axes: Axes, panel: Panel) -> None:
     failed = _failures(lines)
     slot = SLOT / (PLOT + SLOT * _slots(failed))
     unit = unit_of(times)
-    ranks_axis(axes, tried)
+    tried_axis(axes, tried)
     seconds_axis(axes, times + _ideal_ends(lines, times), unit, strip=slot * _slots(failed))
     for curve in lines:
         _draw_curve(axes, curve, unit, last=tried[-1])
@@ -66,8 +66,8 @@ def _draw_curve(axes: Axes, curve: Curve, unit: Unit, last: int) -> None:
     if line.empty:
         return
     ranks = line.ranks.astype(int)
-    middle, low, high = (line[name] * unit.per_second for name in ("seconds", "low", "high"))
-    axes.add_line(_sample(curve, ranks.tolist(), middle.tolist()))
+    middle, low, high = (line[name] * unit.per_second for name in ("middle", "low", "high"))
+    axes.add_line(sample(curve, ranks.tolist(), middle.tolist()))
     if curve.source != "measured":
         return
     colour = curve.look.colour
@@ -92,11 +92,11 @@ def _draw_curve(axes: Axes, curve: Curve, unit: Unit, last: int) -> None:
 def _ideal_ends(lines: list[Curve], times: list[float]) -> list[float]:
     """Where ideal lines end below their curves: they are to be seen, within reason, even if nothing comes near."""
     measured = [curve.line for curve in lines if curve.source == "measured" and len(curve.line) > 1]
-    ends = [float(line.seconds.iloc[0] * line.ranks.iloc[0] / line.ranks.iloc[-1]) for line in measured]
+    ends = [float(line.middle.iloc[0] * line.ranks.iloc[0] / line.ranks.iloc[-1]) for line in measured]
     return [max(end, min(times) / IDEAL_BELOW) for end in ends]
 
 
-def _sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
+def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
     """The line of a curve, in the axes or in the legend."""
     look, hollow = curve.look, curve.source in ("published", "external")
     styles: dict[str, Any] = {"predicted": look.dash, "published": "none"}
@@ -153,7 +153,7 @@ def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]], slot
 def handles(some: Iterable[Panel]) -> list[Line2D]:
     """The legend of some panels: every curve once, then what the other signs mean."""
     lines = in_order(curve for panel in some for curve in curves(panel))
-    told = list({curve.label: _sample(curve, [], []) for curve in lines}.values())
+    told = list({curve.label: sample(curve, [], []) for curve in lines}.values())
     measured = [curve.line for curve in lines if curve.source == "measured"]
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
     if any(len(line) for line in measured):

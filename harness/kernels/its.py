@@ -23,6 +23,9 @@ from harness.kernels.stack import Stack
 DART_BITS = 16
 """Of the counter of a dart; its row has the others."""
 
+MOST = (1 << DART_BITS) - 1
+"""Entries that can be drawn of a row."""
+
 
 def keys_of(seeds: Sequence[Seed]) -> Tensor:
     """The keys of some batches, one row each."""
@@ -36,20 +39,15 @@ def draw_rows(A: Csr, stack: Stack, fanout: int, keys: Tensor, own: Stack | None
     Q has a one in each row, at the row of A that the stack says; `own` says whose vertex's darts are thrown, where that
     is not the same number. Rows of no more entries stay whole. Columns are those of A.
     """
-    assert 0 < fanout < 1 << DART_BITS, fanout
+    assert 0 < fanout <= MOST, fanout
     rows = len(stack.vertices)
     if A.val.is_meta:
         nnz = min(rows * fanout, rows * A.nnz // max(A.rows, 1))
         return Csr(A.rowptr.new_empty(rows + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
     from harness.kernels.its_compiled import draw_uniformly
 
-    longest = min(fanout, int(A.rowptr.diff().max())) if A.rows else 0
-    S = Csr(
-        torch.zeros(rows + 1, dtype=torch.int64),
-        A.col.new_empty(rows * longest),
-        A.val.new_empty(rows * longest),
-        A.cols,
-    )
+    most = int(A.rowptr.diff()[stack.vertices].clamp(max=fanout).sum())
+    S = Csr(torch.zeros(rows + 1, dtype=torch.int64), A.col.new_empty(most), A.val.new_empty(most), A.cols)
     nnz = draw_uniformly(
         arrays(A),
         arrays(stack),
@@ -67,7 +65,7 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
     P has masses of 1 or more, int64. An entry of chance p that is taken t times of s is multiplied by t / (s p).
     Without replacement a row of no more entries than darts is taken as it is.
     """
-    assert 0 < darts < 1 << DART_BITS, darts
+    assert 0 < darts <= MOST, darts
     assert P.val.dtype == torch.int64
     from harness.kernels.its_compiled import draw_by_mass
 

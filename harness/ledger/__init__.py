@@ -13,6 +13,7 @@ from harness.ledger.ledger import Ledger as Ledger
 from harness.ledger.ledger import Scope as Scope
 from harness.ledger.vocabulary import COMPUTING as COMPUTING
 from harness.ledger.vocabulary import MOVING as MOVING
+from harness.ledger.vocabulary import SAMPLING as SAMPLING
 from harness.ledger.vocabulary import AxisName as AxisName
 from harness.ledger.vocabulary import Direction as Direction
 from harness.ledger.vocabulary import Op as Op

@@ -113,6 +113,10 @@ class Ledger:
         here = self.here
         return _Scope(self, Key(here.phase, here.layer, here.direction, op, axis, peer, tensor))
 
+    def turn_to(self, phase: Phase) -> Scope:
+        """Time from here on belongs to the current op, in another phase."""
+        return self.at(self.here._replace(phase=phase))
+
     def backward(self) -> Scope:
         """The backward pass: time that no operator claims is `other`, backward."""
         return self.at(Key(Phase.OTHER, NOBODY, Direction.BACKWARD))

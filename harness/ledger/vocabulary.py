@@ -8,10 +8,15 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where in the algorithm a slice of an epoch was spent."""
+    """Where in the algorithm a slice of an epoch was spent.
+
+    Who samples by products of matrices makes distributions, draws from them, and extracts rows and columns.
+    """
 
     LOAD = "load"
+    DISTRIBUTE = "distribute"
     SAMPLE = "sample"
+    EXTRACT = "extract"
     FETCH = "fetch"
     CONVOLVE = "convolve"
     LINEAR = "linear"
@@ -22,6 +27,10 @@ class Phase(StrEnum):
     OPTIMIZE = "optimize"
     EVALUATE = "evaluate"
     OTHER = "other"
+
+
+SAMPLING = (Phase.DISTRIBUTE, Phase.SAMPLE, Phase.EXTRACT)
+"""What samples."""
 
 
 class Direction(StrEnum):

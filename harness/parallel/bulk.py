@@ -26,6 +26,7 @@ from harness.kernels.extract import Places, columns, counted, join, renumber, sq
 from harness.kernels.its import draw_masses, draw_rows, keys_of
 from harness.kernels.spgemm import select_rows
 from harness.kernels.stack import Stack, one_batch, one_of, stacked
+from harness.ledger import Ledger, Phase
 from harness.parallel.batches import Batches
 from harness.strategy import MiniBatch
 
@@ -47,6 +48,7 @@ class Graph(Protocol):
     A: Csr
     """Its rows that are on this rank."""
     places: Places
+    ledger: Ledger
 
     def draw(self, stack: Stack, fanout: int, keys: Tensor) -> Csr:
         """So many entries of each row of a selection (`harness.kernels.its.draw_rows`)."""
@@ -91,14 +93,19 @@ class Bulk:
         return layers
 
     def _node_wise(self, graph: Graph, outputs: Stack, size: int, keys: Tensor) -> Layer:
-        A, inputs = renumber(graph.draw(outputs, size, keys), outputs, graph.places)
+        S = graph.draw(outputs, size, keys)
+        with graph.ledger.turn_to(Phase.EXTRACT):
+            A, inputs = renumber(S, outputs, graph.places)
         return Layer(A, outputs, inputs)
 
     def _layer_wise(self, graph: Graph, outputs: Stack, size: int, keys: Tensor) -> Layer:
-        R = graph.rows(outputs)
-        chosen = draw_masses(self.masses(graph, R, outputs), size, keys, replacement=self.replacement)
-        inputs = join(outputs, chosen, graph.places)
-        A = graph.put_together(columns(R, outputs, inputs, chosen, graph.places), outputs)
+        with graph.ledger.turn_to(Phase.DISTRIBUTE):
+            R = graph.rows(outputs)
+            P = self.masses(graph, R, outputs)
+        chosen = draw_masses(P, size, keys, replacement=self.replacement)
+        with graph.ledger.turn_to(Phase.EXTRACT):
+            inputs = join(outputs, chosen, graph.places)
+            A = graph.put_together(columns(R, outputs, inputs, chosen, graph.places), outputs)
         return Layer(A, outputs, inputs)
 
     def masses(self, graph: Graph, R: Csr, outputs: Stack) -> Csr:
@@ -118,8 +125,9 @@ class Bulk:
 class WholeGraph:
     """On one rank: nothing is asked of anybody."""
 
-    def __init__(self, A: Csr) -> None:
+    def __init__(self, A: Csr, ledger: Ledger | None = None) -> None:
         self.A, self.places = A, Places(A.rows)
+        self.ledger = ledger or Ledger(recording=False)
         self._popularity: Csr | None = None
 
     def draw(self, stack: Stack, fanout: int, keys: Tensor) -> Csr:
@@ -195,7 +203,8 @@ class Drawn:
             last = min(first + self.at_once, step - turn + self.batches.steps)
             self._here = self._draw(range(first, last))
             self._first = first
-        return mini_batch(self._here, (step - first) * len(self.groups) + self.groups.index(group))
+        with self.graph.ledger.turn_to(Phase.EXTRACT):
+            return mini_batch(self._here, (step - first) * len(self.groups) + self.groups.index(group))
 
     def _draw(self, steps: range) -> list[Layer]:
         if self._before:

@@ -15,11 +15,11 @@ from torch import Tensor
 from harness.kernels import Csr, from_coo, row_of
 from harness.kernels.compact import filled_columns
 from harness.kernels.random import Purpose, shuffled
-from harness.kernels.sample import neighbours
+from harness.kernels.sample import MOST, neighbours
 from harness.ranges import balanced
 from harness.strategy import MiniBatch
 
-Fanouts = tuple[Annotated[int, Field(ge=1, le=1000)], ...]
+Fanouts = tuple[Annotated[int, Field(ge=1, lt=MOST)], ...]
 """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
 
 

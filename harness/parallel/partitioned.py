@@ -23,7 +23,7 @@ from harness.kernels.extract import Places, counted, sum_rows
 from harness.kernels.its import draw_rows
 from harness.kernels.spgemm import select_rows
 from harness.kernels.stack import Stack, one_batch
-from harness.ledger import TensorName
+from harness.ledger import Phase, TensorName
 from harness.parallel.asking import ask, owners
 from harness.parallel.asking_rows import rows_from_owners, sums
 from harness.ranges import balanced
@@ -42,6 +42,7 @@ class PartitionedGraph:
                 "are drawn. Build the dataset, or use graph = replicated."
             )
         self.A, self.blocks, self.row, self.col, self.whole = A_NK, blocks, row, col, whole
+        self.ledger = row.ledger
         self.here = blocks[row.index]
         self.stages = balanced(row.size, col.size)
         self.places = Places(A_NK.cols)
@@ -50,7 +51,8 @@ class PartitionedGraph:
         self._popularity: Csr | None = None
 
     def draw(self, stack: Stack, fanout: int, keys: Tensor) -> Csr:
-        A, at = self._needed(stack)
+        with self.ledger.turn_to(Phase.DISTRIBUTE):
+            A, at = self._needed(stack)
         S = draw_rows(A, Stack(at, stack.starts), fanout, keys, own=stack)
         return self.put_together(S, stack)
 

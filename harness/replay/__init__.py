@@ -3,7 +3,6 @@
 from harness.replay.meter import Meter as Meter
 from harness.replay.replay import Replayed as Replayed
 from harness.replay.replay import replay as replay
-from harness.replay.shapes import ShapeBlocks as ShapeBlocks
 from harness.replay.tape import Event as Event
 from harness.replay.tape import Line as Line
 from harness.replay.tape import Tape as Tape

@@ -14,11 +14,11 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Amounts, Key, TensorName
 from harness.replay.meter import Meter
-from harness.replay.shapes import ShapeBlocks
 from harness.replay.tape import Event, Tape
 from harness.run.trainer import Trainer
 from harness.store.blocks import Blocks
 from harness.strategy import Strategy
+from harness.strategy.shapes import ShapeBlocks
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,20 @@ The page is a function of the tables and the figures; writing it twice gives the
 
 import shlex
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from harness.errors import UserError
 from harness.figures.drawing import KINDS, name_of
+from harness.figures.kind import Kind
 from harness.figures.palette import place_of
 from harness.figures.panels import panels
 from harness.figures.save import tables_digest
 from harness.files import write_text
 from harness.report import origin, story
+from harness.report.graphs import graphs
 from harness.report.svg import Picture, inlined
 from harness.report.table import results
 from harness.results.parquet import read_collected
@@ -30,8 +34,8 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
     if runs.empty:
         raise UserError(f"{tables / 'runs.parquet'} holds no run, so there is nothing to report.")
     found = panels(runs)
-    datasets = sorted({panel.dataset for panel in found})
     digest = tables_digest(tables)
+    pictures = {kind.name: _pictures(figures, kind, runs, digest) for kind in KINDS}
     commands = [
         f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
         f"harness figures --tables {shlex.quote(str(tables))} --out {shlex.quote(str(figures))}",
@@ -47,11 +51,9 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         machines=origin.machines(runs),
         settings=origin.settings(runs),
         results=[results(panel) for panel in found],
-        kinds=KINDS,
-        pictures={
-            kind.name: [_picture(figures, kind.name, dataset, digest) for dataset in datasets]
-            for kind in KINDS
-        },
+        graphs=graphs(runs),
+        kinds=[kind for kind in KINDS if pictures[kind.name]],
+        pictures=pictures,
         failures=story.failures(runs),
         origins=origin.origins(runs),
         commits=origin.commits(runs),
@@ -65,8 +67,11 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
     return out
 
 
-def _picture(figures: Path, kind: str, dataset: str, digest: str) -> Picture:
-    return inlined(figures / f"{name_of(kind, dataset)}.svg", dataset, digest)
+def _pictures(figures: Path, kind: Kind[Any], runs: pd.DataFrame, digest: str) -> list[Picture]:
+    """Of each dataset of which there is anything to show."""
+    datasets = sorted({panel.dataset for panel in kind.panels(runs)})
+    drawn = [inlined(figures / f"{name_of(kind.name, name)}.svg", name, digest) for name in datasets]
+    return [picture for picture in drawn if picture]
 
 
 def _template() -> Template:

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from harness.errors import UserError
 from harness.figures.palette import BLUE, FAINT, GRID, INK, MUTED, NAVY, PAPER
+from harness.figures.save import EMPTY
 
 THEME = {
     INK: "var(--ink)",
@@ -29,8 +30,8 @@ class Picture(NamedTuple):
     svg: Markup
 
 
-def inlined(path: Path, dataset: str, digest: str) -> Picture:
-    """The SVG of a file, refused if it was drawn from other tables than those with this digest."""
+def inlined(path: Path, dataset: str, digest: str) -> Picture | None:
+    """The SVG of a file, refused if it was drawn from other tables than those with this digest; None if it is empty."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -39,6 +40,8 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture:
         ) from None
     if f"tables {digest}" not in text:
         raise UserError(f"{path} was drawn from other tables than these. `harness figures` draws it anew.")
+    if f"{EMPTY}: tables" in text:
+        return None
     text = re.sub(r"^.*?(?=<svg\b)|<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
     text = _own_names(text, path.stem)

@@ -77,6 +77,8 @@ def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
         Heading("computing (%)", number=True): share("computing_share"),
         Heading("communicating (%)", number=True): share("communicating_share"),
         Heading("vertices a second", number=True): lambda row: _whole(row.vertices_per_second),
+        Heading("steps an epoch", number=True): lambda row: "" if row.steps == 1 else _whole(row.steps),
+        Heading("messages a rank", number=True): lambda row: _whole(row.messages),
         Heading("words received a rank", number=True): lambda row: _whole(row.words_received),
         Heading("words measured / formula", number=True): _ratio,
         Heading("loss", number=True): lambda row: (

@@ -243,6 +243,12 @@ RUNS = Table(
         ),
         *_part(
             "summary",
+            ("graph.vertices", NULLABLE, "vertices of the graph"),
+            ("graph.nonzeros", NULLABLE, "nonzeros of A, loops included"),
+            ("graph.features", NULLABLE, "width of the input features"),
+            ("graph.classes", NULLABLE, "classes"),
+            ("graph.trained", NULLABLE, "vertices that the loss is a mean over"),
+            ("steps", NULLABLE, "training steps an epoch: as many as a group has mini-batches, or 1"),
             ("epochs", NULLABLE, "timed epochs that were run"),
             (
                 "epoch_seconds_median",
@@ -286,6 +292,7 @@ RUNS = Table(
                 "training time until an evaluation first found training.target of the test vertices right; null: never",
             ),
             ("evaluation_seconds", REAL, "median time of an evaluation of the full graph"),
+            ("messages", NULLABLE, "collectives and messages an epoch, of the rank that has most"),
             ("words_payload", REAL, "payload words an epoch, of the rank that has most"),
             ("words_received", REAL, "received words an epoch, of the rank that has most"),
             (

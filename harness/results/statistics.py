@@ -91,7 +91,7 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
     interval = median_interval(seconds)
     middle = (
         "phase_seconds_mean computing_share communicating_share vertices_per_second "
-        "words_payload words_received words_formula final_loss "
+        "steps messages words_payload words_received words_formula final_loss "
         "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
     )
     return {
@@ -104,5 +104,5 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
         "interval_low": interval.low if interval else float("nan"),
         "interval_high": interval.high if interval else float("nan"),
         "seconds_paper": float(done.epoch_seconds_paper.mean()),
-        **{column: float(done[column].median()) for column in middle.split()},
+        **{column: float(done[column].astype(float).median()) for column in middle.split()},
     }

@@ -25,6 +25,8 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "status": "ok",
         "source": "measured",
         "summary": {
+            "graph": sizes(strategy),
+            "steps": strategy.steps,
             **summarise(tables, spec.training.target),
             **throughput(strategy, tables),
             "words_formula": words_formula,
@@ -66,6 +68,18 @@ def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)]) for name in RUN_TABLES}
 
 
+def sizes(strategy: Strategy) -> dict[str, int]:
+    """Of the graph, as it was trained on."""
+    facts = strategy.facts
+    return {
+        "vertices": facts.vertices,
+        "nonzeros": facts.nonzeros,
+        "features": facts.features,
+        "classes": facts.classes,
+        "trained": facts.trained_on(strategy.spec.protocol),
+    }
+
+
 def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
     """Vertices a second. Workers keep step, so the sum over them is the graph's over the slowest rank's time."""
     facts, seconds = strategy.facts, statistics.median_epoch(tables["epochs"])
@@ -76,11 +90,12 @@ def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str,
 
 
 def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
-    """Times by the definitions of `harness.results.statistics`, losses, accuracies, words an epoch."""
+    """Times by the definitions of `harness.results.statistics`, losses, accuracies, messages and words an epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0]
     last = timed[timed.epoch == timed.epoch.max()]
     words = ledger.groupby(["epoch", "rank"])[["words_payload", "words_received"]].sum()
+    messages = ledger[ledger.op.isin(MOVING)].groupby(["epoch", "rank"]).calls.sum()
     return {
         "epochs": int(timed.epoch.nunique()),
         "epoch_seconds_median": statistics.median_epoch(timed),
@@ -96,6 +111,7 @@ def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str,
         },
         "seconds_to_target": _seconds_to(tables["accuracy"], target),
         "evaluation_seconds": _evaluation_seconds(tables["accuracy"]),
+        "messages": int(messages.max()) if len(messages) else 0,
         "words_payload": float(words.words_payload.max()) if len(words) else 0.0,
         "words_received": float(words.words_received.max()) if len(words) else 0.0,
     }

@@ -21,7 +21,7 @@ from torch import Tensor
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
 from harness.sources.generator import generate
-from harness.sources.source import Rest, Source
+from harness.sources.source import Rest, Size, Source
 from harness.sources.stream import Stream, stream_of
 
 SLOTS = 3
@@ -107,6 +107,9 @@ class LatticeSource(Source):
 
     def generator(self, seed: int, classes: int) -> Lattice:
         return Lattice(self.height, self.width, seed, self.keep, self.diagonal)
+
+    def size(self, seed: int, classes: int) -> Size | None:
+        return None if self.connected or self.inner else super().size(seed, classes)
 
     def graph(self, rest: Rest) -> RawGraph:
         lattice = self.generator(rest.seed, rest.classes)

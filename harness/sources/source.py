@@ -26,6 +26,14 @@ class Rest(NamedTuple):
     """Which split, where a file brings several."""
 
 
+class Size(NamedTuple):
+    """Of a graph that nobody has drawn yet."""
+
+    vertices: int
+    edges: int
+    """At most."""
+
+
 class Source(Frozen):
     """The keys of a card under `source`. Each has a `graph`, a `stream` or a `generator`, or several of them."""
 
@@ -54,6 +62,11 @@ class Source(Frozen):
     def generator(self, seed: int, classes: int) -> Generator | None:
         """What draws the edges; None where they are read."""
         return None
+
+    def size(self, seed: int, classes: int) -> Size | None:
+        """What the graph will be; None where only reading or drawing it tells."""
+        generator = self.generator(seed, classes)
+        return Size(generator.n, generator.draws) if generator else None
 
     def planted_labels(self, vertices: range, classes: int) -> Tensor:
         """The classes by which edges were drawn, where `plants_labels` says so."""

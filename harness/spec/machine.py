@@ -98,6 +98,8 @@ class Machine(Frozen):
 class MachineCard(Machine):
     """All that a card may say: what runs are made for, and what predictions go by, which no run id depends on."""
 
+    memory_gb: float | None = Field(None, gt=0)
+    """Of a rank, for whatever is asked to be as large as fits. A GB is 2^30 bytes."""
     links: Links | None = None
     spmm: SpmmModel | None = None
     slurm: Slurm | None = None

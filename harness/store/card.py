@@ -74,6 +74,16 @@ class DatasetCard(Frozen):
             )
         return labels
 
+    @property
+    def edges(self) -> int | None:
+        """As many as are expected, of an undirected graph each once; of what is known, that which says most."""
+        expected, ends = self.expected, 1 if self.directed else 2
+        if expected.nnz_adj is not None and expected.n is not None:
+            return (expected.nnz_adj - expected.n) // ends
+        if expected.nnz_sym is not None:
+            return expected.nnz_sym // ends
+        return expected.stored
+
     def content(self) -> dict[str, Any]:
         """What the data depends on: the card without its prose and its checks."""
         return self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})

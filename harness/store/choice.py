@@ -15,6 +15,11 @@ FILE = "file:"
 ACCEPTED = f"block, {', '.join(COMPUTED)}, or {FILE}NAME for the file partitions/NAME of the data folder"
 
 
+def without_width(name: str) -> str:
+    """The name of a twin without the width of its features, if it has one of its own: NAME@1-16w256."""
+    return re.sub(r"(@.*\d)w\d+$", r"\1", name)
+
+
 class DatasetChoice(Frozen):
     """A dataset in an order. Equal choices are the same data, so what says nothing must not be said."""
 

@@ -18,6 +18,7 @@ from harness.strategy.piece import Piece as Piece
 from harness.strategy.published import Published as Published
 from harness.strategy.published import Quantity as Quantity
 from harness.strategy.remote import Remote as Remote
+from harness.strategy.shapes import ShapeBlocks as ShapeBlocks
 from harness.strategy.sizes import LONG as LONG
 from harness.strategy.sizes import WORD as WORD
 from harness.strategy.sizes import csr_bytes as csr_bytes

@@ -149,6 +149,10 @@ class Strategy(ABC):
         trained = [self.input(self.coordinates(rank))] if self.spec.training.features else []
         return self.weights_of(rank) + trained
 
+    def samples(self, counts: Counts) -> int:
+        """Bytes of the mini-batches that a rank draws at once; 0 where it keeps none but the one that it trains on."""
+        return 0
+
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         """Every grid of this many ranks, the best guess first; none if the number does not suit."""

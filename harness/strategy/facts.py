@@ -70,9 +70,10 @@ def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
 def facts_of_card(card: DatasetCard) -> Facts:
     """What a card lets expect of a graph that nobody has built. What it leaves open is an error.
 
-    Labels and splits that files bring count as whole: nothing hangs on them but the value of a loss.
+    Edges count as if none were there twice. Labels and splits that files bring count as whole: nothing hangs on them
+    but the value of a loss.
     """
-    n, nonzeros = card.expected.n, card.expected.nnz_adj
+    n, nonzeros = _size(card)
     known = {
         "expected.n": n,
         "expected.nnz_adj": nonzeros,
@@ -97,3 +98,13 @@ def facts_of_card(card: DatasetCard) -> Facts:
         training=round(n * share),
         exact=False,
     )
+
+
+def _size(card: DatasetCard) -> tuple[int | None, int | None]:
+    """Vertices and nonzeros, as the card expects them or as they will be drawn."""
+    n, edges = card.expected.n, card.edges
+    if n is None and (drawn := card.source.size(card.seed, card.classes)):
+        n, edges = drawn
+    if card.expected.nnz_adj is not None or n is None or edges is None:
+        return n, card.expected.nnz_adj
+    return n, min((1 if card.directed else 2) * edges + n, n * n)

@@ -13,6 +13,7 @@ What the paper leaves open is said in docs/strategies/bulk-sampling.md.
 
 from pydantic import Field
 
+from harness.kernels.its import MOST
 from harness.parallel.bulk import Bulk, Distribution
 from harness.parallel.neighbourhood import Fanouts, fanout_of
 from harness.strategy import Context, Promise
@@ -50,7 +51,7 @@ class BulkSage(BulkStrategy):
 
 
 class LadiesParams(BulkParams):
-    size: int = Field(512, ge=1, examples=[9])
+    size: int = Field(512, ge=1, le=MOST, examples=[9])
     """Vertices that are drawn in a layer."""
     distribution: Distribution = "counts"
     """By the squared number of neighbours in the batch (equation 1), or by the sum of squares of their weights."""

@@ -35,7 +35,7 @@ class Sampling(FetchingOperators):
         A = ctx.source(self.held, range(ctx.facts.vertices))
         bulk, batches, at_once = strategy.bulk, strategy.batches, strategy.params.bulk
         if not strategy.partitioned:
-            return Drawn(bulk, batches, WholeGraph(A), targets, at_once, [self.group])
+            return Drawn(bulk, batches, WholeGraph(A, self.ledger), targets, at_once, [self.group])
         graph = PartitionedGraph(A, self.blocks, self.row, self.col, self.elsewhere)
         before = self._foresee if self.elsewhere else None
         return Drawn(bulk, batches, graph, targets, at_once, strategy.together(ctx.at[ROW]), before)

@@ -11,12 +11,13 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr
+from harness.kernels.compact import expected
 from harness.ledger import AxisName, TensorName
 from harness.parallel.batches import Batches
-from harness.parallel.bulk import Bulk, WholeGraph, alone
+from harness.parallel.bulk import Bulk, WholeGraph, alone, expected_batch
 from harness.parallel.fetching import FetchingStrategy
 from harness.parallel.inclusion import Stripe, inclusion, listeners
-from harness.strategy import LONG, Coordinates, Counts, MiniBatch, Words
+from harness.strategy import LONG, Coordinates, Counts, MiniBatch, Words, csr_bytes
 from harness.validation import Frozen
 from strategies.bulk.words import say_sampling
 
@@ -107,6 +108,18 @@ class BulkScheme(FetchingStrategy):
     def say_sampling(self, words: Words, at: Coordinates, A: Csr, targets: Tensor, epoch: int) -> None:
         if self.partitioned:
             say_sampling(words, self, at, A, targets, epoch)
+
+    def samples(self, counts: Counts) -> int:
+        """Vertices and matrices of a bulk as shapes let expect and, of a partitioned graph, the rows drawn from."""
+        (A, targets), precision = self.graph(counts), self.spec.precision
+        one = expected_batch(self.bulk, A, targets[: self.spec.training.batch])
+        together = min(self.at_once, self.steps) * (self.grid[COL] if self.partitioned else 1)
+        vertices = sum(len(layer) for layer in one.vertices)
+        drawn = LONG * vertices + sum(csr_bytes(S.rows, S.nnz, precision) for S in one.A)
+        if not self.partitioned:
+            return together * drawn
+        rows = expected(A.rows, together * len(one.vertices[1])) // self.grid[COL]
+        return together * drawn + csr_bytes(rows, A.nnz * rows // max(A.rows, 1), precision)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """A map of the graph's vertices too."""

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 from harness.errors import UserError
 from harness.experiment.expand import Experiment, as_published, expand, load_experiment, plan
@@ -72,9 +74,14 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
     "path", sorted((ROOT / "workflows/experiments").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_every_experiment_of_the_repository_expands(path: Path) -> None:
-    document = plan(ROOT, load_experiment(path))
+    """Its own runs and those of its paper; the workflow takes its form."""
+    told, here = yaml.safe_load(path.read_text()), load_experiment(path)
+    form = yaml.safe_load((ROOT / "workflows/schemas/experiments.schema.yaml").read_text())
+    assert best_match(Draft202012Validator(form).iter_errors(told)) is None
+    document = plan(ROOT, here)
     assert document["runs"]
-    assert document["experiment"] == yaml.safe_load(path.read_text())["name"] == path.stem
+    assert document["experiment"] == told["name"] == path.stem
+    assert "published" not in told or plan(ROOT, as_published(here))["runs"]
 
 
 @pytest.mark.parametrize(

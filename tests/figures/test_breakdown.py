@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures import breakdown
+from harness.figures.breakdown import STACK
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
 from harness.figures.panels import Panel, curves, panels
 from harness.figures.save import styled
+from harness.figures.stacked import Rows
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +20,11 @@ def products(runs: pd.DataFrame) -> Panel:
 
 
 @pytest.fixture(scope="module")
-def rows(products: Panel, tables) -> breakdown.Rows:
-    return breakdown.rows(products, read_tables(tables))
+def rows(products: Panel, tables) -> Rows:
+    return STACK.rows(products, read_tables(tables))
 
 
-def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: breakdown.Rows) -> None:
+def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: Rows) -> None:
     measured = {curve.label: curve.points for curve in curves(products) if curve.source == "measured"}
     assert [label for label, _ in rows] == list(measured)
     for label, bars in rows:
@@ -32,13 +33,13 @@ def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, ro
         assert [bar.total for bar in done] == pytest.approx(list(launches.median()), rel=1e-9)
 
 
-def test_groups_have_the_order_of_the_palette(rows: breakdown.Rows) -> None:
+def test_groups_have_the_order_of_the_palette(rows: Rows) -> None:
     for _, bars in rows:
         for bar in bars:
             assert list(bar.seconds) in (list(GROUPS), [])
 
 
-def test_local_work_is_not_communication(rows: breakdown.Rows) -> None:
+def test_local_work_is_not_communication(rows: Rows) -> None:
     bars = dict(rows)
     serial, one_d = bars["serial"][0].seconds, bars["cagnet-1d"][1].seconds
     communication = ("broadcast, gather", "reduce", "exchange")
@@ -47,14 +48,14 @@ def test_local_work_is_not_communication(rows: breakdown.Rows) -> None:
     assert one_d["SpMM"] == pytest.approx(0.62, rel=0.1)
 
 
-def test_failures_have_a_row(rows: breakdown.Rows) -> None:
+def test_failures_have_a_row(rows: Rows) -> None:
     assert [(bar.label, bar.status) for bar in dict(rows)["cagnet-1d"]][-1] == ("8", "oom")
 
 
-def test_bars_are_drawn_end_to_end_with_their_total(rows: breakdown.Rows) -> None:
+def test_bars_are_drawn_end_to_end_with_their_total(rows: Rows) -> None:
     with styled():
         axes = Figure().add_subplot()
-        breakdown.draw(axes, rows)
+        STACK.draw(axes, rows)
     ends: dict[float, list[tuple[float, float]]] = {}
     for patch in axes.patches:
         ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))

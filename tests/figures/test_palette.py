@@ -5,7 +5,7 @@ from itertools import pairwise, product
 import pytest
 
 from harness.figures.breakdown import group_of
-from harness.figures.palette import FOREIGN_MARKERS, GROUPS, KNOWN, look_of
+from harness.figures.palette import FOREIGN_MARKERS, GROUPS, KNOWN, STEPS, Fill, look_of
 from harness.ledger import Op, Phase
 
 
@@ -40,13 +40,14 @@ def test_the_hash_of_a_name_never_changes() -> None:
 
 @pytest.mark.parametrize(("phase", "op"), list(product(Phase, Op)))
 def test_every_row_of_a_ledger_counts_in_one_group(phase: Phase, op: Op) -> None:
-    assert group_of(phase.value, op.value, "H") in GROUPS
-    assert group_of(phase.value, op.value, "A") in GROUPS
+    assert group_of(phase, op, "H") in GROUPS
+    assert group_of(phase, op, "A") in GROUPS
 
 
-def test_groups_have_at_most_eight_colours_and_neighbours_differ_in_grey() -> None:
-    assert len({fill.colour for fill in GROUPS.values()}) <= 8
-    assert len(set(GROUPS.values())) == len(GROUPS)
-    fills = list(GROUPS.values())
+@pytest.mark.parametrize("groups", [GROUPS, STEPS])
+def test_groups_have_at_most_eight_colours_and_neighbours_differ_in_grey(groups: dict[str, Fill]) -> None:
+    assert len({fill.colour for fill in groups.values()}) <= 8
+    assert len(set(groups.values())) == len(groups)
+    fills = list(groups.values())
     for left, right in pairwise(fills):
         assert left.hatch != right.hatch or abs(luminance(left.colour) - luminance(right.colour)) > 0.15

@@ -45,7 +45,7 @@ def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd
     assert sorted(plexus.points.run_id) == sorted(mine.run_id)
     fastest = mine[mine.grid == "x2y2z1"].epoch_seconds_median
     (row,) = plexus.line[plexus.line.ranks == 4].to_dict("records")
-    assert (row["low"], row["seconds"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
+    assert (row["low"], row["middle"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
 
 
 def test_parameters_make_curves_with_names_that_differ(

@@ -15,11 +15,11 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.registry import load_strategy
-from harness.replay import Meter, ShapeBlocks, Tape, outline, replay
+from harness.replay import Meter, Tape, outline, replay
 from harness.spec.spec import Spec
 from harness.store.card import DatasetCard
 from harness.store.memory import MemoryStore
-from harness.strategy import BlockCounts, Facts, Strategy, facts_of, facts_of_card
+from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of, facts_of_card
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 FEW = Facts(24_490, 1_261_670, 100, 47, False, 24_490, 1_966, exact=False)
@@ -217,6 +217,10 @@ def test_a_card_says_what_to_expect() -> None:
         split={"kind": "file"}, features={"kind": "file"}, expected={"n": 9, "nnz_adj": 70, "features": 5}
     )
     assert facts_of_card(brought) == Facts(9, 70, 5, 3, False, 9, 9, exact=False)
+    stored = card(expected={"n": 100, "stored": 300})
+    assert facts_of_card(stored).nonzeros == facts_of_card(card()).nonzeros == 2 * 300 + 100
+    drawn = card(expected={}, source={"kind": "sbm", "n": 50, "mean_degree": 6, "homophily": 0.5})
+    assert (facts_of_card(drawn).vertices, facts_of_card(drawn).nonzeros) == (50, 6 * 50 + 50)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from harness.errors import UserError
 from harness.store.build import build, open_dataset
 from harness.store.catalog import load_card
-from harness.store.choice import DatasetChoice
+from harness.store.choice import DatasetChoice, without_width
 
 PUBLISHED = {
     "source": {"kind": "edges", "path": "nowhere.txt"},
@@ -38,7 +38,20 @@ def test_two_spellings_are_one_dataset(root, write_card):
     assert "big@1-64" in folders.pop().name
 
 
-@pytest.mark.parametrize("scale", ["", "0", "2", "1/0", "3/2", "a", "1/2/3", "-1"])
+def test_features_of_another_width_are_on_the_same_graph(root, write_card):
+    write_card(root, "big", **PUBLISHED, nature="power")
+    narrow, wide = (open_dataset(root, DatasetChoice(name=f"big@1/64{width}")) for width in ("", "w33"))
+    assert (narrow.features, wide.features) == (10, 33)
+    everyone = range(narrow.n)
+    for one, other in zip(
+        *(store.adjacency(everyone, everyone)[:3] for store in (narrow, wide)), strict=True
+    ):
+        assert one.equal(other)
+    assert without_width("big@1-64w33") == without_width("big@1-64") == "big@1-64"
+    assert without_width("bigw33") == "bigw33"
+
+
+@pytest.mark.parametrize("scale", ["", "1w0", "w16", "0", "2", "1/0", "3/2", "a", "1/2/3", "-1"])
 def test_a_scale_is_a_share(root, write_card, scale):
     write_card(root, "big", **PUBLISHED, nature="power")
     with pytest.raises(UserError, match="as large as its graph or smaller"):

@@ -20,12 +20,13 @@ from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
-from harness.ledger import MOVING, AxisName, Ledger, Phase
+from harness.kernels.spgemm import select_rows
+from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.parallel.bulk import Drawn, WholeGraph
-from harness.replay import ShapeBlocks, replay
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.strategy import Facts, MiniBatch, Promise, admit
+from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
 from strategies.bulk.bulk import BulkLadies, BulkSage
 from strategies.bulk.scheme import BulkScheme
 
@@ -117,7 +118,7 @@ def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
             if key.op in MOVING:
                 moved[key.phase] += amounts.words_payload
                 arrived += amounts.words_payload if key.tensor == "X" else 0
-        assert moved[Phase.SAMPLE] == 0
+        assert not any(moved[phase] for phase in SAMPLING)
         assert arrived == needed * store.features
         assert (moved[Phase.FETCH] > 0) == (strategy.grid[ROW] > 1)
 
@@ -127,6 +128,28 @@ def test_messages_of_the_fetching_are_three_a_step() -> None:
     entries = replay(strategy_of(case), 0, case.store()).entries
     fetched = [amounts for key, amounts in entries.items() if key.phase is Phase.FETCH and key.op in MOVING]
     assert sum(amounts.calls for amounts in fetched) == 3 * strategy_of(case).steps
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("bulk-sage", {"fanouts": [0]}),
+        ("bulk-sage", {"fanouts": [5, 4096]}),
+        ("bulk-sage", {"fanouts": []}),
+        ("bulk-ladies", {"size": 65536}),
+    ],
+)
+def test_a_sample_of_no_size_is_refused(name: str, params: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(params))):
+        case_of(name, "1x1", **params).strategy()
+
+
+def test_whoever_draws_more_than_there_are_trains_on_every_neighbour() -> None:
+    strategy = strategy_of(case_of("bulk-sage", "1x1", fanouts=[4095]))
+    A, targets = graph_of(case_of("bulk-sage", "1x1"))
+    batch = strategy.mini_batch(0, 0, A, targets)
+    for S, outputs in zip(batch.A, batch.vertices[1:], strict=True):
+        assert S.val.sort().values.equal(select_rows(A, outputs).val.sort().values)
 
 
 def test_ladies_says_what_its_draws_are_worth() -> None:
@@ -187,14 +210,25 @@ def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
     for at_once in (1, 2, 0):
         case = case_of(name, "2x2", graph="partitioned", bulk=at_once)
         entries = replay(strategy_of(case), 0, case.store()).entries
-        sampled = [
-            amounts for key, amounts in entries.items() if key.phase is Phase.SAMPLE and key.op in MOVING
-        ]
+        sampled = [amounts for key, amounts in entries.items() if key.phase in SAMPLING and key.op in MOVING]
         calls[at_once] = sum(amounts.calls for amounts in sampled)
     steps = strategy_of(case_of(name, "2x2")).steps
     assert steps > 2
     assert calls[1] == steps * calls[0]
     assert calls[2] == -(-steps // 2) * calls[0]
+
+
+def test_what_is_sent_belongs_to_the_step_that_needs_it() -> None:
+    """Rows of A to make distributions; GraphSAGE's rows are put together once sampled, LADIES' once extracted."""
+    moving = {}
+    for name in NAMES:
+        case = case_of(name, "2x2", graph="partitioned")
+        entries = replay(strategy_of(case), 0, case.store()).entries
+        moving[name] = {
+            (key.phase, key.axis) for key in entries if key.op in MOVING and key.phase in SAMPLING
+        }
+    assert moving["bulk-sage"] == {(Phase.DISTRIBUTE, ROW), (Phase.SAMPLE, COL)}
+    assert moving["bulk-ladies"] == {(Phase.DISTRIBUTE, ROW), (Phase.DISTRIBUTE, COL), (Phase.EXTRACT, COL)}
 
 
 def test_a_partitioned_graph_is_not_replayed_by_facts_alone() -> None:

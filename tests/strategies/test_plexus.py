@@ -17,11 +17,21 @@ from harness.cost import products as cost
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
 from harness.registry import load_strategy
-from harness.replay import ShapeBlocks, replay
+from harness.replay import replay
 from harness.spec.machine import load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory import MemoryStore
-from harness.strategy import BlockCounts, Context, Facts, Quantity, Strategy, Words, admit, facts_of
+from harness.strategy import (
+    BlockCounts,
+    Context,
+    Facts,
+    Quantity,
+    ShapeBlocks,
+    Strategy,
+    Words,
+    admit,
+    facts_of,
+)
 from strategies.plexus.plexus import FIRST
 from strategies.plexus.published import words_of_the_authors
 

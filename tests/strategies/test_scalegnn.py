@@ -15,10 +15,10 @@ from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import MOVING, Amounts, AxisName, Key, Ledger, Op, Phase, TensorName
-from harness.replay import ShapeBlocks, replay
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.strategy import BlockCounts, Facts, Words, admit
+from harness.strategy import BlockCounts, Facts, ShapeBlocks, Words, admit
 from strategies.scalegnn.scalegnn import ScaleGNN
 
 D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z

@@ -4,9 +4,9 @@ import torch
 
 from harness.check.graph import check_graph
 from harness.graph.partition import in_order
-from harness.replay.shapes import ShapeBlocks
 from harness.store.memory import MemoryStore
 from harness.strategy import facts_of
+from harness.strategy.shapes import ShapeBlocks
 
 N = 101
 

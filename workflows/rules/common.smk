@@ -223,4 +223,4 @@ ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 CAPTIONS = {
     path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
 }
-TABLES = ["runs", "epochs", "ledger", "accuracy", "memory"]
+TABLES = ["runs", "epochs", "ledger", "accuracy", "memory", "utilisation"]

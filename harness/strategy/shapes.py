@@ -7,7 +7,7 @@ from harness.graph.order import Permutation
 from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
 from harness.store.blocks import assert_within
-from harness.strategy import Facts
+from harness.strategy.facts import Facts
 
 META = torch.device("meta")
 

@@ -1,0 +1,103 @@
+"""What is `largest` fits by the formulas, and nothing larger does; the formulas say what a run holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.experiment.request import make_spec
+from harness.parallel.bulk import Drawn, WholeGraph
+from harness.registry import load_strategy
+from harness.spec.spec import Spec
+from harness.store.build import open_dataset
+from harness.store.catalog import load_card
+from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of, facts_of_card
+from strategies.bulk.scheme import BulkScheme
+
+ROOT = Path(__file__).parents[2]
+BULK: dict[str, Any] = {"bulk-sage": {"fanouts": [5, 3, 2]}, "bulk-ladies": {"size": 64}}
+BULKS = [1, 2, 3, 5, 8, 13, 64, 1000]
+
+
+def spec_of(name: str = "bulk-sage", ranks: int = 4, **changes: Any) -> Spec:
+    strategy = {"name": name, "params": BULK.get(name, {}) | changes.pop("params", {})}
+    asked = {"strategy": strategy, "dataset": "amazon-shape", "ranks": ranks, "training": {"batch": 64}}
+    return make_spec(ROOT, asked | changes, "here")
+
+
+def held(spec: Spec) -> int:
+    """By the strategy's formulas."""
+    facts = facts_of_card(load_card(ROOT, spec.dataset.name))
+    strategy, counts = admit(load_strategy(spec.strategy.name), spec, facts), BlockCounts(ShapeBlocks(facts))
+    return sum(strategy.memory(strategy.coordinates(0), counts).values()) + strategy.samples(counts)
+
+
+@pytest.mark.parametrize("name", list(BULK))
+@pytest.mark.parametrize("graph", ["replicated", "partitioned"])
+@pytest.mark.parametrize("megabytes", [20, 36, 60, 600])
+def test_what_is_chosen_fits_and_nothing_larger_does(name: str, graph: str, megabytes: int) -> None:
+    budget = megabytes << 20
+    found = spec_of(
+        name, grid="largest", memory_gb=megabytes / 1024, params={"bulk": "largest", "graph": graph}
+    )
+    assert held(found) <= budget
+    for grid in load_strategy(name).grids(4):
+        one = spec_of(name, grid=grid, params={"bulk": 1, "graph": graph})
+        assert held(one) > budget or grid["col"] <= found.grid["col"]
+    chosen = found.strategy.params["bulk"]
+    for bulk in [*BULKS, chosen + 1, chosen - 1]:
+        if bulk:
+            other = held(spec_of(name, grid=found.grid, params={"bulk": bulk, "graph": graph}))
+            assert other > budget if bulk > chosen and other > held(found) else other <= held(found)
+
+
+@pytest.mark.parametrize("name", list(BULK))
+def test_a_bulk_holds_what_the_formula_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a graph whose vertices are about alike, as shapes take all graphs to be."""
+    monkeypatch.setenv("HARNESS_DATASETS", str(tmp_path))
+    spec = spec_of(name, ranks=1, dataset="sbm-4096", params={"bulk": 4}, training={"batch": 32})
+    store = open_dataset(ROOT, spec.dataset)
+    strategy = admit(load_strategy(name), spec, facts_of(store))
+    assert isinstance(strategy, BulkScheme)
+    A, targets = strategy.graph(BlockCounts(store))
+    drawn = Drawn(strategy.bulk, strategy.batches, WholeGraph(A), targets, strategy.params.bulk, [0])
+    drawn.take(0, 0)
+    layers = drawn._here
+    stacks = [layers[0].inputs, *(layer.outputs for layer in layers)]
+    tensors = [*(stack.vertices for stack in stacks), *(part for layer in layers for part in layer.A[:3])]
+    bytes_held = sum(tensor.nbytes for tensor in tensors)
+    assert strategy.samples(BlockCounts(ShapeBlocks(strategy.facts))) == pytest.approx(bytes_held, rel=0.2)
+
+
+def test_more_than_there_are_steps_is_not_asked_for() -> None:
+    found = spec_of(grid="2x2", memory_gb=64, params={"bulk": "largest"})
+    assert found.strategy.params["bulk"] == -(-32768 // 64 // 4)
+
+
+def test_a_grid_is_chosen_for_any_strategy() -> None:
+    asked = {"training": {}, "name": "cagnet-1.5d"}
+    assert spec_of(**asked, grid="largest", memory_gb=64).grid == {"row": 1, "col": 4}
+    assert spec_of(**asked, grid="largest", memory_gb=0.015).grid == {"row": 4, "col": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"grid": "largest"}, ["memory_gb", "machines/local.yaml"]),
+        ({"grid": "largest", "memory_gb": -1}, ["-1", "above 0"]),
+        ({"grid": "largest", "memory_gb": "much"}, ["'much'", "above 0"]),
+        ({"grid": "largest", "memory_gb": 0.001}, ["0.001", "more ranks"]),
+        ({"params": {"bulk": "largest"}, "memory_gb": 0.001}, ["0.001", "more ranks"]),
+        ({"grid": "2x2", "memory_gb": 1}, ["memory_gb = 1", "leave it out"]),
+        ({"params": {"bulk": "large"}, "memory_gb": 1}, ["memory_gb = 1", "leave it out"]),
+        ({"params": {"fanouts": "largest"}, "memory_gb": 1}, ["fanouts"]),
+        ({"name": "serial", "grid": "largest", "memory_gb": 1, "ranks": 2}, ["2", "no grid"]),
+    ],
+)
+def test_a_mistake_is_named(changes: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        spec_of(**changes)
+    assert all(word in str(refusal.value) for word in said), str(refusal.value)

@@ -1,0 +1,70 @@
+"""Throughput stands over what was varied, and is what the tables say."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from harness.figures import sampling, throughput
+from harness.figures.kind import read_tables
+from harness.ledger import Phase
+from harness.results.parquet import read_collected
+
+Collected = Callable[[Callable[[Path], object]], Path]
+
+
+def shown(folder: Path) -> dict[str, tuple[str, throughput.Lines]]:
+    """Of every panel what x is, and the lines."""
+    panels = throughput.together(read_collected(folder, "runs"))
+    tables = read_tables(folder)
+    return {panel.title: (throughput.varied(panel), throughput.lines(panel, tables)) for panel in panels}
+
+
+def test_over_ranks_a_line_follows_the_best_grid(tables: Path, runs: pd.DataFrame) -> None:
+    over, lines = shown(tables)["products-14m"]
+    assert over == "ranks"
+    assert list(lines) == ["serial", "cagnet-1d", "plexus"], "what was measured"
+    plexus = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured") & (runs.ranks == 4)]
+    best = plexus.groupby("grid").vertices_per_second.median().max()
+    _, line = lines["plexus"]
+    assert line[line.ranks == 4].middle.item() == best
+
+
+@pytest.mark.parametrize("swept", ["layers", "features"])
+def test_depths_and_widths_stand_in_one_panel(
+    swept: str, synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        for strategy, ranks in (("g3", 2), ("g3", 4), ("bns-gcn", 4)):
+            for value in (2, 3, 4):
+                name = f"big@1-64w{value}" if swept == "features" else "big@1-64"
+                spec = synthetic.make_spec(
+                    strategy, name, {"p": ranks}, model={"layers": value if swept == "layers" else 2}
+                )
+                tables = synthetic.make_tables(spec, 0.1 * value, 0.1)
+                record = synthetic.make_record(spec, tables)
+                record["summary"]["graph"]["features"] = value if swept == "features" else 9
+                synthetic.write_record(folder, spec.model_dump(mode="json"), record, tables)
+
+    found = shown(collected(write))
+    (title, (over, lines)), *others = found.items()
+    assert (title, others) == ("big@1-64", [])
+    assert over == {"layers": "model.layers", "features": "graph.features"}[swept]
+    for _, line in lines.values():
+        assert list(line[over]) == [2, 3, 4]
+        assert line.middle.is_monotonic_decreasing
+
+
+def test_sampling_is_shown_of_who_samples(tables: Path) -> None:
+    """Its parts add up to what the ledger has in these phases."""
+    collected = read_tables(tables)
+    panels = {panel.dataset: panel for panel in sampling.KIND.panels(read_collected(tables, "runs"))}
+    assert sampling.rows(panels["products-14m"], collected) == []
+    (group,) = sampling.rows(panels["isolate-3-8m"], collected)
+    ledgers = [rows for rows in collected.ledgers.values() if (rows.phase == Phase.SAMPLE).any()]
+    every = pd.concat(ledgers)
+    seconds = every[(every.phase == Phase.SAMPLE) & (every.epoch >= 0)].seconds
+    assert seconds.min() <= group.bars[0].seconds["sampling"] <= seconds.max()
+    assert group.bars[0].total == group.bars[0].seconds["sampling"]
