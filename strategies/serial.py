@@ -6,7 +6,7 @@ Legend: N vertices, F features in, H features out. T = A H is the aggregated inp
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
-from harness.parallel.attention import attention, hold_edges
+from harness.parallel.attention import attention, edges_of
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, turned_bytes
 
@@ -35,7 +35,7 @@ class PlainAttention(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
-        self.edges = hold_edges(ctx, ctx.on_host(self.rows, self.rows))
+        self.edges = edges_of(ctx.on_host(self.rows, self.rows), ctx.hold_matrix)
 
     def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):

@@ -3,6 +3,7 @@
 Legend: N this rank's vertices, V those that they may take of, Q heads, F features of a head, H those of all; T = H W.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -12,7 +13,6 @@ from harness.kernels.attention import attend, turned
 from harness.ledger import Op, TensorName
 from harness.models.gat import by_head, merged, scores
 from harness.parallel.layers import LayerOperators
-from harness.strategy import Context
 
 
 class Edges(NamedTuple):
@@ -23,9 +23,9 @@ class Edges(NamedTuple):
     """`turned`."""
 
 
-def hold_edges(ctx: Context, A_NV: Csr) -> Edges:
-    """Where a matrix has entries."""
-    return Edges(ctx.hold_matrix(A_NV), ctx.hold_matrix(turned(A_NV)))
+def edges_of(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
+    """Where a matrix on the host has entries; `keep` brings it to where it is used."""
+    return Edges(keep(A_NV), keep(turned(A_NV)))
 
 
 def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:

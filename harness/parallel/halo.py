@@ -53,17 +53,24 @@ def block_row(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> BlockRow:
     """The block row of the rank whose vertices are `blocks[own]`, of the columns at the blocks in `stages`."""
+    halo, A_NK = halo_of(ctx, blocks, own, stages, transposed=transposed)
+    A_NN = ctx.adjacency(blocks[own], blocks[own], transposed=transposed) if own in stages else None
+    return BlockRow(A_NN, ctx.hold_matrix(A_NK), halo)
+
+
+def halo_of(
+    ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
+) -> tuple[Halo, Csr]:
+    """Its halo, and A_NK on the host."""
     rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
     wanted = [i for i in others if i in stages]
     served = others if own in stages else []
-    A_NK, found = ctx.compact(rows, [blocks[i] for i in wanted], transposed=transposed)
+    A_NK, found = ctx.compact_on_host(rows, [blocks[i] for i in wanted], transposed=transposed)
     leaving, needed = ctx.needed([blocks[i] for i in served], rows, transposed=transposed)
     receive, send = dict(zip(wanted, found, strict=True)), dict(zip(served, needed, strict=True))
-    A_NN = ctx.adjacency(rows, rows, transposed=transposed) if own in stages else None
     everyone = range(len(blocks))
-    return BlockRow(
-        A_NN, A_NK, Halo(leaving, [send.get(i, 0) for i in everyone], [receive.get(i, 0) for i in everyone])
-    )
+    sizes = ([rows.get(i, 0) for i in everyone] for rows in (send, receive))
+    return Halo(leaving, *sizes), A_NK
 
 
 class Boundary(NamedTuple):

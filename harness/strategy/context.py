@@ -127,17 +127,13 @@ class Context:
         nothing = torch.empty(0, dtype=torch.int64)
         return self._hold(TensorName.INDEX, torch.cat(needed or [nothing])), list(map(len, needed))
 
-    def compact(
-        self, rows: range, blocks: Sequence[range], *, transposed: bool = False
-    ) -> tuple[Csr, list[int]]:
-        """A[rows, blocks] or A^T[rows, blocks], side by side and without empty columns; the columns left of each."""
-        A, columns = self.compact_on_host(rows, blocks, transposed=transposed)
-        return self.hold_matrix(A), columns
-
     def compact_on_host(
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:
-        """The same where samplers work, in the precision of the run; not held before it is handed to `hold_matrix`."""
+        """A[rows, blocks] or A^T[rows, blocks], side by side and without empty columns; the columns left of each.
+
+        Where samplers work, in the precision of the run; not held before it is handed to `hold_matrix`.
+        """
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return cast(beside(pieces), self.dtype), [piece.cols for piece in pieces] if blocks else []
 
@@ -146,13 +142,13 @@ class Context:
         return cast(self._block(rows, cols, transposed), self.dtype)
 
     def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
-        """A matrix that a strategy made of others, held from now on; whole numbers stay what they are."""
+        """A matrix that a strategy made of others, held from now on."""
         parts = [self._hold(name, part) for part in (A.rowptr, A.col, A.val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)
 
     def moved(self, A: Csr) -> Csr:
         """A matrix of one step, in the precision and on the device of the run; nobody holds it."""
-        return on_device(cast(A, self.dtype), self.device)
+        return on_device(A._replace(val=self._precise(A.val)), self.device)
 
     def buffer(self, name: TensorName, *shape: int) -> Tensor:
         """Zeros that are held: what stays from one step to the next."""
@@ -223,10 +219,13 @@ class Context:
         return self._hold(TensorName.LABELS, torch.where(counted, labels, IGNORED))
 
     def _hold(self, name: TensorName, tensor: Tensor) -> Tensor:
-        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
-        tensor = tensor.to(device=self.device, dtype=dtype)
+        tensor = self._precise(tensor).to(self.device)
         self._held.append((name, tensor))
         return tensor
+
+    def _precise(self, tensor: Tensor) -> Tensor:
+        """In the precision of the run; whole numbers stay what they are."""
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 
 def facts_of(blocks: Blocks) -> Facts:

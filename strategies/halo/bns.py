@@ -12,15 +12,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import transpose
+from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.gather import scatter_matrix
 from harness.kernels.sampled import drawn_rows
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.boundary import sample, size_of_sample
 from harness.parallel.halo import Boundary, Halo
-from harness.strategy import Context, Promise
+from harness.strategy import Context, Coordinates, Counts, Promise, csr_bytes, turned_bytes
 from harness.validation import Frozen
+from strategies.halo.attention import AttendingRows, Neighbours
 from strategies.halo.rows import P, Part, PartRows, PartScheme
 
 
@@ -29,6 +30,7 @@ class Bns(PartScheme):
 
     name = "bns-gcn"
     promise = Promise.EXACT
+    models = ("gcn", "sage", "gat")
 
     class Params(Frozen):
         """Of the sample."""
@@ -45,12 +47,24 @@ class Bns(PartScheme):
         return self.params.overlap
 
     def promised(self) -> Promise:
-        if self.params.p in (0, 1):
-            return Promise.EXACT if self.params.p else Promise.APPROXIMATE
-        return Promise.ESTIMATOR
+        """Of a product with A a sample is an estimate; of attention it is not."""
+        if self.params.p == 1:
+            return Promise.EXACT
+        estimates = self.params.p > 0 and self.spec.model.kind != "gat"
+        return Promise.ESTIMATOR if estimates else Promise.APPROXIMATE
 
     def operators(self, ctx: Context) -> "SampledRows":
-        return SampledRows(ctx, self)
+        return (SampledAttention if self.spec.model.kind == "gat" else SampledRows)(ctx, self)
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """Of attention, A_NV and where its entries stand in it column by column."""
+        held, rows, boundary = super().memory(at, counts), self.rows(at), self.boundary(at, counts)
+        if self.spec.model.kind == "gat":
+            entries = counts.nonzeros(rows, rows) + boundary.nonzeros()
+            everyone = len(rows) + sum(boundary.arriving().values())
+            A_NV = csr_bytes(len(rows), entries, self.spec.precision)
+            held[TensorName.A] = A_NV + turned_bytes(everyone, entries)
+        return held
 
     def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         own = boundary.own
@@ -100,20 +114,33 @@ class SampledRows(PartRows):
 
     def sampled(self, step: int) -> Part:
         """This rank's part with the rows of a sample alone."""
-        ctx, draw, whole, own = self.ctx, self.strategy.sample, self.parts[0], self.ctx.at[P]
-        halo = whole.halo
+        (A_KN, halo), ctx = self.drawn(step), self.ctx
+        return self.parts[0]._replace(
+            A_NK=ctx.moved(transpose(A_KN)),
+            A_KN=ctx.moved(A_KN),
+            halo=halo,
+            S_NM=scatter_matrix(halo.leaving, len(self.rows), ctx.dtype),
+        )
+
+    def drawn(self, step: int) -> tuple[Csr, Halo]:
+        """A_KN of a sample, on the host, and its halo."""
+        ctx, draw, halo, own = self.ctx, self.strategy.sample, self.parts[0].halo, self.ctx.at[P]
         sent = [draw(step, other, own, b) for other, b in enumerate(halo.send)]
         received = [draw(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         A_KN = drawn_rows(
             self.A_KN_on_host, _beside(received, halo.receive), 1 / (self.strategy.params.p or 1)
         )
         leaving = take(halo.leaving, _beside(sent, halo.send).to(ctx.device))
-        return whole._replace(
-            A_NK=ctx.moved(transpose(A_KN)),
-            A_KN=ctx.moved(A_KN),
-            halo=Halo(leaving, [len(each) for each in sent], [len(each) for each in received]),
-            S_NM=scatter_matrix(leaving, len(self.rows), ctx.dtype),
-        )
+        return A_KN, Halo(leaving, [len(each) for each in sent], [len(each) for each in received])
+
+
+class SampledAttention(SampledRows, AttendingRows):
+    """The same with attention, which weighs what is there and needs no scale."""
+
+    def sampled(self, step: int) -> Neighbours:
+        A_KN, halo = self.drawn(step)
+        edges = self.edges(transpose(A_KN), self.ctx.moved)
+        return Neighbours(edges, halo, scatter_matrix(halo.leaving, len(self.rows), self.ctx.dtype))
 
 
 def _beside(places: list[Tensor], sizes: list[int]) -> Tensor:

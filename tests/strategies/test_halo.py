@@ -123,9 +123,21 @@ def test_the_promise_is_that_of_the_rate(p: float, promise: Promise) -> None:
 
 
 @pytest.mark.parametrize("directed", [False, True])
-def test_graphsage_on_a_sample_is_serial_training_on_the_same_sample(ranks, directed: bool) -> None:
-    case = case_of("bns-gcn", directed=directed, p=0.5)
-    model = case.spec.model.model_copy(update={"kind": "sage"})
+@pytest.mark.parametrize(
+    ("kind", "order", "p", "overlap"),
+    [
+        ("sage", "aggregate_first", 0.5, False),
+        ("gat", "aggregate_first", 0.5, False),
+        ("gat", "combine_first", 0.0, False),
+        ("gat", "combine_first", 1.0, True),
+        ("gat", "aggregate_first", 1.0, True),
+    ],
+)
+def test_other_models_on_a_sample_are_serial_training_on_the_same_sample(
+    ranks, kind: str, order: str, p: float, overlap: bool, directed: bool
+) -> None:
+    case = case_of("bns-gcn", order, directed, p=p, overlap=overlap)
+    model = case.spec.model.model_copy(update={"kind": kind})
     case = replace(case, spec=case.spec.model_copy(update={"model": model}))
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, multiplier_of(case))
     for result in ranks(PARTS, train_rank, case, 4):
