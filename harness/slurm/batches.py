@@ -1,8 +1,8 @@
 """Which runs share a job. It follows from the plan and the cards alone: whoever asks again gets the same batches.
 
 Runs of one graph on equally many nodes go one after the other on the same nodes, which is also the fairest comparison;
-launches are its outermost order, so that competitors take turns. A job costs a place in the queue and seconds of its
-own, and a large run is enough for one.
+launches are its outermost order, so that competitors take turns. A job costs a place in the queue, where there is one,
+and seconds of its own everywhere; a large run is enough for one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,6 +14,8 @@ from harness.spec.spec import digest
 
 Runs = Mapping[str, Mapping[str, Any]]
 """The runs of a plan by their ids, each with its spec."""
+TOGETHER = 16
+"""Runs of a job on a machine that no Slurm gives out."""
 
 
 def batches(runs: Runs, slurm: Mapping[str, Slurm | None]) -> dict[str, list[str]]:
@@ -29,7 +31,7 @@ def _company(run_id: str, spec: Mapping[str, Any], slurm: Mapping[str, Slurm | N
     machine = spec["machine"]["name"]
     gives = slurm[machine]
     if gives is None:
-        return (run_id,)
+        return (machine, spec["dataset"]["name"])
     nodes = geometry(spec["ranks"], gives).nodes
     return (machine, nodes, spec["dataset"]["name"]) if nodes <= gives.shared_nodes else (run_id,)
 
@@ -37,7 +39,7 @@ def _company(run_id: str, spec: Mapping[str, Any], slurm: Mapping[str, Slurm | N
 def _parts(group: list[str], runs: Runs, slurm: Mapping[str, Slurm | None]) -> Iterable[list[str]]:
     """As many together as a job has time for, if each takes what a machine's card allows."""
     gives = slurm[runs[group[0]]["spec"]["machine"]["name"]]
-    together = max(1, int(gives.job_minutes // gives.minutes)) if gives else 1
+    together = max(1, int(gives.job_minutes // gives.minutes)) if gives else TOGETHER
     ordered = sorted(group, key=lambda run_id: int(runs[run_id]["spec"].get("launch", 0)))
     return (ordered[start : start + together] for start in range(0, len(ordered), together))
 

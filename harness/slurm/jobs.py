@@ -46,7 +46,7 @@ class Jobs:
         specs = [self._runs[run_id]["spec"] for run_id in self.batches[batch]]
         slurm = self._slurm[specs[0]["machine"]["name"]]
         if slurm is None:
-            return one_node(_processors(specs[0]), None, UNKNOWN_MINUTES)
+            return one_node(max(map(_processors, specs)), None, UNKNOWN_MINUTES)
         open_ = [
             spec for run_id, spec in zip(self.batches[batch], specs, strict=True) if not past.settled(run_id)
         ]

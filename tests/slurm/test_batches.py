@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.slurm.batches import batches
+from harness.slurm.batches import TOGETHER, batches
 from harness.slurm.jobs import Jobs
 from harness.slurm.limits import AROUND, MARGIN, START, job_minutes, run_minutes
 from harness.slurm.past import Past
@@ -52,9 +52,9 @@ def test_large_runs_have_a_job_each_named_as_they_are() -> None:
     assert [len(batch) for batch in batches(asked, two).values()] == [2, 2]
 
 
-def test_a_machine_whose_card_knows_no_slurm_shares_nothing() -> None:
-    asked = runs(run(1, machine="laptop"), run(1, machine="laptop"))
-    assert list(batches(asked, GIVEN)) == list(asked)
+def test_on_a_machine_whose_card_knows_no_slurm_runs_of_a_graph_share_jobs() -> None:
+    asked = runs(*(run(ranks, name, machine="laptop") for ranks, name in product([1, 2, 8] * 6, "ab")))
+    assert [len(batch) for batch in batches(asked, GIVEN).values()] == [TOGETHER, 2] * 2
 
 
 def test_competitors_take_turns() -> None:

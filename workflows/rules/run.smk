@@ -1,4 +1,4 @@
-# Runs: one spec, one launch, one record. Those of a batch share a job, one after the other; elsewhere a batch is a run.
+# Runs: one spec, one launch, one record. Those of a batch share a job, one after the other.
 #
 # The output is a marker, not the run's folder: Snakemake deletes the outputs of a failed job, and a record of
 # hours on a cluster is not its to delete. `harness run` leaves a run that already has its record alone.
