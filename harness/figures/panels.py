@@ -17,6 +17,7 @@ SETTINGS = {
     "model.kind": "{}",
     "model.layers": "{} layers",
     "model.hidden": "hidden {}",
+    "model.heads": "{} heads",
     "model.order": "{}",
     "model.projection": "projection: {}",
     "model.norm": "norm: {}",

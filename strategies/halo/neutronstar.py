@@ -17,16 +17,19 @@ from torch import Tensor
 
 from harness.comm.pending import Landed, Pending
 from harness.kernels import Csr, transpose
+from harness.kernels.assemble import beside
 from harness.kernels.closure import Prices
 from harness.kernels.gather import scatter_matrix
 from harness.kernels.spgemm import select_rows
 from harness.kernels.subgraph import select_columns
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
+from harness.parallel.attention import Edges, edges_of
 from harness.parallel.dependencies import Choice, arriving, choices, leaving
 from harness.parallel.halo import Boundary, Halo
-from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Promise, csr_bytes
+from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Promise, csr_bytes, turned_bytes
 from harness.validation import Frozen
+from strategies.halo.attention import AttendingRows, Neighbours
 from strategies.halo.rows import P, Part, PartRows, PartScheme
 
 
@@ -35,6 +38,7 @@ class NeutronStar(PartScheme):
 
     name = "neutronstar"
     promise = Promise.EXACT
+    models = ("gcn", "sage", "gat")
 
     class Params(Frozen):
         """Of the choice."""
@@ -53,7 +57,7 @@ class NeutronStar(PartScheme):
         return self.params.overlap
 
     def operators(self, ctx: Context) -> "HybridRows":
-        return HybridRows(ctx, self)
+        return (HybridAttention if self.spec.model.kind == "gat" else HybridRows)(ctx, self)
 
     def choices(self, A: Csr) -> list[Choice]:
         """Of every part. Features that are trained change all the time, and are never copied."""
@@ -62,11 +66,13 @@ class NeutronStar(PartScheme):
 
     def prices(self) -> Prices:
         """In flops of the way forward; the way back takes about as much again of both."""
-        layers, widths = range(len(self.shapes)), [self.width(layer) for layer in range(len(self.shapes))]
+        layers = range(len(self.shapes))
+        sent = [self.width(layer) for layer in layers]
+        taken = [f_out for _, f_out in self.shapes] if self.spec.model.kind == "gat" else sent
         return Prices(
-            worth=[self.params.flops_per_word * width for width in widths],
+            worth=[self.params.flops_per_word * width for width in sent],
             vertex=[2.0 * self._trained_below(layer) for layer in layers],
-            entry=[2.0 * sum(widths[:layer]) for layer in layers],
+            entry=[2.0 * sum(taken[:layer]) for layer in layers],
         )
 
     def _trained_below(self, layer: int) -> int:
@@ -93,8 +99,12 @@ class NeutronStar(PartScheme):
         for layer, (come, leave) in enumerate(self.travelling(self.boundary(at, counts), 0)):
             there, made = (len(rows) + size for size in choice.sizes[layer : layer + 2])
             nonzeros = own + int(lengths[choice.at(layer + 1)].sum())
-            sides = [(made, nonzeros), (made, 0), (there, nonzeros), (come, 0)]
-            matrices[there, made] = sum(csr_bytes(*side, precision) for side in sides)
+            if self.spec.model.kind == "gat":
+                sizes = csr_bytes(made, nonzeros, precision), turned_bytes(there + come, nonzeros)
+            else:
+                sides = [(made, nonzeros), (made, 0), (there, nonzeros), (come, 0)]
+                sizes = (csr_bytes(*side, precision) for side in sides)
+            matrices[there, made] = sum(sizes)
             held[TensorName.INDEX] += LONG * leave + csr_bytes(there, leave, precision)
         return {**held, TensorName.A: sum(matrices.values())}
 
@@ -103,6 +113,7 @@ class HybridRows(PartRows):
     """One rank's own rows, and those of others that it computes."""
 
     strategy: NeutronStar
+    Part: type[Part | Neighbours] = Part
 
     def __init__(self, ctx: Context, strategy: NeutronStar) -> None:
         self.A = ctx.counts.whole()
@@ -115,7 +126,7 @@ class HybridRows(PartRows):
         """Layers with the same replicas share their matrices. All of A, and what others chose, is let go."""
         ends = list(pairwise(self.choice.sizes))
         matrices = {each: self.matrices(ends.index(each)) for each in dict.fromkeys(ends)}
-        parts = [Part(*matrices[each], *self.halo(layer)) for layer, each in enumerate(ends)]
+        parts = [self.Part(*matrices[each], *self.halo(layer)) for layer, each in enumerate(ends)]
         self.travels = [
             any(len(choice.fetched[layer]) for choice in self.choices) for layer in range(len(ends))
         ]
@@ -125,9 +136,12 @@ class HybridRows(PartRows):
 
     def matrices(self, layer: int) -> list[Csr]:
         """What a layer multiplies by at rows that are here, and at those that are fetched; each with its transpose."""
+        return [self.ctx.hold_matrix(each) for side in self.sides(layer) for each in (side, transpose(side))]
+
+    def sides(self, layer: int) -> list[Csr]:
+        """A of the rows that a layer makes, at rows that are here and at those that are fetched."""
         A = select_rows(self.A, self.vertices_at(layer + 1))
-        sides = [select_columns(A, cols) for cols in (self.vertices_at(layer), self.choice.fetched[layer])]
-        return [self.ctx.hold_matrix(each) for side in sides for each in (side, transpose(side))]
+        return [select_columns(A, cols) for cols in (self.vertices_at(layer), self.choice.fetched[layer])]
 
     def halo(self, layer: int) -> tuple[Halo, Csr]:
         """Who needs which rows of whom for a layer; and what adds up the gradients that come back."""
@@ -153,3 +167,13 @@ class HybridRows(PartRows):
 
     def give_back(self, halo: Halo, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
         return super().give_back(halo, layer, dH_KF) if self.travels[layer] else Landed(dH_KF)
+
+
+class HybridAttention(HybridRows, AttendingRows):
+    """The same with attention."""
+
+    Part = Neighbours
+
+    def matrices(self, layer: int) -> list[Edges]:
+        """Of whom a layer takes: rows that are here, and those that are fetched."""
+        return [edges_of(beside(self.sides(layer)), self.ctx.hold_matrix)]
