@@ -17,7 +17,6 @@ SETTINGS = {
     "model.kind": "{}",
     "model.layers": "{} layers",
     "model.hidden": "hidden {}",
-    "model.heads": "{} heads",
     "model.order": "{}",
     "model.projection": "projection: {}",
     "model.norm": "norm: {}",

@@ -7,7 +7,7 @@ for every head by itself. The gradient is computed along rows and then along col
     dl_ij = a_ij (G_i T_j - sum_k a_ik G_i T_k) leaky'(d_i + s_j),  dd_i = sum_j dl_ij
     dT_j = sum_i a_ij G_i,  ds_j = sum_i dl_ij
 
-Legend: N rows of A, K columns, E entries in order, Q heads, H features of all heads side by side; G = dL/dZ.
+Legend: N rows of A, K columns, E entries in order, Q heads, F features of a head; G = dL/dZ.
 Verifier (tests/kernels/test_attention.py): dense torch and its autograd.
 """
 

@@ -180,6 +180,7 @@ class Unscaled(Bns):
     """What was drawn stands for itself alone."""
 
     name = "unscaled"
+    models = ("gcn",)
 
     def operators(self, ctx: Context) -> "UnscaledRows":
         return UnscaledRows(ctx, self)

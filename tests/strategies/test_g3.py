@@ -22,7 +22,7 @@ from harness.strategy import Context, facts_of
 from strategies.g3.schedule import schedule
 
 PIPELINES = ("full", "inter", "intra", "sequential")
-EPOCHS = 3
+EPOCHS, HEADS = 3, 2
 
 
 def case_of(
@@ -33,6 +33,7 @@ def case_of(
     kind: str = "gcn",
     **params: Any,
 ) -> Case:
+    heads = {"heads": HEADS} if kind == "gat" else {}
     spec = {
         "strategy": {"name": "g3", "params": params},
         "dataset": {"name": "check", "partition": "metis", "parts": parts},
@@ -40,7 +41,7 @@ def case_of(
         "grid": {"p": parts},
         "machine": {"name": "test"},
         "precision": "float64",
-        "model": {"layers": layers, "hidden": 10, "kind": kind},
+        "model": {"layers": layers, "hidden": 10, "kind": kind, **heads},
         "training": {"optimizer": "sgd", "lr": 0.5, "epochs": EPOCHS},
     }
     return Case("test", Spec.model_validate(spec), vertices, directed)
@@ -82,7 +83,7 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "kind", "hidden"), [*((each, "gcn", 10) for each in PIPELINES), ("full", "gat", 80)]
+    ("pipeline", "kind", "hidden"), [*((each, "gcn", 10) for each in PIPELINES), ("full", "gat", 10 * HEADS)]
 )
 def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
     ranks, pipeline: str, kind: str, hidden: int
