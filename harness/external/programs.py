@@ -63,5 +63,6 @@ def keys_of(program: Program, log: Log) -> dict[str, Any]:
         )
     keys = {ours: told[theirs] for theirs, ours in KEYS.items() if theirs in told}
     keys |= {"model.kind": MODELS.get(told["model"], told["model"])} if "model" in told else {}
+    keys |= {"model.heads": told["heads"]} if told.get("model") == "gat" else {}
     keys |= {"model.norm": told["norm"] not in (None, "none")} if "norm" in told else {}
     return {"training.warmup": 0, **keys, **program.strategy(told)}

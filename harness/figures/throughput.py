@@ -41,14 +41,14 @@ def varied(panel: Panel) -> str:
 
 
 def lines(panel: Panel, _: Tables) -> Lines:
-    """Of every measured curve."""
+    """Of every curve that was measured, by us or by a program of others."""
     over, found = varied(panel), Lines()
     for curve in curves(panel):
         points = curve.points
         if over != "ranks":
             points = points[points.ranks == points.ranks.max()]
         line = curve._replace(runs=points).over(over, "vertices_per_second", best="max")
-        if curve.source == "measured" and len(line):
+        if curve.source in ("measured", "external") and len(line):
             found[curve.label] = curve, line
     return found
 

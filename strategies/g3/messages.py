@@ -8,7 +8,7 @@ from torch import Tensor
 from harness.comm.axis import Axis
 from harness.comm.pending import Pending
 from harness.ledger import Direction, Phase, TensorName
-from strategies.g3.schedule import Address
+from strategies.g3.crossing import Address
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}

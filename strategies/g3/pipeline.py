@@ -15,9 +15,10 @@ from torch.autograd import Function
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context
+from strategies.g3.crossing import Address
 from strategies.g3.layer import Here, Layer
 from strategies.g3.messages import BACKWARD, FORWARD, Arriving, Coming, Messages
-from strategies.g3.schedule import Address, Message, schedule
+from strategies.g3.schedule import Message, schedule
 
 P = AxisName.P
 

@@ -1,14 +1,14 @@
 """What a rank of G3 computes and sends in which order: bins, and the tables of who needs which rows of them (5.2, 6).
 
-A rank's vertices are put into a list, and the list is cut into bins. Every rank finds the bins of all others from the
-graph, so a message has a bin of its owner and nothing but rows. Everything is made once; of shapes alone the list is
-that of the numbers.
+A rank's vertices are put into a list, and the list is cut into bins. Every rank has asked the others for the bins of
+what it needs of them, so a message has a bin of its owner and nothing but rows. Everything is made once; of shapes
+alone the list is that of the numbers.
 
 Legend: N this rank's vertices, K those that it needs of others, in the order of owner, bin and number.
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -16,16 +16,13 @@ from torch import Tensor
 
 from harness.kernels import Csr, transpose
 from harness.kernels.assemble import beside
-from harness.kernels.compact import filled_columns, without_empty_columns
+from harness.kernels.compact import without_empty_columns
 from harness.kernels.csr import block, from_coo, row_of, take
 from harness.kernels.spgemm import select_rows
 from harness.kernels.traverse import breadth_first
 from harness.ledger import TensorName
-from harness.ranges import balanced
 from harness.strategy import Context
-
-Address = tuple[int, int]
-"""A peer, and a bin of whoever has the rows."""
+from strategies.g3.crossing import Address, crossing
 
 
 class Bin(NamedTuple):
@@ -70,25 +67,18 @@ def schedule(
     ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool
 ) -> tuple[Schedule, Csr]:
     """Of the rank whose vertices are `blocks[own]`, in bins of so many vertices; and A_NK, on the host."""
-    lists = [_listed(ctx, blocks, rank, priority) for rank in range(len(blocks))]
-    needed = {
-        (peer, number): rows
-        for peer, cols in enumerate(blocks)
-        if peer != own
-        for number, rows in _crossing(ctx, blocks[own], cols, lists[peer], size).items()
-    }
-    sends = {
-        peer: _crossing(ctx, rows, blocks[own], lists[own], size)
-        for peer, rows in enumerate(blocks)
-        if peer != own
-    }
+    listed = cache(lambda rank: _listed(ctx, blocks[rank], priority))
+
+    def bins_of(rank: int) -> Tensor:
+        bins = torch.empty_like(listed(rank))
+        bins[listed(rank)] = torch.arange(len(bins)) // size
+        return bins
+
+    needed, sends = crossing(ctx, blocks, own, bins_of)
     A_NK = _columns_of(ctx, blocks, own, needed)
     A_KN = transpose(A_NK)
-    parts = lists[own].split(size) if len(blocks[own]) else ()
-    number_of = torch.empty(len(blocks[own]), dtype=torch.int64)
-    for number, rows in enumerate(parts):
-        number_of[rows] = number
-    messages = _messages(needed, A_KN, number_of)
+    parts = listed(own).split(size) if len(blocks[own]) else ()
+    messages = _messages(needed, A_KN, bins_of(own))
     bins = [
         Bin(
             ctx.hold(TensorName.INDEX, rows.clone()),
@@ -100,9 +90,8 @@ def schedule(
     return Schedule(parts, bins, messages, A_NK.cols), A_NK
 
 
-def _listed(ctx: Context, blocks: Sequence[range], rank: int, priority: bool) -> Tensor:
+def _listed(ctx: Context, rows: range, priority: bool) -> Tensor:
     """Step 1: vertices with neighbours on other ranks first, then the rest, both as a search comes to them."""
-    rows = blocks[rank]
     numbers = torch.arange(len(rows))
     if not priority or not len(rows):
         return numbers
@@ -113,22 +102,6 @@ def _listed(ctx: Context, blocks: Sequence[range], rank: int, priority: bool) ->
     found = breadth_first(inside)
     remote = inside.rowptr.diff() < A.rowptr.diff()
     return torch.cat([found[remote[found]], found[~remote[found]]])
-
-
-def _crossing(ctx: Context, rows: range, owner: range, listed: Tensor, size: int) -> dict[int, Tensor]:
-    """The vertices of an owner that these rows need, by its bins; bins without any are left out.
-
-    Of shapes alone all bins have alike many.
-    """
-    A = ctx.on_host(rows, owner)
-    if A.col.is_meta:
-        shares = balanced(len(filled_columns(A)), max(ceil(len(owner) / size), 1))
-        return {number: torch.arange(len(share)) for number, share in enumerate(shares) if share}
-    place = torch.empty(len(owner), dtype=torch.int64)
-    place[listed] = torch.arange(len(owner))
-    found = filled_columns(A)
-    number = place[found] // size
-    return {int(n): found[number == n] for n in number.unique()}
 
 
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:

@@ -8,6 +8,7 @@ BNS = {
     "dropout": 0.5,
     "eval": True,
     "fix_seed": False,
+    "heads": 1,
     "inductive": True,
     "log_every": 10,
     "lr": 0.01,

@@ -55,6 +55,13 @@ def test_a_log_becomes_a_record_that_says_where_it_is_from(read: Any, tmp_path: 
     assert found.record["external"]["options"]["partition_obj"] == "vol"
 
 
+def test_heads_are_those_of_attention(read: Any, tmp_path: Path) -> None:
+    """The program has an option for them whatever it trains."""
+    assert read(LOGS.whole(LOGS.BNS | {"model": "gat", "heads": 2})) == 0
+    model = only(tmp_path).spec["model"]
+    assert (model["kind"], model["heads"]) == ("gat", 2)
+
+
 def test_its_tables_are_the_lines_of_the_log(read: Any, tmp_path: Path) -> None:
     assert read(LOGS.whole(LOGS.BNS)) == 0
     found = only(tmp_path)

@@ -32,6 +32,16 @@ def test_over_ranks_a_line_follows_the_best_grid(tables: Path, runs: pd.DataFram
     assert line[line.ranks == 4].middle.item() == best
 
 
+def test_programs_of_others_stand_beside_ours(synthetic: SimpleNamespace, collected: Collected) -> None:
+    def write(folder: Path) -> None:
+        for seed, source in enumerate(("measured", "external", "predicted")):
+            spec = synthetic.make_spec("bns-gcn", "tiny", {"p": 2}, seed=seed)
+            synthetic.write_ok(folder, spec, 0.1, source=source)
+
+    _, lines = shown(collected(write))["tiny"]
+    assert list(lines) == ["bns-gcn", "bns-gcn external"]
+
+
 @pytest.mark.parametrize("swept", ["layers", "features"])
 def test_depths_and_widths_stand_in_one_panel(
     swept: str, synthetic: SimpleNamespace, collected: Collected

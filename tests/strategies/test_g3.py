@@ -13,7 +13,7 @@ from harness.check.case import Case, train_rank
 from harness.check.reference import train_densely
 from harness.comm import collectives
 from harness.comm.grid import Grid
-from harness.kernels.csr import to_scipy
+from harness.kernels.csr import Csr, to_scipy
 from harness.ledger import AxisName, Ledger, Op
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
@@ -111,6 +111,26 @@ def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
                     expected["forward", layer, op, peer] = forward
                     expected["backward", layer, op, peer] = backward
         assert found == expected
+
+
+def rows_read(case: Case) -> tuple[range, set[int]]:
+    """Which rows of A are this rank's, and which it reads before it trains."""
+    store, strategy, read = case.store(), case.strategy(), set()
+    adjacency = store.adjacency
+
+    def watched(rows: range, cols: range, order: int = 0) -> Csr:
+        read.update(rows)
+        return adjacency(rows, cols, order)
+
+    store.adjacency = watched
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), store)
+    return strategy.rows(trainer.ctx.at), read
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_a_rank_reads_the_rows_of_its_own_part_alone(ranks, kind: str) -> None:
+    for rows, read in ranks(3, rows_read, case_of(bin_nodes=7, kind=kind)):
+        assert read == set(rows)
 
 
 def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
