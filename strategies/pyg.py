@@ -8,6 +8,7 @@ of outermost vertices have not: it is approximate. It needs pyg-lib or torch-spa
 Legend: S the sampled vertices, which begin with the targets B.
 """
 
+import warnings
 from importlib.util import find_spec
 
 import torch
@@ -71,7 +72,9 @@ class Loader:
         self.degree = self.A.rowptr.diff()
         edges = torch.stack([self.A.col.long(), row_of(self.A)])
         fanouts = [fanout_of(neighbourhood.fanouts, hop) for hop in range(layers)]
-        self.loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), fanouts)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
+            self.loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), fanouts)
 
     def held(self) -> list[Tensor]:
         """What PyG keeps of the graph is its own business."""

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,17 @@ from harness.check import check
 from harness.registry import registered
 
 MUTANTS = Path(__file__).parent / "mutants.py"
+SHARED = {"salient", "massivegnn", "quiver"}
+"""All but a cache is that of distdgl."""
 
 
-@pytest.mark.parametrize(
-    "name", [point.name for point in registered() if point.value.startswith("strategies.")]
-)
+def built_in() -> Iterator[Any]:
+    for point in registered():
+        if point.value.startswith("strategies."):
+            yield pytest.param(point.name, marks=[pytest.mark.slow] if point.name in SHARED else [])
+
+
+@pytest.mark.parametrize("name", built_in())
 def test_a_built_in_strategy_conforms(name: str, pool) -> None:
     findings = list(check(name, pool.run))
     assert len(findings) > 10

@@ -17,7 +17,6 @@ from harness.replay import ShapeBlocks, replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategy import Remote
-from strategies import pyg
 
 P, D = AxisName.P, AxisName.D
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
@@ -83,12 +82,12 @@ def fetched_by(case: Case, rank: int) -> float:
 @pytest.mark.parametrize("name", ["salient", "massivegnn", "quiver"])
 def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
     """Nothing kept is the plain baseline; all kept, no word but what the sampling needs."""
-    plain = case_of("distdgl", fanouts=[3])
-    none, some, much = (case_of(name, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
+    plain = case_of("distdgl", batch=25, fanouts=[3])
+    none, some, much = (case_of(name, batch=25, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
     assert fetched_by(none, 1) == fetched_by(plain, 1)
     assert fetched_by(much, 1) < fetched_by(some, 1) < fetched_by(none, 1)
     if name != "massivegnn":  # it keeps rows at the boundary alone
-        assert fetched_by(case_of(name, fanouts=[3], share=3.0), 1) == 0
+        assert fetched_by(case_of(name, batch=25, fanouts=[3], share=3.0), 1) == 0
 
 
 def counted_by(case: Case, epochs: int) -> Remote:
@@ -102,7 +101,7 @@ def counted_by(case: Case, epochs: int) -> Remote:
 
 def test_hits_are_counted(pool) -> None:
     """Of the likeliest rows of others, by dense chances; rows that a rank has itself are no business of a cache."""
-    case = case_of("salient", fanouts=[3, 2], share=0.5)
+    case = case_of("salient", batch=13, fanouts=[3, 2], share=0.5)
     strategy, (A, targets) = case.strategy(), graph_of(case)
     edges = to_scipy(A).toarray() != 0
     np.fill_diagonal(edges, False)
@@ -133,9 +132,3 @@ def test_what_hangs_on_the_graph_is_not_replayed_by_facts_alone(name: str) -> No
 def test_fan_outs_are_at_least_one() -> None:
     with pytest.raises(UserError, match="fanouts"):
         case_of("distdgl", fanouts=[3, 0]).strategy()
-
-
-def test_pyg_is_refused_with_the_way_out_where_it_cannot_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyg, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match="pyg-lib or torch-sparse, and neither is installed"):
-        case_of("pyg").strategy()

@@ -1,0 +1,111 @@
+"""PyG's loader as it is, over torch-sparse's call written in Python where neither of its libraries is installed."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.typing
+from torch import Tensor
+
+from harness.check.case import Case, train_rank
+from harness.check.kit import HERE
+from harness.check.laws import equal_to_serial
+from harness.check.reference import train_densely
+from harness.errors import UserError
+from harness.kernels import to_scipy
+from harness.ledger import AxisName
+from harness.spec.spec import Spec
+from harness.strategy.counts import targets_of
+from strategies import pyg
+
+CALL = (
+    "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def neighbor_sample(
+    colptr: Tensor, row: Tensor, seeds: Tensor, sizes: list[int], _replace: bool, _directed: bool
+) -> tuple[Tensor, ...]:
+    """Vertices, both ends of the edges in their places, and which edges they are; without replacement."""
+    place = {vertex: number for number, vertex in enumerate(seeds.tolist())}
+    found: list[tuple[int, int, int]] = []
+    begin = 0
+    for size in sizes:
+        frontier = list(place)[begin:]
+        begin = len(place)
+        for vertex in frontier:
+            first, last = colptr[vertex : vertex + 2].tolist()
+            for edge in (torch.randperm(last - first)[:size] + first).tolist():
+                neighbour = place.setdefault(int(row[edge]), len(place))
+                found.append((neighbour, place[vertex], edge))
+    ends = torch.tensor(found, dtype=torch.int64).view(-1, 3)
+    return torch.tensor(list(place)), *ends.unbind(1)
+
+
+@pytest.fixture
+def sampling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyG can sample."""
+    if any(map(find_spec, pyg.SAMPLING)):
+        yield
+        return
+    library = torch.library.Library("torch_sparse", "FRAGMENT")
+    library.define(CALL)
+    library.impl("neighbor_sample", neighbor_sample, "CompositeExplicitAutograd")
+    monkeypatch.setattr(torch_geometric.typing, "WITH_TORCH_SPARSE", True)
+    monkeypatch.setattr(pyg, "find_spec", lambda _: True)
+    yield
+    library._destroy()
+
+
+def case_of(kind: str = "gcn") -> Case:
+    spec = {
+        "strategy": {"name": "pyg", "params": {"fanouts": [3, 2]}},
+        "dataset": "check",
+        "ranks": 1,
+        "grid": {AxisName.D: 1},
+        "model": {"kind": kind, "layers": 3, "hidden": 10},
+        "training": {"batch": 25, "optimizer": "sgd", "lr": 0.5},
+        "precision": "float64",
+        "machine": HERE,
+    }
+    return Case(kind, Spec.model_validate(spec), vertices=211)
+
+
+def test_it_is_refused_with_the_way_out_where_it_cannot_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyg, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match="pyg-lib or torch-sparse, and neither is installed"):
+        case_of().strategy()
+
+
+@pytest.mark.usefixtures("sampling")
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_training_is_dense_training_on_what_pyg_drew(kind: str) -> None:
+    case = case_of(kind)
+    ranks = [train_rank(case, 2)]
+    findings = equal_to_serial(case, ranks, train_densely(case.strategy(), case.store(), 2))
+    assert [finding for finding in findings if not finding.holds] == []
+
+
+@pytest.mark.usefixtures("sampling")
+def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
+    """Within five deviations, entry by entry."""
+    case = case_of()
+    strategy, store = case.strategy(), case.store()
+    assert isinstance(strategy, pyg.Pyg)
+    A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
+    dense, sums, squares = to_scipy(A).toarray(), np.zeros(A.shape), np.zeros(A.shape)
+    loader, epochs = strategy.sampler(A), 60
+    for step in range(epochs * strategy.steps):
+        batch = loader.mini_batch(step, 0, A, 3, targets)
+        S, B = (batch.vertices[place].numpy() for place in (0, -1))
+        assert S[: len(B)].tolist() == B.tolist()
+        rows = np.zeros((len(B), store.n))
+        rows[:, S] = to_scipy(batch.A[-1]).toarray()
+        sums[B] += rows
+        squares[B] += rows**2
+    mean = (sums / epochs)[targets]
+    deviation = np.sqrt(np.maximum((squares / epochs)[targets] - mean**2, 0) / epochs)
+    assert (np.abs(mean - dense[targets]) <= 5 * deviation + 1e-9).all()
