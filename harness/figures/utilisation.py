@@ -45,7 +45,7 @@ def strips(panel: Panel, tables: Tables) -> list[Strip]:
 
 
 def series(windows: pd.DataFrame) -> pd.DataFrame:
-    """The windows of the timed epochs: when each begins, how long it is, and the percentage of it that ranks were busy."""
+    """Windows of timed epochs: when each begins, how long it is, and the percentage of it that ranks were busy."""
     timed = windows[windows.epoch >= 0]
     percent = timed.device_percent.fillna(100 * timed.computing_seconds / timed.seconds)
     groups = timed.assign(percent=percent).groupby(["epoch", "window"])
