@@ -27,22 +27,21 @@ def windows(device: float = NAN) -> pd.DataFrame:
 
 def test_windows_stand_one_after_the_other() -> None:
     """The mean over ranks; warm-up is not shown."""
-    seconds, percent = utilisation.series(windows())
-    assert list(seconds) == pytest.approx([0, 0.01, 0.014, 0.024])
-    assert list(percent) == pytest.approx([50, 25, 75, 0])
+    series = utilisation.series(windows())
+    assert list(series.begin) == pytest.approx([0, 0.01, 0.014, 0.024])
+    assert list(series.percent) == pytest.approx([50, 25, 75, 0])
 
 
 def test_what_a_driver_tells_is_taken() -> None:
-    _, percent = utilisation.series(windows(device=42))
-    assert list(percent) == [42] * 4
+    assert list(utilisation.series(windows(device=42)).percent) == [42] * 4
 
 
 def test_curves_without_windows_are_left_out(tables: Path, runs: pd.DataFrame) -> None:
     collected = read_tables(tables)
     (panel,) = [panel for panel in panels(runs) if panel.dataset == "products-14m"]
-    assert [line.label.split(":")[0] for line in utilisation.lines(panel, collected)] == [
+    assert [strip.label.split(":")[0] for strip in utilisation.strips(panel, collected)] == [
         "serial",
         "cagnet-1d",
         "plexus",
     ]
-    assert utilisation.lines(panel, collected._replace(utilisation={})) == []
+    assert utilisation.strips(panel, collected._replace(utilisation={})) == []
