@@ -42,7 +42,8 @@ class BatchOperators(RowOperators):
         """The same operators on a mini-batch, given its features and the labels of its output."""
         there = copy.copy(self)
         there.step, there.outputs = step, list(batch.vertices[1:])
-        there.batch = [(on_device(A, self.device), on_device(transpose(A), self.device)) for A in batch.A]
+        once = {id(A): (on_device(A, self.device), on_device(transpose(A), self.device)) for A in batch.A}
+        there.batch = [once[id(A)] for A in batch.A]
         there.X, there.answers = X_KF, answers
         if batch.importance is not None:
             answers.weigh(batch.importance.to(device=self.device, dtype=X_KF.dtype))

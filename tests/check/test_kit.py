@@ -15,17 +15,21 @@ from harness.check import check
 from harness.registry import registered
 
 MUTANTS = Path(__file__).parent / "mutants.py"
-SHARED = {"salient", "massivegnn", "quiver"}
-"""All but a cache is that of distdgl."""
+OTHERS = {
+    *("salient", "massivegnn", "quiver"),  # distdgl with a cache
+    *("bulk-ladies", "graphsaint-node"),  # another sampler of bulk-sage and graphsage
+    *("cagnet-sa-1.5d", "pipegcn"),  # cagnet-1.5d and bns-gcn, with the halo of cagnet-sa-1d
+}
+"""Of strategies that are mostly the same code, the quick tests have one."""
 
 
 def built_in() -> Iterator[Any]:
     for point in registered():
         if point.value.startswith("strategies."):
-            yield pytest.param(point.name, marks=[pytest.mark.slow] if point.name in SHARED else [])
+            yield pytest.param(point.name, marks=[pytest.mark.slow] if point.name in OTHERS else [])
 
 
-@pytest.mark.parametrize("name", built_in())
+@pytest.mark.parametrize("name", [*built_in()])
 def test_a_built_in_strategy_conforms(name: str, pool) -> None:
     findings = list(check(name, pool.run))
     assert len(findings) > 10
