@@ -13,10 +13,10 @@ from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
 from harness.kernels import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.replay import ShapeBlocks, replay
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.strategy import Remote
+from harness.strategy import Remote, ShapeBlocks
 
 P, D = AxisName.P, AxisName.D
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
