@@ -42,33 +42,8 @@ def turned(A_NK: Csr) -> Csr:
     return transpose(A_NK._replace(val=torch.arange(A_NK.nnz, device=A_NK.val.device)))
 
 
-def attend(A_NK: Csr, A_KN: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
-    """Z, differentiable in the scores and in T; A_KN is A turned."""
-    Z_QNF: Tensor = Attend.apply(d_QN, s_QK, T_QKF, A_NK, A_KN)  # type: ignore[no-untyped-call]
-    return Z_QNF
-
-
-class Attend(torch.autograd.Function):
-    """Z of the scores and T."""
-
-    @staticmethod
-    def forward(ctx: Any, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, A_NK: Csr, A_KN: Csr) -> Tensor:
-        a_QE, Z_QNF = weigh(A_NK, d_QN, s_QK, T_QKF)
-        ctx.A_NK, ctx.A_KN = A_NK, A_KN
-        ctx.save_for_backward(d_QN, s_QK, T_QKF, a_QE)
-        return Z_QNF
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        (G_QNF,) = gradients
-        d_QN, s_QK, T_QKF, a_QE = ctx.saved_tensors
-        dl_QE, dd_QN = rows_back(ctx.A_NK, d_QN, s_QK, T_QKF, a_QE, G_QNF)
-        dT_QKF, ds_QK = columns_back(ctx.A_KN, a_QE, dl_QE, G_QNF)
-        return dd_QN, ds_QK, dT_QKF, None, None
-
-
 def weigh(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
-    """a (Q, E) and Z (Q, N, F). Not differentiable: `attend` is."""
+    """a (Q, E) and Z (Q, N, F); not differentiable."""
     found: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
     return found
 
@@ -80,7 +55,7 @@ def rows_back(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor
 
 
 def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
-    """dT (Q, K, F) and ds (Q, K) of some columns, rows of A turned."""
+    """dT (Q, K, F) and ds (Q, K) of some columns; A_KN has them as its rows, `turned`."""
     found: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
     return found
 

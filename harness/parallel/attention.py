@@ -1,17 +1,19 @@
-"""Attention of a rank's vertices over all those whose rows it has; autograd writes the backward.
+"""Attention of a rank's vertices over all those whose rows it has, differentiable.
 
 Legend: N this rank's vertices, V those that they may take of, Q heads, F features of a head, H those of all; T = H W.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from harness.kernels import Csr
-from harness.kernels.attention import attend, turned
-from harness.ledger import Op, TensorName
-from harness.models.gat import by_head, merged, scores
+from harness.kernels.attention import columns_back, rows_back, turned, weigh
+from harness.ledger import Ledger, Op, TensorName, apply
+from harness.models.gat import by_head, merged, scores, scores_back
 from harness.parallel.layers import LayerOperators
 
 
@@ -30,10 +32,39 @@ def edges_of(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
 
 def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
     """Z of this rank's vertices, which are the first of V; the mean of the heads where it is the model's output."""
-    run, model, own = ops.kernels.run, ops.model, edges.A_NV.rows
+    run, model = ops.kernels.run, ops.model
     mean = layer + 1 == model.layers and not model.projection
     T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: by_head(T_VH, model.heads), T_VH)
-    d_QN = run(Op.GEMM, TensorName.SCORES, lambda T, a: scores(T[:, :own], a[0]), T_QVF, a_2H)
-    s_QV = run(Op.GEMM, TensorName.SCORES, lambda T, a: scores(T, a[1]), T_QVF, a_2H)
-    Z_QNF = run(Op.SPMM, TensorName.Z, lambda *given: attend(*edges, *given), d_QN, s_QV, T_QVF)
+    Z_QNF = apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger)
     return run(Op.ELEMENTWISE, TensorName.Z, lambda Z_QNF: merged(Z_QNF, mean=mean), Z_QNF)
+
+
+class Attend(Function):
+    """Scores of both ends, and Z; backward dT and da of both."""
+
+    @staticmethod
+    def forward(saved: Any, T_QVF: Tensor, a_2H: Tensor, edges: Edges, ledger: Ledger) -> Tensor:
+        saved.edges, saved.ledger = edges, ledger
+        with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
+            d_QN, s_QV = scores(T_QVF[:, : edges.A_NV.rows], a_2H[0]), scores(T_QVF, a_2H[1])
+        with ledger.op(Op.SPMM, tensor=TensorName.Z):
+            a_QE, Z_QNF = weigh(edges.A_NV, d_QN, s_QV, T_QVF)
+        saved.save_for_backward(T_QVF, a_2H, d_QN, s_QV, a_QE)
+        return Z_QNF
+
+    @staticmethod
+    def backward(saved: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (G_QNF,), (A_NV, A_VN), ledger = gradients, saved.edges, saved.ledger
+        T_QVF, a_2H, d_QN, s_QV, a_QE = saved.saved_tensors
+        with ledger.op(Op.SPMM, tensor=TensorName.SCORES):
+            dl_QE, dd_QN = rows_back(A_NV, d_QN, s_QV, T_QVF, a_QE, G_QNF)
+        with ledger.op(Op.SPMM, tensor=TensorName.DT):
+            dT_QVF, ds_QV = columns_back(A_VN, a_QE, dl_QE, G_QNF)
+        da = []
+        with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
+            for end, of_scores_QX in enumerate((dd_QN, ds_QV)):
+                here = slice(of_scores_QX.shape[1])
+                dT_QXF, da_H = scores_back(of_scores_QX, T_QVF[:, here], a_2H[end])
+                dT_QVF[:, here] += dT_QXF
+                da.append(da_H)
+        return dT_QVF, torch.stack(da), None, None

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.kernels.attention import COLUMNS_BACK, ROWS_BACK, WEIGH, attend, columns_back, turned, weigh
+from harness.kernels.attention import COLUMNS_BACK, ROWS_BACK, WEIGH, columns_back, rows_back, turned, weigh
 from harness.kernels.csr import Csr, block, from_coo, row_of
 from harness.kernels.random import Purpose, integers, rectangle
 
@@ -44,18 +44,20 @@ def densely(A: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_values_and_gradients(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     A = matrix(*shape)
-    mine = [each.to(dtype).requires_grad_() for each in operands(A)]
+    mine = [each.to(dtype) for each in operands(A)]
     theirs = [each.detach().double().requires_grad_() for each in mine]
-    Z_QNF, dense_QNF = attend(A, turned(A), *mine), densely(A, *theirs)
+    dense_QNF = densely(A, *theirs)
     G_NFQ = rectangle(9, Purpose.TEST, range(A.rows), range(12), 12).view(-1, 4, 3) - 0.5
     G_QNF = G_NFQ.permute(2, 0, 1)
-    Z_QNF.backward(G_QNF.to(dtype))
     filled = A.rowptr.diff() > 0
     dense_QNF[:, filled].backward(G_QNF[:, filled])
+    a_QE, Z_QNF = weigh(A, *mine)
+    dl_QE, dd_QN = rows_back(A, *mine, a_QE, G_QNF.to(dtype))
+    dT_QKF, ds_QK = columns_back(turned(A), a_QE, dl_QE, G_QNF.to(dtype))
     tolerance = 1e-12 if dtype is torch.float64 else 2e-4
-    torch.testing.assert_close(Z_QNF.double(), dense_QNF, rtol=tolerance, atol=1000 * tolerance)
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=tolerance, atol=1000 * tolerance)
+    pairs = [(Z_QNF, dense_QNF), *zip((dd_QN, ds_QK, dT_QKF), (each.grad for each in theirs), strict=True)]
+    for one, other in pairs:
+        torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=1000 * tolerance)
 
 
 def test_operators_are_known_to_torch() -> None:
@@ -74,13 +76,12 @@ def test_operators_are_known_to_torch() -> None:
 def test_flops_are_counted() -> None:
     """A multiplication and an addition for each entry and feature: of Z, of the entries' gradients, of T's."""
     A = matrix(7, 5, 20)
-    given = [each.requires_grad_() for each in operands(A)]
-    with FlopCounterMode(display=False) as forward:
-        Z_QNF = attend(A, turned(A), *given)
-    with FlopCounterMode(display=False) as backward:
-        Z_QNF.sum().backward()
-    assert forward.get_total_flops() == 2 * A.nnz * 12
-    assert backward.get_total_flops() == 2 * 2 * A.nnz * 12
+    given = operands(A)
+    with FlopCounterMode(display=False) as counter:
+        a_QE, Z_QNF = weigh(A, *given)
+        dl_QE, _ = rows_back(A, *given, a_QE, Z_QNF)
+        columns_back(turned(A), a_QE, dl_QE, Z_QNF)
+    assert counter.get_total_flops() == 3 * 2 * A.nnz * 12
 
 
 def test_gradients_of_some_columns_are_those_of_all() -> None:
