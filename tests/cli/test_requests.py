@@ -39,8 +39,8 @@ def run(*options: str) -> list[str]:
         (["replay", "--dataset", "tiny-sbm"], ["replay takes", "--strategy"]),
         (["replay", "--strategy", "serial", "--dataset", "tiny-sbm", "--rank", "1"], ["rank = 1", "0 to 0"]),
         (
-            ["replay", "--strategy", "serial", "--dataset", "tiny-sbm", "--from-card"],
-            ["tiny-sbm", "expected.n", "data build"],
+            ["replay", "--strategy", "serial", "--dataset", "tiny-lattice", "--from-card"],
+            ["tiny-lattice", "expected.n", "data build"],
         ),
         (run("--ranks", "2", "--set", "trainig.epochs=3"), ["trainig", "training"]),
         (run("--ranks", "2", "--set", "training.epoch=3"), ["training.epoch", "epochs"]),
