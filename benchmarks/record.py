@@ -62,6 +62,7 @@ COMMANDS = {
         ),
     ],
     "partitions": ["benchmarks/partitions.py"],
+    "caches": ["benchmarks/caches.py"],
     "pipelines": [
         "benchmarks/testbed up --hosts 4 --rate 200mbit",
         "benchmarks/testbed run -- python benchmarks/pipelines.py",
