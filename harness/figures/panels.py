@@ -15,7 +15,7 @@ from harness.results.schema import MISSING, SOURCES
 
 SETTINGS = {
     "model.kind": "{}",
-    "model.layers": "{} layers",
+    "model.layers": "layers {}",
     "model.hidden": "hidden {}",
     "model.order": "{}",
     "model.projection": "projection: {}",
