@@ -102,10 +102,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
 def smoke_runs() -> int:
     """The runs of the smoke experiment, counted by hand.
 
-    (1 + 3) x 2 launches on one graph, 3 other arrangements, 3 on mini-batches and 1 with a partition on it, 2 on two
+    (1 + 3) x 2 launches on one graph, 3 other arrangements, 5 on mini-batches and 3 with a partition on it, 2 on two
     more graphs, 1 on one of these in two orders.
     """
-    return (1 + 3) * 2 + 3 + 3 + 1 + 2 * 2 + 1
+    return (1 + 3) * 2 + 3 + 5 + 3 + 2 * 2 + 1
 
 
 def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, str]) -> None:
@@ -257,7 +257,7 @@ def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project)
     assert log
     assert "no record could be written" in (project.folder / log[1]).read_text()
     assert not (project.folder / "results" / "runs.parquet").exists()
-    parallel_runs = 3 * 2 + 3 + 3 + 1 + 1 + 2
+    parallel_runs = 3 * 2 + 3 + 5 + 3 + 1 + 2
     assert len(project.subjects("finish")) == parallel_runs, "the other runs go on"
 
 
