@@ -287,7 +287,7 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
     """In an empty home, without Slurm, without a word about the site."""
     output = project.snakemake(*words, "--dry-run")
-    assert re.search(rf"^run +{smoke_runs()}$", output, flags=re.MULTILINE)
+    assert re.search(rf"^spec +{smoke_runs()}$", output, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("machine", ["perlmutter", "frontier", "tuolumne", "summit", "cpu-cluster"])

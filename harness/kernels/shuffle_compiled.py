@@ -1,4 +1,4 @@
-"""The compiled twin of `shuffle.by_tensors`."""
+"""The loops of `shuffle`: number by number through all rounds, or back through them, until it is below n."""
 
 from typing import Any
 

@@ -19,6 +19,7 @@ OTHERS = {
     *("salient", "massivegnn", "quiver"),  # distdgl with a cache
     *("bulk-ladies", "graphsaint-node"),  # another sampler of bulk-sage and graphsage
     *("cagnet-sa-1.5d", "pipegcn"),  # cagnet-1.5d and bns-gcn, with the halo of cagnet-sa-1d
+    "cluster-gcn",  # mini-batches as graphsage has them, of parts as bns-gcn has them
 }
 """Of strategies that are mostly the same code, the quick tests have one."""
 
