@@ -13,12 +13,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.kernels.random import Index, Purpose, bits
+from harness.kernels.random import COMPILED_FROM, Index, Purpose, bits, mixed, shift_right, signed
+from harness.kernels.splitmix import GOLDEN
 
 ROUNDS, ROUNDS_OF_FEW = 4, 16
 """Four make a network of random functions look random (Luby and Rackoff, 1988) if these have many values."""
 FEW = 1 << 20
 LARGEST = 1 << 61
+HIGH = 32
+"""Bits of a random number that are used."""
 
 
 class Shuffle(NamedTuple):
@@ -41,6 +44,8 @@ class Shuffle(NamedTuple):
             index = torch.arange(index.start, index.stop, index.step)
         height = max(isqrt(max(self.n, 1) - 1) + 1, 1)
         sides = height, max(-(-self.n // height), 1)
+        if index.numel() < COMPILED_FROM:
+            return by_tensors(index, self.n, sides, self.keys, back)
         from harness.kernels.shuffle_compiled import by_loop
 
         return torch.from_numpy(by_loop(index.numpy(), self.n, sides, self.keys.numpy(), back))
@@ -51,3 +56,26 @@ def shuffle(seed: int, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
     assert 0 <= n < LARGEST, n
     rounds = ROUNDS_OF_FEW if n < FEW else ROUNDS
     return Shuffle(n, bits(seed, purpose, range(rounds * number, rounds * (number + 1))))
+
+
+def by_tensors(index: Tensor, n: int, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
+    """With tensor operations; until all are below n."""
+    found = _once(index, sides, keys, back)
+    while len(outside := (found >= n).nonzero(as_tuple=True)[0]):
+        found[outside] = _once(found[outside], sides, keys, back)
+    return found
+
+
+def _once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
+    """Through all rounds, or back through them."""
+    ends = [index // sides[1], index % sides[1]]
+    for number in reversed(range(len(keys))) if back else range(len(keys)):
+        moved, other = number % 2, 1 - number % 2
+        step = _below(ends[other], int(keys[number]), sides[moved])
+        ends[moved] = (ends[moved] + (-step if back else step)) % sides[moved]
+    return ends[0] * sides[1] + ends[1]
+
+
+def _below(x: Tensor, key: int, bound: int) -> Tensor:
+    """A random number for each x."""
+    return (shift_right(mixed(x * signed(GOLDEN) + key), HIGH) * bound) >> HIGH

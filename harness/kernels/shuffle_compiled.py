@@ -1,4 +1,4 @@
-"""The loops of `shuffle`: number by number through all rounds, or back through them, until it is below n."""
+"""The compiled twin of `shuffle.by_tensors`."""
 
 from typing import Any
 
