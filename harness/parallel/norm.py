@@ -61,7 +61,12 @@ class Way(NamedTuple):
 
     def run(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Shapes alone are not compiled."""
-        return (_compiled(function) if self.fused and not operands[0].is_meta else function)(*operands)
+        if not self.fused or operands[0].is_meta:
+            return function(*operands)
+        # The tracer asks tensors for their gradients, and those that are computed warn.
+        return _compiled(function)(
+            *(each.detach() if isinstance(each, Tensor) else each for each in operands)
+        )
 
 
 class Normalise(Function):
