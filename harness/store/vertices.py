@@ -12,7 +12,7 @@ from harness.store.adjacency import degrees_of
 from harness.store.share import EVERYTHING
 from harness.store.task import Task
 
-PER_NUMBER = 32
+PER_NUMBER = 48
 """Bytes that a worker needs for one feature while it is made."""
 
 
