@@ -12,33 +12,25 @@ import warnings
 from importlib.util import find_spec
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr, block, from_coo, row_of
 from harness.kernels.diagonal import apart
 from harness.kernels.random import Purpose, key_of
-from harness.parallel.neighbourhood import Fanouts, Neighbourhood, fanout_of
+from harness.parallel.neighbourhood import FanoutParams, Fanouts, Neighbourhood, fanout_of
 from harness.strategy import MiniBatch, Promise
-from harness.validation import Frozen
-from strategies.sampled import DataParallel
+from strategies.sampled import NeighbourSampling
 
 SAMPLING = ("pyg_lib", "torch_sparse")
 
 
-class PygParams(Frozen):
-    fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
-    """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
-
-
-class Pyg(DataParallel):
+class Pyg(NeighbourSampling):
     """Neighbour sampling by PyG."""
 
     name = "pyg"
     promise = Promise.APPROXIMATE
-    models = ("gcn", "sage")
-    Params = PygParams
-    params: PygParams
+    Params = FanoutParams
+    params: FanoutParams
 
     def refuse(self) -> str | None:
         if not any(map(find_spec, SAMPLING)):
@@ -49,12 +41,8 @@ class Pyg(DataParallel):
         return super().refuse()
 
     @property
-    def neighbourhood(self) -> Neighbourhood:
-        return Neighbourhood(self.spec.seed, self.spec.training.batch, self.params.fanouts, self.groups)
-
-    @property
-    def steps(self) -> int:
-        return self.neighbourhood.steps(self.facts.trained_on(self.spec.protocol))
+    def fanouts(self) -> Fanouts:
+        return self.params.fanouts
 
     def sampler(self, A: Csr) -> "Loader":
         return Loader(A, self.neighbourhood, self.spec.model.layers)

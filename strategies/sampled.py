@@ -16,7 +16,7 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.importance import NodeSampler, column_shares
 from harness.parallel.minibatches import BatchOperators, BatchStrategy
-from harness.parallel.neighbourhood import Neighbourhood
+from harness.parallel.neighbourhood import Fanouts, Neighbourhood
 from harness.strategy import (
     LONG,
     Context,
@@ -25,7 +25,6 @@ from harness.strategy import (
     MiniBatch,
     Piece,
     Promise,
-    Words,
 )
 from harness.validation import Frozen
 
@@ -88,12 +87,6 @@ class DataParallel(BatchStrategy):
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         return self.sampler(A).mini_batch(step, group, A, self.spec.model.layers, targets)
 
-    def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Nothing in the sampling."""
-        words = Words(self.grid)
-        self.say_training(words)
-        return words
-
     def multiplied(self, at: Coordinates) -> list[Piece]:
         everyone = self.rows(at)
         return [Piece(everyone, everyone)]
@@ -104,25 +97,38 @@ class SageParams(Frozen):
     """Neighbours that are drawn of a vertex in every layer."""
 
 
-class GraphSage(DataParallel):
-    """Neighbour sampling; a mini-batch is of so many training vertices."""
+class NeighbourSampling(DataParallel):
+    """A mini-batch is of so many training vertices, and of neighbours of theirs."""
+
+    models = ("gcn", "sage")
+
+    @property
+    @abstractmethod
+    def fanouts(self) -> Fanouts:
+        """Neighbours of a vertex."""
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        return Neighbourhood(self.spec.seed, self.spec.training.batch, self.fanouts, self.groups)
+
+    @property
+    def steps(self) -> int:
+        return self.neighbourhood.steps(self.facts.trained_on(self.spec.protocol))
+
+
+class GraphSage(NeighbourSampling):
+    """Neighbours drawn by the harness."""
 
     name = "graphsage"
-    models = ("gcn", "sage")
     Params = SageParams
     params: SageParams
 
     @property
-    def steps(self) -> int:
-        return self._neighbourhood.steps(self.facts.trained_on(self.spec.protocol))
-
-    @property
-    def _neighbourhood(self) -> Neighbourhood:
-        spec = self.spec
-        return Neighbourhood(spec.seed, spec.training.batch, (self.params.fanout,), self.groups)
+    def fanouts(self) -> Fanouts:
+        return (self.params.fanout,)
 
     def sampler(self, A: Csr) -> Neighbourhood:
-        return self._neighbourhood
+        return self.neighbourhood
 
 
 class GraphSaintNode(DataParallel):

@@ -83,6 +83,18 @@ def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[in
     return owner.sort(stable=True).indices, owner.bincount(minlength=len(blocks)).tolist()
 
 
+def inverse(order: Tensor) -> Tensor:
+    """Where each stands that an order names."""
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), device=order.device)
+    return places
+
+
+def inside(vertices: Tensor, block: range) -> Tensor:
+    """Which of them are in a block."""
+    return (vertices >= block.start) & (vertices < block.stop)
+
+
 def owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
     """The block of every vertex."""
     return torch.bucketize(vertices, torch.tensor([block.stop for block in blocks]), right=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.kernels import Csr
 from harness.kernels.closure import Prices, boundary, heights
+from harness.parallel.asking import inside
 
 
 class Choice(NamedTuple):
@@ -50,8 +51,7 @@ def _choice(A: Csr, own: range, prices: Prices, room: int) -> Choice:
 def leaving(choices: Sequence[Choice], layer: int, own: range) -> list[Tensor]:
     """Which of a part's own vertices each other fetches for a layer, ascending and counted from its start."""
     return [
-        fetched[(fetched >= own.start) & (fetched < own.stop)] - own.start
-        for fetched in (choice.fetched[layer] for choice in choices)
+        fetched[inside(fetched, own)] - own.start for fetched in (choice.fetched[layer] for choice in choices)
     ]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from harness.comm.axis import Axis
 from harness.comm.pending import Landed, Pending
 from harness.ledger import Op, TensorName
-from harness.parallel.asking import Asked, ask, by_owner
+from harness.parallel.asking import Asked, ask, by_owner, inverse
 from harness.parallel.cache import Cache, Look
 from harness.strategy import Remote
 
@@ -90,8 +90,7 @@ class Coming(NamedTuple):
             mine = store.X_NF.index_select(0, self.asked.own)
             kept = store.X_SF.index_select(0, look.slots.to(device))
             rows = torch.cat([*self.asked.in_order(arrived, mine), kept])
-            back = torch.empty_like(self.order)
-            back[self.order] = torch.arange(len(back), device=back.device)
+            back = inverse(self.order)
             place = back.new_empty(len(look.lacking) + len(look.found))
             place[look.lacking] = back[: len(look.lacking)]
             place[look.found] = torch.arange(len(look.found), device=back.device) + len(back)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.kernels import Csr, block, cast
 from harness.ledger import Direction, Op, TensorName
+from harness.parallel.asking import inside
 from harness.parallel.cache import Cache, NoCache, Static, elsewhere, top
 from harness.parallel.inclusion import Stripe
 from harness.parallel.minibatches import BatchStrategy
@@ -115,7 +116,7 @@ class FetchingStrategy(BatchStrategy):
             wanted = asked = 0
             for member, group in enumerate(peers):
                 named = caches[member].look(self.mini_batch(step, group, A, targets).vertices[0]).named
-                owned = int(((own.start <= named) & (own.stop > named)).sum())
+                owned = int(inside(named, own).sum())
                 wanted += len(named) - owned if member == here else 0
                 asked += owned if member != here else 0
             if step >= first:

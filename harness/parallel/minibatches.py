@@ -18,7 +18,7 @@ from harness.parallel.answers import Answers
 from harness.parallel.gradients import Gradients
 from harness.parallel.layers import as_indices
 from harness.parallel.rows import RowOperators, RowStrategy
-from harness.strategy import Context, MiniBatch, Strategy, Words
+from harness.strategy import Context, Coordinates, Counts, MiniBatch, Strategy, Words
 
 
 class BatchOperators(RowOperators):
@@ -95,6 +95,12 @@ class BatchStrategy(RowStrategy):
     def sides(self) -> list[bool]:
         """A alone: transposes are those of samples."""
         return [False]
+
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        """Nothing in the sampling."""
+        words = Words(self.grid)
+        self.say_training(words)
+        return words
 
     def say_training(self, words: Words) -> None:
         """Of every step of an epoch the two numbers of the loss, and the gradients."""

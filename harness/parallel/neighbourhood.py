@@ -18,9 +18,16 @@ from harness.kernels.random import Purpose, shuffled
 from harness.kernels.sample import MOST, neighbours
 from harness.ranges import balanced
 from harness.strategy import MiniBatch
+from harness.validation import Frozen
 
 Fanouts = tuple[Annotated[int, Field(ge=1, lt=MOST)], ...]
-"""Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
+
+
+class FanoutParams(Frozen):
+    """What samplers of neighbours have."""
+
+    fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
+    """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
 
 
 @dataclass(frozen=True)

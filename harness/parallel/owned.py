@@ -6,7 +6,6 @@ what the group would have drawn from the whole graph. A vertex is asked for once
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
@@ -14,7 +13,7 @@ from harness.errors import UserError
 from harness.kernels import Csr
 from harness.kernels.assemble import below
 from harness.kernels.spgemm import select_rows
-from harness.parallel.asking import ask, by_owner
+from harness.parallel.asking import ask, by_owner, inside, inverse
 from harness.parallel.asking_rows import rows_from_owners
 from harness.parallel.neighbourhood import Neighbourhood
 from harness.strategy import MiniBatch
@@ -45,8 +44,11 @@ class OwnedRows:
     def mini_batch(self, step: int, targets: Tensor, others: Sequence[MiniBatch]) -> MiniBatch:
         """This rank's; `others` are everybody's, in a replay."""
 
+        here = self.blocks[self.over.index]
+
         def draw(layer: int, vertices: Tensor) -> Csr:
-            asking = [self._mine_of(batch.vertices[layer + 1]) for batch in others]
+            needed = [batch.vertices[layer + 1] for batch in others]
+            asking = [vertices[inside(vertices, here)] for vertices in needed]
             return self._drawn(step, layer, vertices, asking)
 
         mine = self.neighbourhood.targets(step, self.over.index, targets)
@@ -67,15 +69,8 @@ class OwnedRows:
         if self.whole is not None:
             known = self.neighbourhood.neighbours(self.whole, named, named, at, self.layers)
         drawn = rows_from_owners(asked, below(leaving), mine, known)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
-        return select_rows(drawn, back)
+        return select_rows(drawn, inverse(order))
 
     def _of_mine(self, rows: Tensor, at: tuple[int, int, int]) -> Csr:
         """Drawn of some rows of this rank's block."""
         return self.neighbourhood.neighbours(self.A, rows, rows + self.start, at, self.layers)
-
-    def _mine_of(self, vertices: Tensor) -> Tensor:
-        """Those of this rank's block, ascending or not, as they are asked for."""
-        here = self.blocks[self.over.index]
-        return vertices[(vertices >= here.start) & (vertices < here.stop)]

@@ -24,7 +24,7 @@ from harness.kernels.its import draw_rows
 from harness.kernels.spgemm import select_rows
 from harness.kernels.stack import Stack, one_batch
 from harness.ledger import Phase, TensorName
-from harness.parallel.asking import ask, owners
+from harness.parallel.asking import ask, inside, inverse, owners
 from harness.parallel.asking_rows import rows_from_owners, sums
 from harness.ranges import balanced
 
@@ -102,9 +102,7 @@ class PartitionedGraph:
         values = self._gathered(mine.val, sizes, TensorName.A)
         if self.whole is not None:
             return A
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
-        return select_rows(Csr(pad(lengths.cumsum(0), (1, 0)), cols, values, A.cols), back)
+        return select_rows(Csr(pad(lengths.cumsum(0), (1, 0)), cols, values, A.cols), inverse(order))
 
     def _gathered(self, x: Tensor, sizes: list[int], tensor: TensorName) -> Tensor:
         """Of all ranks of the grid row, on the host; in a replay nowhere."""
@@ -147,7 +145,7 @@ class PartitionedGraph:
         """In a replay: those of this rank's rows that the others in the grid column need."""
         served = self.row.index in self.stages[self.col.index]
         needed = [stack.vertices.unique() if served else stack.vertices[:0] for stack in next(self.others)]
-        return [vertices[(vertices >= self.here.start) & (vertices < self.here.stop)] for vertices in needed]
+        return [vertices[inside(vertices, self.here)] for vertices in needed]
 
 
 def _with_empty_row(A: Csr) -> Csr:

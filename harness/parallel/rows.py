@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.ledger import AxisName, Phase, TensorName
 from harness.models import Hits, Weight
 from harness.parallel.answers import answers_of
+from harness.parallel.halo import Boundary
 from harness.parallel.layers import LayerOperators
 from harness.strategy import (
     WORD,
@@ -52,6 +53,11 @@ class RowStrategy(Strategy):
         """The rectangles of A, and of A^T, by which the rank at `at` multiplies."""
         rows = self.rows(at)
         return [Piece(rows, block) for block in self.blocks()]
+
+    def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+        """Who needs how many rows of whom."""
+        blocks = self.blocks()
+        return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
         rows, cols = weight.shape

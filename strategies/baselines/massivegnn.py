@@ -10,13 +10,12 @@ Legend as in `scheme`.
 from pydantic import Field
 from torch import Tensor
 
+from harness.parallel.asking import inside
 from harness.parallel.cache import Cache, Evicting, NoCache, top
 from harness.parallel.fetching import Sizes
-from harness.parallel.halo import Boundary
 from harness.parallel.inclusion import Stripe, edges, listeners
 from harness.strategy import Coordinates, Counts
 from strategies.baselines.keeping import KeepingParams, KeepingScheme
-from strategies.baselines.scheme import P
 
 
 class EvictingParams(KeepingParams):
@@ -42,7 +41,7 @@ class MassiveGnn(KeepingScheme):
             return NoCache()
         own, n = self.blocks()[member], self.facts.vertices
         reached = edges(graph(own), own)[1]
-        boundary = reached[(reached < own.start) | (reached >= own.stop)].unique()
+        boundary = reached[~inside(reached, own)].unique()
         degree = listeners(graph, self.blocks(), n)[boundary]
         params = self.params
         kept = top(degree, boundary, round(self.kept * len(boundary)))
@@ -52,6 +51,6 @@ class MassiveGnn(KeepingScheme):
         """Two numbers a row that is kept, and two a vertex."""
         if not self.kept:
             return Sizes()
-        boundary = sum(Boundary(counts, self.blocks(), at[P], range(self.groups)).arriving().values())
+        boundary = sum(self.boundary(at, counts).arriving().values())
         rows = round(self.kept * boundary)
         return Sizes(rows, 2 * rows + 2 * self.facts.vertices)

@@ -10,14 +10,14 @@ Legend: N vertices of this rank's part, over the axis p; K of a mini-batch's inp
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
+from harness.parallel.asking import inside
 from harness.parallel.fetching import FetchingStrategy
 from harness.parallel.fetching_operators import FetchingOperators
-from harness.parallel.neighbourhood import Fanouts, Neighbourhood, fanout_of
+from harness.parallel.neighbourhood import FanoutParams, Neighbourhood, fanout_of
 from harness.parallel.owned import OwnedRows
 from harness.strategy import Context, Coordinates, MiniBatch, Promise, Words
 from harness.validation import Frozen
@@ -26,11 +26,9 @@ P = AxisName.P
 FORWARD = Direction.FORWARD
 
 
-class SamplingParams(Frozen):
+class SamplingParams(FanoutParams):
     """What all of them have."""
 
-    fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
-    """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
     targets: Literal["own", "any"] = "own"
     """A rank trains on the training vertices of its part, or on any, as `graphsage` does: the same mini-batches."""
 
@@ -93,10 +91,7 @@ class SamplingScheme(FetchingStrategy):
         for step in range(epoch * self.steps, (epoch + 1) * self.steps):
             batches = [self.mini_batch(step, group, A, targets) for group in range(self.groups)]
             for layer in range(self.spec.model.layers):
-                asked = [
-                    (batch.vertices[layer + 1] >= own.start) & (batch.vertices[layer + 1] < own.stop)
-                    for batch in batches
-                ]
+                asked = [inside(batch.vertices[layer + 1], own) for batch in batches]
                 absent = ~asked[here]
                 entries = int(batches[here].A[layer].rowptr.diff()[absent].sum())
                 others = sum(int(mine.sum()) for group, mine in enumerate(asked) if group != here)

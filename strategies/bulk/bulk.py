@@ -15,7 +15,7 @@ from pydantic import Field
 
 from harness.kernels.its import MOST
 from harness.parallel.bulk import Bulk, Distribution
-from harness.parallel.neighbourhood import Fanouts, fanout_of
+from harness.parallel.neighbourhood import FanoutParams, fanout_of
 from harness.strategy import Context, Promise
 from strategies.bulk.operators import Sampling
 from strategies.bulk.scheme import BulkParams, BulkScheme
@@ -28,8 +28,8 @@ class BulkStrategy(BulkScheme):
         return Sampling(ctx, self)
 
 
-class SageParams(BulkParams):
-    fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
+class SageParams(FanoutParams, BulkParams):
+    """Of a sampler of neighbours, in bulk."""
 
 
 class BulkSage(BulkStrategy):

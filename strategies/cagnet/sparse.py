@@ -45,12 +45,12 @@ class SparseScheme(RowScheme):
 
     def moved(self, at: Coordinates, counts: Counts, *, transposed: bool = False) -> list[Moved]:
         """The columns of this rank's blocks in which there is a nonzero, those at its own vertices excepted."""
-        arriving = self._boundary(at, counts).arriving(transposed=transposed)
+        arriving = self.boundary(at, counts).arriving(transposed=transposed)
         return [Moved(Op.ALL_TO_ALL, self.rows_over, sum(arriving.values()))]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Two matrices a side, own and compact, and the indices of the rows that leave."""
-        rows, boundary, sides = self.rows(at), self._boundary(at, counts), self.sides()
+        rows, boundary, sides = self.rows(at), self.boundary(at, counts), self.sides()
         is_served = at[self.rows_over] in self.stages(at)
         own = self.bytes_of_matrices([Piece(rows, rows)], counts) if is_served else 0
         compact = sum(boundary.compact_bytes(self.spec.precision, transposed=side) for side in sides)
@@ -58,7 +58,8 @@ class SparseScheme(RowScheme):
         held = {TensorName.A: own + compact, TensorName.INDEX: leaving}
         return {**super().memory(at, counts), **held}
 
-    def _boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+    def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+        """Of the stages of this rank's products."""
         return Boundary(counts, self.blocks(), at[self.rows_over], self.stages(at))
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
 from harness.models import Weights
-from harness.parallel.halo import Boundary
 from harness.parallel.rows import RowStrategy
 from harness.strategy import (
     LONG,
@@ -86,7 +85,7 @@ class G3(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Rows at the boundary, at the hidden width: there and back in every layer but the first."""
-        words, boundary = Words(self.grid), self._boundary(at, counts)
+        words, boundary = Words(self.grid), self.boundary(at, counts)
         arriving, leaving = sum(boundary.arriving().values()), sum(boundary.leaving().values())
         for layer, (f_in, _) in enumerate(self.shapes):
             if layer:
@@ -101,7 +100,7 @@ class G3(RowStrategy):
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Rows of A in bins, and what turns them round; lists of rows; features of others."""
-        rows, boundary, precision = self.rows(at), self._boundary(at, counts), self.spec.precision
+        rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
         others, outside = sum(boundary.arriving().values()), boundary.nonzeros()
         inside = [counts.nonzeros(rows, rows, transposed=side) for side in self.sides()]
         bins = ceil(len(rows) / self.bin_size)
@@ -122,6 +121,3 @@ class G3(RowStrategy):
             TensorName.X: held[TensorName.X] + WORD[precision] * others * self.facts.features,
             TensorName.INDEX: LONG * (len(rows) + sum(boundary.leaving().values())),
         }
-
-    def _boundary(self, at: Coordinates, counts: Counts) -> Boundary:
-        return Boundary(counts, self.blocks(), at[P], range(self.grid[P]))

@@ -14,14 +14,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr, on_device
+from harness.kernels import Csr
 from harness.kernels.csr import row_of, take
 from harness.kernels.induced import induced_pair, mark, places
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.batches import Batches
-from harness.parallel.halo import Boundary, block_row
+from harness.parallel.halo import block_row
 from harness.parallel.minibatches import BatchOperators, BatchStrategy
-from harness.strategy import Context, Coordinates, Counts, MiniBatch, Piece, Promise, Words
+from harness.strategy import Context, Coordinates, Counts, MiniBatch, Piece, Promise
 from harness.validation import Frozen
 
 P = AxisName.P
@@ -93,20 +93,12 @@ class Cluster(BatchStrategy):
     def operators(self, ctx: Context) -> "ClusterRows":
         return ClusterRows(ctx, self)
 
-    def words(self, at: Coordinates, counts: Counts) -> Words:
-        words = Words(self.grid)
-        self.say_training(words)
-        return words
-
     def multiplied(self, at: Coordinates) -> list[Piece]:
         return [Piece(self.rows(at), self.rows(at))]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """What of A is at its own vertices, and the boundary."""
-        held, boundary = (
-            super().memory(at, counts),
-            Boundary(counts, self.blocks(), at[P], range(self.groups)),
-        )
+        held, boundary = super().memory(at, counts), self.boundary(at, counts)
         held[TensorName.A] += boundary.compact_bytes(self.spec.precision)
         return {**held, TensorName.INDEX: boundary.index_bytes()}
 
@@ -118,15 +110,13 @@ class ClusterRows(BatchOperators):
         super().__init__(ctx, strategy, over=(P,), everyone=ctx.grid[P])
         self.strategy = strategy
         self.row = block_row(ctx, strategy.blocks(), ctx.at[P], range(strategy.groups))
-        self.A_NN = on_device(ctx.source(self.rows, self.rows), "cpu")
+        self.A_NN = ctx.source(self.rows, self.rows)
 
     def of_step(self, step: int) -> Self:
         with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.A):
             S = self.strategy.drawn(step, self.group)
-            batch, here = (
-                self.strategy.joined(S, self.A_NN, self.rows.start),
-                (S - self.rows.start).to(self.device),
-            )
+            batch = self.strategy.joined(S, self.A_NN, self.rows.start)
+            here = (S - self.rows.start).to(self.device)
             return self.on(step, batch, self.X.index_select(0, here), self.answers.on(here))
 
     def aggregate_all(self, H_NF: Tensor) -> Tensor:

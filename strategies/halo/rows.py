@@ -18,7 +18,7 @@ from harness.comm.pending import Landed, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.gather import scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.parallel.halo import Boundary, Halo, block_row
+from harness.parallel.halo import Boundary, Halo, halo_of
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
 
@@ -68,12 +68,11 @@ class PartRows(RowOperators):
     def cut(self) -> list[Part]:
         """The whole of A at this rank's vertices."""
         ctx, blocks, own = self.ctx, self.strategy.blocks(), self.ctx.at[P]
-        A_NN, A_NK, halo = block_row(ctx, blocks, own, range(len(blocks)))
-        assert A_NN is not None
-        rows, others = blocks[own], [block for i, block in enumerate(blocks) if i != own]
-        A_KN = ctx.hold_matrix(transpose(ctx.compact_on_host(rows, others)[0]))
+        rows, (halo, A_NK) = self.rows, halo_of(ctx, blocks, own, range(len(blocks)))
+        own_rows = ctx.adjacency(rows, rows), ctx.transposed(rows, rows)
+        others = ctx.hold_matrix(A_NK), ctx.hold_matrix(transpose(A_NK))
         S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
-        return [Part(A_NN, ctx.transposed(rows, rows), A_NK, A_KN, halo, S_NM)] * self.model.layers
+        return [Part(*own_rows, *others, halo, S_NM)] * self.model.layers
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -159,7 +158,3 @@ class PartScheme(RowStrategy):
             TensorName.A: own + boundary.compact_bytes(precision) + back,
             TensorName.INDEX: boundary.index_bytes() + csr_bytes(len(rows), leaving, precision),
         }
-
-    def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
-        """Who needs how many rows of whom."""
-        return Boundary(counts, self.blocks(), at[P], range(self.grid[P]))

@@ -20,27 +20,9 @@ from harness.ledger import (
     clock_for,
     follow,
 )
+from tests.hand_clock import HandClock
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-
-
-class HandClock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def mark(self) -> int:
-        return self.now
-
-    def settle(self) -> None:
-        """Marks can always be read."""
-
-    def between(self, earlier: int, later: int) -> float:
-        return later - earlier
-
-    def delay(self, seconds: int) -> None:
-        self.now += seconds
 
 
 def seconds(entries: dict) -> dict[Key, float]:

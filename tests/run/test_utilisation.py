@@ -11,26 +11,11 @@ from hypothesis import strategies as st
 
 from harness.ledger import COMPUTING, MOVING, Direction, Key, Ledger, Op, Phase
 from harness.run.utilisation import Reading, Window, asked_of, last_said, read_beside, windows
+from tests.hand_clock import HandClock
 
 
 def slices(*parts: tuple[Op, float]) -> list[tuple[Key, float]]:
     return [(Key(Phase.CONVOLVE, 0, Direction.FORWARD, op), seconds) for op, seconds in parts]
-
-
-class HandClock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def mark(self) -> float:
-        return self.now
-
-    def settle(self) -> None:
-        """Marks can always be read."""
-
-    def between(self, earlier: float, later: float) -> float:
-        return later - earlier
 
 
 def test_a_planted_wait_is_seen_where_it_was() -> None:
