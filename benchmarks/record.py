@@ -3,7 +3,7 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `slope`, `batch`, `pipelines`, `plexus` and `scalegnn` need root. One thread, and the allocator's
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `sampling` and `scalegnn` need root. One thread, and the allocator's
 settings of machines/local.yaml, as the launcher gives them.
 """
 
@@ -40,7 +40,12 @@ COMMANDS = {
         "benchmarks/epoch.py recording --dataset rmat-17 --ranks 2",
     ],
     "spmm": ["benchmarks/spmm.py"],
-    "sampling": ["benchmarks/sampling.py --scale 20 --bulk 1 2 4 8 16 32 64"],
+    "sampling": [
+        "benchmarks/sampling.py --scale 20 --bulk 1 2 4 8 16 32 64",
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/bulks.py",
+        "benchmarks/testbed down",
+    ],
     "collectives": ["benchmarks/collectives.py"],
     "links": [
         "benchmarks/testbed up --hosts 4 --rate 200mbit",

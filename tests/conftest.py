@@ -1,5 +1,6 @@
 """What all tests share: ranks that stay alive for the whole session, and examples that are the same every time."""
 
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("repeatable")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would be as deaf
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,9 +5,10 @@ import torch
 from harness.check.case import Case
 from harness.check.laws import Finding
 from harness.check.multiplier import DEVIATIONS, STEPS
-from harness.check.reference import dense_matrix
+from harness.check.reference import matrix_of
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
+from harness.store.averaged import multiplied
 from harness.strategy.counts import targets_of
 
 HALVES = 8
@@ -20,11 +21,11 @@ def unbiased_batches(case: Case) -> Finding:
     in standard deviations. A row by itself would not do: one that has seldom seen its neighbours has no spread.
     """
     strategy, store = case.strategy(), case.store()
-    everyone = range(store.n)
-    A = store.adjacency(everyone, everyone)
+    everyone, kind = range(store.n), case.spec.model.kind
+    A = multiplied(store, kind).adjacency(everyone, everyone)
     targets = targets_of(store, "corrected")
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
-    exact = dense_matrix(store) @ weight
+    exact = matrix_of(kind, store) @ weight
     halves = integers(1, Purpose.TEST, range(HALVES * store.n), below=2).view(HALVES, -1).double()
     missed = torch.empty(STEPS, HALVES, dtype=torch.float64)
     for step in range(STEPS):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.check.case import Case
 from harness.check.laws import Finding
-from harness.check.reference import Multiplier, dense_matrix
+from harness.check.reference import Multiplier, matrix_of
 from harness.store.memory import MemoryStore
 from harness.strategy import Promise, Strategy
 
@@ -45,7 +45,7 @@ def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: in
 def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
     """Sums of the rows of the matrices of many steps, whose mean is that of A; told in standard deviations of it."""
     assert multiplier is not None, "an estimator says what it multiplies by"
-    A = dense_matrix(MemoryStore(case.graph()))
+    A = matrix_of(case.spec.model.kind, MemoryStore(case.graph()))
     weight = torch.linspace(1, 2, case.vertices, dtype=A.dtype)
     drawn = torch.stack([multiplier(A, 0, step) @ weight for step in range(STEPS)])
     exact, spread = A @ weight, drawn.std(dim=0) / STEPS**0.5

@@ -59,7 +59,7 @@ def train_densely(
 ) -> Trained:
     """The same training as the strategy's, on dense matrices in the order of the blocks."""
     spec, everyone = strategy.spec, torch.arange(blocks.n)
-    A = mean_matrix(blocks) if spec.model.kind == "sage" else dense_matrix(blocks)
+    A = matrix_of(spec.model.kind, blocks)
     X, labels = _features(blocks), blocks.labels(range(blocks.n))
     split = blocks.split(range(blocks.n))
     counted = labelled(labels) & (split == TRAIN) if spec.protocol == "corrected" else labelled(labels)
@@ -151,6 +151,11 @@ def _hits(Z: Tensor, labels: Tensor) -> Hits:
         return Hits(int((Z.argmax(dim=1) == labels).sum()), len(labels))
     agreed = (Z > 0) & (labels == 1)
     return Hits(2 * int(agreed.sum()), int((Z > 0).sum()) + int(labels.sum()))
+
+
+def matrix_of(kind: str, blocks: Blocks) -> Tensor:
+    """What a model of this kind multiplies by."""
+    return mean_matrix(blocks) if kind == "sage" else dense_matrix(blocks)
 
 
 def mean_matrix(blocks: Blocks) -> Tensor:

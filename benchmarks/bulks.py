@@ -1,0 +1,110 @@
+"""Bulk sampling of a partitioned graph where links are the bottleneck: an epoch's messages and time against k.
+
+    python benchmarks/testbed up --hosts 4 --rate 200mbit
+    python benchmarks/testbed run -- python benchmarks/bulks.py
+    python benchmarks/testbed down
+
+k = 1 samples batch by batch, `all` every batch of the epoch at once. In every round each k trains one epoch, so a ratio
+is of epochs that stood side by side: the median of the rounds' ratios to k = 1. Milliseconds are those of the slowest
+rank, the median of epochs; messages and words those of the rank that has most, `sampling` those of the phase alone.
+"""
+
+import argparse
+import os
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.experiment.request import make_spec
+from harness.ledger import MOVING, Amounts, Ledger, Phase
+from harness.run.gather import gather
+from harness.run.opening import opened
+from harness.run.trainer import Trainer
+from harness.spec.root import project_root
+
+WARM = 1
+
+
+class Turn(NamedTuple):
+    """One epoch of one rank."""
+
+    seconds: float
+    sampling: float
+    calls: int
+    sampling_calls: int
+    words: float
+
+
+def trainer_of(grid: str, bulk: int, options: argparse.Namespace) -> Trainer:
+    params = {"fanouts": options.fanouts, "bulk": bulk, "graph": "partitioned"}
+    asked = {
+        "strategy": {"name": "bulk-sage", "params": params},
+        "dataset": {"name": options.dataset, "permutation": "single"},
+        "ranks": engine.world_size(),
+        "grid": grid,
+        "model": {"layers": len(options.fanouts), "hidden": options.hidden},
+        "training": {"batch": options.batch},
+        "machine": "ethernet",
+    }
+    strategy, blocks = opened(project_root(), make_spec(project_root(), asked, "bulks"))
+    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), blocks)
+
+
+def turn(trainer: Trainer) -> Turn:
+    trainer.ctx.grid.world.barrier()
+    epoch = trainer.epoch()
+    sampling: list[Amounts] = [amounts for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE]
+    moved = {key: amounts for key, amounts in epoch.entries.items() if key.op in MOVING}
+    return Turn(
+        epoch.seconds,
+        sum(amounts.seconds for amounts in sampling),
+        sum(amounts.calls for amounts in moved.values()),
+        sum(amounts.calls for key, amounts in moved.items() if key.phase is Phase.SAMPLE),
+        sum(amounts.words_payload for amounts in moved.values()),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", default="ogbn-products@1/64w16")
+    parser.add_argument("--grids", nargs="+", default=["4x1", "2x2"])
+    parser.add_argument("--bulks", type=int, nargs="+", default=[1, 2, 4, 8, 16, 0], help="0: all batches")
+    parser.add_argument("--fanouts", type=int, nargs="+", default=[10, 5])
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    engine.start(Engine.GLOO, engine.place(os.environ))
+    if engine.place(os.environ).rank == 0:
+        print(
+            "| grid | k | ms | sampling, ms | k = 1 is so many times slower | calls | of sampling | words |"
+        )
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for grid in options.grids:
+        trainers = [trainer_of(grid, bulk, options) for bulk in options.bulks]
+        rounds = [[turn(trainer) for trainer in trainers] for _ in range(WARM + options.rounds)][WARM:]
+        if everyone := gather(trainers[0].ctx.grid.world, rounds):
+            for number, bulk in enumerate(options.bulks):
+                slowest = [max(rank[r][number].seconds for rank in everyone) for r in range(options.rounds)]
+                first = [max(rank[r][0].seconds for rank in everyone) for r in range(options.rounds)]
+                mine = [each[number] for rank in everyone for each in rank]
+                ratio = median(one / other for one, other in zip(first, slowest, strict=True))
+                print(
+                    f"| {grid} | {bulk or 'all'} | {1e3 * median(slowest):.0f} | "
+                    f"{1e3 * median(each.sampling for each in mine):.0f} | {ratio:.2f} | "
+                    f"{max(each.calls for each in mine):,} | {max(each.sampling_calls for each in mine):,} | "
+                    f"{max(each.words for each in mine):,.0f} |",
+                    flush=True,
+                )
+    engine.stop()
+
+
+if __name__ == "__main__":
+    main()
