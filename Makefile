@@ -26,6 +26,8 @@ PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check --
 WORKFLOW  := --profile $(PROFILE) --config experiment=$(EXPERIMENT)
 
 export PATH := $(abspath $(BIN)):$(PATH)
+# Tests at a time: they wait half of their time for processes to start and to end.
+WORKERS     ?= 2
 # One thread a process: the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
@@ -39,7 +41,7 @@ resume: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
 
 test: $(INSTALLED)
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-slurm: $(INSTALLED)
 	HARNESS_SLURM_TEST=1 $(BIN)/pytest -q -m "not slow" tests/slurm

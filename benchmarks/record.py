@@ -3,8 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `sampling` and `scalegnn` need root. One thread, and the allocator's
-settings of machines/local.yaml, as the launcher gives them.
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `sampling` and `scalegnn` need root. One thread, and the
+allocator's settings of machines/local.yaml, as the launcher gives them.
 """
 
 import argparse
