@@ -41,7 +41,11 @@ def undisturbed(root, write_card, monkeypatch, tmp_path):
         return content(build(root, CHOICE, means=Means(workers=1)))
 
 
-@pytest.mark.parametrize("means", [LITTLE, Means(memory=1 << 14, workers=1), Means(workers=5)], ids=str)
+@pytest.mark.parametrize(
+    "means",
+    [LITTLE, Means(memory=1 << 14, workers=1), Means(workers=5)],
+    ids=["little", "least", "five workers"],
+)
 def test_memory_and_workers_change_no_byte(root, undisturbed, means):
     assert content(build(root, CHOICE, means=means)) == undisturbed
 
