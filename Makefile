@@ -4,7 +4,7 @@
 #   make resume     the same, after a workflow was killed
 #   make test       the tests that are quick enough for every change
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
-#   make test-all   all tests
+#   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
 #   make lint       style, layout and types
 #   make format     lay out the code as lint wants it
 #   make setup      only install
@@ -40,14 +40,16 @@ resume: $(INSTALLED)
 	$(BIN)/snakemake --unlock $(WORKFLOW)
 	$(BIN)/snakemake all verify $(WORKFLOW)
 
+# Side by side none may start a Slurm: a machine has room for one.
 test: $(INSTALLED)
-	$(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
+	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-slurm: $(INSTALLED)
 	HARNESS_SLURM_TEST=1 $(BIN)/pytest -q -m "not slow" tests/slurm
 
 test-all: $(INSTALLED)
-	$(BIN)/pytest -q
+	HARNESS_SLURM_TEST= $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+	$(if $(HARNESS_SLURM_TEST),$(BIN)/pytest -q tests/slurm)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
