@@ -49,6 +49,8 @@ SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
     ("plexus", "2x1x2", {"aggregation": "overlapped"}),
     ("cagnet-sa-1d", "4", {}),
     ("cagnet-sa-1.5d", "2x2", {}),
+    ("bns-gcn", "4", {}),
+    ("g3", "4", {}),
 ]
 WARM = 1
 

@@ -2,10 +2,10 @@
 
     python benchmarks/slope.py [--rates 50 100 200] [--widths 16 64]
 
-Needs root: for each rate it makes an emulated cluster of four hosts (benchmarks/testbed), has every strategy train on
-it at each width of the hidden layers, and takes it down. It draws benchmarks/results/slope.svg and prints, for each
-rate, the bandwidth by least squares, beside the 95 % of the rate that TCP leaves to useful bytes. Words are those on
-the path (benchmarks/network.py).
+Needs root: for each rate it makes an emulated cluster of four hosts (benchmarks/testbed), has every strategy of the
+whole graph train on it at each width of the hidden layers, and takes it down. It draws benchmarks/results/slope.svg and
+prints, for each rate, the bandwidth by least squares, beside the 95 % of the rate that TCP leaves to useful bytes. What
+does not depend on words is each strategy's own. Words are those on the path (benchmarks/network.py).
 """
 
 import argparse
@@ -98,16 +98,22 @@ def measure_here(options: argparse.Namespace) -> None:
         for width in options.widths:
             everyone = measure(spec_of(name, grid, params, options.dataset, width), options.epochs)
             if place.rank == 0:
-                row = {"strategy": name, "width": width, "seconds": max(one.seconds for one in everyone)}
+                row = {"strategy": name, "scheme": f"{name} {grid}", "width": width}
+                row |= {
+                    "seconds": max(one.seconds for one in everyone),
+                    "words": max(one.path for one in everyone),
+                }
                 with options.out.open("a") as file:
-                    file.write(json.dumps({**row, "words": max(one.path for one in everyone)}) + "\n")
+                    file.write(json.dumps(row) + "\n")
     engine.stop()
 
 
 def bandwidth(rows: list[dict[str, Any]]) -> float:
-    """Mbit/s by the slope of seconds over words; what does not depend on words is the line's start."""
-    words = np.array([row["words"] for row in rows])
-    slope, _ = np.polyfit(words, [row["seconds"] for row in rows], 1)
+    """Mbit/s by the slope of seconds over words, of parallel lines: one for each strategy and grid."""
+    names = sorted({row["scheme"] for row in rows})
+    own = [[row["scheme"] == name for name in names] for row in rows]
+    words = np.array([[row["words"]] for row in rows])
+    slope = np.linalg.lstsq(np.hstack([words, own]), [row["seconds"] for row in rows])[0][0]
     return float(BITS / slope / 1e6)
 
 
