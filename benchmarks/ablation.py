@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from ready import opened
 
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -28,7 +29,6 @@ from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
 from harness.ledger import MOVING, Ledger, Phase
 from harness.run.gather import gather
-from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -60,7 +60,7 @@ def spec_of(options: argparse.Namespace, params: dict[str, Any]) -> Spec:
 
 
 def trainer_of(spec: Spec) -> Trainer:
-    strategy, blocks = opened(project_root(), spec)
+    strategy, blocks = opened(spec)
     return Trainer(
         strategy, Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from), blocks
     )

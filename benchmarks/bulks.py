@@ -15,6 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
+from ready import opened
 
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -22,7 +23,6 @@ from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
 from harness.ledger import MOVING, Amounts, Ledger, Phase
 from harness.run.gather import gather
-from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 
@@ -50,7 +50,7 @@ def trainer_of(grid: str, bulk: int, options: argparse.Namespace) -> Trainer:
         "training": {"batch": options.batch},
         "machine": "ethernet",
     }
-    strategy, blocks = opened(project_root(), make_spec(project_root(), asked, "bulks"))
+    strategy, blocks = opened(make_spec(project_root(), asked, "bulks"))
     return Trainer(strategy, Grid.build(strategy.grid, Ledger()), blocks)
 
 

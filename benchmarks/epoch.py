@@ -24,6 +24,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
 import torch
 import yaml
+from ready import opened
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -31,7 +32,6 @@ from harness.comm.grid import Grid
 from harness.launch.pool import Pool
 from harness.ledger import Ledger, Op, Phase
 from harness.registry import load_strategy
-from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -58,7 +58,7 @@ def spec_of(
 
 
 def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
-    strategy, blocks = opened(project_root(), spec)
+    strategy, blocks = opened(spec)
     return Trainer(strategy, Grid.build(strategy.grid, Ledger(recording=recording)), blocks)
 
 

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from ready import opened
 
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -25,7 +26,6 @@ from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
 from harness.ledger import MOVING, Ledger, Op
 from harness.run.gather import gather
-from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -73,7 +73,7 @@ class Measured(NamedTuple):
 
 def measure(spec: Spec, epochs: int) -> list[Measured]:
     """What every rank measured, on rank 0."""
-    strategy, blocks = opened(project_root(), spec)
+    strategy, blocks = opened(spec)
     grid = Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from)
     trainer = Trainer(strategy, grid, blocks)
     seconds, moving, payload, received, path = [], [], 0.0, 0.0, 0.0

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from ready import opened
 from scipy.stats import spearmanr
 
 from harness.comm import engine
@@ -33,7 +34,6 @@ from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy
 from harness.run.gather import gather
-from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.machine import load_machine_card
 from harness.spec.root import project_root
@@ -54,7 +54,7 @@ def spec_of(dataset: str, grid: dict[AxisName, int], ranks: int, machine: str = 
 
 def observe(spec: Spec, epochs: int) -> tuple[float, float]:
     """Predicted and observed seconds of an epoch, on rank 0."""
-    strategy, blocks = opened(project_root(), spec)
+    strategy, blocks = opened(spec)
     grid = Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from)
     trainer, seconds = Trainer(strategy, grid, blocks), []
     for _ in range(-WARM, epochs):
