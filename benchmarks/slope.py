@@ -42,8 +42,8 @@ def main() -> None:
         "--rates", type=int, nargs="+", default=[50, 100, 200], help="of the links, in Mbit/s"
     )
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 64], help="of the hidden layers")
-    parser.add_argument("--dataset", default="rmat-17")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--dataset", default="sbm-4096")
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
