@@ -1,6 +1,6 @@
 """Epoch time against the words that a rank's link must carry, on links of three rates: the slope is the rate.
 
-    python benchmarks/slope.py [--rates 50 100 200] [--widths 16 64]
+    python benchmarks/slope.py [--rates 100 200 400] [--widths 16 64]
 
 Needs root: for each rate it makes an emulated cluster of four hosts (benchmarks/testbed), has every strategy of the
 whole graph train on it at each width of the hidden layers, and takes it down. It draws benchmarks/results/slope.svg and
@@ -39,11 +39,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rates", type=int, nargs="+", default=[50, 100, 200], help="of the links, in Mbit/s"
+        "--rates", type=int, nargs="+", default=[100, 200, 400], help="of the links, in Mbit/s"
     )
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 64], help="of the hidden layers")
-    parser.add_argument("--dataset", default="sbm-4096")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--dataset", default="ogbn-products@1/64w16")
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
