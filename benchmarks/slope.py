@@ -56,8 +56,13 @@ def main() -> None:
     print("| links, Mbit/s | 95 % of it | by the slope | over it | points |\n| --- | --- | --- | --- | --- |")
     for rate, rows in points.items():
         found = bandwidth(rows)
-        ratio = found / (USEFUL * rate)
-        print(f"| {rate} | {USEFUL * rate:.1f} | {found:.1f} | {ratio:.2f} | {len(rows)} |")
+        print(f"| {rate} | {USEFUL * rate:.1f} | {found:.1f} | {found / (USEFUL * rate):.2f} | {len(rows)} |")
+    schemes = list(dict.fromkeys(row["scheme"] for rows in points.values() for row in rows))
+    print(f"\n| over it, by itself | {' | '.join(map(str, points))} |\n|{' --- |' * (len(points) + 1)}")
+    for scheme in schemes:
+        own = {rate: [row for row in rows if row["scheme"] == scheme] for rate, rows in points.items()}
+        cells = [f"{bandwidth(rows) / (USEFUL * rate):.2f}" for rate, rows in own.items()]
+        print(f"| {scheme} | {' | '.join(cells)} |")
 
 
 def measured_at(rate: int, options: argparse.Namespace) -> list[dict[str, Any]]:
