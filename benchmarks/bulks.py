@@ -15,18 +15,12 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
-from ready import opened
+from ready import in_turns, slowest, times_as_slow, trainer_on_links
 
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
-from harness.ledger import MOVING, Amounts, Ledger, Phase
-from harness.run.gather import gather
+from harness.ledger import MOVING, Phase
 from harness.run.trainer import Trainer
-from harness.spec.root import project_root
-
-WARM = 1
 
 
 class Turn(NamedTuple):
@@ -44,20 +38,17 @@ def trainer_of(grid: str, bulk: int, options: argparse.Namespace) -> Trainer:
     asked = {
         "strategy": {"name": "bulk-sage", "params": params},
         "dataset": {"name": options.dataset, "permutation": "single"},
-        "ranks": engine.world_size(),
         "grid": grid,
         "model": {"layers": len(options.fanouts), "hidden": options.hidden},
         "training": {"batch": options.batch},
-        "machine": "ethernet",
     }
-    strategy, blocks = opened(make_spec(project_root(), asked, "bulks"))
-    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), blocks)
+    return trainer_on_links(asked, "bulks")
 
 
 def turn(trainer: Trainer) -> Turn:
     trainer.ctx.grid.world.barrier()
     epoch = trainer.epoch()
-    sampling: list[Amounts] = [amounts for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE]
+    sampling = [amounts for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE]
     moved = {key: amounts for key, amounts in epoch.entries.items() if key.op in MOVING}
     return Turn(
         epoch.seconds,
@@ -89,15 +80,13 @@ def main() -> None:
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for grid in options.grids:
         trainers = [trainer_of(grid, bulk, options) for bulk in options.bulks]
-        rounds = [[turn(trainer) for trainer in trainers] for _ in range(WARM + options.rounds)][WARM:]
-        if everyone := gather(trainers[0].ctx.grid.world, rounds):
+        if everyone := in_turns(trainers, turn, options.rounds):
             for number, bulk in enumerate(options.bulks):
-                slowest = [max(rank[r][number].seconds for rank in everyone) for r in range(options.rounds)]
-                first = [max(rank[r][0].seconds for rank in everyone) for r in range(options.rounds)]
+                seconds = slowest(everyone, number)
                 mine = [each[number] for rank in everyone for each in rank]
-                ratio = median(one / other for one, other in zip(first, slowest, strict=True))
+                ratio = times_as_slow(slowest(everyone, 0), seconds)
                 print(
-                    f"| {grid} | {bulk or 'all'} | {1e3 * median(slowest):.0f} | "
+                    f"| {grid} | {bulk or 'all'} | {1e3 * median(seconds):.0f} | "
                     f"{1e3 * median(each.sampling for each in mine):.0f} | {ratio:.2f} | "
                     f"{max(each.calls for each in mine):,} | {max(each.sampling_calls for each in mine):,} | "
                     f"{max(each.words for each in mine):,.0f} |",

@@ -15,16 +15,12 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from ready import opened
+from ready import in_turns, slowest, times_as_slow, trainer_on_links
 
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
-from harness.ledger import MOVING, Ledger
-from harness.run.gather import gather
+from harness.ledger import MOVING
 from harness.run.trainer import Trainer
-from harness.spec.root import project_root
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("g3", {"pipeline": "sequential"}),
@@ -34,7 +30,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("bns-gcn", {}),
     ("bns-gcn", {"overlap": True}),
 ]
-WARM = 1
 
 
 class Turn(NamedTuple):
@@ -47,17 +42,13 @@ class Turn(NamedTuple):
 
 
 def trainer_of(name: str, params: dict[str, Any], options: argparse.Namespace) -> Trainer:
-    ranks = engine.world_size()
     more = {"bin_nodes": options.bin_nodes} if name == "g3" else {}
     asked = {
         "strategy": {"name": name, "params": params | more},
-        "dataset": {"name": options.dataset, "partition": options.partition, "parts": ranks},
-        "ranks": ranks,
+        "dataset": {"name": options.dataset, "partition": options.partition, "parts": engine.world_size()},
         "model": {"layers": options.layers, "hidden": options.hidden},
-        "machine": "ethernet",
     }
-    strategy, blocks = opened(make_spec(project_root(), asked, "pipelines"))
-    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), blocks)
+    return trainer_on_links(asked, "pipelines")
 
 
 def turn(trainer: Trainer) -> Turn:
@@ -86,24 +77,19 @@ def main() -> None:
     torch.set_num_threads(1)
     engine.start(Engine.GLOO, engine.place(os.environ))
     trainers = [trainer_of(name, params, options) for name, params in VARIANTS]
-    rounds = [[turn(trainer) for trainer in trainers] for _ in range(WARM + options.rounds)][WARM:]
-    everyone = gather(trainers[0].ctx.grid.world, rounds)
+    everyone = in_turns(trainers, turn, options.rounds)
     engine.stop()
     if not everyone:
         return
     print("| variant | ms | computing | sequential is so many times slower | messages and calls | words |")
     print("| --- | --- | --- | --- | --- | --- |")
-    seconds = [
-        [max(rank[r][v].seconds for rank in everyone) for r in range(options.rounds)]
-        for v in range(len(VARIANTS))
-    ]
     for v, (name, params) in enumerate(VARIANTS):
         said = " ".join([name, *(f"{key}={value}" for key, value in params.items())])
-        mine = [rank[r][v] for rank in everyone for r in range(options.rounds)]
+        seconds, mine = slowest(everyone, v), [each[v] for rank in everyone for each in rank]
         computing = median(each.seconds - each.moving for each in mine)
-        ratio = median(first / second for first, second in zip(seconds[0], seconds[v], strict=True))
+        ratio = times_as_slow(slowest(everyone, 0), seconds)
         print(
-            f"| {said} | {1e3 * median(seconds[v]):.0f} | {1e3 * computing:.0f} | {ratio:.2f} | "
+            f"| {said} | {1e3 * median(seconds):.0f} | {1e3 * computing:.0f} | {ratio:.2f} | "
             f"{max(each.calls for each in mine):,} | {max(each.words for each in mine):,.0f} |"
         )
 
