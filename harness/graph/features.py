@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.graph.model import labelled
 from harness.kernels.random import Index, Purpose, normal, rectangle, rectangle_index
 
-CHUNK = 1 << 18
+CHUNK = 1 << 19
 """Numbers drawn at a time, to bound what is held beside the features themselves."""
 
 
