@@ -55,10 +55,11 @@ SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
 WARM = 1
 
 
-def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str, hidden: int) -> Spec:
+def spec_of(name: str, grid: str, params: dict[str, Any], dataset: str, hidden: int, batch: int = 0) -> Spec:
     ranks = prod(map(int, grid.split("x")))
     asked = {"strategy": {"name": name, "params": params}, "dataset": dataset, "ranks": ranks, "grid": grid}
-    return make_spec(project_root(), {**asked, "machine": "ethernet", "model": {"hidden": hidden}}, "network")
+    asked |= {"machine": "ethernet", "model": {"hidden": hidden}, "training": {"batch": batch}}
+    return make_spec(project_root(), asked, "network")
 
 
 class Measured(NamedTuple):

@@ -146,6 +146,13 @@ class Context:
         parts = [self._hold(name, part) for part in (A.rowptr, A.col, A.val)]
         return Csr(parts[0], parts[1], parts[2], A.cols)
 
+    def kept_on_host(self, A: Csr) -> Csr:
+        """A matrix that takes no memory of a device, in the precision of the run."""
+        A = A._replace(val=self._precise(A.val))
+        if self.device.type != "cuda":
+            return A
+        return Csr(A.rowptr.pin_memory(), A.col.pin_memory(), A.val.pin_memory(), A.cols)
+
     def moved(self, A: Csr) -> Csr:
         """A matrix of one step, in the precision and on the device of the run; nobody holds it."""
         return on_device(A._replace(val=self._precise(A.val)), self.device)

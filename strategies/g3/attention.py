@@ -45,7 +45,7 @@ class Attention:
         self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
         self.W_FH, self.a_2H = weights
         self.kernels, self.op = here.kernels, here.kernels.ledger.op
-        self.bins, self.matrices = here.plan.bins, here.matrices
+        self.bins, self.matrices, self.brought = here.plan.bins, here.matrices, here.brought
         self.heads, self.mean = here.heads, number + 1 == here.layers
         self.own, everyone, features = len(H_NF), len(H_NF) + len(H_KF), self.W_FH.shape[1] // self.heads
         self.T_QVF = H_NF.new_empty((self.heads, everyone, features))
@@ -58,11 +58,13 @@ class Attention:
             self.arrived(range(len(H_KF)))
 
     @staticmethod
-    def hold(ctx: Context, plan: Schedule, vertices: range, A_NK: Csr) -> Matrices:
-        A_NN = ctx.on_host(vertices, vertices)
+    def hold(
+        ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
+    ) -> Matrices:
+        A_NN, parts = ctx.on_host(vertices, vertices), plan.listed.parts
         A_NV = beside([A_NN, A_NK])
-        A_BV = [ctx.hold_matrix(rows_of(A_NV, rows)) for rows in plan.parts]
-        A_LV = rows_of(A_NV, torch.cat([torch.arange(0), *plan.parts]))
+        A_BV = [keep(rows_of(A_NV, rows)) for rows in parts]
+        A_LV = rows_of(A_NV, torch.cat([torch.arange(0), *parts]))
         rows, edges = _slices(A.rows for A in A_BV), _slices(A.nnz for A in A_BV)
         return Matrices(A_BV, rows, edges, ctx.hold_matrix(turned(A_LV)), A_NN.nnz)
 
@@ -78,9 +80,13 @@ class Attention:
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
             self.s_QV[:, at.start : at.stop] = scores(T_QXF, self.a_2H[1])
 
-    def output(self, number: int, land: Callable[[], None]) -> Tensor:
+    def stage_output(self, number: int) -> tuple[Csr, Tensor]:
+        d_QB = self.d_QN.index_select(1, self.bins[number].rows)
+        return self.brought(self.matrices.A_BV[number]), d_QB
+
+    def output(self, number: int, at_hand: tuple[Csr, Tensor], land: Callable[[], None]) -> Tensor:
         land()
-        d_QB, A_BV = self._scores(number), self.matrices.A_BV[number]
+        A_BV, d_QB = at_hand
         with self.op(Op.SPMM, tensor=TensorName.Z):
             a_QB, Z_QBF = weigh(A_BV, d_QB, self.s_QV, self.T_QVF)
         with self.op(Op.COPY, tensor=TensorName.Z):
@@ -93,13 +99,16 @@ class Attention:
         self.dl_QE, self.dd_QN = torch.empty_like(self.a_QE), torch.empty_like(self.d_QN)
         self.dW_FH, self.da_2H = torch.zeros_like(self.W_FH), torch.zeros_like(self.a_2H)
 
-    def from_output(self, number: int) -> None:
+    def stage_from_output(self, number: int) -> tuple[Csr, Tensor, Tensor]:
+        G_BH = self.G_NH.index_select(0, self.bins[number].rows)
+        return *self.stage_output(number), merged_back(G_BH, self.heads, mean=self.mean)
+
+    def from_output(self, number: int, at_hand: tuple[Csr, Tensor, Tensor]) -> None:
         """dl of the edges of a bin, and dd, their sums."""
-        A_BV, at, edges = (each[number] for each in self.matrices[:3])
-        rows, d_QB = self.bins[number].rows, self._scores(number)
+        A_BV, d_QB, G_QBF = at_hand
+        rows, edges = self.bins[number].rows, self.matrices.edges[number]
         with self.op(Op.COPY, tensor=TensorName.G):
-            G_QBF = merged_back(self.G_NH.index_select(0, rows), self.heads, mean=self.mean)
-            self.G_QLF[:, at] = G_QBF
+            self.G_QLF[:, self.matrices.rows[number]] = G_QBF
         with self.op(Op.SPMM, tensor=TensorName.SCORES):
             dl_QB, dd_QB = rows_back(A_BV, d_QB, self.s_QV, self.T_QVF, self.a_QE[:, edges], G_QBF)
         with self.op(Op.COPY, tensor=TensorName.SCORES):
@@ -149,11 +158,12 @@ class Attention:
         self.kernels.gemm(H_XF.T, dT_XH, TensorName.DW, add_to=self.dW_FH)
         return dT_XH
 
-    def of_bin(self, number: int) -> Tensor:
+    def stage_of_bin(self, number: int) -> Tensor:
+        return self.dT_NH.index_select(0, self.bins[number].rows)
+
+    def of_bin(self, number: int, at_hand: Tensor) -> Tensor:
         """dH = dT W^T."""
-        with self.op(Op.COPY, tensor=TensorName.DT):
-            dT_BH = self.dT_NH.index_select(0, self.bins[number].rows)
-        return self._into_H(dT_BH)
+        return self._into_H(at_hand)
 
     def _into_H(self, dT_XH: Tensor) -> Tensor:
         return self.kernels.gemm(dT_XH, self.W_FH.T, TensorName.DH)
@@ -161,10 +171,6 @@ class Attention:
     def _of_others(self, slots: range) -> range:
         """Where rows of K stand in V."""
         return range(self.own + slots.start, self.own + slots.stop)
-
-    def _scores(self, number: int) -> Tensor:
-        with self.op(Op.COPY, tensor=TensorName.SCORES):
-            return self.d_QN.index_select(1, self.bins[number].rows)
 
 
 def _slices(lengths: Iterable[int]) -> list[slice]:

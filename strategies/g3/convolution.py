@@ -16,7 +16,7 @@ from strategies.g3.schedule import Message, Schedule, rows_between, rows_of
 
 
 class Matrices(NamedTuple):
-    """Rows of every bin; and the transpose of A_NK."""
+    """Rows of every bin; and the transpose of A_NK, which is on the device."""
 
     A_NN: Sequence[Csr]
     A_T_NN: Sequence[Csr]
@@ -33,36 +33,51 @@ class Convolution:
         self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
         self.W_FH, self.root_FH = weights if len(weights) > 1 else (*weights, None)
         self.kernels, self.bins, self.matrices = here.kernels, here.plan.bins, here.matrices
+        self.brought = here.brought
         self.T: dict[int, Tensor] = {}
 
     @staticmethod
-    def hold(ctx: Context, plan: Schedule, vertices: range, A_NK: Csr) -> Matrices:
-        A_NN = held = _in_bins(ctx, plan, ctx.on_host(vertices, vertices))
+    def hold(
+        ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
+    ) -> Matrices:
+        def in_bins(A: Csr) -> list[Csr]:
+            return [keep(rows_of(A, rows)) for rows in plan.listed.parts]
+
+        A_NN = A_T_NN = in_bins(ctx.on_host(vertices, vertices))
         if ctx.facts.directed:
-            held = _in_bins(ctx, plan, ctx.on_host(vertices, vertices, transposed=True))
-        return Matrices(A_NN, held, _in_bins(ctx, plan, A_NK), ctx.hold_matrix(transpose(A_NK)))
+            A_T_NN = in_bins(ctx.on_host(vertices, vertices, transposed=True))
+        return Matrices(A_NN, A_T_NN, in_bins(A_NK), ctx.hold_matrix(transpose(A_NK)))
 
     def arrived(self, slots: range) -> None:
         """They are multiplied as they are."""
 
-    def output(self, number: int, land: Callable[[], None]) -> Tensor:
+    def stage_output(self, number: int) -> tuple[Csr, Csr, Tensor | None]:
+        A_BN, A_BK = self.matrices.A_NN[number], self.matrices.A_NK[number]
+        return self.brought(A_BN), self.brought(A_BK), self._of_root(number, self.H_NF)
+
+    def output(
+        self, number: int, at_hand: tuple[Csr, Csr, Tensor | None], land: Callable[[], None]
+    ) -> Tensor:
         """T = A H, Z = T W + H W_root; the product with own rows comes first, while others are on their way."""
-        kernels, H_NF, (A_NN, _, A_NK, _) = self.kernels, self.H_NF, self.matrices
-        self.T[number] = T_BF = kernels.spmm(A_NN[number], H_NF, TensorName.T)
+        kernels, (A_BN, A_BK, H_BF) = self.kernels, at_hand
+        self.T[number] = T_BF = kernels.spmm(A_BN, self.H_NF, TensorName.T)
         land()
-        kernels.spmm(A_NK[number], self.H_KF, TensorName.T, add_to=T_BF)
+        kernels.spmm(A_BK, self.H_KF, TensorName.T, add_to=T_BF)
         Z_BH = kernels.gemm(T_BF, self.W_FH, TensorName.Z)
         if self.root_FH is not None:
-            kernels.gemm(self._rows(number, H_NF, TensorName.H), self.root_FH, TensorName.Z, add_to=Z_BH)
+            kernels.gemm(H_BF, self.root_FH, TensorName.Z, add_to=Z_BH)
         return Z_BH
 
     def turn(self, G_NH: Tensor) -> None:
         self.G_NH, self.dW_FH = G_NH, self.W_FH.new_zeros(self.W_FH.shape)
         self.dT_NF = self.H_NF.new_empty(self.H_NF.shape if self.number else (len(G_NH), 0))
 
-    def from_output(self, number: int) -> None:
+    def stage_from_output(self, number: int) -> Tensor:
+        return self._rows(number, self.G_NH)
+
+    def from_output(self, number: int, at_hand: Tensor) -> None:
         """dW += T^T G, dT = G W^T."""
-        G_BH = self._rows(number, self.G_NH, TensorName.G)
+        G_BH = at_hand
         self.kernels.gemm(self.T[number].T, G_BH, TensorName.DW, add_to=self.dW_FH)
         if self.number:
             dT_BF = self.kernels.gemm(G_BH, self.W_FH.T, TensorName.DT)
@@ -79,19 +94,21 @@ class Convolution:
         if self.root_FH is not None:
             yield self.kernels.gemm(self.H_NF.T, self.G_NH, TensorName.DW)
 
-    def of_bin(self, number: int) -> Tensor:
+    def stage_of_bin(self, number: int) -> tuple[Csr, Tensor | None]:
+        return self.brought(self.matrices.A_T_NN[number]), self._of_root(number, self.G_NH)
+
+    def of_bin(self, number: int, at_hand: tuple[Csr, Tensor | None]) -> Tensor:
         """dH = A^T dT + G W_root^T."""
-        dH_BF = self.kernels.spmm(self.matrices.A_T_NN[number], self.dT_NF, TensorName.DH)
+        A_T_BN, G_BH = at_hand
+        dH_BF = self.kernels.spmm(A_T_BN, self.dT_NF, TensorName.DH)
         if self.root_FH is not None:
-            G_BH = self._rows(number, self.G_NH, TensorName.G)
             self.kernels.gemm(G_BH, self.root_FH.T, TensorName.DH, add_to=dH_BF)
         return dH_BF
 
-    def _rows(self, number: int, X_NF: Tensor, name: TensorName) -> Tensor:
+    def _of_root(self, number: int, X_NF: Tensor) -> Tensor | None:
+        """Rows that go past the aggregation."""
+        return None if self.root_FH is None else self._rows(number, X_NF)
+
+    def _rows(self, number: int, X_NF: Tensor) -> Tensor:
         """Those of a bin."""
-        with self.kernels.ledger.op(Op.COPY, tensor=name):
-            return X_NF.index_select(0, self.bins[number].rows)
-
-
-def _in_bins(ctx: Context, plan: Schedule, A: Csr) -> list[Csr]:
-    return [ctx.hold_matrix(rows_of(A, rows)) for rows in plan.parts]
+        return X_NF.index_select(0, self.bins[number].rows)

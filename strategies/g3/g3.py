@@ -56,6 +56,10 @@ class G3(RowStrategy):
         """The most vertices in a bin."""
         bin_bytes: int = Field(0, ge=0, examples=[2000])
         """The most bytes that a bin's widest rows take, too; 0 sets no such limit."""
+        bins_on: Literal["device", "host"] = "device"
+        """Where the matrices of bins are; those on the host come to the device bin by bin."""
+        rounds: bool = False
+        """Messages go in rounds that all ranks take part in, as on GPUs they always do."""
 
     params: Params
 
@@ -66,6 +70,11 @@ class G3(RowStrategy):
         limit = self.params.bin_bytes // widest if self.params.bin_bytes else self.params.bin_nodes
         return max(min(limit, self.params.bin_nodes), 1)
 
+    @property
+    def outside(self) -> bool:
+        """Whether the matrices of bins are where a device's memory is not."""
+        return self.params.bins_on == "host" and self.spec.machine.device != "cpu"
+
     def refuse(self) -> str | None:
         if self.spec.training.features:
             return "features are fetched from other ranks once: train them with bns-gcn"
@@ -75,7 +84,10 @@ class G3(RowStrategy):
 
     def operators(self, ctx: Context) -> Binned:
         layer = Attention if self.spec.model.kind == "gat" else Convolution
-        return Binned(ctx, self, layer, self.bin_size, self.params.pipeline)
+        rounds = self.params.rounds or self.spec.machine.engine == "nccl"
+        return Binned(
+            ctx, self, layer, self.bin_size, self.params.pipeline, rounds=rounds, outside=self.outside
+        )
 
     def forward(self, operators: Binned, weights: Weights) -> Tensor:
         kinds = [[W for W, _ in weights.layers], weights.roots, weights.attentions]
@@ -99,7 +111,7 @@ class G3(RowStrategy):
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Rows of A in bins, and what turns them round; lists of rows; features of others."""
+        """Rows of A in bins, if on the device, and what turns them round; lists of rows; features of others."""
         rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
         others, outside = sum(boundary.arriving().values()), boundary.nonzeros()
         inside = [counts.nonzeros(rows, rows, transposed=side) for side in self.sides()]
@@ -107,7 +119,7 @@ class G3(RowStrategy):
 
         def in_bins(nonzeros: int) -> int:
             """A bin has one pointer more than rows."""
-            return csr_bytes(len(rows) + bins - 1, nonzeros, precision)
+            return 0 if self.outside else csr_bytes(len(rows) + bins - 1, nonzeros, precision)
 
         if self.spec.model.kind == "gat":
             entries = inside[0] + outside

@@ -1,8 +1,7 @@
 """What a rank of G3 computes and sends in which order: bins, and the tables of who needs which rows of them (5.2, 6).
 
-A rank's vertices are put into a list, and the list is cut into bins. Every rank has asked the others for the bins of
-what it needs of them, so a message has a bin of its owner and nothing but rows. Everything is made once; of shapes
-alone the list is that of the numbers.
+Every rank has asked the others for the bins of what it needs of them, so a message has a bin of its owner and nothing
+but rows. Everything is made once.
 
 Legend: N this rank's vertices, K those that it needs of others, in the order of owner, bin and number.
 """
@@ -17,12 +16,13 @@ from torch import Tensor
 from harness.kernels import Csr, transpose
 from harness.kernels.assemble import beside
 from harness.kernels.compact import without_empty_columns
-from harness.kernels.csr import block, from_coo, row_of, take
+from harness.kernels.csr import from_coo, row_of, take
 from harness.kernels.spgemm import select_rows
-from harness.kernels.traverse import breadth_first
-from harness.ledger import TensorName
+from harness.ledger import Direction, TensorName
 from harness.strategy import Context
-from strategies.g3.crossing import Address, crossing
+from strategies.g3.bins import Bins, bins_of
+from strategies.g3.crossing import Address, crossing, returns
+from strategies.g3.messages import FORWARD, Due
 
 
 class Bin(NamedTuple):
@@ -34,6 +34,8 @@ class Bin(NamedTuple):
     """By peer, which of this rank's vertices it needs of this bin."""
     needs: Sequence[Address]
     """Messages without which the bin cannot be computed."""
+    completes: Sequence[Address]
+    """Messages whose gradients can be computed after this bin; on the way back the last bin comes first."""
 
 
 class Message(NamedTuple):
@@ -43,65 +45,61 @@ class Message(NamedTuple):
     """Their places among K."""
     entries: range
     """Theirs in A_KN."""
-    ready: int
-    """The bin of this rank after which, from the last to the first, their gradients can be computed."""
 
 
 class Schedule(NamedTuple):
     """All of a rank."""
 
-    parts: Sequence[Tensor]
-    """The vertices of every bin, on the host."""
+    listed: Bins
     bins: Sequence[Bin]
     messages: Mapping[Address, Message]
+    turns: Mapping[Address, int]
+    """In which turn of later layers their owners compute them."""
+    returns: Mapping[Address, int]
+    """In which turn of a peer the gradients of a bin of this rank come back."""
     halo: int
     """The number of K."""
 
+    def due(self, direction: Direction, layer: int) -> dict[Address, Due]:
+        """What is to come of the input of a layer, or of its gradient. What the first makes comes in its order."""
+        if direction is FORWARD:
+            return {
+                at: Due(len(message.slots), at[1] if layer < 2 else self.turns[at])
+                for at, message in self.messages.items()
+            }
+        return {
+            (peer, number): Due(len(rows), self.returns[peer, number])
+            for number, each in enumerate(self.bins)
+            for peer, rows in each.sends.items()
+        }
+
     @property
-    def interior_first(self) -> list[int]:
-        """Bins that wait for nobody, then the others."""
-        return sorted(range(len(self.bins)), key=lambda number: bool(self.bins[number].needs))
+    def own_first(self) -> list[int]:
+        """Bins, the last first, but before them those of which nobody else has gradients."""
+        return sorted(range(len(self.bins)), key=lambda number: (bool(self.bins[number].sends), -number))
 
 
 def schedule(
-    ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool
+    ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool, at_once: bool
 ) -> tuple[Schedule, Csr]:
     """Of the rank whose vertices are `blocks[own]`, in bins of so many vertices; and A_NK, on the host."""
-    listed = cache(lambda rank: _listed(ctx, blocks[rank], priority))
-
-    def bins_of(rank: int) -> Tensor:
-        bins = torch.empty_like(listed(rank))
-        bins[listed(rank)] = torch.arange(len(bins)) // size
-        return bins
-
-    needed, sends = crossing(ctx, blocks, own, bins_of)
+    bins_by_rank = cache(lambda rank: bins_of(ctx, blocks[rank], size, priority=priority, at_once=at_once))
+    listed = bins_by_rank(own)
+    needed, turns, sends = crossing(ctx, blocks, own, bins_by_rank)
     A_NK = _columns_of(ctx, blocks, own, needed)
-    A_KN = transpose(A_NK)
-    parts = listed(own).split(size) if len(blocks[own]) else ()
-    messages = _messages(needed, A_KN, bins_of(own))
+    messages, ready = _messages(needed, transpose(A_NK), listed)
     bins = [
         Bin(
             ctx.hold(TensorName.INDEX, rows.clone()),
             {peer: ctx.hold(TensorName.INDEX, there[i]) for peer, there in sends.items() if i in there},
             _needs(rows_of(A_NK, rows), messages),
+            [address for address, first in ready.items() if first == i],
         )
-        for i, rows in enumerate(parts)
+        for i, rows in enumerate(listed.parts)
     ]
-    return Schedule(parts, bins, messages, A_NK.cols), A_NK
-
-
-def _listed(ctx: Context, rows: range, priority: bool) -> Tensor:
-    """Step 1: vertices with neighbours on other ranks first, then the rest, both as a search comes to them."""
-    numbers = torch.arange(len(rows))
-    if not priority or not len(rows):
-        return numbers
-    A = ctx.on_host(rows, range(ctx.facts.vertices))
-    if A.col.is_meta:
-        return numbers
-    inside = block(A, range(len(rows)), rows)
-    found = breadth_first(inside)
-    remote = inside.rowptr.diff() < A.rowptr.diff()
-    return torch.cat([found[remote[found]], found[~remote[found]]])
+    back = {address: len(bins) - 1 - first for address, first in ready.items()}
+    coming_back = returns(ctx, blocks, own, bins_by_rank, sends, back)
+    return Schedule(listed, bins, messages, turns, coming_back, A_NK.cols), A_NK
 
 
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
@@ -119,19 +117,22 @@ def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping
     return from_coo(row_of(A), take(place, A.col), A.val, A.shape)
 
 
-def _messages(needed: Mapping[Address, Tensor], A_KN: Csr, number_of: Tensor) -> dict[Address, Message]:
-    found, start = {}, 0
+def _messages(
+    needed: Mapping[Address, Tensor], A_KN: Csr, listed: Bins
+) -> tuple[dict[Address, Message], dict[Address, int]]:
+    """And the first bin that takes of each."""
+    messages, ready, start = {}, {}, 0
     for address, rows in needed.items():
         slots = range(start, start + len(rows))
         if A_KN.col.is_meta:
             first, last = (A_KN.nnz * end // max(A_KN.rows, 1) for end in (slots.start, slots.stop))
-            ready = 0
+            ready[address] = 0
         else:
             first, last = int(A_KN.rowptr[slots.start]), int(A_KN.rowptr[slots.stop])
-            ready = int(take(number_of, A_KN.col[first:last]).min())
-        found[address] = Message(slots, range(first, last), ready)
+            ready[address] = int(take(listed.of_vertices[:, 0], A_KN.col[first:last]).min())
+        messages[address] = Message(slots, range(first, last))
         start = slots.stop
-    return found
+    return messages, ready
 
 
 def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:

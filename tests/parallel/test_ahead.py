@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from harness.parallel.ahead import Ahead
+from harness.parallel.ahead import Ahead, Aside
 
 
 def test_the_next_is_made_while_this_one_is_used() -> None:
@@ -33,3 +33,31 @@ def test_what_goes_wrong_is_told_to_who_asks() -> None:
     ahead = Ahead(lambda number: 1 // number, torch.device("cpu"))
     with pytest.raises(ZeroDivisionError):
         ahead.take(0)
+
+
+def test_each_of_some_numbers_is_begun_while_the_one_before_is_used() -> None:
+    begun = [threading.Event() for _ in range(5)]
+
+    def make(number: int) -> int:
+        begun[number].set()
+        return number * number
+
+    found = []
+    for number, made in Aside(torch.device("cpu")).each([3, 0, 4, 1], make):
+        found.append((number, made()))
+        following = {3: 0, 0: 4, 4: 1}.get(number)
+        assert following is None or begun[following].wait(10)
+    assert found == [(3, 9), (0, 0), (4, 16), (1, 1)]
+    assert not begun[2].is_set()
+
+
+def test_of_shapes_alone_each_is_made_when_it_is_asked_for() -> None:
+    made = []
+    coming = list(Aside(torch.device("meta")).each(range(3), made.append))
+    assert not made
+    coming[1][1]()
+    assert made == [1]
+
+
+def test_no_numbers_make_nothing() -> None:
+    assert list(Aside(torch.device("cpu")).each([], int)) == []

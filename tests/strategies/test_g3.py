@@ -3,6 +3,7 @@
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,13 @@ def case_of(
     return Case("test", Spec.model_validate(spec), vertices, directed)
 
 
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize(("bin_nodes", "kind"), [(1, "gcn"), (7, "gcn"), (7, "sage"), (7, "gat")])
 def test_every_pipeline_and_bin_size_is_serial_training(
-    ranks, pipeline: str, bin_nodes: int, kind: str
+    ranks, pipeline: str, bin_nodes: int, kind: str, rounds: bool
 ) -> None:
-    case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind)
+    case = case_of(pipeline=pipeline, bin_nodes=bin_nodes, kind=kind, rounds=rounds)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(3, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -60,11 +62,14 @@ def test_every_pipeline_and_bin_size_is_serial_training(
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize(("vertices", "kind"), [(5, "gcn"), (5, "gat"), (6, "gat"), (9, "gcn")])
-def test_parts_without_vertices_or_neighbours(ranks, vertices: int, kind: str, directed: bool) -> None:
+def test_parts_without_vertices_or_neighbours(
+    ranks, vertices: int, kind: str, directed: bool, rounds: bool
+) -> None:
     """METIS leaves parts of so small a graph empty, and vertices isolated."""
-    case = case_of(parts=5, vertices=vertices, directed=directed, kind=kind, bin_nodes=1)
+    case = case_of(parts=5, vertices=vertices, directed=directed, kind=kind, bin_nodes=1, rounds=rounds)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), EPOCHS)
     for result in ranks(5, train_rank, case, EPOCHS):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -82,15 +87,16 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
     return found
 
 
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize(
     ("pipeline", "kind", "hidden"), [*((each, "gcn", 10) for each in PIPELINES), ("full", "gat", 10 * HEADS)]
 )
 def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
-    ranks, pipeline: str, kind: str, hidden: int
+    ranks, pipeline: str, kind: str, hidden: int, rounds: bool
 ) -> None:
     """To the word, counted by scipy; gradients come back as rows went. Of attention, heads stand side by side."""
     parts = 3
-    case = case_of(parts, kind=kind, pipeline=pipeline, bin_nodes=7)
+    case = case_of(parts, kind=kind, pipeline=pipeline, bin_nodes=7, rounds=rounds)
     store = case.store()
     A, blocks = (
         to_scipy(store.adjacency(range(store.n), range(store.n))).tocsr(),
@@ -138,8 +144,10 @@ def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
     store = case.store()
     grid = Grid.build({AxisName.P: case.spec.ranks}, Ledger(recording=False))
     ctx = Context(case.spec, facts_of(store), grid, store)
-    found, _ = schedule(ctx, ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P], 7, priority=priority)
-    assert found.interior_first == sorted(
+    blocks, own = ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P]
+    found, _ = schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
+    assert found.listed.order(0) == range(len(found.bins))
+    assert found.listed.order(1) == sorted(
         range(len(found.bins)), key=lambda number: (bool(found.bins[number].needs), number)
     )
     return [(each.rows.tolist(), bool(each.needs)) for each in found.bins]
@@ -182,13 +190,86 @@ def train(case: Case, epochs: int, late: float) -> tuple[list[float], list[torch
         collectives.exchange = start
 
 
+def same(runs: list[list[tuple[list[float], list[torch.Tensor]]]]) -> bool:
+    """Whether two runs have the same bits on all ranks."""
+    return all(
+        losses == other_losses and all(map(torch.equal, parameters, others))
+        for (losses, parameters), (other_losses, others) in zip(*runs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
 @pytest.mark.parametrize(
     "epochs", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 )
-def test_late_messages_lock_nothing_up_and_change_no_bit(pool, epochs: int, kind: str) -> None:
-    case = case_of(4, vertices=97, kind=kind, bin_nodes=5)
-    runs = [pool.run(4, train, case, epochs, late, patience=600) for late in (0.0, 0.3)]
-    for (losses, parameters), (late_losses, late_parameters) in zip(*runs, strict=True):
-        assert losses == late_losses
-        assert all(map(torch.equal, parameters, late_parameters))
+def test_late_messages_lock_nothing_up_and_change_no_bit(pool, epochs: int, kind: str, rounds: bool) -> None:
+    case = case_of(4, vertices=97, kind=kind, bin_nodes=5, rounds=rounds)
+    assert same([pool.run(4, train, case, epochs, late, patience=600) for late in (0.0, 0.3)])
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_rounds_change_no_bit(ranks, pipeline: str) -> None:
+    each = [case_of(4, pipeline=pipeline, bin_nodes=5, rounds=rounds) for rounds in (False, True)]
+    assert same([ranks(4, train, case, EPOCHS, 0.0) for case in each])
+
+
+def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
+    """What this rank asks of the library in an epoch, exchange by exchange: with whom, which way, how many words."""
+    start, asked = collectives.exchange, []
+
+    def exchange(group: Any, sends: Any, landings: Any, *more: Any) -> Any:
+        here = [("recv", peer, landing.buffer.numel()) for peer, landing in landings.items()]
+        asked.append(here + [("send", peer, rows.numel()) for peer, rows in sends.items()])
+        return start(group, sends, landings, *more)
+
+    strategy = case.strategy()
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger(recording=False)), case.store())
+    collectives.exchange = exchange  # type: ignore[assignment]
+    try:
+        trainer.epoch()
+    finally:
+        collectives.exchange = start
+    return asked
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("parts", [2, 4])
+def test_rounds_start_what_two_ranks_say_to_each_other_in_one_order(ranks, pipeline: str, parts: int) -> None:
+    """As NCCL asks: what one rank begins with another, exchange by exchange, the other begins with it."""
+    asked = ranks(parts, exchanges, case_of(parts, pipeline=pipeline, bin_nodes=7, rounds=True))
+    other = {"send": "recv", "recv": "send"}
+    for a in range(parts):
+        for b in range(a):
+            of_a, of_b = (
+                [{call for call in calls if call[1] == peer} for calls in asked[rank]]
+                for rank, peer in ((a, b), (b, a))
+            )
+            turned = [{(other[way], b, words) for way, _, words in calls} for calls in of_b]
+            assert [calls for calls in of_a if calls] == [calls for calls in turned if calls]
+
+
+def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]]:
+    """Bytes on the device by tensor, as they are and by the formula; and parameters after some epochs."""
+    strategy = case.strategy()
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+    for _ in range(EPOCHS):
+        trainer.epoch()
+    ctx = trainer.ctx
+    return ctx.persistent_bytes(), strategy.memory(ctx.at, ctx.counts), trainer.parameters
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+def test_matrices_on_the_host_take_no_memory_of_a_device(ranks, kind: str) -> None:
+    """A machine whose devices are not its host; here they are, so the matrices need not travel."""
+    case = case_of(kind=kind, bin_nodes=7)
+    apart = Spec.model_validate(
+        case.spec.model_dump()
+        | {"machine": {"name": "test", "device": "cuda"}}
+        | {"strategy": {"name": "g3", "params": {"bin_nodes": 7, "bins_on": "host"}}}
+    )
+    on_device, on_host = (ranks(3, held, each) for each in (case, replace(case, spec=apart)))
+    for (whole, _, parameters), (less, formula, others) in zip(on_device, on_host, strict=True):
+        assert less == formula
+        assert less["A"] < whole["A"]
+        assert all(map(torch.equal, parameters, others))

@@ -1,0 +1,53 @@
+"""The bins of a rank: its vertices in a list, and the list cut (SIGMOD'23, section 5.2)."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from harness.kernels.csr import block
+from harness.kernels.traverse import breadth_first
+from harness.strategy import Context
+
+
+class Bins:
+    """Their vertices, and in which order they are computed.
+
+    What the first layer needs is there: its order is that of the list. In later layers, where bins do not wait for
+    whole layers, those come first that wait for nobody.
+    """
+
+    def __init__(self, parts: Sequence[Tensor], waits: Sequence[bool]) -> None:
+        self.parts = parts
+        self.later = sorted(range(len(parts)), key=lambda number: waits[number])
+
+    def order(self, layer: int) -> Sequence[int]:
+        return self.later if layer else range(len(self.parts))
+
+    @cached_property
+    def of_vertices(self) -> Tensor:
+        """By vertex, the bin it is in, and the turn of that in later layers."""
+        turns = torch.empty(len(self.parts), dtype=torch.int64)
+        turns[torch.tensor(self.later, dtype=torch.int64)] = torch.arange(len(self.parts))
+        found = torch.empty(sum(map(len, self.parts)), 2, dtype=torch.int64)
+        for number, vertices in enumerate(self.parts):
+            found[vertices, 0], found[vertices, 1] = number, turns[number]
+        return found
+
+
+def bins_of(ctx: Context, rows: range, size: int, *, priority: bool, at_once: bool) -> Bins:
+    """Those of a rank, of so many vertices. In a priority list, first those with neighbours on other ranks and then the
+    rest, both as a search comes to them; of shapes alone the list is that of the numbers, and all wait."""
+    listed, remote = torch.arange(len(rows)), torch.ones(len(rows), dtype=torch.bool)
+    if not len(rows):
+        return Bins((), ())
+    A = ctx.on_host(rows, range(ctx.facts.vertices))
+    if not A.col.is_meta:
+        inside = block(A, range(len(rows)), rows)
+        remote = inside.rowptr.diff() < A.rowptr.diff()
+        if priority:
+            found = breadth_first(inside)
+            listed = torch.cat([found[remote[found]], found[~remote[found]]])
+    parts = listed.split(size)
+    return Bins(parts, [at_once and bool(remote[part].any()) for part in parts])
