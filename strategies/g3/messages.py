@@ -1,5 +1,7 @@
 """Rows of bins, and their gradients, on their way from one rank to another: in two ways, with the same words.
 
+A layer says after each bin what leaves, and takes what it needs; `Held` keeps the former until the layer is over.
+
 `Free` has every receive posted before anything is computed, and every message leaves by itself: nobody waits for
 anybody to send. `Rounds` is for NCCL, which has no tags and starts what two ranks say to each other in the order in
 which it was asked: after a rank's first bin all of the first round comes and goes as one exchange, and so on; whoever
@@ -135,6 +137,26 @@ class Rounds(Flow):
     def take(self, address: Address) -> Tensor:
         exchange, place = self.coming.pop(address)
         return exchange.wait()[address[0]][place]
+
+
+class Held(Flow):
+    """What leaves after a bin leaves after the last one."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(flow.way, flow.due)
+        self.flow, self.held = flow, list[tuple[int, Mapping[Address, Tensor]]]()
+
+    def leave(self, turn: int, rows: Mapping[Address, Tensor]) -> None:
+        self.held.append((turn, rows))
+
+    def end(self) -> None:
+        for turn, rows in self.held:
+            self.flow.leave(turn, rows)
+        self.held.clear()
+        self.flow.end()
+
+    def take(self, address: Address) -> Tensor:
+        return self.flow.take(address)
 
 
 def _by_peer(addresses: Iterable[Address]) -> dict[int, list[Address]]:

@@ -18,7 +18,7 @@ from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context
 from strategies.g3.crossing import Address
 from strategies.g3.layer import Here, Layer
-from strategies.g3.messages import BACKWARD, FORWARD, Coming, Flow, Free, Rounds, Way
+from strategies.g3.messages import BACKWARD, FORWARD, Coming, Flow, Free, Held, Rounds, Way
 from strategies.g3.schedule import schedule
 
 P = AxisName.P
@@ -104,7 +104,8 @@ class Binned(RowOperators):
     def _flow(self, direction: Direction, layer: int) -> Flow:
         width, dtype = self.widths[layer], self.X.dtype
         way = Way(self.over, direction, layer, width, dtype, self.most_bins, self.leaving)
-        return self.flow(way, self.plan.due(direction, layer))
+        flow = self.flow(way, self.plan.due(direction, layer))
+        return flow if self.at_once else Held(flow)
 
     def finish(self) -> None:
         """Waits until everything that was sent has left."""
@@ -143,12 +144,9 @@ class Binned(RowOperators):
             Z_BH = layer.output(number, at_hand, partial(land, bins[number].needs))
             with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
                 H_NH.index_copy_(0, bins[number].rows, Z_BH.relu_() if leaving else Z_BH)
-            if self.at_once and leaving:
+            if leaving:
                 self.send_rows(leaving, turn, number, H_NH)
         if leaving:
-            if not self.at_once:
-                for turn, number in enumerate(order):
-                    self.send_rows(leaving, turn, number, H_NH)
             leaving.end()
         return H_NH
 
@@ -171,24 +169,17 @@ class Binned(RowOperators):
     # Back.
 
     def back(self, layer: Layer, G_NH: Tensor, leaving: Flow | None) -> None:
-        """Every bin, the last first; and gradients of rows of others as soon as they are complete."""
+        """Every bin, the last first; and gradients of rows of others, each message to the owner of its rows."""
         layer.turn(G_NH)
         backwards = reversed(range(len(self.plan.bins)))
         staged = self.staged(backwards, layer.stage_from_output, TensorName.G)
         for turn, (number, at_hand) in enumerate(staged):
             layer.from_output(number, at_hand)
-            if self.at_once and leaving:
-                self.send_gradients(leaving, turn, number, layer)
+            if leaving:
+                complete = self.plan.bins[number].completes
+                leaving.leave(turn, {at: layer.of_message(self.plan.messages[at]) for at in complete})
         if leaving:
-            if not self.at_once:
-                for turn, number in enumerate(reversed(range(len(self.plan.bins)))):
-                    self.send_gradients(leaving, turn, number, layer)
             leaving.end()
-
-    def send_gradients(self, leaving: Flow, turn: int, number: int, layer: Layer) -> None:
-        """dH of the rows of others that are complete with this bin, each message to the owner of its rows."""
-        complete = self.plan.bins[number].completes
-        leaving.leave(turn, {at: layer.of_message(self.plan.messages[at]) for at in complete})
 
     def into_rows(self, layer: Layer, coming: Flow) -> Tensor:
         """Every bin's dH, and what others send of it, in rank order; G = dH where H > 0."""
