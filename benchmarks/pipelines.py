@@ -46,7 +46,8 @@ def trainer_of(name: str, params: dict[str, Any], options: argparse.Namespace) -
     asked = {
         "strategy": {"name": name, "params": params | more},
         "dataset": {"name": options.dataset, "partition": options.partition, "parts": engine.world_size()},
-        "model": {"layers": options.layers, "hidden": options.hidden},
+        "model": {"kind": options.kind, "layers": options.layers, "hidden": options.hidden}
+        | ({"heads": options.heads} if options.kind == "gat" else {}),
     }
     return trainer_on_links(asked, "pipelines")
 
@@ -69,6 +70,8 @@ def main() -> None:
     )
     parser.add_argument("--dataset", default="rmat-17")
     parser.add_argument("--partition", default="g3-guarded")
+    parser.add_argument("--kind", default="gcn", choices=("gcn", "sage", "gat"))
+    parser.add_argument("--heads", type=int, default=8, help="of attention, each of the hidden width")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--bin-nodes", type=int, default=1000)

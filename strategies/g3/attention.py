@@ -80,6 +80,11 @@ class Attention:
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
             self.s_QV[:, at.start : at.stop] = scores(T_QXF, self.a_2H[1])
 
+    def stage_begin(self, number: int) -> None:
+        """T of its own rows is there, and scores ask for all neighbours at once."""
+
+    def begin(self, number: int, at_hand: None) -> None: ...
+
     def stage_output(self, number: int) -> tuple[Csr, Tensor]:
         d_QB = self.d_QN.index_select(1, self.bins[number].rows)
         return self.brought(self.matrices.A_BV[number]), d_QB

@@ -51,17 +51,25 @@ class Convolution:
     def arrived(self, slots: range) -> None:
         """They are multiplied as they are."""
 
-    def stage_output(self, number: int) -> tuple[Csr, Csr, Tensor | None]:
-        A_BN, A_BK = self.matrices.A_NN[number], self.matrices.A_NK[number]
-        return self.brought(A_BN), self.brought(A_BK), self._of_root(number, self.H_NF)
+    def stage_begin(self, number: int) -> Csr:
+        return self.brought(self.matrices.A_NN[number])
+
+    def begin(self, number: int, at_hand: Csr) -> None:
+        self.T[number] = self.kernels.spmm(at_hand, self.H_NF, TensorName.T)
+
+    def stage_output(self, number: int) -> tuple[Csr | None, Csr, Tensor | None]:
+        A_BN = None if number in self.T else self.stage_begin(number)
+        return A_BN, self.brought(self.matrices.A_NK[number]), self._of_root(number, self.H_NF)
 
     def output(
-        self, number: int, at_hand: tuple[Csr, Csr, Tensor | None], land: Callable[[], None]
+        self, number: int, at_hand: tuple[Csr | None, Csr, Tensor | None], land: Callable[[], None]
     ) -> Tensor:
-        """T = A H, Z = T W + H W_root; the product with own rows comes first, while others are on their way."""
+        """T = A H, Z = T W + H W_root."""
         kernels, (A_BN, A_BK, H_BF) = self.kernels, at_hand
-        self.T[number] = T_BF = kernels.spmm(A_BN, self.H_NF, TensorName.T)
+        if A_BN is not None:
+            self.begin(number, A_BN)
         land()
+        T_BF = self.T[number]
         kernels.spmm(A_BK, self.H_KF, TensorName.T, add_to=T_BF)
         Z_BH = kernels.gemm(T_BF, self.W_FH, TensorName.Z)
         if self.root_FH is not None:

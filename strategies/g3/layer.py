@@ -52,6 +52,11 @@ class Layer(Protocol):
     def arrived(self, slots: range) -> None:
         """These rows of H_KF are there."""
 
+    def stage_begin(self, number: int) -> Any: ...
+
+    def begin(self, number: int, at_hand: Any) -> None:
+        """What can be had of Z of a bin before others are there: of a layer that waits, of all bins first."""
+
     def stage_output(self, number: int) -> Any: ...
 
     def output(self, number: int, at_hand: Any, land: Callable[[], None]) -> Tensor:

@@ -139,6 +139,9 @@ class Binned(RowOperators):
 
         if not self.at_once:
             land(list(waiting))
+        elif coming:
+            for number, at_hand in self.staged(order, layer.stage_begin, TensorName.H):
+                layer.begin(number, at_hand)
         staged = self.staged(order, layer.stage_output, TensorName.H)
         for turn, (number, at_hand) in enumerate(staged):
             Z_BH = layer.output(number, at_hand, partial(land, bins[number].needs))
@@ -183,13 +186,14 @@ class Binned(RowOperators):
 
     def into_rows(self, layer: Layer, coming: Flow) -> Tensor:
         """Every bin's dH, and what others send of it, in rank order; G = dH where H > 0."""
-        G_NF = layer.H_NF.new_empty(layer.H_NF.shape)
+        G_NF, bins = layer.H_NF.new_empty(layer.H_NF.shape), self.plan.bins
         arrived = {} if self.at_once else {at: coming.take(at) for at in coming.due}
-        for number, at_hand in self.staged(self.plan.own_first, layer.stage_of_bin, TensorName.G):
-            each, dH_BF = self.plan.bins[number], layer.of_bin(number, at_hand)
+        for number, at_hand in self.staged(range(len(bins)), layer.stage_of_bin, TensorName.G):
+            dH_BF = layer.of_bin(number, at_hand)
             with self.ledger.op(Op.COPY, tensor=TensorName.DH):
-                G_NF.index_copy_(0, each.rows, dH_BF)
-            for peer, rows in each.sends.items():
+                G_NF.index_copy_(0, bins[number].rows, dH_BF)
+        for number in reversed(range(len(bins))):
+            for peer, rows in bins[number].sends.items():
                 at = peer, number
                 dH_MF = arrived[at] if at in arrived else coming.take(at)
                 with self.ledger.op(Op.COPY, tensor=TensorName.DH):

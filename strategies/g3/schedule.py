@@ -73,11 +73,6 @@ class Schedule(NamedTuple):
             for peer, rows in each.sends.items()
         }
 
-    @property
-    def own_first(self) -> list[int]:
-        """Bins, the last first, but before them those of which nobody else has gradients."""
-        return sorted(range(len(self.bins)), key=lambda number: (bool(self.bins[number].sends), -number))
-
 
 def schedule(
     ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool, at_once: bool
