@@ -98,17 +98,15 @@ COMMANDS = {
             )
         ),
     ],
+    "minibatches": ["benchmarks/minibatches.py"],
     "scalegnn": [
-        "benchmarks/minibatches.py",
-        *(
-            command
-            for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))
-            for command in (
-                f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
-                *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
-                "benchmarks/testbed down",
-            )
-        ),
+        command
+        for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))
+        for command in (
+            f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
+            *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
+            "benchmarks/testbed down",
+        )
     ],
     "ledger": ["benchmarks/ledger.py"],
     "pool": ["benchmarks/pool.py"],
