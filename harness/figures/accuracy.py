@@ -74,16 +74,18 @@ def draw(axes: Axes, shown: Shown) -> None:
 def _sample(line: Line, x: Sequence[float], y: Sequence[float]) -> Line2D:
     """In the axes or in the legend."""
     look = line.look
-    edge = {"markeredgecolor": PAPER, "markeredgewidth": 0.4}
     return Line2D(
         x,
         y,
         color=look.colour,
         marker=look.marker,
-        markersize=4,
+        fillstyle=look.fill,
+        markerfacecoloralt=PAPER,
+        markersize=4.5,
         linewidth=0.9,
+        markeredgecolor=PAPER if look.fill == "full" else look.colour,
+        markeredgewidth=0.4,
         label=line.label,
-        **edge,  # type: ignore[arg-type]
     )
 
 

@@ -6,7 +6,7 @@ name, with markers that no built-in one has.
 """
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 INK, PAPER, MUTED, FAINT, GRID = "#1f2328", "#ffffff", "#8c959f", "#f3f4f6", "#d8dee4"
 NAVY = "#16407a"
@@ -19,12 +19,18 @@ Dash = tuple[float, tuple[float, ...]]
 Marker = Any  # a name or a tuple of matplotlib's, which has a closed list of literals for it
 
 
+Fillstyle = Literal["full", "left", "bottom", "right", "top"]
+FILLS: tuple[Fillstyle, ...] = ("full", "left", "bottom", "right", "top")
+"""What of its markers is filled, for one variant of a strategy after the other."""
+
+
 class Look(NamedTuple):
     """How a strategy is drawn. Its measured lines are solid; the dash is that of its predicted ones."""
 
     colour: str
     marker: Marker
     dash: Dash
+    fill: Fillstyle = "full"
 
 
 SHORT: Dash = (0, (2.5, 1.2))

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from harness.figures.palette import Look, look_of, place_of
+from harness.figures.palette import FILLS, Look, look_of, place_of
 from harness.results.schema import MISSING, SOURCES
 
 SETTINGS = {
@@ -57,7 +57,7 @@ class Curve(NamedTuple):
 
     @property
     def look(self) -> Look:
-        return look_of(self.strategy)
+        return look_of(self.strategy)._replace(fill=FILLS[self.variant % len(FILLS)])
 
     @property
     def points(self) -> pd.DataFrame:

@@ -7,7 +7,7 @@ markers alone. What did not finish stands in a strip at the top, over the ranks 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,13 +22,6 @@ from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
 from harness.figures.units import Unit
 
-FILLS: tuple[Literal["full", "left", "bottom", "right", "top"], ...] = (
-    "full",
-    "left",
-    "bottom",
-    "right",
-    "top",
-)
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
 FRAME, PLOT, SLOT = 0.45, 1.75, 0.22  # inches: around the axes, of the data, of one failure above it
 IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
@@ -106,7 +99,7 @@ def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
         color=look.colour,
         marker=look.marker,
         linestyle=styles.get(curve.source, "-"),
-        fillstyle=FILLS[curve.variant % len(FILLS)],
+        fillstyle=look.fill,
         markerfacecolor=PAPER if hollow else look.colour,
         markerfacecoloralt=PAPER,
         markeredgecolor=look.colour if hollow or curve.variant else PAPER,

@@ -54,3 +54,10 @@ def test_points_and_target_are_drawn_where_they_are(shown: accuracy.Shown) -> No
     assert run.get_xydata().tolist() == [[1.0, 0.2], [2.0, 0.5], [3.0, 0.75]]
     assert set(target.get_ydata()) == {0.7}
     assert [handle.get_label() for handle in accuracy.handles([shown])] == [shown.lines[0].label, "target"]
+
+
+def test_variants_of_a_strategy_are_told_apart(shown: accuracy.Shown) -> None:
+    (line,) = shown.lines
+    other = line._replace(label="other", look=line.look._replace(fill="left"))
+    drawn = accuracy.handles([shown._replace(lines=[line, other])])
+    assert [handle.get_fillstyle() for handle in drawn[:2]] == ["full", "left"]

@@ -60,6 +60,7 @@ def test_parameters_make_curves_with_names_that_differ(
     labels = [curve.label for curve in curves(panel)]
     assert labels == ["bulk (samples 10)", "bulk (samples 5)"]
     assert [curve.variant for curve in curves(panel)] == [0, 1]
+    assert len({curve.look for curve in curves(panel)}) == 2
 
 
 def test_runs_that_never_took_place_are_not_drawn(runs: pd.DataFrame) -> None:
