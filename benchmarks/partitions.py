@@ -6,16 +6,25 @@ For each graph and number of parts: rows of H that all ranks receive in one aggr
 `harness.graph.volume`. CAGNET says of METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29 % fewer on the rank
 that receives most (CAG-022). Then the balance of work: nonzeros and vertices of the fullest part over the mean; the
 rows that the part with fewest receives over those of the part with most, which G3's second stage brings towards one;
-and the seconds it took.
+and the seconds it took. `block` takes the vertices as they stand: chunks.
+
+Below it G3's second stage alone, on a graph of 2^20 vertices and 16 million edges in 16 parts and on one of a quarter
+of that, from a partition by METIS with two constraints: swaps, their milliseconds, and why they ended.
 """
 
 import argparse
 import time
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
 
 from harness.graph.order import permuted
 from harness.graph.partition import Method, in_order, parts_of
+from harness.graph.partition_balanced import balanced_parts
+from harness.graph.partition_swap import ratio, swapped
 from harness.graph.volume import volumes
 from harness.kernels import Csr
 from harness.spec.root import project_root
@@ -23,15 +32,13 @@ from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import compose
 
-GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape", "rmat-17")
-STAGES: tuple[Method, ...] = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded")
-METHODS: dict[str, tuple[Method, ...]] = {
-    "sbm-4096": (*STAGES, "hypergraph"),
-    "amazon-shape": (*STAGES, "hypergraph"),
-    "reddit-shape": STAGES,
-    "rmat-17": STAGES,
-}
+Way = Method | Literal["block"]
+GRAPHS = ("sbm-4096", "amazon-shape", "reddit-shape", "rmat-17", "osm-shape")
+STAGES: tuple[Way, ...] = ("random", "block", "metis", "metis-balanced", "g3-literal", "g3-guarded")
+SLOW: tuple[Way, ...] = ("hypergraph",)
+METHODS = {graph: STAGES + (SLOW if graph in ("sbm-4096", "amazon-shape") else ()) for graph in GRAPHS}
 PARTS = (4, 16, 64)
+LARGE, LARGE_PARTS = ("ogbn-papers100m@1/424", "ogbn-papers100m@1/106"), 16
 
 
 class Measured(NamedTuple):
@@ -49,10 +56,11 @@ class Measured(NamedTuple):
     seconds: float
 
 
-def measured(A: Csr, method: Method, parts: int) -> Measured:
+def measured(A: Csr, method: Way, parts: int) -> Measured:
     """A partition, and what it costs."""
     begun = time.perf_counter()
-    cut = in_order(parts_of(A, method, parts, 0), parts)
+    part = torch.arange(A.rows) * parts // A.rows if method == "block" else parts_of(A, method, parts, 0)
+    cut = in_order(part, parts)
     seconds = time.perf_counter() - begun
     B = permuted(A, cut.orders.p, cut.orders.q)
     needed = volumes(B, cut.bounds)
@@ -67,6 +75,7 @@ def main() -> None:
     )
     parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
     parser.add_argument("--parts", nargs="+", type=int, default=PARTS)
+    parser.add_argument("--large", nargs="*", default=LARGE, metavar="GRAPH")
     options = parser.parse_args()
     root = project_root()
     print(
@@ -86,6 +95,28 @@ def main() -> None:
                 ]
                 even = " | ".join(f"{number:.2f}" for number in found[2:])
                 print(f"| {graph} | {parts} | {method} | {' | '.join(saved)} | {even} |", flush=True)
+    if options.large:
+        second_stage(root, options.large)
+
+
+def second_stage(root: Path, graphs: Sequence[str]) -> None:
+    """Both forms from the same start."""
+    titles = ["graph", "vertices", "edges", "METIS s", "form", "swaps", "s", "ms a swap", "ended by"]
+    print(f"\n| {' | '.join(titles)} | fewest to most, before | after |\n|{' --- |' * 11}")
+    for graph in graphs:
+        A = compose(load_card(root, graph), data_folder(root)).A
+        begun = time.perf_counter()
+        start = balanced_parts(A, LARGE_PARTS, 0)
+        first = time.perf_counter() - begun
+        for form in ("literal", "guarded"):
+            begun = time.perf_counter()
+            found = swapped(A, start, LARGE_PARTS, guarded=form == "guarded")
+            seconds = time.perf_counter() - begun
+            each = f"{1e3 * seconds / found.swaps:.1f}" if found.swaps else ""
+            size = f"{A.rows:,} | {A.nnz:,} | {first:.1f}"
+            ratios = f"{ratio(found.before):.3f} | {ratio(found.after):.3f}"
+            told = f"{form} | {found.swaps:,} | {seconds:.1f} | {each} | {found.stopped} | {ratios}"
+            print(f"| {graph} | {size} | {told} |", flush=True)
 
 
 if __name__ == "__main__":
