@@ -12,26 +12,20 @@ calls, of the slowest rank in each. Prints a table and draws figures/scalegnn-fi
 
 import argparse
 import os
-from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from ready import opened
+from ready import in_turns, trainer_on_links
 
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
 from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
-from harness.ledger import MOVING, Ledger, Phase
-from harness.run.gather import gather
+from harness.ledger import MOVING, Phase
 from harness.run.trainer import Trainer
-from harness.spec.root import project_root
-from harness.spec.spec import Spec
 
 STAGES: dict[str, dict[str, Any]] = {
     "baseline": {},
@@ -41,37 +35,33 @@ STAGES: dict[str, dict[str, Any]] = {
     "+ overlap": {"prefetch": True, "wire": "bf16", "fused": True, "overlap": True},
 }
 MODEL = {"layers": 3, "hidden": 128, "projection": True, "norm": True, "residual": True, "dropout": 0.5}
-WARM = 1
-Row = tuple[float, float, float]
-"""Seconds of an epoch, of sampling, of collectives."""
 
 
-def spec_of(options: argparse.Namespace, params: dict[str, Any]) -> Spec:
+class Row(NamedTuple):
+    """Seconds of one epoch of one rank: all, in phase `sample`, in calls."""
+
+    seconds: float
+    sampling: float
+    moving: float
+
+
+def trainer_of(params: dict[str, Any], options: argparse.Namespace) -> Trainer:
     asked = {
         "strategy": {"name": "scalegnn", "params": params},
         "dataset": options.dataset,
-        "ranks": prod(map(int, options.grid.split("x"))),
         "grid": options.grid,
-        "machine": "ethernet",
         "model": MODEL | {"hidden": options.hidden},
         "training": {"batch": options.batch},
     }
-    return make_spec(project_root(), asked, "ablation")
+    return trainer_on_links(asked, "ablation")
 
 
-def trainer_of(spec: Spec) -> Trainer:
-    strategy, blocks = opened(spec)
-    return Trainer(
-        strategy, Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from), blocks
-    )
-
-
-def measured(trainer: Trainer) -> Row:
+def turn(trainer: Trainer) -> Row:
     trainer.ctx.grid.world.barrier()
     epoch = trainer.epoch()
     sampling = sum(amounts.seconds for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE)
     moving = sum(amounts.seconds for key, amounts in epoch.entries.items() if key.op in MOVING)
-    return epoch.seconds, sampling, moving
+    return Row(epoch.seconds, sampling, moving)
 
 
 def main() -> None:
@@ -85,27 +75,19 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    place = engine.place(os.environ)
-    engine.start(Engine.GLOO, place)
-    trainers = {name: trainer_of(spec_of(options, params)) for name, params in STAGES.items()}
-    rows: dict[str, list[Row]] = {name: [] for name in trainers}
-    for number in range(-WARM, options.epochs):
-        for name, trainer in trainers.items():
-            row = measured(trainer)
-            if number >= 0:
-                rows[name].append(row)
-    world = next(iter(trainers.values())).ctx.grid.world
-    everyone = gather(world, rows)
+    engine.start(Engine.GLOO, engine.place(os.environ))
+    trainers = [trainer_of(params, options) for params in STAGES.values()]
+    everyone = in_turns(trainers, turn, options.epochs)
     engine.stop()
-    if place.rank == 0:
+    if everyone:
         report(options, everyone)
 
 
-def report(options: argparse.Namespace, everyone: list[dict[str, list[Row]]]) -> None:
+def report(options: argparse.Namespace, everyone: list[list[list[Row]]]) -> None:
     """Of every stage the median over epochs of the slowest rank's seconds."""
     found = {}
-    for name in STAGES:
-        epochs = zip(*(ranks[name] for ranks in everyone), strict=True)
+    for number, name in enumerate(STAGES):
+        epochs = [[rank[number] for rank in ranks] for ranks in zip(*everyone, strict=True)]
         slowest = [tuple(map(max, zip(*ranks, strict=True))) for ranks in epochs]
         found[name] = tuple(map(median, zip(*slowest, strict=True)))
     print("| stage | epoch s | sample s | collectives s | speed-up | of the stage before |\n|" + " --- |" * 6)

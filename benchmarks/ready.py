@@ -26,10 +26,12 @@ def opened(spec: Spec) -> tuple[Strategy, Blocks]:
 
 
 def trainer_on_links(asked: dict[str, Any], name: str) -> Trainer:
-    """Over all ranks that there are, on the machine whose links are slow."""
+    """Over all ranks that there are, on the machine whose links are slow: large calls are composed there."""
     asked = {**asked, "ranks": engine.world_size(), "machine": "ethernet"}
-    strategy, blocks = opened(make_spec(project_root(), asked, name))
-    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), blocks)
+    spec = make_spec(project_root(), asked, name)
+    strategy, blocks = opened(spec)
+    grid = Grid.build(strategy.grid, Ledger(), composed_from=spec.machine.composed_from)
+    return Trainer(strategy, grid, blocks)
 
 
 class Timed(Protocol):
