@@ -3,10 +3,11 @@
     python benchmarks/slope.py [--rates 100 200 400] [--widths 16 64]
 
 Needs root: for each rate it makes an emulated cluster of four hosts (benchmarks/testbed), has every strategy train on
-it at each width, of features and of hidden layers, and takes it down. It draws benchmarks/results/slope.svg and prints,
-for each rate, the bandwidth by least squares, beside the 95 % of the rate that TCP leaves to useful bytes. What does
-not depend on words is each strategy's own. Words are those on the path (benchmarks/network.py). Strategies that send
-nothing but gradients are in the figure; by themselves they have no slope, their words taking no time to speak of.
+it at each width, of features and of hidden layers, and takes it down. It writes benchmarks/results/slope.csv, draws
+slope.svg beside it (`--redraw` does that alone) and prints, for each rate, the bandwidth by least squares, beside the
+95 % of the rate that TCP leaves to useful bytes. What does not depend on words is each strategy's own. Words are those
+on the path (benchmarks/network.py). Strategies that send nothing but gradients are there too; their own slopes say
+nothing, as their words take no time to speak of.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from network import SCHEMES, measure, spec_of
 
@@ -54,6 +56,7 @@ FEW = 100_000
 BITS = 32
 USEFUL = 0.95
 HERE = Path(__file__).parent
+POINTS = HERE / "results" / "slope.csv"
 
 
 def main() -> None:
@@ -69,23 +72,27 @@ def main() -> None:
     parser.add_argument("--dataset", default="ogbn-products@1/64", help="a twin, without its width")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
+    parser.add_argument("--redraw", action="store_true", help="from what was measured last")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.out:
         measure_here(options)
         return
-    for width in options.widths:
-        build(project_root(), DatasetChoice(name=f"{options.dataset}w{width}"))
-    points = {rate: measured_at(rate, options) for rate in options.rates}
+    if not options.redraw:
+        for width in options.widths:
+            build(project_root(), DatasetChoice(name=f"{options.dataset}w{width}"))
+        rows = [{"rate": rate, **row} for rate in options.rates for row in measured_at(rate, options)]
+        pd.DataFrame(rows).to_csv(POINTS, index=False)
+    points = {int(rate): rows for rate, rows in pd.read_csv(POINTS).groupby("rate")}
     (HERE / "results" / "slope.svg").write_bytes(drawn(points))
     print("| links, Mbit/s | 95 % of it | by the slope | over it | points |\n| --- | --- | --- | --- | --- |")
     for rate, rows in points.items():
         found = bandwidth(rows)
         print(f"| {rate} | {USEFUL * rate:.1f} | {found:.1f} | {found / (USEFUL * rate):.2f} | {len(rows)} |")
-    schemes = list(dict.fromkeys(row["scheme"] for rows in points.values() for row in rows))
+    schemes = list(dict.fromkeys(scheme for rows in points.values() for scheme in rows.scheme))
     print(f"\n| over it, by itself | {' | '.join(map(str, points))} |\n|{' --- |' * (len(points) + 1)}")
     for scheme in schemes:
-        own = {rate: [row for row in rows if row["scheme"] == scheme] for rate, rows in points.items()}
+        own = {rate: rows[rows.scheme == scheme] for rate, rows in points.items()}
         cells = [
             f"{bandwidth(rows) / (USEFUL * rate):.2f}" if many(rows) else "" for rate, rows in own.items()
         ]
@@ -141,48 +148,45 @@ def measure_here(options: argparse.Namespace) -> None:
     engine.stop()
 
 
-def many(rows: list[dict[str, Any]]) -> bool:
+def many(rows: pd.DataFrame) -> bool:
     """Whether more words than a few lie between the widths."""
-    words = [row["words"] for row in rows]
-    return max(words) - min(words) > FEW
+    return bool(rows.words.max() - rows.words.min() > FEW)
 
 
-def bandwidth(rows: list[dict[str, Any]]) -> float:
+def bandwidth(rows: pd.DataFrame) -> float:
     """Mbit/s by the slope of seconds over words, of parallel lines: one for each strategy and grid."""
-    names = sorted({row["scheme"] for row in rows})
-    own = [[row["scheme"] == name for name in names] for row in rows]
-    words = np.array([[row["words"]] for row in rows])
-    slope = np.linalg.lstsq(np.hstack([words, own]), [row["seconds"] for row in rows])[0][0]
+    own = pd.get_dummies(rows.scheme, dtype=float)
+    slope = np.linalg.lstsq(np.column_stack([rows.words, own]), rows.seconds)[0][0]
     return float(BITS / slope / 1e6)
 
 
-def drawn(points: dict[int, list[dict[str, Any]]]) -> bytes:
+def drawn(points: dict[int, pd.DataFrame]) -> bytes:
     """All rates in one panel, each with the line of its links."""
     from matplotlib.figure import Figure
 
     with styled():
-        figure = Figure(figsize=(4.4, 3.4))
+        figure = Figure(figsize=(6.0, 3.4))
         axes = figure.subplots()
         for rate, rows in points.items():
-            far = max(row["words"] for row in rows)
-            axes.plot([0, far / 1e6], [0, BITS * far / (USEFUL * rate * 1e6)], color="0.6", linewidth=0.8)
-            axes.text(
-                far / 1e6, BITS * far / (USEFUL * rate * 1e6), f" {rate} Mbit/s", fontsize=6, va="center"
-            )
-            for row in rows:
-                style = look_of(row["strategy"])
+            far = rows.words.max()
+            end = far / 1e6, BITS * far / (USEFUL * rate * 1e6)
+            axes.plot(*zip((0, 0), end, strict=True), color="0.6", linewidth=0.8, zorder=1)
+            axes.text(*end, f" {rate} Mbit/s", fontsize=6, va="center")
+            for strategy, some in rows.groupby("strategy", sort=False):
+                look = look_of(str(strategy))
                 axes.plot(
-                    row["words"] / 1e6,
-                    row["seconds"],
-                    style.marker,
-                    color=style.colour,
-                    label=row["strategy"],
+                    some.words / 1e6,
+                    some.seconds,
+                    linestyle="none",
+                    marker=look.marker,
+                    color=look.colour,
+                    label=strategy,
                     markersize=4,
                 )
         named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
         axes.set_xlabel("words on the path of an epoch, millions")
         axes.set_ylabel("epoch time, s")
-        axes.legend(named.values(), named.keys(), fontsize=6)
+        figure.legend(named.values(), named.keys(), fontsize=6, loc="outside right center")
         return rendered(figure, "svg", "slope", "benchmarks/slope.py")
 
 
