@@ -23,9 +23,9 @@ from harness.comm.grid import Grid
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels import Csr, block, cast, to_scipy
-from harness.kernels.draw import distinct
 from harness.kernels.induced import places
 from harness.kernels.recorded import Kernels
+from harness.kernels.shuffle import distinct
 from harness.ledger import AxisName, Ledger, Phase
 from harness.models.dropout import dropout_mask
 from harness.parallel.gradients import Gradients

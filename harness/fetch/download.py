@@ -78,9 +78,9 @@ def _fetch(remote: Remote, path: Path, so_far: Path, say: Say, wait: float) -> N
             tries = 1 if _size(so_far) > had else tries + 1
             had = _size(so_far)
             if tries >= TRIES:
+                kept = f"{had:,} bytes are kept in {so_far}; the same command goes on there. " if had else ""
                 raise RunError(
-                    f"{remote.asked} could not be fetched: {reason}. {had:,} bytes are kept in {so_far}; "
-                    f"the same command goes on there. {_way_out()}"
+                    f"{remote.asked} could not be fetched: {reason}. {kept}{_way_out(path)}"
                 ) from None
             pause = min(wait * 2 ** (tries - 1), LONGEST_WAIT)
             say(f"{path.name}: {reason}; again in {pause:.0f} s")
@@ -106,7 +106,7 @@ def _transfer(remote: Remote, path: Path, so_far: Path, say: Say) -> None:
     state = so_far.with_name(f"{so_far.name}.json")
     had, version = _size(so_far), _version(state)
     headers = {"Range": f"bytes={had}-", "If-Range": version} if had and version else {}
-    with _answer(remote, headers) as answer:
+    with _answer(remote, path, headers) as answer:
         resumed = answer.status == PART and _first_byte(answer) == had
         if answer.status == PART and not resumed:
             raise _StaleError
@@ -115,7 +115,7 @@ def _transfer(remote: Remote, path: Path, so_far: Path, say: Say) -> None:
         total = had + int(length) if length is not None and length.isdecimal() else None
         if remote.bytes is not None and total is not None and total != remote.bytes:
             raise UserError(
-                f"{remote.asked} has {total:,} bytes, and the card expects {remote.bytes:,}. {_way_out()}"
+                f"{remote.asked} has {total:,} bytes, and the card expects {remote.bytes:,}. {_way_out(path)}"
             )
         check_room(path, (total or 0) - had)
         with refusals(path, DATASETS):
@@ -125,7 +125,7 @@ def _transfer(remote: Remote, path: Path, so_far: Path, say: Say) -> None:
                     if file.tell() == 0 and _is_page(block, answer):
                         raise UserError(
                             f"{remote.asked} answered with a web page and not with the file: it may ask for a login, "
-                            f"or its quota may be used up. {_way_out()}"
+                            f"or its quota may be used up. {_way_out(path)}"
                         )
                     file.write(block)
     if total is not None and _size(so_far) != total:
@@ -134,7 +134,7 @@ def _transfer(remote: Remote, path: Path, so_far: Path, say: Say) -> None:
 
 
 @contextmanager
-def _answer(remote: Remote, headers: dict[str, str]) -> Iterator[HTTPResponse]:
+def _answer(remote: Remote, path: Path, headers: dict[str, str]) -> Iterator[HTTPResponse]:
     """What the server says; what cannot be helped is refused at once."""
     try:
         with urlopen(Request(remote.asked, headers=headers), timeout=TIMEOUT) as answer:
@@ -142,7 +142,9 @@ def _answer(remote: Remote, headers: dict[str, str]) -> Iterator[HTTPResponse]:
     except HTTPError as error:
         error.close()
         if error.code in GONE:
-            raise UserError(f"{remote.asked} answered {error.code} {error.reason}. {_way_out()}") from None
+            raise UserError(
+                f"{remote.asked} answered {error.code} {error.reason}. {_way_out(path)}"
+            ) from None
         if error.code == BEYOND:
             raise _StaleError from None
         raise _BrokeOffError(f"the server answered {error.code} {error.reason}") from None
@@ -162,14 +164,14 @@ def _accept(remote: Remote, path: Path, so_far: Path) -> None:
     if remote.bytes is not None and size != remote.bytes:
         so_far.unlink()
         raise UserError(
-            f"{remote.asked} has {size:,} bytes, and the card expects {remote.bytes:,}. {_way_out()}"
+            f"{remote.asked} has {size:,} bytes, and the card expects {remote.bytes:,}. {_way_out(path)}"
         )
     known = remote.sha256 or _trusted(path)
     if known and found != known:
         so_far.unlink()
         raise UserError(
             f"{remote.asked} is not the file that is expected: its sha256 is {found}, and not {known}. Nothing was "
-            f"kept. {_way_out()}"
+            f"kept. {_way_out(path)}"
         )
     if remote.sha256 is None:
         _trust(path, found)
@@ -239,7 +241,7 @@ def _trusted(path: Path) -> str | None:
     return beside.read_text().split()[0] if beside.is_file() else None
 
 
-def _way_out() -> str:
+def _way_out(path: Path) -> str:
     return (
-        f"{MIRROR} names a mirror, http_proxy and https_proxy a proxy; or put the file in its place by hand."
+        f"{MIRROR} names a mirror, http_proxy and https_proxy a proxy; or put the file there by hand: {path}"
     )

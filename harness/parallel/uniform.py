@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from harness.kernels import Csr
-from harness.kernels.draw import distinct
 from harness.kernels.induced import induced_pair, mark, places
+from harness.kernels.shuffle import distinct
 from harness.strategy import MiniBatch
 
 

@@ -99,6 +99,7 @@ def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, kno
     with pytest.raises(kind, match=said) as refusal:
         fetch(tmp_path, **known)
     assert "HARNESS_MIRROR" in str(refusal.value)
+    assert str(refusal.value).endswith(f"by hand: {tmp_path / 'raw' / 'graph.bin'}")
     assert not (tmp_path / "raw" / "graph.bin").exists()
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.part")) == 0
     assert len(site.asked) == 1
@@ -106,8 +107,9 @@ def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, kno
 
 def test_nobody_there_is_said_after_a_few_tries(tmp_path, monkeypatch):
     monkeypatch.setenv("HARNESS_MIRROR", "http://127.0.0.1:9")
-    with pytest.raises(RunError, match=r"could not be fetched: .*refused"):
+    with pytest.raises(RunError, match=r"could not be fetched: .*refused") as refusal:
         fetch(tmp_path)
+    assert "bytes are kept" not in str(refusal.value)
 
 
 class FullDisk(io.FileIO):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from harness.check.graph import check_graph
 from harness.kernels import Csr, block, to_scipy
-from harness.kernels.draw import distinct
 from harness.kernels.induced import by_tensors, induced_pair, mark, places
+from harness.kernels.shuffle import distinct
 from harness.ranges import part
 
 N = 97

@@ -1,15 +1,20 @@
-"""Shuffles are permutations that can be asked both ways, the same by tensors, by loops and by Python's integers."""
+"""Shuffles are permutations that can be asked both ways, the same by tensors, by loops and by Python's integers.
 
+What is drawn without replacement is a set, the same for everybody, and each set as likely as any other.
+"""
+
+from itertools import combinations, pairwise
 from math import isqrt
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from harness.kernels.random import Purpose, bits
-from harness.kernels.shuffle import FEW, ROUNDS, ROUNDS_OF_FEW, shuffle
-from harness.kernels.shuffle_compiled import by_loop
+from harness.kernels.shuffle import FEW, ROUNDS, ROUNDS_OF_FEW, by_tensors, distinct, shuffle
 from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
 
 LIKELY = 1e-6
@@ -29,13 +34,13 @@ def test_everybody_stands_somewhere_and_can_be_found(n, seed):
 @pytest.mark.parametrize("n", [1, 2, 53, 65537, (1 << 31) + 11, (1 << 61) - 1])
 @pytest.mark.parametrize("back", [False, True])
 def test_loops_and_tensors_are_equal(n, back):
-    index = torch.arange(max(n - 999, 0), n)
+    index = torch.arange(max(n - 2999, 0), n)
     found = shuffle(5, Purpose.TEST, n, 1)
     height = isqrt(n - 1) + 1
     sides = height, -(-n // height)
     assert height * sides[1] >= n
-    looped = by_loop(index.numpy(), n, sides, found.keys.numpy(), back)
-    assert torch.from_numpy(looped).equal(found._through(index, back=back))
+    looped = found.places(index) if back else found.at(index)
+    assert looped.equal(by_tensors(index, n, sides, found.keys, back))
 
 
 def mixed(z):
@@ -98,3 +103,40 @@ def test_what_lies_together_is_spread_as_by_chance(stride):
     sample = found[: 20_000 * stride : stride][:20_000]
     assert stats.chisquare(np.bincount(sample, minlength=blocks)).pvalue > LIKELY
     assert abs(stats.spearmanr(found[:200_000], np.arange(200_000)).statistic) < 5 / 200_000**0.5
+
+
+@given(st.integers(0, 3000), st.data())
+def test_so_many_different_numbers_of_the_range(below: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, below))
+    drawn = distinct((1, size), below, size)
+    assert len(drawn) == size
+    assert all(0 <= a < b < below for a, b in pairwise(drawn.tolist())) or size < 2
+    assert drawn.dtype == torch.int64
+
+
+@pytest.mark.parametrize(("below", "size"), [(5, 2), (6, 3), (7, 3), (9, 2)])
+def test_every_set_is_as_likely(below: int, size: int) -> None:
+    """So is every vertex, with chance B / N, and every pair, with chance B (B - 1) / N (N - 1) (SGN-005, SGN-006)."""
+    sets = dict.fromkeys(combinations(range(below), size), 0)
+    for seed in range(6000):
+        sets[tuple(distinct((seed, 0, 3), below, size).tolist())] += 1
+    assert stats.chisquare(list(sets.values())).pvalue > LIKELY
+
+
+def test_inclusion_in_a_large_range() -> None:
+    """Every hundredth of the range has its share; samples of other groups and steps overlap as chance has it."""
+    below, size = 100_003, 2_000
+    first, *others = [distinct((0, group, step), below, size) for group in range(5) for step in range(20)]
+    counts = np.histogram(torch.cat([first, *others]).numpy(), bins=100, range=(0, below))[0]
+    assert stats.chisquare(counts).pvalue > LIKELY
+    common = [int(torch.isin(first, other).sum()) for other in others]
+    mean = size * size / below
+    assert abs(np.mean(common) - mean) < 5 * np.sqrt(mean / len(common))
+
+
+def test_no_group_repeats_what_another_has_drawn() -> None:
+    """A seed that is added to the step would: group 1 at step t would have the sample of group 0 at step t + 1."""
+    drawn = [
+        tuple(distinct((7, group, step), 1000, 50).tolist()) for group in range(10) for step in range(10)
+    ]
+    assert len(set(drawn)) == len(drawn)
