@@ -6,7 +6,8 @@
 
 Milliseconds are those of the slowest rank, the median of epochs; `computing` is what is left of them without
 calls and waits. In every round each variant trains one epoch, so a ratio is of epochs that stood side by side: the
-median of the rounds' ratios to `sequential`. Messages and words are those of the rank that has most.
+median of the rounds' ratios to `sequential`. Messages, and words received, are those of the rank that has most. G3 has
+fetched the first layer's rows before training; the halo exchange, which may sample others in each epoch, does not.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def turn(trainer: Trainer) -> Turn:
         epoch.seconds,
         sum(amounts.seconds for amounts in moved),
         sum(amounts.calls for amounts in moved),
-        sum(amounts.words_payload for amounts in moved),
+        sum(amounts.words_received for amounts in moved),
     )
 
 
@@ -84,7 +85,9 @@ def main() -> None:
     engine.stop()
     if not everyone:
         return
-    print("| variant | ms | computing | sequential is so many times slower | messages and calls | words |")
+    print(
+        "| variant | ms | computing | sequential is so many times slower | messages and calls | words received |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     for v, (name, params) in enumerate(VARIANTS):
         said = " ".join([name, *(f"{key}={value}" for key, value in params.items())])

@@ -1,7 +1,9 @@
 """An emulated cluster: network namespaces as hosts, a bridge as the switch, a shaped link from each host to it.
 
-Bandwidth is real, in that the kernel drops what exceeds it; latency is the machine's own. Everything is made inside
-namespaces whose names begin with PREFIX: the machine's own interfaces, addresses and routes are never named here.
+Bandwidth is real, in that the kernel drops what exceeds it; latency is the machine's own. Little is kept for sending,
+as on networks that bypass the kernel: megabytes that wait there would share a link with what is sent next, to another
+host, and be late for whoever waits for them alone. Everything is made inside namespaces whose names begin with PREFIX:
+the machine's own interfaces, addresses and routes are never named here.
 """
 
 import os
@@ -19,6 +21,8 @@ NETWORK = "10.77"
 PORT = 29500
 POLL_SECONDS = 0.05
 RATE = re.compile(r"[1-9][0-9]*(kbit|mbit|gbit)")
+UNSENT = "4096 65536 262144"
+"""Bytes that a connection keeps for sending: at least, at first and at most."""
 BURST = {"kbit": "32kb", "mbit": "256kb", "gbit": "4mb"}
 
 
@@ -124,6 +128,7 @@ def _add_host(number: int, rate: str) -> None:
     _inside(SWITCH, "ip", "link", "set", port, "master", "bridge0", "up")
     _inside(host, "ip", "addr", "add", f"{_address(number)}/24", "dev", "link0")
     _inside(host, "ip", "link", "set", "link0", "up")
+    _inside(host, "sh", "-c", f"echo {UNSENT} > /proc/sys/net/ipv4/tcp_wmem")
     burst = BURST[rate[-4:]]
     for namespace, device in ((host, "link0"), (SWITCH, port)):
         shaping = ("root", "tbf", "rate", rate, "burst", burst, "latency", "100ms")
