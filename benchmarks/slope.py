@@ -6,8 +6,8 @@ Needs root: for each rate it makes an emulated cluster of four hosts (benchmarks
 it at each width, of features and of hidden layers, and takes it down. It writes benchmarks/results/slope.csv, draws
 slope.svg beside it (`--redraw` does that alone) and prints, for each rate, the bandwidth by least squares, beside the
 95 % of the rate that TCP leaves to useful bytes. What does not depend on words is each strategy's own. Words are those
-on the path (benchmarks/network.py). Strategies that send nothing but gradients are there too; their own slopes say
-nothing, as their words take no time to speak of.
+on the path (benchmarks/network.py). Strategies that send little more than gradients are there too; their own slopes
+say nothing, as their words take no time to speak of.
 """
 
 import argparse
