@@ -64,10 +64,12 @@ def distinct(seed: Seed, below: int, size: int, device: torch.device | None = No
     The work is that of the draw, whatever the range. Of a sample every pair's chance counts, so it takes all rounds.
     """
     assert 0 <= size <= below, (size, below)
-    drawn = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW))).at(
-        torch.arange(size, device=device)
-    )
-    return drawn.sort().values
+    permutation = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
+    drawn = permutation.at(torch.arange(size, device=device))
+    if drawn.device.type != "cpu":
+        return drawn.sort().values
+    drawn.numpy().sort()  # in vectors: a fraction of what torch takes
+    return drawn
 
 
 def by_tensors(index: Tensor, n: int, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
