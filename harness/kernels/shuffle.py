@@ -3,7 +3,7 @@
 A Feistel network over rectangles: a number is a row and a column of the smallest square, or nearly, that holds all n;
 in turn each is moved on by a random function of the other, which can be taken back. What falls beyond n is sent through
 again until it does not (cycle walking). Of many numbers one takes five nanoseconds; a table of 10^8 would take half
-a gigabyte. Two implementations, equal bit for bit: a compiled loop on a CPU, tensor operations elsewhere.
+a gigabyte. Two implementations, equal bit for bit: tensor operations, and for many numbers on a CPU a compiled loop.
 Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics of permutations.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.kernels.random import Index, Purpose, Seed, bits, mixed, shift_right, signed
+from harness.kernels.random import COMPILED_FROM, Index, Purpose, Seed, bits, mixed, shift_right, signed
 from harness.kernels.splitmix import GOLDEN
 
 ROUNDS, ROUNDS_OF_FEW = 4, 16
@@ -39,16 +39,17 @@ class Shuffle(NamedTuple):
         """Where these stand."""
         return self._through(numbers, back=True)
 
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns of the rectangle."""
+        height = max(isqrt(max(self.n, 1) - 1) + 1, 1)
+        return height, max(-(-self.n // height), 1)
+
     def _through(self, index: Index, *, back: bool) -> Tensor:
         if isinstance(index, range):
             index = torch.arange(index.start, index.stop, index.step)
-        height = max(isqrt(max(self.n, 1) - 1) + 1, 1)
-        sides = height, max(-(-self.n // height), 1)
-        if index.device.type != "cpu":
-            return by_tensors(index, self.n, sides, self.keys, back)
-        from harness.kernels.shuffle_compiled import by_loop
-
-        return torch.from_numpy(by_loop(index.numpy(), self.n, sides, self.keys.numpy(), back))
+        many = index.numel() >= COMPILED_FROM and index.device.type == "cpu"
+        return (by_loop if many else by_tensors)(index, self.n, self.sides, self.keys, back)
 
 
 def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
@@ -65,11 +66,16 @@ def distinct(seed: Seed, below: int, size: int, device: torch.device | None = No
     """
     assert 0 <= size <= below, (size, below)
     permutation = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
-    drawn = permutation.at(torch.arange(size, device=device))
-    if drawn.device.type != "cpu":
-        return drawn.sort().values
-    drawn.numpy().sort()  # in vectors: a fraction of what torch takes
-    return drawn
+    index = torch.arange(size, device=device)
+    way = by_loop if index.device.type == "cpu" else by_tensors
+    return way(index, below, permutation.sides, permutation.keys, back=False).sort().values
+
+
+def by_loop(index: Tensor, n: int, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
+    """With a compiled loop."""
+    from harness.kernels.shuffle_compiled import walked
+
+    return torch.from_numpy(walked(index.numpy(), n, sides, keys.numpy(), back))
 
 
 def by_tensors(index: Tensor, n: int, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:

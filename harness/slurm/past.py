@@ -34,7 +34,7 @@ class Past:
     @cached_property
     def _lasted(self) -> dict[str, float]:
         ended = []
-        for path in self._runs.glob("*/record.json"):
+        for path in self._runs.glob("[!.]*/record.json"):
             record, spec = _read(path), _read(path.with_name("spec.json"))
             with suppress(KeyError, TypeError):
                 if record["status"] == "ok" and record.get("source") != "external":

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.kernels.random import Purpose, bits
-from harness.kernels.shuffle import FEW, ROUNDS, ROUNDS_OF_FEW, by_tensors, distinct, shuffle
+from harness.kernels.shuffle import FEW, ROUNDS, ROUNDS_OF_FEW, by_loop, by_tensors, distinct, shuffle
 from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
 
 LIKELY = 1e-6
@@ -39,8 +39,8 @@ def test_loops_and_tensors_are_equal(n, back):
     height = isqrt(n - 1) + 1
     sides = height, -(-n // height)
     assert height * sides[1] >= n
-    looped = found.places(index) if back else found.at(index)
-    assert looped.equal(by_tensors(index, n, sides, found.keys, back))
+    assert found.sides == sides
+    assert by_loop(index, n, sides, found.keys, back).equal(by_tensors(index, n, sides, found.keys, back))
 
 
 def mixed(z):

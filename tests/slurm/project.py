@@ -105,7 +105,7 @@ class Project:
         return ["--config", "experiment=mine.yaml"]
 
     def records(self) -> dict[str, dict[str, Any]]:
-        found = self.folder.glob("results/runs/*/record.json")
+        found = self.folder.glob("results/runs/[!.]*/record.json")
         return {path.parent.name: json.loads(path.read_text()) for path in found}
 
 
