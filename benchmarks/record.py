@@ -58,7 +58,7 @@ COMMANDS = {
         "benchmarks/testbed down",
     ],
     "slope": ["benchmarks/slope.py"],
-    "batch": ["benchmarks/batch.py --on-slurm"],
+    "batch": ["benchmarks/batch.py --on-slurm --runs 100"],
     "schemes": [
         *(
             f"benchmarks/epoch.py parallel --dataset {dataset} --ranks {ranks} --strategy {name} --grid {grid}{turns}"
