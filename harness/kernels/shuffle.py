@@ -2,7 +2,7 @@
 
 A Feistel network over rectangles: a number is a row and a column of the smallest square, or nearly, that holds all n;
 in turn each is moved on by a random function of the other, which can be taken back. What falls beyond n is sent through
-again until it does not (cycle walking). Of many numbers one takes five nanoseconds; a table of 10^8 would take half
+again until it does not (cycle walking). Of many numbers one takes four nanoseconds; a table of 10^8 would take half
 a gigabyte. Two implementations, equal bit for bit: tensor operations, and for many numbers on a CPU a compiled loop.
 Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics of permutations.
 """
