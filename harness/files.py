@@ -78,6 +78,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def whole_folders(under: Path) -> list[Path]:
+    """The folders in a folder, in order; what is hidden is a writer's unfinished business."""
+    return sorted(path for path in under.glob("[!.]*") if path.is_dir())
+
+
 def sibling(path: Path) -> Path:
     """A hidden name of nobody's in the same folder: a rename from there stays on one file system."""
     return path.with_name(f".{path.name}.{owner_tag()}.{uuid4().hex[:8]}.part")

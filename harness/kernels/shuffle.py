@@ -2,7 +2,7 @@
 
 A Feistel network over rectangles: a number is a row and a column of the smallest square, or nearly, that holds all n;
 in turn each is moved on by a random function of the other, which can be taken back. What falls beyond n is sent through
-again until it does not (cycle walking). Of many numbers one takes four nanoseconds; a table of 10^8 would take half
+again until it does not (cycle walking). Of many numbers one takes five nanoseconds; a table of 10^8 would take half
 a gigabyte. Two implementations, equal bit for bit: tensor operations, and for many numbers on a CPU a compiled loop.
 Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics of permutations.
 """
@@ -49,7 +49,7 @@ class Shuffle(NamedTuple):
         if isinstance(index, range):
             index = torch.arange(index.start, index.stop, index.step)
         many = index.numel() >= COMPILED_FROM and index.device.type == "cpu"
-        return (by_loop if many else by_tensors)(index, self.n, self.sides, self.keys, back)
+        return (by_loop if many else by_tensors)(self, index, back=back)
 
 
 def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
@@ -62,24 +62,27 @@ def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
 def distinct(seed: Seed, below: int, size: int, device: torch.device | None = None) -> Tensor:
     """`size` of the numbers 0 .. below - 1, ascending, each set of them as likely as any other.
 
-    The work is that of the draw, whatever the range. Of a sample every pair's chance counts, so it takes all rounds.
+    The work is that of the draw, whatever the range. Of a sample every pair's chance counts, so it takes all rounds;
+    and every step draws one, so on a CPU the loop does it, however few they are.
     """
-    assert 0 <= size <= below, (size, below)
+    assert 0 <= size <= below < LARGEST, (size, below)
     permutation = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
     index = torch.arange(size, device=device)
     way = by_loop if index.device.type == "cpu" else by_tensors
-    return way(index, below, permutation.sides, permutation.keys, back=False).sort().values
+    return way(permutation, index, back=False).sort().values
 
 
-def by_loop(index: Tensor, n: int, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
+def by_loop(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
     """With a compiled loop."""
     from harness.kernels.shuffle_compiled import walked
 
-    return torch.from_numpy(walked(index.numpy(), n, sides, keys.numpy(), back))
+    n, keys = permutation
+    return torch.from_numpy(walked(index.numpy(), n, permutation.sides, keys.numpy(), back))
 
 
-def by_tensors(index: Tensor, n: int, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
+def by_tensors(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
     """With tensor operations; until all are below n."""
+    (n, keys), sides = permutation, permutation.sides
     found = _once(index, sides, keys, back)
     while len(outside := (found >= n).nonzero(as_tuple=True)[0]):
         found[outside] = _once(found[outside], sides, keys, back)

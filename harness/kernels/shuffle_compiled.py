@@ -22,27 +22,19 @@ def walked(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) ->
 @compiled(nogil=True)
 def _walk(index: Any, n: Any, height: Any, width: Any, keys: Any, back: bool) -> Any:
     found = np.empty_like(index)
-    rows, cols = np.empty(AT_ONCE, dtype=np.uint64), np.empty(AT_ONCE, dtype=np.uint64)
     for start in range(0, index.size, AT_ONCE):
-        many = min(AT_ONCE, index.size - start)
-        for i in range(many):
-            rows[i] = index[start + i] // width
-            cols[i] = index[start + i] - rows[i] * width
-        _once(rows[:many], cols[:many], height, width, keys, back)
-        for i in range(many):
-            found[start + i] = rows[i] * width + cols[i]
+        _once(index[start : start + AT_ONCE], found[start : start + AT_ONCE], height, width, keys, back)
     for i in range(index.size):
         while found[i] >= n:
-            rows[0] = found[i] // width
-            cols[0] = found[i] - rows[0] * width
-            _once(rows[:1], cols[:1], height, width, keys, back)
-            found[i] = rows[0] * width + cols[0]
+            _once(found[i : i + 1], found[i : i + 1], height, width, keys, back)
     return found
 
 
 @compiled(nogil=True)
-def _once(rows: Any, cols: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
+def _once(index: Any, found: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
     """All through one round before any goes through the next, or back: so the loops become vectors."""
+    rows = index // width
+    cols = index - rows * width
     if back:
         for last in range(keys.size, 0, -2):
             _take_back(cols, rows, keys[last - 1], width)
@@ -51,6 +43,7 @@ def _once(rows: Any, cols: Any, height: Any, width: Any, keys: Any, back: bool) 
         for number in range(0, keys.size, 2):
             _move(rows, cols, keys[number], height)
             _move(cols, rows, keys[number + 1], width)
+    found[:] = rows * width + cols
 
 
 @compiled(nogil=True)

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
-from harness.files import replace_files
+from harness.files import replace_files, whole_folders
 from harness.results import parquet
 from harness.results.flatten import flatten
 from harness.results.record import Record, read_record
@@ -73,7 +73,7 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
         raise UserError(
             f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
         )
-    planned = read_plan(plan) if plan else {path.name: {} for path in _folders(runs)}
+    planned = read_plan(plan) if plan else {path.name: {} for path in whole_folders(runs)}
     records = _read(runs / run_id for run_id in planned if not plan or (runs / run_id).is_dir())
     if not records:
         whose = f" of the plan {plan}" if plan else ""
@@ -97,11 +97,6 @@ def cause(run: "pd.Series[Any]") -> str:
     where = "" if pd.isna(rank) or rank < 0 else f"rank {rank}: "
     message = " ".join(run["error.message"].split())
     return f"{where}{run['error.type']}: {message}" if run["error.type"] else f"{where}{message}"
-
-
-def _folders(runs: Path) -> list[Path]:
-    """Run folders; what is hidden is a writer's unfinished business."""
-    return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _read(folders: Iterator[Path]) -> list[Record]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness.files import whole_folders
 from harness.results.statuses import SETTLED
 from harness.spec.spec import canonical_json
 
@@ -34,8 +35,8 @@ class Past:
     @cached_property
     def _lasted(self) -> dict[str, float]:
         ended = []
-        for path in self._runs.glob("[!.]*/record.json"):
-            record, spec = _read(path), _read(path.with_name("spec.json"))
+        for folder in whole_folders(self._runs):
+            record, spec = _read(folder / "record.json"), _read(folder / "spec.json")
             with suppress(KeyError, TypeError):
                 if record["status"] == "ok" and record.get("source") != "external":
                     started, finished = record["provenance"]["started"], record["provenance"]["finished"]

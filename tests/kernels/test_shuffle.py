@@ -31,7 +31,9 @@ def test_everybody_stands_somewhere_and_can_be_found(n, seed):
     assert found.places(who).tolist() == list(range(n))
 
 
-@pytest.mark.parametrize("n", [1, 2, 53, 65537, (1 << 31) + 11, (1 << 61) - 1])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 7, 30, 31, 53, 1000, 65537, 111_059_956, (1 << 31) + 11, (1 << 61) - 1]
+)
 @pytest.mark.parametrize("back", [False, True])
 def test_loops_and_tensors_are_equal(n, back):
     index = torch.arange(max(n - 2999, 0), n)
@@ -40,7 +42,7 @@ def test_loops_and_tensors_are_equal(n, back):
     sides = height, -(-n // height)
     assert height * sides[1] >= n
     assert found.sides == sides
-    assert by_loop(index, n, sides, found.keys, back).equal(by_tensors(index, n, sides, found.keys, back))
+    assert by_loop(found, index, back=back).equal(by_tensors(found, index, back=back))
 
 
 def mixed(z):
