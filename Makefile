@@ -6,7 +6,7 @@
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
 #   make lint       style, layout and types
-#   make format     lay out the code as lint wants it
+#   make format     lay out the code as lint wants it, and draw docs/architecture.svg anew
 #   make setup      only install
 #   make clean      remove $(VENV) and caches; results, figures and stores stay
 
@@ -61,6 +61,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/snakefmt workflows
+	$(BIN)/python docs/draw_architecture.py
 
 setup: $(INSTALLED)
 
