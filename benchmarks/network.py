@@ -48,8 +48,10 @@ SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
     ("plexus", "2x1x2", {"aggregation": "blocked"}),
     ("plexus", "2x1x2", {"aggregation": "overlapped"}),
     ("cagnet-sa-1d", "4", {}),
+    ("cagnet-sa-1d", "4", {"overlap": True}),
     ("cagnet-sa-1.5d", "2x2", {}),
     ("bns-gcn", "4", {}),
+    ("bns-gcn", "4", {"overlap": True}),
     ("g3", "4", {}),
 ]
 WARM = 1

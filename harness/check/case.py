@@ -32,7 +32,7 @@ class Case:
     directed: bool = True
     task: LabelTask = "single-label"
     again: bool = False
-    """Train twice: the second time gives the same bits."""
+    """Train twice: the second time, with calls composed out of rounds, gives the same bits."""
 
     def graph(self) -> Graph:
         return check_graph(self.vertices, directed=self.directed, task=self.task)
@@ -68,10 +68,10 @@ class RankResult:
     persistent_bytes: dict[TensorName, int]
 
 
-def train_rank(case: Case, epochs: int) -> RankResult:
+def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> RankResult:
     """One rank of the case; called on every rank of a world."""
     strategy, tape = case.strategy(), Tape()
-    grid = Grid.build(strategy.grid, tape)
+    grid = Grid.build(strategy.grid, tape, composed_from=composed_from)
     trainer = Trainer(strategy, grid, case.store())
     with Meter(tape):
         done = [trainer.epoch()]
@@ -84,13 +84,15 @@ def train_rank(case: Case, epochs: int) -> RankResult:
     tape.recording = False
     compare(grid, strategy, sums)
     output = trainer.output()
+    hits = trainer.evaluate()[0]
+    grid.settle()
     return RankResult(
         at=dict(grid.coordinates),
         losses=[epoch.loss.item() for epoch in done],
         gradients=gradients,
         parameters=[each.detach() for each in trainer.parameters],
         output=output,
-        hits=trainer.evaluate()[0],
+        hits=hits,
         words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
         lines=lines,
         unaccounted=unaccounted,

@@ -77,7 +77,7 @@ def _cases(
         yield _case(name, grid, "directed, prime, partial mask")
     for params in _choices(strategy):
         said = ", ".join(f"{key} = {value}" for key, value in params.items())
-        yield _case(name, small, said, params=params)
+        yield replace(_case(name, small, said, params=params), again=True)
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
@@ -182,7 +182,7 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     yield memory_equal_to_formula(case, ranks)
     yield from equal_to_replay(case, ranks)
     if case.again:
-        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS))
+        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, 0))
 
 
 def _serial(case: Case, strategy: Strategy) -> Trained | None:

@@ -129,12 +129,12 @@ def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
-    """The same seed gives the same bits."""
+    """The same seed gives the same bits, and so do calls that are composed out of rounds."""
     same = all(
         mine.losses == theirs.losses and all(map(torch.equal, mine.parameters, theirs.parameters))
         for mine, theirs in zip(once, again, strict=True)
     )
-    return Finding("same seed, same bits", case.name, same, f"{len(once)} ranks, twice")
+    return Finding("same seed, same bits", case.name, same, f"{len(once)} ranks, twice, once in rounds")
 
 
 def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[str]:

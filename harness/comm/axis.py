@@ -22,6 +22,7 @@ from harness.comm import collectives, traffic
 from harness.comm.call import Call, Nothing, Start, collective
 from harness.comm.collectives import Group, Reduction, Started
 from harness.comm.differentiable import copied, itself, paired
+from harness.comm.rounds import Rounds
 from harness.comm.traffic import Traffic
 from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName
 
@@ -47,8 +48,8 @@ class Axis:
     """None for an axis of one."""
     ledger: Ledger
     device: torch.device
-    composed_from: int | None = None
-    """Bytes from which calls that are waited for at once are composed out of rounds (`harness.comm.rounds`)."""
+    rounds: Rounds | None = None
+    """Of which large calls are composed, on machines whose links want it."""
 
     # Reductions.
 
@@ -77,8 +78,8 @@ class Axis:
         assert len(rows) == self.size and sum(rows) == x.shape[0], (rows, x.shape)
 
         def start(later: bool) -> Started[Tensor]:
-            composed = self._composes(x.numel(), wire or x.dtype, later)
-            return collectives.reduce_scatter(group, _plain(x), rows, wire, later=later, composed=composed)
+            rounds = self._rounds_for(x.numel(), wire or x.dtype)
+            return collectives.reduce_scatter(group, _plain(x), rows, wire, later=later, rounds=rounds)
 
         return self._call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
 
@@ -96,8 +97,8 @@ class Axis:
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
 
         def start(later: bool) -> Started[Tensor]:
-            composed = self._composes(words, wire or x.dtype, later)
-            return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, composed=composed)
+            rounds = self._rounds_for(words, wire or x.dtype)
+            return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, rounds=rounds)
 
         return self._call(Op.ALL_GATHER, tensor, traffic.all_gather(words, x.numel()), start)
 
@@ -125,13 +126,13 @@ class Axis:
 
         def start(later: bool) -> Started[Tensor]:
             dtype = _given(x if here or out is None else out).dtype
-            composed = self._composes(prod(shape), wire or dtype, later)
+            rounds = self._rounds_for(prod(shape), wire or dtype)
             if here:
                 return collectives.broadcast_from_here(
-                    group, _plain(_given(x)), wire, later=later, composed=composed
+                    group, _plain(_given(x)), wire, later=later, rounds=rounds
                 )
             landing = collectives.landing(shape, dtype, self.device, wire, out)
-            return collectives.broadcast_to_here(group, root, landing, later=later, composed=composed)
+            return collectives.broadcast_to_here(group, root, landing, later=later, rounds=rounds)
 
         moved = traffic.broadcast(prod(shape) if words is None else words, root=here)
         return self._call(Op.BROADCAST, tensor, moved, start)
@@ -147,10 +148,8 @@ class Axis:
         row = prod(x.shape[1:])
 
         def start(later: bool) -> Started[Tensor]:
-            composed = self._composes(None, x.dtype, later)
-            return collectives.all_to_all(
-                group, _plain(x), send, receive, wire, later=later, composed=composed
-            )
+            rounds = self._rounds_for(None, x.dtype)
+            return collectives.all_to_all(group, _plain(x), send, receive, wire, later=later, rounds=rounds)
 
         moved = traffic.all_to_all(sum(receive) * row, receive[self.index] * row)
         return self._call(Op.ALL_TO_ALL, tensor, moved, start)
@@ -280,11 +279,10 @@ class Axis:
     def _call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
         return Call(self.ledger, self._key(op, tensor), words, start)
 
-    def _composes(self, words: int | None, wire: torch.dtype, later: bool) -> bool:
+    def _rounds_for(self, words: int | None, wire: torch.dtype) -> Rounds | None:
         """All members must agree, so it goes by what all know; nobody knows the size of a whole all-to-all."""
-        if self.composed_from is None or later:
-            return False
-        return words is None or words * wire.itemsize >= self.composed_from
+        rounds = self.rounds
+        return rounds if rounds and (words is None or rounds.pay(words * wire.itemsize)) else None
 
     def _key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
         here = self.ledger.here

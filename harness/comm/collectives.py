@@ -3,8 +3,7 @@
 The only file that names a collective of the library. It hands over contiguous buffers only (gloo ignores strides
 and is silently wrong), pads nothing, and works on empty buffers. It knows nothing of grids or ledgers.
 
-`composed` asks for the rounds of `harness.comm.rounds` instead of the library's collective. They are over when
-they return, so they cannot be waited for later.
+With `rounds` a call is composed of those (`harness.comm.rounds`) instead of being the library's collective.
 
 Every function returns a `Started`: what to wait for, how the result is had afterwards, and the bytes of the full
 buffer in the type that travels.
@@ -18,10 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm import rounds
+from harness.comm.rounds import Flight, Rounds
 
 T = TypeVar("T")
 Group = dist.ProcessGroup
+Sizes = Sequence[int]
+Works = Sequence[dist.Work | Flight]
 
 # torch 2.13 renamed two collectives and warns on the old names.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -41,7 +42,7 @@ _OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 class Started(NamedTuple, Generic[T]):
     """A call that was handed to the library."""
 
-    works: Sequence[dist.Work]
+    works: Works
     """What to wait for; empty if the library has waited already."""
     land: Callable[[], T]
     """The result, once everything was waited for."""
@@ -67,12 +68,12 @@ def all_reduce(
 def all_gather(
     group: Group,
     x: Tensor,
-    sizes: Sequence[int],
+    sizes: Sizes,
     wire: torch.dtype | None,
     out: Tensor | None,
     *,
     later: bool,
-    composed: bool = False,
+    rounds: Rounds | None = None,
 ) -> Started[Tensor]:
     """The members' rows, one after the other.
 
@@ -83,12 +84,11 @@ def all_gather(
     """
     piece = _packed(x, wire)
     buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
-    if composed:
+    if rounds:
         blocks = buffer.split(list(sizes))
         blocks[group.rank()].copy_(piece)
-        rounds.gather(group, blocks)
-        work = None
-    elif len(set(sizes)) == 1:
+        return Started(rounds.gather(blocks, later=later), land, buffer.nbytes)
+    if len(set(sizes)) == 1:
         work = _all_gather_single(buffer, piece, group=group, async_op=later)
     else:
         copies, members = torch.cat([piece] * len(sizes)), len(sizes)
@@ -101,19 +101,17 @@ def all_gather(
 def reduce_scatter(
     group: Group,
     x: Tensor,
-    sizes: Sequence[int],
+    sizes: Sizes,
     wire: torch.dtype | None,
     *,
     later: bool,
-    composed: bool = False,
+    rounds: Rounds | None = None,
 ) -> Started[Tensor]:
     """This rank's rows of the sum of every member's x."""
     own = (sizes[group.rank()], *x.shape[1:])
-    if composed:
-        return reduce_scatter_by_rounds(group, x, own, sizes, wire)
-    if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
+    if len(set(sizes)) == 1 and rounds is None and dist.get_backend(group) != "gloo":
         return reduce_scatter_by_library(group, x, own, wire, later=later)
-    return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later)
+    return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later, rounds=rounds)
 
 
 def reduce_scatter_by_library(
@@ -129,10 +127,11 @@ def reduce_scatter_by_exchange(
     group: Group,
     x: Tensor,
     own: tuple[int, ...],
-    sizes: Sequence[int],
+    sizes: Sizes,
     wire: torch.dtype | None,
     *,
     later: bool,
+    rounds: Rounds | None = None,
 ) -> Started[Tensor]:
     """Everybody sends everybody its rows, and each adds up what it got, in rank order and in full precision.
 
@@ -141,71 +140,59 @@ def reduce_scatter_by_exchange(
     """
     whole, members = _packed(x, wire), len(sizes)
     parts = torch.empty((members, *own), dtype=whole.dtype, device=x.device)
-    work = dist.all_to_all_single(
-        parts.view(members * own[0], *own[1:]),
-        whole,
-        [own[0]] * members,
-        list(sizes),
-        group=group,
-        async_op=later,
-    )
-    return Started(_works(work), lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
-
-
-def reduce_scatter_by_rounds(
-    group: Group, x: Tensor, own: tuple[int, ...], sizes: Sequence[int], wire: torch.dtype | None
-) -> Started[Tensor]:
-    """The same exchange and the same sums, where links are the bottleneck."""
-    whole = _packed(x, wire)
-    parts = torch.empty((len(sizes), *own), dtype=whole.dtype, device=x.device)
-    rounds.exchange(group, whole.split(list(sizes)), parts.unbind())
-    return Started((), lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
+    rows = parts.view(members * own[0], *own[1:])
+    works = _all_to_all(group, whole, sizes, rows, [own[0]] * members, later, rounds)
+    return Started(works, lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
 
 
 def broadcast_from_here(
-    group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, composed: bool = False
+    group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, rounds: Rounds | None = None
 ) -> Started[Tensor]:
     """x itself; through a narrower type, what the others get."""
     buffer = _packed(x, wire)
-    work = _broadcast(group, group.rank(), buffer, later, composed)
+    works = _broadcast(group, group.rank(), buffer, later, rounds)
     same = buffer.dtype == x.dtype
-    return Started(_works(work), lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
+    return Started(works, lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
 
 
 def broadcast_to_here(
-    group: Group, root: int, landing: Landing, *, later: bool, composed: bool = False
+    group: Group, root: int, landing: Landing, *, later: bool, rounds: Rounds | None = None
 ) -> Started[Tensor]:
     """The root's tensor."""
-    work = _broadcast(group, root, landing.buffer, later, composed)
-    return Started(_works(work), landing.land, landing.buffer.nbytes)
+    works = _broadcast(group, root, landing.buffer, later, rounds)
+    return Started(works, landing.land, landing.buffer.nbytes)
 
 
-def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, composed: bool) -> dist.Work | None:
-    if composed:
-        rounds.broadcast(group, root, buffer)
-        return None
-    work: dist.Work | None = dist.broadcast(buffer, group=group, group_src=root, async_op=later)
-    return work
+def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, rounds: Rounds | None) -> Works:
+    if rounds:
+        return rounds.broadcast(root, buffer, later=later)
+    return _works(dist.broadcast(buffer, group=group, group_src=root, async_op=later))
 
 
 def all_to_all(
     group: Group,
     x: Tensor,
-    send: Sequence[int],
-    receive: Sequence[int],
+    send: Sizes,
+    receive: Sizes,
     wire: torch.dtype | None,
     *,
     later: bool,
-    composed: bool = False,
+    rounds: Rounds | None = None,
 ) -> Started[Tensor]:
     """Rows for each member out of x, rows from each member into the result, both in the members' order."""
     packed = _packed(x, wire)
     buffer, land = landing((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
-    if composed:
-        rounds.exchange(group, packed.split(list(send)), buffer.split(list(receive)))
-        return Started((), land, buffer.nbytes)
-    work = dist.all_to_all_single(buffer, packed, list(receive), list(send), group=group, async_op=later)
-    return Started(_works(work), land, buffer.nbytes)
+    works = _all_to_all(group, packed, send, buffer, receive, later, rounds)
+    return Started(works, land, buffer.nbytes)
+
+
+def _all_to_all(
+    group: Group, x: Tensor, send: Sizes, into: Tensor, receive: Sizes, later: bool, rounds: Rounds | None
+) -> Works:
+    send, receive = list(send), list(receive)
+    if rounds:
+        return rounds.exchange(x.split(send), into.split(receive), later=later)
+    return _works(dist.all_to_all_single(into, x, receive, send, group=group, async_op=later))
 
 
 def exchange(
@@ -239,7 +226,7 @@ def _packed(x: Tensor, wire: torch.dtype | None) -> Tensor:
 
 
 def landing(
-    shape: Sequence[int],
+    shape: Sizes,
     dtype: torch.dtype,
     device: torch.device,
     wire: torch.dtype | None = None,

@@ -16,6 +16,7 @@ from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.collectives import Group
 from harness.comm.layout import coordinates, rank_at
+from harness.comm.rounds import Rounds
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
 
@@ -36,6 +37,8 @@ class Grid:
     composed_from: int | None
     _mesh: DeviceMesh | None
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
+    _rounds: dict[Group, Rounds] = field(default_factory=dict)
+    """Of each group, however many axes have it."""
 
     @classmethod
     def build(
@@ -47,7 +50,7 @@ class Grid:
     ) -> "Grid":
         """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point.
 
-        `composed_from` is said of axes: bytes from which their calls are composed out of rounds.
+        `composed_from` are the bytes from which calls are composed out of rounds; none are without it.
         """
         world, device = engine.world_size(), device or torch.device("cpu")
         _check(shape, world)
@@ -80,6 +83,11 @@ class Grid:
             self._axes[names] = self._build_axis(names)
         return self._axes[names]
 
+    def settle(self) -> None:
+        """Before a rank leaves: waits for composed calls that are under way though nobody waits for them."""
+        for rounds in self._rounds.values():
+            rounds.settle()
+
     def _build_axis(self, names: tuple[AxisName, ...]) -> Axis:
         steps = product(*(range(self.shape[name]) for name in names))
         members = [{**self.coordinates, **dict(zip(names, step, strict=True))} for step in steps]
@@ -87,7 +95,15 @@ class Grid:
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._group(names)
         here = ranks.index(self.rank)
-        return Axis(label, len(ranks), here, ranks, group, self.ledger, self.device, self.composed_from)
+        rounds = self._rounds_of(group)
+        return Axis(label, len(ranks), here, ranks, group, self.ledger, self.device, rounds)
+
+    def _rounds_of(self, group: Group | None) -> Rounds | None:
+        if group is None or self.composed_from is None:
+            return None
+        if group not in self._rounds:
+            self._rounds[group] = Rounds(group, self.composed_from)
+        return self._rounds[group]
 
     def _group(self, names: tuple[AxisName, ...]) -> Group | None:
         wide = tuple(name for name in names if self.shape[name] > 1)

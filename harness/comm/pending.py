@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 from torch.distributed import Work
 
 from harness.comm.collectives import Started
+from harness.comm.rounds import Flight
 from harness.ledger import Key, Ledger
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class Landed(Pending[T]):
         self._result = result
 
 
-def _tell(work: Work, ledger: Ledger, key: Key, left: Any) -> bool:
+def _tell(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
     """Asks the library to note the end of a flight; gloo cannot say when a message ended, only that it did."""
     try:
         future = work.get_future()

@@ -2,13 +2,17 @@
 
 Gloo broadcasts along a tree, so the root's link carries the message several times, and its all-to-all lets pairs
 collide. Here every link is busy in both directions all the time, with one message each way.
-`benchmarks/links.py` measures both. All members call these at the same point; they return when this member is
-done.
+`benchmarks/links.py` measures both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from threading import Thread
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -16,59 +20,164 @@ PIECES = 64
 """Into so many pieces a broadcast is cut: a ring of p members takes (PIECES + p - 2) / PIECES of the link's time."""
 SMALLEST_PIECE = 1 << 15
 """Bytes below which a message costs its latency."""
+TAGS = 1 << 24
+"""Of a call. Those below are for other messages, those above for other calls, which may be under way as well."""
+CALLS = 100
+"""Of a group that may be under way at the same time: tags have 31 bits."""
 
 
-def broadcast(group: dist.ProcessGroup, root: int, buffer: Tensor) -> None:
+class Flight(Thread):
+    """Rounds under way on a thread of their own, to be waited for as the library's calls are.
+
+    It never keeps a process: a rank that fails leaves at once.
+    """
+
+    def __init__(self, rounds: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._rounds, self._result = rounds, Future[None]()
+        self.start()
+
+    def run(self) -> None:
+        """On that thread."""
+        try:
+            with torch.no_grad():
+                self._rounds()
+        except BaseException as error:  # whoever waits is told
+            self._result.set_exception(error)
+        else:
+            self._result.set_result(None)
+        finally:
+            del self._rounds  # and their buffers
+
+    def wait(self) -> None:
+        """Returns when this member is done and whoever asked the future was told, or raises what went wrong."""
+        self.join()
+        self._result.result()
+
+    def get_future(self) -> "Future[None]":
+        """Tells when this member is done."""
+        return self._result
+
+
+class Rounds:
+    """The composed calls of a group. All members issue the same ones in the same order, and give them the same tags."""
+
+    def __init__(self, group: dist.ProcessGroup, smallest: int) -> None:
+        self._group, self._smallest = group, smallest
+        self._issued = 0
+        self._flights: list[Flight] = []
+
+    def pay(self, size: int) -> bool:
+        """Whether a call of so many bytes is large enough."""
+        return size >= self._smallest
+
+    def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[Flight]:
+        """What is to be waited for; nothing, if it was."""
+        return self._issue(partial(_broadcast, self._peers(), root, buffer), later)
+
+    def gather(self, blocks: Sequence[Tensor], *, later: bool) -> list[Flight]:
+        """Every member's block to everybody."""
+        return self._issue(partial(_gather, self._peers(), blocks), later)
+
+    def exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, later: bool) -> list[Flight]:
+        """A tensor to each member and one from each."""
+        return self._issue(partial(_exchange, self._peers(), sends, receives), later)
+
+    def settle(self) -> None:
+        """Waits for all that is under way, whoever wants it."""
+        for flight in self._flights:
+            flight.wait()
+
+    def _peers(self) -> "Peers":
+        self._issued += 1
+        return Peers(self._group, (1 + self._issued % CALLS) * TAGS)
+
+    def _issue(self, rounds: Callable[[], None], later: bool) -> list[Flight]:
+        if not later:
+            rounds()
+            return []
+        flight = Flight(rounds)
+        self._flights = [*(each for each in self._flights if each.is_alive()), flight]
+        return [flight]
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The members of a group, as one call speaks to them."""
+
+    group: dist.ProcessGroup
+    first_tag: int
+
+    @property
+    def size(self) -> int:
+        return self.group.size()
+
+    @property
+    def here(self) -> int:
+        return self.group.rank()
+
+    def send(self, x: Tensor, to: int, tag: int) -> dist.Work:
+        work = dist.isend(x, group=self.group, group_dst=to, tag=self.first_tag + tag)
+        assert work is not None
+        return work
+
+    def receive(self, x: Tensor, source: int, tag: int) -> dist.Work:
+        work = dist.irecv(x, group=self.group, group_src=source, tag=self.first_tag + tag)
+        assert work is not None
+        return work
+
+
+def _broadcast(peers: Peers, root: int, buffer: Tensor) -> None:
     """From the root along a ring, piece after piece: each is passed on while the next one comes."""
-    size, here = group.size(), (group.rank() - root) % group.size()
-    before, after = (group.rank() - 1) % size, (group.rank() + 1) % size
+    size, here = peers.size, (peers.here - root) % peers.size
+    before, after = (peers.here - 1) % size, (peers.here + 1) % size
     pieces = list(_cut(buffer))
-    coming = [_receive(group, piece, before, tag) for tag, piece in enumerate(pieces)] if here else []
+    coming = [peers.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if here else []
     leaving = []
     for tag, piece in enumerate(pieces):
         if coming:
             coming[tag].wait()
         if here + 1 < size:
-            leaving.append(_send(group, piece, after, tag))
+            leaving.append(peers.send(piece, after, tag))
     for work in leaving:
         work.wait()
 
 
-def gather(group: dist.ProcessGroup, blocks: Sequence[Tensor]) -> None:
+def _gather(peers: Peers, blocks: Sequence[Tensor]) -> None:
     """Every member's block to everybody, along a ring: a member sends its own, then passes on what comes, as it comes.
 
     A link carries every block once, however uneven they are.
     """
-    size, here = group.size(), group.rank()
+    size, here = peers.size, peers.here
     before, after = (here - 1) % size, (here + 1) % size
     pieces = [list(_cut(block)) for block in blocks]
     tags = list(accumulate((len(cut) for cut in pieces), initial=0))
     upstream = [(here - step) % size for step in range(1, size)]  # in the order in which their blocks come
     coming = {
-        owner: [_receive(group, piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
+        owner: [peers.receive(piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
         for owner in upstream
     }
-    leaving = [_send(group, piece, after, tags[here] + i) for i, piece in enumerate(pieces[here])]
+    leaving = [peers.send(piece, after, tags[here] + i) for i, piece in enumerate(pieces[here])]
     for owner in upstream:
         for i, (work, piece) in enumerate(zip(coming[owner], pieces[owner], strict=True)):
             work.wait()
             if owner != after:
-                leaving.append(_send(group, piece, after, tags[owner] + i))
+                leaving.append(peers.send(piece, after, tags[owner] + i))
     for work in leaving:
         work.wait()
 
 
-def exchange(group: dist.ProcessGroup, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
+def _exchange(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
     """A tensor to each member and one from each: in every round each member has one partner each way."""
-    size, here = group.size(), group.rank()
+    size, here = peers.size, peers.here
     receives[here].copy_(sends[here])
     for step in range(1, size):
         to, source = (here + step) % size, (here - step) % size
         works = []
         if receives[source].numel():
-            works.append(_receive(group, receives[source], source, step))
+            works.append(peers.receive(receives[source], source, step))
         if sends[to].numel():
-            works.append(_send(group, sends[to], to, step))
+            works.append(peers.send(sends[to], to, step))
         for work in works:
             work.wait()
 
@@ -77,15 +186,3 @@ def _cut(buffer: Tensor) -> Iterator[Tensor]:
     flat = buffer.view(-1)
     piece = max(-(-flat.numel() // PIECES), SMALLEST_PIECE // flat.element_size())
     return iter(flat.split(piece)) if flat.numel() else iter(())
-
-
-def _send(group: dist.ProcessGroup, x: Tensor, to: int, tag: int) -> dist.Work:
-    work = dist.isend(x, group=group, group_dst=to, tag=tag)
-    assert work is not None
-    return work
-
-
-def _receive(group: dist.ProcessGroup, x: Tensor, source: int, tag: int) -> dist.Work:
-    work = dist.irecv(x, group=group, group_src=source, tag=tag)
-    assert work is not None
-    return work

@@ -101,6 +101,7 @@ def run(
         with read_beside(asked_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
         ranks = gather(grid.world, tables)
+        grid.settle()
     finally:
         engine.stop()
     if at.rank == 0:

@@ -339,25 +339,6 @@ def test_both_ways_to_reduce_and_scatter_agree(ranks) -> None:
         assert torch.equal(library, ours)
 
 
-def compose(rows: list[int]) -> list[bool]:
-    """Buffers of many pieces."""
-    axis = Grid.build({P: engine.world_size()}, Ledger(), composed_from=1 << 17)[P]
-    whole = torch.arange(sum(rows) * 64, dtype=torch.float32).view(-1, 64)
-    mine = whole.split(rows)[axis.index]
-    sums = axis.reduce_scatter(whole, tensor=H, sizes=rows)
-    return [
-        torch.equal(axis.broadcast(whole, root=1, shape=whole.shape, tensor=H), whole),
-        torch.equal(axis.all_gather(mine, tensor=H, sizes=rows), whole),
-        torch.equal(sums, mine * axis.size),
-    ]
-
-
-@pytest.mark.parametrize("rows", [[5000, 5000], [9000, 0, 77], [1, 2500, 7000, 300]], ids=str)
-def test_what_is_cut_into_pieces_arrives_whole(ranks, rows: list[int]) -> None:
-    for checks in ranks(len(rows), compose, rows):
-        assert all(checks), checks
-
-
 def mistaken(name: str) -> None:
     axis = Grid.build({P: 2}, Ledger())[P]
     x = torch.ones(3, 2)

@@ -1,0 +1,133 @@
+"""Collectives composed out of rounds: what they bring, and that calls under way at the same time never mix."""
+
+import time
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.comm import engine
+from harness.comm.axis import Axis
+from harness.comm.grid import Grid
+from harness.ledger import AxisName, Ledger, TensorName
+
+P, Q = AxisName.P, AxisName.ROW
+H = TensorName.H
+ROWS = [[5000, 5000], [9000, 0, 77], [1, 2500, 7000, 300]]
+CALLS = 6
+
+
+def axis_here(composed_from: int) -> Axis:
+    return Grid.build({P: engine.world_size()}, Ledger(), composed_from=composed_from)[P]
+
+
+def whole(rows: list[int]) -> Tensor:
+    return torch.arange(sum(rows) * 64, dtype=torch.float32).view(-1, 64)
+
+
+def compose(rows: list[int], later: bool) -> list[bool]:
+    """Buffers of many pieces, one call after the other or all at once, waited for in different orders."""
+    axis, x = axis_here(1 << 17), whole(rows)
+    mine = x.split(rows)[axis.index]
+    calls = [
+        axis.broadcast.call(x, root=1, shape=x.shape, tensor=H),
+        axis.all_gather.call(mine, tensor=H, sizes=rows),
+        axis.reduce_scatter.call(x, tensor=H, sizes=rows),
+    ]
+    if later:
+        turn = -1 if axis.index % 2 else 1
+        under_way = [call.later() for call in calls]
+        found = [pending.wait() for pending in under_way[::turn]][::turn]
+    else:
+        found = [call.now() for call in calls]
+    return [torch.equal(result, due) for result, due in zip(found, [x, x, mine * axis.size], strict=True)]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_what_is_cut_into_pieces_arrives_whole(ranks, rows: list[int], later: bool) -> None:
+    for checks in ranks(len(rows), compose, rows, later):
+        assert all(checks), checks
+
+
+def everything_at_once(seed: int) -> list[bool]:
+    """Composed calls under way; meanwhile others that are waited for, messages and a library's collective."""
+    axis, random = axis_here(0), torch.Generator().manual_seed(seed + 1000 * engine.rank())
+    size, here, shape = axis.size, axis.index, (700, 64)
+    found, under_way = [], []
+    for number in range(CALLS):
+        x = torch.full(shape, 10.0 * number + here)
+        under_way.append((number, axis.broadcast.later(x, root=number % size, shape=shape, tensor=H)))
+        time.sleep(0.01 * torch.rand(1, generator=random).item())
+        after, before = (here + 1) % size, (here - 1) % size
+        came = axis.exchange({after: x}, {before: shape}, dtype=x.dtype, tensor=H, tag=number)
+        found.append(bool((came[before] == 10 * number + before).all()))
+        if number % 2:
+            gathered = axis.all_gather(x, tensor=H).view(size, *shape)
+            found.append(all(bool((gathered[i] == 10 * number + i).all()) for i in range(size)))
+        else:
+            total = size * 10 * number + sum(range(size))
+            found.append(bool((axis.all_reduce(x.clone(), tensor=H) == total).all()))
+    for number, pending in under_way:
+        found.append(bool((pending.wait() == 10 * number + number % size).all()))
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_calls_under_way_mix_with_nothing(ranks, world: int) -> None:
+    for seed in range(3):
+        for checks in ranks(world, everything_at_once, seed):
+            assert all(checks), checks
+
+
+def along_both_axes() -> list[bool]:
+    """Two groups of one rank, waited for in another order here than there."""
+    grid = Grid.build({P: 2, Q: 2}, Ledger(), composed_from=0)
+    shape, found = (900, 64), []
+    for stage in range(4):
+        x = torch.full(shape, 1.0 + grid.rank)
+        calls = [grid[name].broadcast.later(x, root=stage % 2, shape=shape, tensor=H) for name in (P, Q)]
+        results = {}
+        for i in (0, 1) if grid.rank % 2 else (1, 0):
+            results[i] = calls[i].wait()
+        for i, name in enumerate((P, Q)):
+            found.append(bool((results[i] == 1 + grid[name].ranks[stage % 2]).all()))
+    return found
+
+
+def test_axes_do_not_wait_for_each_other(ranks) -> None:
+    for checks in ranks(4, along_both_axes):
+        assert all(checks), checks
+
+
+def wait_for_nobody() -> str:
+    """One member leaves; the other has asked it for something."""
+    axis, x = axis_here(0), torch.ones(900, 64)
+    axis.barrier()
+    if axis.index == 1:
+        engine.stop()
+        return "left"
+    coming = axis.broadcast.later(x, root=1, shape=x.shape, tensor=H)
+    try:
+        coming.wait()
+    except RuntimeError as error:
+        return str(error)
+    return "it came"
+
+
+def test_who_waits_for_one_who_left_is_told(ranks) -> None:
+    waited, left = ranks(2, wait_for_nobody)
+    assert left == "left"
+    assert "Connection" in waited  # closed, or reset
+
+
+def share_rounds() -> list[bool]:
+    """The world and the only axis longer than one are one group: their calls are counted together."""
+    grid = Grid.build({P: 2, Q: 1}, Ledger(), composed_from=0)
+    assert grid.world.group is grid[P].group
+    return [grid.world.rounds is grid[P].rounds, grid[Q].rounds is None]
+
+
+def test_axes_of_one_group_never_give_two_calls_the_same_tags(ranks) -> None:
+    for checks in ranks(2, share_rounds):
+        assert all(checks), checks
