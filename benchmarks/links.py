@@ -35,6 +35,8 @@ def calls(axis: Axis, size: int) -> Calls:
     whole = torch.ones(rows, COLUMNS)
     sizes = [len(part) for part in split(rows, axis.size)]
     uneven = [rows // 2, *(len(part) for part in split(rows - rows // 2, axis.size - 1))]
+    across, nothing = axis.size - 1 - axis.index, [0] * axis.size
+    to_one = [*nothing[:across], rows, *nothing[across + 1 :]]
     mine, my_uneven = whole[: sizes[axis.index]], whole[: uneven[axis.index]]
 
     def broadcasts() -> None:
@@ -50,13 +52,14 @@ def calls(axis: Axis, size: int) -> Calls:
         "all_to_all": lambda: axis.all_to_all(
             whole, send=sizes, receive=[sizes[axis.index]] * axis.size, tensor=H
         ),
+        "all_to_all, to one": lambda: axis.all_to_all(whole, send=to_one, receive=to_one, tensor=H),
         "all_reduce": lambda: axis.all_reduce(whole, tensor=H),
     }
 
 
 def received_bits(axis: Axis, name: str, size: int) -> float:
     """What a member that is no root receives, on average over the members."""
-    share = 1.0 if name == "broadcast" else (axis.size - 1) / axis.size
+    share = 1.0 if name in ("broadcast", "all_to_all, to one") else (axis.size - 1) / axis.size
     return 8 * size * share * (2 if name == "all_reduce" else 1)
 
 

@@ -1,8 +1,7 @@
-"""Collectives out of point-to-point rounds, for networks on which gloo's own are slow.
+"""Collectives out of point-to-point messages, for networks on which gloo's own are slow.
 
-Gloo broadcasts along a tree, so the root's link carries the message several times, and its all-to-all lets pairs
-collide. Here every link is busy in both directions all the time, with one message each way.
-`benchmarks/links.py` measures both.
+Gloo broadcasts along a tree, so the root's link carries the message several times, and in its all-to-all members wait
+for each other. Here every link is busy in both directions all the time. `benchmarks/links.py` measures both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -168,18 +167,17 @@ def _gather(peers: Peers, blocks: Sequence[Tensor]) -> None:
 
 
 def _exchange(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
-    """A tensor to each member and one from each: in every round each member has one partner each way."""
+    """A tensor to each member and one from each, all under way at once.
+
+    One after the other, members of whom some have nothing for some others wait for each other: up to twice the time.
+    """
     size, here = peers.size, peers.here
     receives[here].copy_(sends[here])
-    for step in range(1, size):
-        to, source = (here + step) % size, (here - step) % size
-        works = []
-        if receives[source].numel():
-            works.append(peers.receive(receives[source], source, step))
-        if sends[to].numel():
-            works.append(peers.send(sends[to], to, step))
-        for work in works:
-            work.wait()
+    others = [(here + step) % size for step in range(1, size)]  # so that not all send to one
+    works = [peers.receive(receives[source], source, 0) for source in others if receives[source].numel()]
+    works += [peers.send(sends[to], to, 0) for to in others if sends[to].numel()]
+    for work in works:
+        work.wait()
 
 
 def _cut(buffer: Tensor) -> Iterator[Tensor]:
