@@ -182,7 +182,8 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     yield memory_equal_to_formula(case, ranks)
     yield from equal_to_replay(case, ranks)
     if case.again:
-        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, 0))
+        composed_from = 0
+        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from))
 
 
 def _serial(case: Case, strategy: Strategy) -> Trained | None:

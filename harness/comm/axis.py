@@ -10,7 +10,7 @@ own: all members, the root of a broadcast included, then hold the values that tr
 tensors; autograd goes through `sum`, `spread`, `gather` and `scatter`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -20,13 +20,12 @@ from torch import Tensor
 
 from harness.comm import collectives, traffic
 from harness.comm.call import Call, Nothing, Start, collective
-from harness.comm.collectives import Group, Reduction, Started
+from harness.comm.collectives import Group, Reduction, Sizes, Started
 from harness.comm.differentiable import copied, itself, paired
 from harness.comm.rounds import Rounds
 from harness.comm.traffic import Traffic
 from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName
 
-Sizes = Sequence[int]
 Wire = torch.dtype | None
 Out = Tensor | None
 TRAINED = (TensorName.DW, TensorName.DGAMMA, TensorName.DX)

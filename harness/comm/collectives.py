@@ -89,13 +89,11 @@ def all_gather(
         blocks[group.rank()].copy_(piece)
         return Started(rounds.gather(blocks, later=later), land, buffer.nbytes)
     if len(set(sizes)) == 1:
-        work = _all_gather_single(buffer, piece, group=group, async_op=later)
+        works = _works(_all_gather_single(buffer, piece, group=group, async_op=later))
     else:
-        copies, members = torch.cat([piece] * len(sizes)), len(sizes)
-        work = dist.all_to_all_single(
-            buffer, copies, list(sizes), [len(piece)] * members, group=group, async_op=later
-        )
-    return Started(_works(work), land, buffer.nbytes)
+        copies, same = torch.cat([piece] * len(sizes)), [len(piece)] * len(sizes)
+        works = _all_to_all(group, copies, same, buffer, sizes, later, None)
+    return Started(works, land, buffer.nbytes)
 
 
 def reduce_scatter(
@@ -109,7 +107,7 @@ def reduce_scatter(
 ) -> Started[Tensor]:
     """This rank's rows of the sum of every member's x."""
     own = (sizes[group.rank()], *x.shape[1:])
-    if len(set(sizes)) == 1 and rounds is None and dist.get_backend(group) != "gloo":
+    if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
         return reduce_scatter_by_library(group, x, own, wire, later=later)
     return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later, rounds=rounds)
 
@@ -252,5 +250,5 @@ def _start_all(calls: list[dist.P2POp]) -> list[dist.Work]:
     return dist.batch_isend_irecv(calls)
 
 
-def _works(work: dist.Work | None) -> tuple[dist.Work, ...]:
+def _works(work: dist.Work | None) -> Works:
     return () if work is None else (work,)

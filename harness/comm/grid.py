@@ -101,9 +101,7 @@ class Grid:
     def _rounds_of(self, group: Group | None) -> Rounds | None:
         if group is None or self.composed_from is None:
             return None
-        if group not in self._rounds:
-            self._rounds[group] = Rounds(group, self.composed_from)
-        return self._rounds[group]
+        return self._rounds.setdefault(group, Rounds(group, self.composed_from))
 
     def _group(self, names: tuple[AxisName, ...]) -> Group | None:
         wide = tuple(name for name in names if self.shape[name] > 1)

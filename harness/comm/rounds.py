@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from threading import Thread
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ SMALLEST_PIECE = 1 << 15
 TAGS = 1 << 24
 """Of a call. Those below are for other messages, those above for other calls, which may be under way as well."""
 CALLS = 100
-"""Of a group that may be under way at the same time: tags have 31 bits."""
+"""Of a group that are under way at the same time, at most: tags have 31 bits."""
 
 
 class Flight(Thread):
@@ -64,7 +65,7 @@ class Rounds:
     def __init__(self, group: dist.ProcessGroup, smallest: int) -> None:
         self._group, self._smallest = group, smallest
         self._issued = 0
-        self._flights: list[Flight] = []
+        self._flights: dict[int, Flight] = {}
 
     def pay(self, size: int) -> bool:
         """Whether a call of so many bytes is large enough."""
@@ -72,31 +73,32 @@ class Rounds:
 
     def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[Flight]:
         """What is to be waited for; nothing, if it was."""
-        return self._issue(partial(_broadcast, self._peers(), root, buffer), later)
+        return self._issue(_broadcast, root, buffer, later=later)
 
     def gather(self, blocks: Sequence[Tensor], *, later: bool) -> list[Flight]:
         """Every member's block to everybody."""
-        return self._issue(partial(_gather, self._peers(), blocks), later)
+        return self._issue(_gather, blocks, later=later)
 
     def exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, later: bool) -> list[Flight]:
         """A tensor to each member and one from each."""
-        return self._issue(partial(_exchange, self._peers(), sends, receives), later)
+        return self._issue(_exchange, sends, receives, later=later)
 
     def settle(self) -> None:
         """Waits for all that is under way, whoever wants it."""
-        for flight in self._flights:
+        for flight in self._flights.values():
             flight.wait()
 
-    def _peers(self) -> "Peers":
+    def _issue(self, rounds: Callable[..., None], *given: Any, later: bool) -> list[Flight]:
+        """Its tags are those of an earlier call, which is over by then."""
         self._issued += 1
-        return Peers(self._group, (1 + self._issued % CALLS) * TAGS)
-
-    def _issue(self, rounds: Callable[[], None], later: bool) -> list[Flight]:
+        tags = self._issued % CALLS
+        if earlier := self._flights.pop(tags, None):
+            earlier.wait()
+        members = Peers(self._group, (1 + tags) * TAGS)
         if not later:
-            rounds()
+            rounds(members, *given)
             return []
-        flight = Flight(rounds)
-        self._flights = [*(each for each in self._flights if each.is_alive()), flight]
+        flight = self._flights[tags] = Flight(partial(rounds, members, *given))
         return [flight]
 
 

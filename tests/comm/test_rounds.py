@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.comm import engine
+from harness.comm import engine, rounds
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, TensorName
@@ -78,6 +78,21 @@ def test_calls_under_way_mix_with_nothing(ranks, world: int) -> None:
     for seed in range(3):
         for checks in ranks(world, everything_at_once, seed):
             assert all(checks), checks
+
+
+def more_than_there_are_tags_for() -> list[bool]:
+    """Nobody waits for any before all are issued."""
+    axis = axis_here(0)
+    coming = [
+        axis.broadcast.later(torch.full((3,), float(number)), root=number % axis.size, shape=(3,), tensor=H)
+        for number in range(2 * rounds.CALLS + 7)
+    ]
+    return [bool((pending.wait() == number).all()) for number, pending in enumerate(coming)]
+
+
+def test_tags_are_used_again(ranks) -> None:
+    for checks in ranks(3, more_than_there_are_tags_for):
+        assert all(checks), checks
 
 
 def along_both_axes() -> list[bool]:
