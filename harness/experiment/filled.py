@@ -6,7 +6,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.spec.machine import load_machine
+from harness.spec.machine import Machine, load_machine
 from harness.spec.spec import Spec
 from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
@@ -26,13 +26,21 @@ def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
     asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
     cuts = strategy.parts_of_block(params)
     asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
-    asked["machine"] = load_machine(root, asked.get("machine", "local"))
+    asked["machine"] = _machine(root, asked.get("machine", "local"), where)
     return validated(Spec, asked, where)
 
 
 def named(choice: Any) -> dict[str, Any]:
     """A strategy or a dataset that was asked for by its name alone, or with more."""
     return {"name": choice} if isinstance(choice, str) else dict(choice)
+
+
+def _machine(root: Path, name: Any, where: str) -> Machine:
+    if not isinstance(name, str):
+        raise UserError(
+            f"{where}: machine = {name!r} is not accepted: name a card, and say in machines/ what that machine is like."
+        )
+    return load_machine(root, name)
 
 
 def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where: str) -> dict[str, Any]:

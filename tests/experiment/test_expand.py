@@ -50,6 +50,10 @@ def test_all_grids_are_those_of_the_strategy() -> None:
         ({"strategy": "cagnet-1e", "dataset": "tiny-sbm"}, ["cagnet-1e", "cagnet-1d", "serial"]),
         ({"strategy": "serial", "dataset": "tiny-sbm", "ranks": 2}, ["serial", "2"]),
         ({"strategy": "serial", "dataset": "tiny-sbm", "machine": "lokal"}, ["lokal", "local"]),
+        (
+            {"strategy": "serial", "dataset": "x", "machine": {"composed_from": 1}},
+            ["composed_from", "machines/"],
+        ),
         ({"strategy": "serial", "dataset": "tiny-sbm", "epochs": 3}, ["epochs", "training"]),
         ({"strategy": "serial", "dataset": "tiny-sbm", "exclude": [{"rank": 2}]}, ["exclude", "rank"]),
         ({"strategy": {"name": "serial", "params": {"c": 2}}, "dataset": "x"}, ["parameters of serial", "c"]),
