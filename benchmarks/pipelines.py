@@ -29,6 +29,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("g3", {"pipeline": "intra"}),
     ("g3", {"pipeline": "full"}),
     ("bns-gcn", {}),
+    ("bns-gcn", {"precompute": False}),
     ("bns-gcn", {"overlap": True}),
 ]
 

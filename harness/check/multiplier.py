@@ -43,11 +43,19 @@ def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: in
 
 
 def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
-    """Sums of the rows of the matrices of many steps, whose mean is that of A; told in standard deviations of it."""
+    """Sums of the rows of the matrices of many steps, whose mean is that of A; told in standard deviations of it.
+
+    Every layer by itself: a layer that takes no sample, as one that is aggregated once, says nothing of the others.
+    """
     assert multiplier is not None, "an estimator says what it multiplies by"
     A = matrix_of(case.spec.model.kind, MemoryStore(case.graph()))
     weight = torch.linspace(1, 2, case.vertices, dtype=A.dtype)
-    drawn = torch.stack([multiplier(A, 0, step) @ weight for step in range(STEPS)])
+    drawn = torch.stack(
+        [
+            torch.stack([multiplier(A, layer, step) @ weight for layer in range(case.spec.model.layers)])
+            for step in range(STEPS)
+        ]
+    )
     exact, spread = A @ weight, drawn.std(dim=0) / STEPS**0.5
     error = (drawn.mean(dim=0) - exact).abs()
     fixed = spread < 1e-12

@@ -305,7 +305,7 @@ RUNS = Table(
                 REAL,
                 "share of the rows of features needed of other ranks that a cache had; null: none were needed",
             ),
-            ("chosen", TEXT, "what rank 0 chose by measuring on its device, as JSON"),
+            ("chosen", TEXT, "what rank 0 chose by measuring, or as its spec allowed, as JSON"),
         ),
         *_part(
             "error",

@@ -53,7 +53,7 @@ class Context:
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
         self._held: list[tuple[TensorName, Tensor]] = []
         self.chosen: dict[str, str] = {}
-        """What was chosen by measuring, for the record."""
+        """What was chosen by measuring, or by a strategy as its spec allowed, for the record."""
         self.remote = Remote()
         """What mini-batches needed of other ranks so far, for the record."""
 
@@ -92,6 +92,10 @@ class Context:
         """A tensor that the rank keeps all the time, as it is, on its device."""
         self._held.append((name, tensor.to(self.device)))
         return self._held[-1][1]
+
+    def release(self, tensor: Tensor) -> None:
+        """A tensor that was handed out and is no longer kept."""
+        self._held = [(name, held) for name, held in self._held if held is not tensor]
 
     def transposed(self, rows: range, cols: range, order: int = 0) -> Csr:
         """A^T[rows, cols]."""

@@ -1,8 +1,9 @@
 """BNS-GCN-style boundary sampling (Wan et al., MLSys'22): a part trains with a sample of the rows at its boundary.
 
 In every epoch each part draws, of the rows that it needs of each other part, a share p, and multiplies by those alone,
-scaled by 1/p. With p = 1 it is the plain halo exchange, exact; with p = 0 parts know nothing of each other. It is not
-the authors' code: the number of rows is rounded at random, where theirs is rounded down and a small boundary is never
+scaled by 1/p. With p = 1 it is the plain halo exchange, exact; with p = 0 parts know nothing of each other. The first
+layer takes no sample: A X is computed once, before training, with the whole boundary (`precompute`). It is not the
+authors' code: the number of rows is rounded at random, where theirs is rounded down and a small boundary is never
 sampled; the scale is 1/p, where theirs is the realised share; gradients are summed by plain all-reduces.
 
 Legend as in `rows`.
@@ -37,6 +38,8 @@ class Bns(PartScheme):
 
         p: float = Field(1.0, ge=0, le=1, examples=[0.5, 0.1, 0.0])
         """The share of the boundary that travels in an epoch."""
+        precompute: bool = True
+        """A X is computed once, before training, where features never change: the authors' --use-pp."""
         overlap: bool = False
         """A rank multiplies by its own rows while those of others are under way."""
 
@@ -46,9 +49,18 @@ class Bns(PartScheme):
     def overlaps(self) -> bool:
         return self.params.overlap
 
+    @property
+    def precompute(self) -> bool:
+        return self.params.precompute
+
+    @property
+    def samples_rows(self) -> bool:
+        """Whether any layer multiplies by a sample."""
+        return self.params.p < 1 and len(self.exchanging) > 0
+
     def promised(self) -> Promise:
         """Of a product with A a sample is an estimate; of attention it is not."""
-        if self.params.p == 1:
+        if not self.samples_rows:
             return Promise.EXACT
         estimates = self.params.p > 0 and self.spec.model.kind != "gat"
         return Promise.ESTIMATOR if estimates else Promise.APPROXIMATE
@@ -79,7 +91,12 @@ class Bns(PartScheme):
         return sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
 
     def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor:
-        """A, its columns outside the diagonal blocks scaled by 1/p where they were drawn, and by 0 where not."""
+        """A, its columns outside the diagonal blocks scaled by 1/p where they were drawn, and by 0 where not.
+
+        The first layer multiplies by A itself where A X is computed once.
+        """
+        if layer not in self.exchanging:
+            return A
         estimate = A.clone()
         for i, rows in enumerate(self.blocks()):
             for j, cols in enumerate(self.blocks()):
@@ -107,7 +124,7 @@ class SampledRows(PartRows):
 
     def of_step(self, step: int) -> "SampledRows":
         there = super().of_step(step)
-        if self.strategy.params.p < 1:
+        if self.strategy.samples_rows:
             with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.INDEX):
                 there.parts = [self.sampled(step)] * self.model.layers
         return there

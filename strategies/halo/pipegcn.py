@@ -2,7 +2,8 @@
 
 A layer multiplies by the rows that its neighbours had in the epoch before, and adds the gradients they had; what it
 sends now is used in the next epoch. No rank ever waits for a message that it has just asked for. The first epoch knows
-nothing of others. It is approximate, and not the authors' code. Evaluation exchanges what is there.
+nothing of others. The first layer has nothing stale: A X is computed once, before training (`precompute`). It is
+approximate, and not the authors' code. Evaluation exchanges what is there.
 
 Legend as in `rows`.
 """
@@ -28,7 +29,10 @@ class Pipe(PartScheme):
     promise = Promise.APPROXIMATE
 
     class Params(Frozen):
-        """What of the past is kept: m times the average so far and 1 - m times what came; 0 keeps nothing."""
+        """What is computed once; and what of the past is kept: m of the average so far and 1 - m of what came."""
+
+        precompute: bool = True
+        """A X is computed once, before training, where features never change: the authors' --use-pp."""
 
         features: float = Field(0.0, ge=0, lt=1, examples=[0.95])
         """m of the rows of H."""
@@ -37,12 +41,20 @@ class Pipe(PartScheme):
 
     params: Params
 
+    @property
+    def precompute(self) -> bool:
+        return self.params.precompute
+
+    def promised(self) -> Promise:
+        """Where nothing travels nothing is stale."""
+        return Promise.APPROXIMATE if self.exchanging else Promise.EXACT
+
     def operators(self, ctx: Context) -> "StaleRows":
         return StaleRows(ctx, self)
 
     def widths(self) -> list[tuple[Direction, int, int]]:
         """Every exchange of an epoch: direction, layer, and the width of the rows."""
-        there = [(FORWARD, layer, self.width(layer)) for layer in range(len(self.shapes))]
+        there = [(FORWARD, layer, self.width(layer)) for layer in self.exchanging]
         back = [
             (BACKWARD, layer, width)
             for _, layer, width in there

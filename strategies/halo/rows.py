@@ -2,6 +2,8 @@
 
 What the systems of this family have in common. A part's own rows and the rows that arrive are multiplied apart; on the
 way back the gradients of what arrived return to their owners, where they are added up in the order of the ranks.
+Where the first layer aggregates features that never change, A X can be computed once, before training, as the authors
+of BNS-GCN and PipeGCN do (`precompute`).
 
 Legend: N this rank's vertices, K those that it needs of others, M its own that others need, with repetition; F
 features. T = A H; A_NN is A at this rank's vertices, A_NK at those that arrive; A_KN is the transpose of A_NK. S_NM
@@ -18,6 +20,7 @@ from harness.comm.pending import Landed, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.gather import scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
+from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo, halo_of
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
@@ -64,6 +67,12 @@ class PartRows(RowOperators):
         self.strategy, self.ctx = strategy, ctx
         self.parts = self.cut()
         """What each layer multiplies by."""
+        self.AX_NF: Tensor | None = None
+        """What the first layer aggregates, where that is computed once."""
+        if strategy.precompute is not None:
+            ctx.chosen["first layer"] = strategy.first_layer()
+        if strategy.precomputes:
+            self.precompute()
 
     def cut(self) -> list[Part]:
         """The whole of A at this rank's vertices."""
@@ -74,6 +83,13 @@ class PartRows(RowOperators):
         S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
         return [Part(*own_rows, *others, halo, S_NM)] * self.model.layers
 
+    def precompute(self) -> None:
+        """A X, with the whole boundary. X itself stays only where a weight of its own multiplies it."""
+        self.AX_NF = self.ctx.hold(TensorName.T, self.aggregate(0, self.X))
+        if not self.strategy.needs_own_features:
+            self.ctx.release(self.X)
+            self.X = self.AX_NF
+
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
             if self.strategy.combine_first:
@@ -82,6 +98,8 @@ class PartRows(RowOperators):
 
     def aggregate(self, layer: int, H_NF: Tensor) -> Tensor:
         """T = A H."""
+        if layer == 0 and self.AX_NF is not None:
+            return self.AX_NF
         T_NF: Tensor = apply(self.ledger, Aggregate, H_NF, self, self.parts[layer], layer)
         return T_NF
 
@@ -113,6 +131,8 @@ class PartScheme(RowStrategy):
     models = ("gcn", "sage")
     overlaps = False
     """Whether a rank multiplies by its own rows while those of others are under way."""
+    precompute: bool | None = None
+    """Whether A X is to be computed once, where that can be done; None for strategies without this choice."""
 
     def operators(self, ctx: Context) -> PartRows:
         return PartRows(ctx, self)
@@ -123,8 +143,8 @@ class PartScheme(RowStrategy):
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Boundary rows of the width that is aggregated, there and back; the gradients; one word for the loss."""
         words, travelling = Words(self.grid), self.travelling(self.boundary(at, counts), epoch)
-        for layer, (arriving, leaving) in enumerate(travelling):
-            width = self.width(layer)
+        for layer in self.exchanging:
+            (arriving, leaving), width = travelling[layer], self.width(layer)
             words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
             if self.combine_first or self.wants_dH(layer):
                 words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
@@ -138,6 +158,38 @@ class PartScheme(RowStrategy):
     def combine_first(self) -> bool:
         return self.spec.model.order == "combine_first"
 
+    @property
+    def every_epoch(self) -> str | None:
+        """Why the first layer aggregates in every epoch; None where A X is computed once."""
+        if not self.precompute:
+            return "precompute is off"
+        if self.spec.model.kind == "gat":
+            return "attention weighs the neighbours anew"
+        if self.spec.training.features:
+            return "the features are trained"
+        if self.spec.model.projection:
+            return "a trained projection comes before it"
+        return "it combines first" if self.combine_first else None
+
+    @property
+    def precomputes(self) -> bool:
+        return self.every_epoch is None
+
+    def first_layer(self) -> str:
+        """When the first layer aggregates, for the record."""
+        why = self.every_epoch
+        return f"aggregated in every epoch: {why}" if why else "aggregated once, before training"
+
+    @property
+    def exchanging(self) -> range:
+        """The layers whose boundary travels in an epoch."""
+        return range(int(self.precomputes), len(self.shapes))
+
+    @property
+    def needs_own_features(self) -> bool:
+        """Whether X is multiplied by a weight of its own, beside A X."""
+        return any(weight.part is WeightPart.ROOT for weight in self.weights)
+
     def width(self, layer: int) -> int:
         """Of the rows that a layer aggregates."""
         return self.shapes[layer][self.combine_first]
@@ -148,13 +200,19 @@ class PartScheme(RowStrategy):
         return [every_layer] * len(self.shapes)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A_NN and, where it differs, its transpose; A_NK and its transpose; the rows that leave, and S."""
+        """A_NN and, where it differs, its transpose; A_NK and its transpose; the rows that leave, and S; A X."""
         rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
         own = self.bytes_of_matrices([Piece(rows, rows)], counts)
         nonzeros, leaving = boundary.nonzeros(), sum(boundary.leaving().values())
-        back = csr_bytes(sum(boundary.arriving().values()), nonzeros, precision)
+        back, held = (
+            csr_bytes(sum(boundary.arriving().values()), nonzeros, precision),
+            super().memory(at, counts),
+        )
+        if self.precomputes:
+            held[TensorName.T] = held[TensorName.X]
+            held[TensorName.X] *= self.needs_own_features
         return {
-            **super().memory(at, counts),
+            **held,
             TensorName.A: own + boundary.compact_bytes(precision) + back,
             TensorName.INDEX: boundary.index_bytes() + csr_bytes(len(rows), leaving, precision),
         }

@@ -34,7 +34,14 @@ PARTS = 3
 TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
 
 
-def case_of(name: str, order: str = "aggregate_first", directed: bool = False, **params: Any) -> Case:
+def case_of(
+    name: str,
+    order: str = "aggregate_first",
+    directed: bool = False,
+    model: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    **params: Any,
+) -> Case:
     spec = {
         "strategy": {"name": name, "params": params},
         "dataset": {"name": "check", "partition": "metis", "parts": PARTS * params.get("clusters", 1)},
@@ -42,8 +49,8 @@ def case_of(name: str, order: str = "aggregate_first", directed: bool = False, *
         "grid": {"p": PARTS},
         "machine": {"name": "test"},
         "precision": "float64",
-        "model": {"layers": 3, "hidden": 10, "order": order},
-        "training": TRAINING,
+        "model": {"layers": 3, "hidden": 10, "order": order, **(model or {})},
+        "training": {**TRAINING, **(training or {})},
     }
     return Case("test", Spec.model_validate(spec), vertices=211, directed=directed)
 
@@ -80,7 +87,7 @@ def exchanged(results: Sequence[RankResult]) -> list[Counter[tuple[str, int]]]:
 def test_the_whole_boundary_is_what_sparsity_aware_cagnet_sends(ranks, order: str) -> None:
     """Forward on every rank, word by word. Backward the one sends G over A^T, the other gradients to their owners:
     on an undirected graph as many rows in all, and of one width where W comes first."""
-    ours = exchanged(ranks(PARTS, train_rank, case_of("bns-gcn", order), 1))
+    ours = exchanged(ranks(PARTS, train_rank, case_of("bns-gcn", order, precompute=False), 1))
     theirs = exchanged(ranks(PARTS, train_rank, case_of("cagnet-sa-1d", order), 1))
     for mine, other in zip(ours, theirs, strict=True):
         assert {key: words for key, words in mine.items() if key[0] == "forward"} == {
@@ -89,6 +96,77 @@ def test_the_whole_boundary_is_what_sparsity_aware_cagnet_sends(ranks, order: st
     if order == "combine_first":
         assert sum(ours, Counter()) == sum(theirs, Counter())
     assert sum(ours, Counter()).total() > 0
+
+
+def formula_of(case: Case) -> list[Counter[tuple[str, int, str]]]:
+    """Words of an epoch on every rank, by direction, layer and tensor."""
+    strategy, counts = case.strategy(), BlockCounts(case.store())
+    found = []
+    for rank in range(PARTS):
+        words: Counter[tuple[str, int, str]] = Counter()
+        for key, sent in strategy.words(strategy.coordinates(rank), counts).items():
+            if key.op is not Op.SEND:
+                words[key.direction, key.layer, key.tensor] += int(sent)
+        found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
+def test_an_epoch_brings_each_rank_the_words_that_g3_brings_it(name: str, kind: str) -> None:
+    """All three have what the first layer needs of others before training, and exchange the same rows after it."""
+    ours, g3 = (formula_of(case_of(who, model={"kind": kind})) for who in (name, "g3"))
+    assert ours == g3
+    every_epoch = formula_of(case_of(name, model={"kind": kind}, precompute=False))
+    first = [{key for key in words if key[1:] == (0, "H")} for words in every_epoch]
+    assert all(first) and all(
+        {key: words[key] for key in words.keys() - layer} == other
+        for words, layer, other in zip(every_epoch, first, ours, strict=True)
+    )
+
+
+def chosen(case: Case) -> str:
+    """What a rank writes down of its first layer."""
+    strategy = case.strategy()
+    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).ctx.chosen["first layer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        *(
+            (name, changes, reason)
+            for name in ("bns-gcn", "pipegcn")
+            for changes, reason in (
+                ({}, None),
+                ({"precompute": False}, "precompute is off"),
+                ({"order": "combine_first"}, "it combines first"),
+                ({"model": {"projection": True}}, "a trained projection"),
+                ({"training": {"features": True}}, "features are trained"),
+            )
+        ),
+        ("bns-gcn", {"model": {"kind": "gat"}}, "attention"),
+    ],
+    ids=str,
+)
+def test_the_record_says_when_the_first_layer_is_aggregated(
+    ranks, name: str, changes: dict[str, Any], reason: str | None
+) -> None:
+    """And the formula sends its rows in every epoch exactly where the record says so."""
+    case = case_of(name, **changes)
+    told = ranks(PARTS, chosen, case)
+    assert len(told) == PARTS and len(set(told)) == 1
+    assert told[0] == "aggregated once, before training" if reason is None else reason in told[0]
+    for words in formula_of(case):
+        assert (words["forward", 0, "H"] > 0) is (reason is not None)
+
+
+@pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
+def test_one_layer_that_is_aggregated_once_leaves_nothing_to_sample_or_to_be_stale(name: str) -> None:
+    rate = {"p": 0.1} if name == "bns-gcn" else {}
+    assert case_of(name, model={"layers": 1}, **rate).strategy().promised() is Promise.EXACT
+    every_epoch = case_of(name, model={"layers": 1}, precompute=False, **rate)
+    assert every_epoch.strategy().promised() is not Promise.EXACT
 
 
 def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> float:
@@ -124,21 +202,21 @@ def test_the_promise_is_that_of_the_rate(p: float, promise: Promise) -> None:
 
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "order", "p", "overlap"),
+    ("kind", "order", "p", "options"),
     [
-        ("sage", "aggregate_first", 0.5, False),
-        ("gat", "aggregate_first", 0.5, False),
-        ("gat", "combine_first", 0.0, False),
-        ("gat", "combine_first", 1.0, True),
-        ("gat", "aggregate_first", 1.0, True),
+        ("gcn", "aggregate_first", 0.5, {"precompute": False}),
+        ("sage", "aggregate_first", 0.5, {}),
+        ("sage", "aggregate_first", 0.5, {"precompute": False}),
+        ("gat", "aggregate_first", 0.5, {}),
+        ("gat", "combine_first", 0.0, {}),
+        ("gat", "combine_first", 1.0, {"overlap": True}),
+        ("gat", "aggregate_first", 1.0, {"overlap": True}),
     ],
 )
-def test_other_models_on_a_sample_are_serial_training_on_the_same_sample(
-    ranks, kind: str, order: str, p: float, overlap: bool, directed: bool
+def test_a_model_on_a_sample_is_serial_training_on_the_same_sample(
+    ranks, kind: str, order: str, p: float, options: dict[str, bool], directed: bool
 ) -> None:
-    case = case_of("bns-gcn", order, directed, p=p, overlap=overlap)
-    model = case.spec.model.model_copy(update={"kind": kind})
-    case = replace(case, spec=case.spec.model_copy(update={"model": model}))
+    case = case_of("bns-gcn", order, directed, {"kind": kind}, p=p, **options)
     serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4, multiplier_of(case))
     for result in ranks(PARTS, train_rank, case, 4):
         assert result.losses == pytest.approx(serial.losses, rel=1e-12)
@@ -186,7 +264,7 @@ class Stale(Function):
 
 
 def stale_losses(case: Case, epochs: int) -> list[float]:
-    """Of dense training by the recurrence."""
+    """Of dense training by the recurrence; A X is never stale where it is computed once."""
     store, spec = case.store(), case.spec
     A, facts = dense_matrix(store), facts_of(store)
     inside = torch.zeros_like(A)
@@ -206,7 +284,8 @@ def stale_losses(case: Case, epochs: int) -> list[float]:
     for _ in range(epochs):
         H = X
         for layer, W in enumerate(weights):
-            H = Stale.apply(H, inside, A - inside, past[layer]) @ W
+            once = layer == 0 and spec.strategy.params.get("precompute", True)
+            H = (A @ H if once else Stale.apply(H, inside, A - inside, past[layer])) @ W
             H = H.relu() if layer + 1 < len(weights) else H
         loss = cross_entropy(H[trains], labels[trains])
         optimizer.zero_grad()
@@ -216,9 +295,12 @@ def stale_losses(case: Case, epochs: int) -> list[float]:
     return losses
 
 
+@pytest.mark.parametrize("precompute", [True, False])
 @pytest.mark.parametrize("directed", [False, True])
-def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(ranks, directed: bool) -> None:
-    case = case_of("pipegcn", directed=directed)
+def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(
+    ranks, directed: bool, precompute: bool
+) -> None:
+    case = case_of("pipegcn", directed=directed, precompute=precompute)
     for result in ranks(PARTS, train_rank, case, 8):
         assert result.losses == pytest.approx(stale_losses(case, 8), rel=1e-12)
 
