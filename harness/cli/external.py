@@ -79,4 +79,8 @@ def _page(told: dict[str, Any]) -> str:
         lines.append(f"  {told['error']['message']}")
     elif seconds := told["summary"]["epoch_seconds_median"]:
         lines.append(f"  epoch {seconds * 1e3:.3g} ms, as {told['external']['program']} measures it")
+    external = told["external"]
+    if external["unknown"]:
+        lines.append(f"  unknown, as the log does not say it: {', '.join(external['unknown'])}")
+    lines += [f"  no spec says: {words} ({option})" for option, words in external["beyond"].items()]
     return "\n".join([*lines, f"  {told['folder']}"])

@@ -1,10 +1,11 @@
 """What a log must hold to be read as one run, and what shows that the run broke off."""
 
 from collections import Counter
+from math import isfinite
 
 from harness.errors import RunError, UserError
 from harness.external.log import Log
-from harness.external.programs import Program
+from harness.external.programs import KEYS, Program
 
 
 def check_that_it_reports(log: Log, program: Program) -> None:
@@ -37,16 +38,37 @@ def check_processes(log: Log, world: int) -> None:
         )
 
 
-def failure_of(log: Log, world: int, epochs: int) -> str | None:
+def check_that_it_is_one_run(log: Log, program: Program) -> None:
+    """Nodes print the same options, but for what a node has of its own."""
+    for other in log.each_settings:
+        ours = {key: value for key, value in log.settings.items() if key in KEYS and key != "seed"}
+        differing = [key for key, value in ours.items() if other.get(key, value) != value]
+        if program.mark in other and differing:
+            raise UserError(
+                f"{log.where} has options of several runs, which differ in {', '.join(differing)}. Give the log of one."
+            )
+
+
+def divergence_of(log: Log) -> str | None:
+    """Which process first had a loss that is no number; it never finds back from there."""
+    lost = min(
+        ((line.epoch, line.rank, line.loss) for line in log.lines if not isfinite(line.loss)), default=None
+    )
+    return None if lost is None else f"In epoch {lost[0]} the loss of process {lost[1]} was {lost[2]}"
+
+
+def failure_of(log: Log, world: int, epochs: int | None) -> str | None:
     """Whether training broke off. These programs end with exit code 0 also when one of their processes fails.
 
-    Each process reports every so many epochs, and all come to the same last one.
+    Each process reports every so many epochs, and all come to the same last one; how many epochs there were to be, a
+    log without options does not say.
     """
     if log.exit_code:
         return f"It ended with exit code {log.exit_code}"
     if silent := sorted(set(range(world)) - set(log.last)):
         return f"Of its {world} processes {', '.join(map(str, silent))} reported no epoch"
     ends, every = {line.epoch for line in log.last.values()}, log.lines[0].epoch + 1
-    if len(ends) > 1 or max(ends) + 1 + every <= epochs:
-        return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))} of {epochs}"
+    if len(ends) > 1 or (epochs is not None and max(ends) + 1 + every <= epochs):
+        of = "" if epochs is None else f" of {epochs}"
+        return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{of}"
     return None

@@ -1,9 +1,10 @@
 """What a log of BNS-GCN or PipeGCN says, in its own words. Both programs print the same lines, all processes into one
-log, at times two on one line.
+log, at times two on one line. Whatever stands before them on a line (ranks by `srun -l`, times) is passed over.
 """
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,7 +16,12 @@ EPOCH = re.compile(
 VALID = re.compile(r"Epoch (\d+) \| (?:Validation )?Accuracy ([\d.]+)%(?: \| Test Accuracy ([\d.]+)%)?")
 TEST = re.compile(r"Test Result \| Accuracy ([\d.]+)%")
 MEMORY = re.compile(r"\(rank (\d+)\) memory stats: current [\d.]+MB, peak ([\d.]+)MB")
-SETTINGS = re.compile(r"^Namespace\(.*\)$", re.MULTILINE)
+SETTINGS = re.compile(r"\bNamespace\((?=\w+=)(.*)$", re.MULTILINE)
+QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+NAMED = re.compile(r"\s*[A-Za-z_]\w*=")
+TOKEN = re.compile(rf"(?<=[=(\[{{, ])(?:{QUOTED})|.")
+"""A text in quotes where a value can begin, or one character."""
+OPENING, CLOSING = "([{<", ")]}>"
 
 
 class Line(NamedTuple):
@@ -76,14 +82,62 @@ class Log:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The options of the program, which it prints when it starts; nothing if they are not in the log."""
-        said = SETTINGS.search(self.text)
-        if said is None:
-            return {}
-        call = ast.parse(said[0], mode="eval").body
-        assert isinstance(call, ast.Call)
-        return {option.arg: ast.literal_eval(option.value) for option in call.keywords if option.arg}
+        """The options of the program, which it prints when it starts; nothing if they are not in the log.
+
+        A run over several nodes has them once from each.
+        """
+        return max(self.each_settings, key=len, default={})
+
+    @cached_property
+    def each_settings(self) -> list[dict[str, Any]]:
+        """Every print of options in the log."""
+        return [dict(_options(said.rstrip())) for said in SETTINGS.findall(self.text)]
 
     def ending(self, lines: int = 8) -> str:
         """Its last lines that are not empty."""
         return "\n".join([line for line in self.text.splitlines() if line.strip()][-lines:])
+
+
+def _options(said: str) -> Iterator[tuple[str, Any]]:
+    """Names and values of what stands after `Namespace(`; an option that is cut off with its line is left out."""
+    depth, pieces = 0, [""]
+    for token in TOKEN.findall(said):
+        if token == ")" and depth == 0:
+            break
+        depth = max(depth + (token in OPENING) - (token in CLOSING), 0)
+        if token == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += token
+    else:
+        pieces.pop()
+    options: list[str] = []
+    for piece in pieces:
+        if NAMED.match(piece):
+            options.append(piece)
+        elif options:  # a comma within a value that has no quotes
+            options[-1] += f",{piece}"
+    for option in options:
+        name, _, text = option.strip().partition("=")
+        yield name, _value(text)
+
+
+def _value(text: str) -> Any:
+    """A literal of Python, a number that is none (inf, nan), or the text as it stands: a path, a word."""
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return value if _plain(value) else text
+
+
+def _plain(value: Any) -> bool:
+    """Whether it can stand in a record as it is."""
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(inner) for key, inner in value.items())
+    return value is None or isinstance(value, str | bool | int | float)

@@ -1,6 +1,7 @@
-"""Which programs are understood, and what their options are called in a spec."""
+"""Which programs are understood, what their options are called in a spec, and what of them no spec can say."""
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, NamedTuple
 
 from harness.errors import UserError
@@ -20,9 +21,58 @@ KEYS = {
     "weight_decay": "training.weight_decay",
     "seed": "seed",
     "sampling_rate": "strategy.params.p",
+    "use_pp": "strategy.params.precompute",
 }
 SMOOTHED = {"feat_corr": "strategy.params.features", "grad_corr": "strategy.params.gradients"}
 MODELS = {"graphsage": "sage"}
+ALWAYS = {
+    "dataset.permutation": "none",
+    "model.order": "aggregate_first",
+    "model.projection": False,
+    "model.activation": "relu",
+    "model.residual": False,
+    "training.warmup": 0,
+    "training.optimizer": "adam",
+    "training.features": False,
+    "training.batch": 0,
+    "training.target": 0.0,
+    "measure": {},
+    "protocol": "corrected",
+    "precision": "float32",
+    "launch": 0,
+}
+"""What both programs do whatever their options are."""
+
+
+class Beyond(NamedTuple):
+    """An option that no spec can say: in words where it is used, and the key of a spec that it leaves unknown."""
+
+    option: str
+    words: Callable[[Any], str | None]
+    key: str | None
+
+
+NORMS = {
+    "layer": "layer normalisation, with means and biases; ours is RMSNorm",
+    "batch": "batch normalisation over all training vertices; ours is RMSNorm",
+}
+BEYOND = [
+    Beyond(
+        "norm", lambda norm: NORMS.get(norm, f"{norm}") if norm not in (None, "none") else None, "model.norm"
+    ),
+    Beyond("n_linear", lambda some: f"its last {some} layers have no A" if some else None, "model.layers"),
+    Beyond(
+        "inductive", lambda it: "trained on the graph of the training vertices alone" if it else None, None
+    ),
+    Beyond("heads", lambda heads: f"{heads} heads, averaged in every layer" if heads != 1 else None, None),
+]
+
+
+class Told(NamedTuple):
+    """What a log says: keys of a spec, dotted; and by option, what no spec can say."""
+
+    keys: dict[str, Any]
+    beyond: dict[str, str]
 
 
 class Program(NamedTuple):
@@ -35,15 +85,23 @@ class Program(NamedTuple):
 
 
 def _bns(_: Settings) -> dict[str, Any]:
-    return {"strategy.name": "bns-gcn"}
+    """It runs with --use-pp alone."""
+    return {"strategy.name": "bns-gcn", "strategy.params.overlap": False, "strategy.params.precompute": True}
 
 
 def _pipe(told: Settings) -> dict[str, Any]:
     """Without its pipeline it waits for the whole boundary, as BNS-GCN with p = 1 does."""
-    if not told.get("enable_pipeline", True):
-        return {"strategy.name": "bns-gcn", "strategy.params.p": 1.0}
-    kept = {ours: told["corr_momentum"] * told[flag] for flag, ours in SMOOTHED.items() if flag in told}
-    return {"strategy.name": "pipegcn", **kept}
+    if "enable_pipeline" not in told:
+        return {}
+    if not told["enable_pipeline"]:
+        return {"strategy.name": "bns-gcn", "strategy.params.p": 1.0, "strategy.params.overlap": False}
+    kept = {ours: _kept(told, flag) for flag, ours in SMOOTHED.items() if flag in told}
+    return {"strategy.name": "pipegcn", **{ours: share for ours, share in kept.items() if share is not None}}
+
+
+def _kept(told: Settings, flag: str) -> Any:
+    """The share of the past that is kept; None where the log does not say it."""
+    return told.get("corr_momentum") if told[flag] else 0.0
 
 
 PROGRAMS = {
@@ -52,8 +110,8 @@ PROGRAMS = {
 }
 
 
-def keys_of(program: Program, log: Log) -> dict[str, Any]:
-    """The keys of a spec that a log tells, dotted; refused if it tells that another program wrote it."""
+def told_by(program: Program, log: Log) -> Told:
+    """What a log tells; refused if it tells that another program wrote it, or what cannot be."""
     told = log.settings
     if told and program.mark not in told:
         wrote = [name for name, other in PROGRAMS.items() if other.mark in told]
@@ -61,8 +119,33 @@ def keys_of(program: Program, log: Log) -> dict[str, Any]:
         raise UserError(
             f"{log.where} is no log of {program.title}: the options that it begins with lack {program.mark}.{way_out}"
         )
-    keys = {ours: told[theirs] for theirs, ours in KEYS.items() if theirs in told}
-    keys |= {"model.kind": MODELS.get(told["model"], told["model"])} if "model" in told else {}
-    keys |= {"model.heads": told["heads"]} if told.get("model") == "gat" else {}
-    keys |= {"model.norm": told["norm"] not in (None, "none")} if "norm" in told else {}
-    return {"training.warmup": 0, **keys, **program.strategy(told)}
+    beyond = {each.option: each.words(told[each.option]) for each in BEYOND if each.option in told}
+    beyond = {option: words for option, words in beyond.items() if words}
+    if told.get("model") != "gat":
+        beyond.pop("heads", None)
+    keys = {**ALWAYS, **program.strategy(told), **_keys(told)}
+    for key, value in keys.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise UserError(
+                f"{log.where}: it was run with {key} = {value}, which is no number that a spec can hold."
+            )
+    if len({each.get("seed") for each in log.each_settings if program.mark in each}) > 1:
+        del keys["seed"]  # without --fix-seed every node draws its own
+    lost = {each.key for each in BEYOND if each.option in beyond}
+    return Told({key: value for key, value in keys.items() if key not in lost}, beyond)
+
+
+def _keys(told: Settings) -> dict[str, Any]:
+    """What options alone say, each by itself; one without a value says nothing."""
+    keys = {ours: told[theirs] for theirs, ours in KEYS.items() if told.get(theirs) is not None}
+    if "model" in told:
+        keys["model.kind"] = MODELS.get(told["model"], told["model"])
+    if told.get("model") == "gat" and "heads" in told:
+        keys["model.heads"] = told["heads"]
+    if "norm" in told:
+        keys["model.norm"] = False  # what it is otherwise, no spec can say
+    if told.get("eval") is False:
+        keys["training.evaluate_every"] = 0
+    elif told.get("eval") and "log_every" in told:
+        keys["training.evaluate_every"] = told["log_every"]
+    return keys

@@ -6,7 +6,7 @@ Nothing here draws.
 
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -88,11 +88,11 @@ def panels(runs: pd.DataFrame, apart: Collection[str] = ()) -> list[Panel]:
     """The panels of some runs, by dataset. Runs that never took place are in none; settings `apart` divide nobody."""
     there = runs[runs.status != MISSING]
     settings = [name for name in SETTINGS if name not in apart]
-    varying = [name for name in settings if there[name].nunique() > 1]
+    varying = [name for name in settings if there[name].nunique(dropna=False) > 1]
     found = []
     for values, group in there.groupby(["dataset.name", *settings], dropna=False):
         told = dict(zip(settings, values[1:], strict=True))
-        setting = ", ".join(SETTINGS[name].format(told[name]).replace("_", " ") for name in varying)
+        setting = ", ".join(_setting(name, told[name]) for name in varying)
         found.append(Panel(str(values[0]), setting, group))
     return found
 
@@ -119,12 +119,29 @@ def in_order(some: Iterable[Curve]) -> list[Curve]:
 
 def _curves(panel: Panel) -> Iterator[Curve]:
     for (source, strategy), runs in panel.runs.groupby(["source", "strategy.name"]):
-        variants = list(runs.groupby(VARIANT))
+        variants = list(runs.groupby(VARIANT, dropna=False))
         for number, (values, group) in enumerate(variants):
             told = [str(strategy)]
             told += [f"({_variant(runs, values)})"] if len(variants) > 1 else []
             told += [str(source)] if source != "measured" else []
             yield Curve(str(strategy), " ".join(told), str(source), number, group)
+
+
+def unknown(value: Any) -> bool:
+    """Whether a record leaves a setting open, as those of other programs do with what their logs do not say."""
+    return bool(pd.isna(value)) or value == ""
+
+
+def _setting(name: str, value: Any) -> str:
+    """A setting in a title."""
+    if unknown(value):
+        return f"{_called(name)} unknown"
+    return SETTINGS[name].format(value).replace("_", " ")
+
+
+def _called(name: str) -> str:
+    """model.hidden is called hidden, machine.name the machine."""
+    return name.removesuffix(".name").rpartition(".")[2]
 
 
 def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
@@ -133,7 +150,7 @@ def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
     for name, value in zip(VARIANT, values, strict=True):
         everyone = [str(other) for other in runs[name].unique()]
         if len(everyone) > 1:
-            told.append(_told(name, str(value), everyone))
+            told.append(f"{_called(name)} unknown" if unknown(value) else _told(name, str(value), everyone))
     return ", ".join(told)
 
 
@@ -145,9 +162,10 @@ def _told(name: str, value: str, everyone: list[str]) -> str:
 
 
 def _differing(params: str, everyone: list[str]) -> str:
-    """The parameters of one variant whose values are not everyone's."""
+    """The parameters of one variant whose values are not everyone's; one that its record lacks is unknown."""
     mine, others = json.loads(params or "{}"), [json.loads(other or "{}") for other in everyone]
-    some = {key: value for key, value in mine.items() if any(other.get(key) != value for other in others)}
+    known = {key: mine.get(key, "unknown") for key in {key: None for other in others for key in other}}
+    some = {key: value for key, value in known.items() if any(other.get(key) != value for other in others)}
     return in_words(json.dumps(some, separators=(",", ":")))
 
 

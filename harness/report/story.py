@@ -1,5 +1,6 @@
 """What was run, what was not, and what a reader must know before comparing numbers. Text for a page, no layout."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ OTHERS = {
     "predicted": ("number predicted", "numbers predicted"),
     "published": ("number published", "numbers published"),
 }
-SIGNS = {"ok": "✓", "oom": "×", "timeout": "×", "failed": "×", "refused": "×", MISSING: "–"}
+SIGNS = {"ok": "✓", "oom": "×", "timeout": "×", "diverged": "×", "failed": "×", "refused": "×", MISSING: "–"}
 
 
 class Coverage(NamedTuple):
@@ -67,6 +68,7 @@ def notes(runs: Runs) -> list[str]:
     protocols = set(runs.protocol[runs.status != MISSING])
     busy = int((measured["provenance.load_average"] > measured["provenance.cores"]).sum())
     stores = measured.groupby(STORE)["provenance.store_manifest"]
+    beyond = sorted({words for extra in runs.extra for words in _beyond(extra)})
     altered = sorted({str(key[0]) for key, count in stores.nunique().items() if count > 1})  # type: ignore[index]
     said = {
         f"{_count(dirty, 'run comes', 'runs come')} from a checkout with changes that no commit holds: "
@@ -80,9 +82,16 @@ def notes(runs: Runs) -> list[str]:
         f"{_count(busy, 'run', 'runs')} ended on a machine with more work than cores.": busy,
         "Runs of other programs (external) are as their logs tell them: their epoch time is a mean, and what it holds "
         "and how a graph was prepared is theirs.": (runs.source == "external").any(),
+        f"What runs of other programs did and no setting here says: {'; '.join(beyond)}.": beyond,
         f"The stored graph changed between runs of {', '.join(altered)}.": altered,
     }
     return [text for text, holds in said.items() if holds]
+
+
+def _beyond(extra: str) -> list[str]:
+    """What no spec says of a run of another program."""
+    told = json.loads(extra or "{}")
+    return [str(words) for name, words in told.items() if name.startswith("external.beyond.")]
 
 
 def coverage(runs: Runs) -> list[Coverage]:

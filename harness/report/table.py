@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.figures.palette import place_of
-from harness.figures.panels import SETTINGS, Panel, in_words
+from harness.figures.panels import SETTINGS, Panel, in_words, unknown
 from harness.figures.units import Unit, three_digits, unit_for
 from harness.results import statistics
 from harness.results.schema import SOURCES
@@ -110,7 +110,7 @@ def _details(rows: pd.DataFrame) -> list[str]:
 def _detail(row: Any, varying: list[str]) -> str:
     told = [row.source] if row.source != "measured" else []
     for name in varying:
-        value = str(row[name])
+        value = "unknown" if unknown(row[name]) else str(row[name])
         if name == "strategy.params":
             told += [in_words(value)] if value != "{}" else []
         else:

@@ -170,7 +170,11 @@ RUNS = Table(
         *_part(
             "record",
             ("label", TEXT, "the name for people"),
-            ("status", TEXT, "ok, oom, timeout, failed, refused, or missing: planned and not recorded"),
+            (
+                "status",
+                TEXT,
+                "ok, oom, timeout, diverged, failed, refused, or missing: planned and not recorded",
+            ),
             (
                 "source",
                 TEXT,

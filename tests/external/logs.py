@@ -9,13 +9,14 @@ BNS = {
     "eval": True,
     "fix_seed": False,
     "heads": 1,
-    "inductive": True,
+    "inductive": False,
     "log_every": 10,
     "lr": 0.01,
     "model": "graphsage",
     "n_epochs": 30,
     "n_hidden": 256,
     "n_layers": 4,
+    "n_linear": 0,
     "n_partitions": 2,
     "norm": "layer",
     "partition_method": "metis",
@@ -23,6 +24,7 @@ BNS = {
     "parts_per_node": 10,
     "sampling_rate": 0.1,
     "seed": 7,
+    "use_pp": True,
     "weight_decay": 0,
 }
 PIPE = {key: value for key, value in BNS.items() if key != "sampling_rate"} | {
@@ -38,8 +40,15 @@ def options(told: dict[str, Any]) -> str:
     return f"Namespace({', '.join(f'{key}={value!r}' for key, value in told.items())})\n"
 
 
-def epoch(rank: int, number: int, seconds: float, comm: float = 0.2, reduce: float = 0.01) -> str:
-    loss = 1 / (number + 1) + rank
+def unquoted(told: dict[str, Any]) -> str:
+    """The same by a program that writes no quotes, so that a text is no literal."""
+    return f"Namespace({', '.join(f'{key}={value}' for key, value in told.items())})\n"
+
+
+def epoch(
+    rank: int, number: int, seconds: float, comm: float = 0.2, reduce: float = 0.01, loss: float | None = None
+) -> str:
+    loss = 1 / (number + 1) + rank if loss is None else loss
     return (
         f"Process {rank:03d} | Epoch {number:05d} | Time(s) {seconds:.4f} | Comm(s) {comm:.4f} | "
         f"Reduce(s) {reduce:.4f} | Loss {loss:.4f}"

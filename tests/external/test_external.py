@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,13 @@ import pandas as pd
 import pytest
 
 from harness.cli import main
+from harness.experiment.request import make_spec
+from harness.figures.panels import SETTINGS, curves, panels
+from harness.report.story import notes
+from harness.report.table import results
 from harness.results.collect import collect
-from harness.results.record import Record, read_record
+from harness.results.record import Record, read_record, write_record
+from harness.spec.root import project_root
 
 LOGS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("logs.py"))))
 ANOTHER = "epoch 3 loss 0.4\n"
@@ -42,11 +48,11 @@ def test_a_log_becomes_a_record_that_says_where_it_is_from(read: Any, tmp_path: 
     found = only(tmp_path)
     spec, summary = found.spec, found.record["summary"]
     assert (found.record["source"], found.record["status"]) == ("external", "ok")
-    assert spec["strategy"] == {"name": "bns-gcn", "params": {"p": 0.1, "overlap": False}}
+    assert spec["strategy"] == {"name": "bns-gcn", "params": {"p": 0.1, "precompute": True, "overlap": False}}
     assert spec["dataset"]["name"] == "reddit"
     assert (spec["dataset"]["partition"], spec["dataset"]["parts"], spec["ranks"]) == ("metis", 2, 2)
-    told = {key: spec["model"][key] for key in ("kind", "layers", "hidden", "dropout", "norm")}
-    assert told == {"kind": "sage", "layers": 4, "hidden": 256, "dropout": 0.5, "norm": True}
+    told = {key: spec["model"][key] for key in ("kind", "layers", "hidden", "dropout")}
+    assert told == {"kind": "sage", "layers": 4, "hidden": 256, "dropout": 0.5}
     assert (spec["training"]["epochs"], spec["training"]["warmup"], spec["seed"]) == (30, 0, 7)
     assert summary["epoch_seconds_median"] == 0.339, "the last mean of the slowest process"
     assert summary["vertices_per_second"] == pytest.approx(232965 / 0.339)
@@ -96,8 +102,15 @@ def test_means_of_nothing_are_no_times(read: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "strategy"),
     [
-        ({}, {"name": "pipegcn", "params": {"features": 0.95, "gradients": 0.0}}),
-        ({"enable_pipeline": False}, {"name": "bns-gcn", "params": {"p": 1.0, "overlap": False}}),
+        ({}, {"name": "pipegcn", "params": {"precompute": True, "features": 0.95, "gradients": 0.0}}),
+        (
+            {"use_pp": False},
+            {"name": "pipegcn", "params": {"precompute": False, "features": 0.95, "gradients": 0.0}},
+        ),
+        (
+            {"enable_pipeline": False},
+            {"name": "bns-gcn", "params": {"p": 1.0, "precompute": True, "overlap": False}},
+        ),
     ],
 )
 def test_pipegcn_without_its_pipeline_is_the_whole_boundary(
@@ -110,7 +123,168 @@ def test_pipegcn_without_its_pipeline_is_the_whole_boundary(
 def test_a_log_without_its_options_is_told_them(read: Any, tmp_path: Path) -> None:
     assert read(LOGS.whole(None), "--dataset", "reddit", "--set", "strategy.params.p=0.5") == 0
     spec = only(tmp_path).spec
-    assert (spec["ranks"], spec["training"]["epochs"], spec["strategy"]["params"]["p"]) == (2, 30, 0.5)
+    assert (spec["ranks"], spec["strategy"]["params"]["p"]) == (2, 0.5)
+
+
+def leaves(data: Any, at: str = "") -> dict[str, Any]:
+    """Every value of a spec by its dotted key."""
+    if not isinstance(data, dict) or not data:
+        return {at: data}
+    return {
+        name: value for key, inner in data.items() for name, value in leaves(inner, f"{at}.{key}").items()
+    }
+
+
+def test_what_a_log_does_not_say_is_unknown_and_no_default(read: Any, tmp_path: Path) -> None:
+    """Of a log without its options there remain what every run of the program has, and what its lines show."""
+    assert read(LOGS.whole(None), "--dataset", "reddit") == 0
+    found = only(tmp_path)
+    known = {key: value for key, value in leaves(found.spec).items() if value not in (None, "unknown")}
+    assert known == {
+        ".strategy.name": "bns-gcn",
+        ".strategy.params.overlap": False,
+        ".strategy.params.precompute": True,
+        ".dataset.name": "reddit",
+        ".dataset.permutation": "none",
+        ".ranks": 2,
+        ".grid.p": 2,
+        ".model.order": "aggregate_first",
+        ".model.projection": False,
+        ".model.activation": "relu",
+        ".model.residual": False,
+        ".training.warmup": 0,
+        ".training.optimizer": "adam",
+        ".training.features": False,
+        ".training.batch": 0,
+        ".training.target": 0.0,
+        ".measure.utilisation_ms": 0,
+        ".protocol": "corrected",
+        ".precision": "float32",
+        ".launch": 0,
+    }
+    unknown = found.record["external"]["unknown"]
+    assert {"strategy.params.p", "model.hidden", "training.epochs", "machine", "seed"} <= set(unknown)
+    assert found.spec["strategy"]["params"]["p"] == "unknown" and found.spec["machine"]["name"] is None
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["0: ", " 3: ", "node07: ", "[1,0]<stdout>:", "2026-11-22 19:30:00,123 INFO ", "[19:30:00] options: "],
+)
+def test_what_stands_before_a_line_hides_nothing(prefix: str, read: Any, tmp_path: Path) -> None:
+    """As `srun -l`, mpirun and loggers put ranks and times there."""
+    assert read(LOGS.whole(LOGS.BNS)) == 0
+    plain = only(tmp_path)
+    epochs = plain.table("epochs")
+    shutil.rmtree(tmp_path / "runs")
+    text = "".join(f"{prefix}{line}\r\n" for line in LOGS.whole(LOGS.BNS).splitlines())
+    assert read(text) == 0
+    found = only(tmp_path)
+    assert found.spec == plain.spec and found.record["summary"] == plain.record["summary"]
+    assert found.record["external"]["options"] == LOGS.BNS
+    assert len(epochs) == 6 and found.table("epochs").equals(epochs)
+
+
+STRANGE = {
+    "graph_name": "reddit-2-metis",
+    "path": "/scratch/some one/a,b/c",
+    "folder": "PosixPath('/tmp/a, b')",
+    "device": "device(type='cuda', index=0)",
+    "loss": "<function cross_entropy at 0x7f12>",
+    "words": "it's a (b",
+    "empty": "",
+}
+
+
+def test_options_that_are_no_literals_are_texts(read: Any, tmp_path: Path) -> None:
+    numbers = {"clip": float("inf"), "floor": float("-inf"), "sizes": [1, 2], "none": None}
+    words = {key: value for key, value in STRANGE.items() if key not in ("words", "empty")}
+    assert read(LOGS.unquoted(LOGS.BNS | words | numbers) + LOGS.whole(None)) == 0
+    found = only(tmp_path)
+    told = found.record["external"]["options"]
+    assert {key: told[key] for key in words} == words
+    assert [told[key] for key in numbers] == ["inf", "-inf", [1, 2], None]
+    assert {key: told[key] for key in LOGS.BNS} == LOGS.BNS
+    assert found.spec["dataset"]["name"] == "reddit"
+
+
+def test_options_in_quotes_are_told_apart_by_these(read: Any, tmp_path: Path) -> None:
+    assert read(LOGS.whole(LOGS.BNS | STRANGE)) == 0
+    assert only(tmp_path).record["external"]["options"] == LOGS.BNS | STRANGE
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost", "words"),
+    [
+        ({"norm": "batch"}, "norm", "batch normalisation"),
+        ({"norm": "layer"}, "norm", "layer normalisation"),
+        ({"n_linear": 1}, "layers", "last 1 layers have no A"),
+        ({"inductive": True}, None, "training vertices alone"),
+        ({"model": "gat", "heads": 2}, None, "averaged in every layer"),
+    ],
+    ids=str,
+)
+def test_what_no_spec_can_say_is_named(
+    changes: dict, lost: str | None, words: str, read: Any, tmp_path: Path, capsys: Any
+) -> None:
+    assert read(LOGS.whole(LOGS.BNS | {"norm": "none"} | changes)) == 0
+    found = only(tmp_path)
+    (named,) = found.record["external"]["beyond"].values()
+    assert words in named and words in capsys.readouterr().out
+    absent = {key for key, value in found.spec["model"].items() if value is None}
+    assert absent == ({lost} if lost else set())
+    assert (found.record["summary"]["vertices_per_second"] is None) is ("inductive" in changes)
+    collect(tmp_path / "runs", tmp_path)
+    assert any(words in note for note in notes(pd.read_parquet(tmp_path / "runs.parquet")))
+
+
+def test_a_model_without_normalisation_is_known_to_have_none(read: Any, tmp_path: Path) -> None:
+    assert read(LOGS.whole(LOGS.BNS | {"norm": None})) == 0
+    found = only(tmp_path)
+    assert found.spec["model"]["norm"] is False and found.record["external"]["beyond"] == {}
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_no_number_is_no_success(loss: str, read: Any, tmp_path: Path) -> None:
+    lines = "".join(
+        LOGS.epoch(rank, number, 0.3, loss=float(loss) if number > 9 and rank else 0.5) + "\n"
+        for number in (9, 19, 29)
+        for rank in (0, 1)
+    )
+    assert read(LOGS.options(LOGS.BNS) + lines) == 1
+    record = only(tmp_path).record
+    assert (record["status"], record["summary"]) == ("diverged", {})
+    assert f"In epoch 19 the loss of process 1 was {loss}" in record["error"]["message"]
+
+
+def test_nodes_that_draw_their_own_seeds_leave_it_unknown(read: Any, tmp_path: Path) -> None:
+    assert read(LOGS.options(LOGS.BNS | {"seed": 8, "node_rank": 1}) + LOGS.whole(LOGS.BNS)) == 0
+    assert only(tmp_path).spec["seed"] is None
+
+
+def test_unknown_settings_are_never_drawn_with_known_ones(read: Any, tmp_path: Path) -> None:
+    """Logs that say nothing beside runs of ours with exactly our defaults, and with a parameter that is unknown."""
+    assert read(LOGS.whole(None), "--dataset", "reddit", "--set", "machine=local") == 0
+    assert read(LOGS.whole(LOGS.BNS | {"n_layers": None})) == 0
+    asked = {"strategy": "bns-gcn", "dataset": {"name": "reddit", "partition": "metis"}, "ranks": 2}
+    for p in (1.0, "unknown"):
+        spec = make_spec(project_root(), asked, "a test").model_dump(mode="json")
+        spec["strategy"]["params"]["p"] = p
+        record = {"run_id": str(p), "label": str(p), "status": "ok", "source": "measured", "provenance": {}}
+        write_record(tmp_path / "runs", spec, record | {"summary": {"epoch_seconds_median": 1.0}}, {})
+    collect(tmp_path / "runs", tmp_path)
+    runs = pd.read_parquet(tmp_path / "runs.parquet")
+    found = panels(runs)
+    drawn = [run for panel in found for curve in curves(panel) for run in curve.runs.run_id]
+    assert sorted(drawn) == sorted(runs.run_id)
+    for panel in found:
+        assert {panel.runs[name].nunique(dropna=False) for name in SETTINGS} == {1}
+    titles = " ".join(panel.title for panel in found)
+    assert all(f"{name} unknown" in titles for name in ("hidden", "kind", "machine", "layers", "norm"))
+    (mine,) = [panel for panel in found if len(panel.runs) == 2]
+    assert {curve.label for curve in curves(mine)} == {"bns-gcn (p 1.0)", "bns-gcn (p unknown)"}
+    cells = [cell for panel in found for row in results(panel).rows for cell in row]
+    assert any("p unknown" in cell for cell in cells) and not any("nan" in cell for cell in cells)
 
 
 def test_reading_twice_is_one_record_and_another_log_is_another(read: Any, tmp_path: Path) -> None:
@@ -141,6 +315,15 @@ def test_processes_that_stop_early_make_a_failed_run(read: Any, tmp_path: Path) 
         (LOGS.whole(LOGS.BNS), ("--set", "model.hidden=64"), "bns-gcn", "model.hidden = 256.* say 64"),
         (LOGS.whole(LOGS.BNS | {"n_partitions": 40}), (), "bns-gcn", r"\[0, 1\], and the run had 40"),
         (2 * LOGS.whole(LOGS.BNS), (), "bns-gcn", "epoch 9 of process 0 more than once"),
+        (
+            LOGS.options(LOGS.BNS | {"lr": 0.5}) + LOGS.whole(LOGS.BNS),
+            (),
+            "bns-gcn",
+            "several runs.*differ in lr",
+        ),
+        (LOGS.whole(LOGS.BNS | {"lr": float("inf")}), (), "bns-gcn", "training.lr = inf"),
+        (LOGS.whole(LOGS.BNS | {"n_layers": "four"}), (), "bns-gcn", "model.layers"),
+        (LOGS.whole(None), ("--dataset", "reddit"), "pipegcn", "strategy.name=pipegcn"),
     ],
 )
 def test_what_is_no_such_log_is_refused(
