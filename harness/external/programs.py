@@ -119,8 +119,11 @@ def told_by(program: Program, log: Log) -> Told:
         raise UserError(
             f"{log.where} is no log of {program.title}: the options that it begins with lack {program.mark}.{way_out}"
         )
-    beyond = {each.option: each.words(told[each.option]) for each in BEYOND if each.option in told}
-    beyond = {option: words for option, words in beyond.items() if words}
+    beyond = {
+        option: words
+        for option, words_of, _ in BEYOND
+        if option in told and (words := words_of(told[option]))
+    }
     if told.get("model") != "gat":
         beyond.pop("heads", None)
     keys = {**ALWAYS, **program.strategy(told), **_keys(told)}
