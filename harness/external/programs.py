@@ -133,7 +133,7 @@ def told_by(program: Program, log: Log) -> Told:
                 f"{log.where}: it was run with {key} = {value}, which is no number that a spec can hold."
             )
     if len({each.get("seed") for each in log.each_settings if program.mark in each}) > 1:
-        del keys["seed"]  # without --fix-seed every node draws its own
+        keys.pop("seed", None)  # without --fix-seed every node draws its own
     lost = {each.key for each in BEYOND if each.option in beyond}
     return Told({key: value for key, value in keys.items() if key not in lost}, beyond)
 
