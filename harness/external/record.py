@@ -4,7 +4,7 @@ What neither tells is null in that spec, and never a default of ours.
 """
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def record_log(
     """Writes the run folder of a log. `asked` are further keys of its spec, dotted."""
     check_that_it_reports(log, program)
     told = told_by(program, log)
-    spec, known = _spec(root, log, told, asked)
+    spec, known = _spec(root, log, told, dict(_leaves(asked)))
     check_processes(log, spec.ranks)
     check_that_it_is_one_run(log, program)
     vertices = load_card(root, spec.dataset.name).expected.n
@@ -101,6 +101,15 @@ def _spec(root: Path, log: Log, told: Told, asked: Mapping[str, Any]) -> tuple[S
     if spec.model.kind != "gat" and "model.kind" in known:
         known.add("model.heads")
     return spec, known
+
+
+def _leaves(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Single keys, also of what was asked for together, as strategy.params={p: 0.5}."""
+    for key, value in asked.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
 
 
 def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple[dict[str, Any], list[str]]:

@@ -313,6 +313,7 @@ def test_processes_that_stop_early_make_a_failed_run(read: Any, tmp_path: Path) 
         (LOGS.whole(None), (), "bns-gcn", "--dataset"),
         (LOGS.whole(LOGS.BNS), ("--dataset", "redit"), "bns-gcn", "Did you mean"),
         (LOGS.whole(LOGS.BNS), ("--set", "model.hidden=64"), "bns-gcn", "model.hidden = 256.* say 64"),
+        (LOGS.whole(LOGS.BNS), ("--set", "model={hidden: 64}"), "bns-gcn", "model.hidden = 256.* say 64"),
         (LOGS.whole(LOGS.BNS | {"n_partitions": 40}), (), "bns-gcn", r"\[0, 1\], and the run had 40"),
         (2 * LOGS.whole(LOGS.BNS), (), "bns-gcn", "epoch 9 of process 0 more than once"),
         (
