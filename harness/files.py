@@ -24,27 +24,31 @@ IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 RESULTS = "choose another place (--out, HARNESS_RESULTS)"
 DATASETS = "choose another place (HARNESS_DATASETS)"
 """The ways out, by what is written."""
+KEPT = "Nothing of it was kept, and what was there before is as it was."
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, way_out: str = RESULTS) -> None:
     """`text` as the file `path`, whole or not at all."""
-    replace_files({path: text.encode()})
+    replace_files({path: text.encode()}, way_out)
 
 
-def replace_files(files: Mapping[Path, bytes]) -> None:
+def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
     """Several files that belong together: none is put in its place before all are on disk.
 
-    A file that already holds its bytes is left alone, so that whoever goes by its date sees no change.
+    A file that already holds its bytes is left alone, so that whoever goes by its date sees no change. What a writer
+    that was killed left in their folders is removed.
     """
+    for folder in {path.parent for path in files}:
+        sweep(folder)
     changed = {path: data for path, data in files.items() if not _holds(path, data)}
     partial = {path: sibling(path) for path in changed}
     try:
         for path, data in changed.items():
-            with refusals(path):
+            with refusals(path, way_out):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_synced(partial[path], data)
         for path in changed:
-            with refusals(path):
+            with refusals(path, way_out):
                 partial[path].replace(path)
         for folder in {path.parent for path in changed}:
             sync_folder(folder)
@@ -59,6 +63,12 @@ def write_synced(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_file(path: Path) -> None:
+    """Waits until the disk has the bytes of a file."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
@@ -95,7 +105,7 @@ def owner_tag() -> str:
 
 def sweep(folder: Path) -> None:
     """Removes what processes of this machine that are gone had not finished writing in a folder."""
-    for path in [*folder.glob(".*.part"), *folder.glob("launch-*")]:
+    for path in [*folder.glob(".*.part*"), *folder.glob("launch-*")]:
         owner = re.search(re.escape(platform.node()) + r"-(\d+)\.", path.name)
         if owner and not Path(f"/proc/{owner[1]}").exists():
             shutil.rmtree(path, ignore_errors=True)
@@ -104,12 +114,12 @@ def sweep(folder: Path) -> None:
 
 
 @contextmanager
-def refusals(path: Path, way_out: str = RESULTS) -> Iterator[None]:
-    """Explains what goes wrong while `path` is written."""
+def refusals(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> Iterator[None]:
+    """Explains what goes wrong while `path` is written, and what is left of it."""
     try:
         yield
     except OSError as error:
-        raise _explained(error, path, way_out) from error
+        raise _explained(error, path, way_out, kept) from error
 
 
 def check_room(folder: Path, needs: int) -> None:
@@ -129,12 +139,12 @@ def _holds(path: Path, data: bytes) -> bool:
         return False
 
 
-def _explained(error: OSError, path: Path, way_out: str) -> UserError | RunError:
+def _explained(error: OSError, path: Path, way_out: str, kept: str) -> UserError | RunError:
     reason = error.strerror or str(error)
     if error.errno in FULL:
         return RunError(
-            f"{path} could not be written: {reason}{_space_left(path)}. Nothing of it was kept, and what was there "
-            f"before is as it was. Free some space or {way_out}, then repeat."
+            f"{path} could not be written: {reason}{_space_left(path)}. {kept} Free some space or {way_out}, then "
+            "repeat."
         )
     if error.errno in FORBIDDEN:
         return UserError(
@@ -146,7 +156,7 @@ def _explained(error: OSError, path: Path, way_out: str) -> UserError | RunError
             f"{path} cannot be written: something of another kind is in the way{_at(error, path)} ({reason}). Move it, "
             f"or {way_out}."
         )
-    return RunError(f"{path} could not be written: {reason}. Nothing of it was kept.")
+    return RunError(f"{path} could not be written: {reason}. {kept}")
 
 
 def _at(error: OSError, path: Path) -> str:

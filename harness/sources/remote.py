@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from harness.errors import UserError
 from harness.validation import Frozen
@@ -24,12 +24,27 @@ class Remote(Frozen):
     @property
     def asked(self) -> str:
         """The URL that is asked for: of a mirror, if there is one."""
-        base, parts = os.environ.get(MIRROR), urlsplit(self.url)
-        if parts.scheme not in ("http", "https"):
-            raise UserError(f"{self.url}: only http and https are fetched.")
+        base, parts = os.environ.get(MIRROR), _over_http(self.url, self.url)
+        if not base:
+            return self.url
+        _over_http(base, f"{MIRROR}={base}")
         query = f"?{parts.query}" if parts.query else ""
-        return f"{base.rstrip('/')}/{parts.netloc}{quote(parts.path)}{query}" if base else self.url
+        return f"{base.rstrip('/')}/{parts.netloc}{quote(parts.path, safe='/%')}{query}"
 
     def path(self, folder: Path) -> Path:
         """Where it belongs, under the data folder."""
         return folder / self.file
+
+
+def _over_http(url: str, told: str) -> SplitResult:
+    """The parts of a URL, which must be one of http or https that names a host."""
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise UserError(
+            f"{told} is no URL: {error}. Write https://HOST/PATH; an IPv6 address in brackets."
+        ) from None
+    if parts.scheme not in ("http", "https") or not is_whole:
+        raise UserError(f"{told}: only http and https are fetched. Write https://HOST/PATH.")
+    return parts

@@ -1,10 +1,15 @@
 """A server on this machine that publishes files and misbehaves as it is told."""
 
+import gzip
+import socket
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -16,11 +21,24 @@ class Site:
 
     files: dict[str, bytes] = field(default_factory=dict)
     faults: dict[str, list[str]] = field(default_factory=dict)
+    always: str = ""
+    """How every answer goes wrong that no fault is left for."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     """What was asked for: the path, and the range."""
     url: str = ""
     slow: float = 0.0
     """Seconds that an answer takes at most."""
+    says: tuple[str, ...] = ("ETag",)
+    """The headers by which versions are told apart."""
+    sent: int = 0
+    """Bytes of files that were sent."""
+
+
+def versions(data: bytes, says: tuple[str, ...]) -> dict[str, str]:
+    """What the server calls this version of a file."""
+    number = zlib.crc32(data)
+    told = {"ETag": f'"{number}"', "Last-Modified": formatdate(number, usegmt=True)}
+    return {name: told[name] for name in says}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -35,9 +53,12 @@ class Handler(BaseHTTPRequestHandler):
         path, wanted = self.path, self.headers.get("Range")
         self.site.asked.append((path, wanted))
         faults = self.site.faults.get(path, [])
-        fault = faults.pop(0) if faults else ""
-        if fault.isdecimal():
-            self.send_error(int(fault))
+        fault = faults.pop(0) if faults else self.site.always
+        if fault[:3].isdecimal():
+            self.send_response(int(fault[:3]))
+            if fault[4:]:
+                self.send_header("Retry-After", fault[4:])
+            self.end_headers()
         elif fault.startswith("to "):
             self.send_response(302)
             self.send_header("Location", fault.removeprefix("to "))
@@ -46,29 +67,63 @@ class Handler(BaseHTTPRequestHandler):
         elif path not in self.site.files:
             self.send_error(404)
         else:
-            self._send(self.site.files[path], wanted, fault)
+            with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked may have seen enough
+                self._send(self.site.files[path], wanted, fault)
 
     def _send(self, data: bytes, wanted: str | None, fault: str) -> None:
-        tag = f'"{hash(data)}"'
-        start = 0
-        if wanted and fault != "no ranges" and self.headers.get("If-Range") == tag:
-            start = int(wanted.removeprefix("bytes=").split("-")[0])
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        else:
-            self.send_response(200)
+        told = versions(data, self.site.says)
+        if fault == "gzip":
+            data = gzip.compress(data, 1)
+        blind = "blind" in fault
+        """Sends a part, whatever If-Range says."""
+        start, total = 0, len(data) + 1 if "other total" in fault else len(data)
         if fault == "page":
             data = b"<!DOCTYPE html><html>Quota exceeded</html>"
-        self.send_header("ETag", tag)
-        if fault != "no length":
-            self.send_header("Content-Length", str(len(data) - start))
+        self.protocol_version = "HTTP/1.1" if "chunked" in fault else "HTTP/1.0"
+        if wanted and fault != "no ranges" and (blind or self.headers.get("If-Range") in told.values()):
+            start = 0 if "from 0" in fault else int(wanted.removeprefix("bytes=").split("-")[0])
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{total}")
+        elif fault == "unasked":
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes 0-{len(data) - 1}/{total}")
+        else:
+            self.send_response(200)
+        body = b"" if fault == "empty" else data[start:]
+        head = {} if "mute" in fault else dict(told)
+        if "other tag" in fault:
+            head["ETag"] = '"another"'
+        head |= {"gzip": {"Content-Encoding": "gzip"}, "html": {"Content-Type": "text/html"}}.get(fault, {})
+        if "chunked" in fault:
+            head["Transfer-Encoding"] = "chunked"
+        elif fault not in ("no length", "cut"):
+            head["Content-Length"] = str(len(body))
+        if fault == "slow head":
+            for _ in range(200):
+                self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Wait: 1"[:1])
+                time.sleep(0.02)
+            return
+        for name, value in {**head, "Connection": "close"}.items():
+            self.send_header(name, value)
         self.end_headers()
-        body = data[start:]
-        with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked may have seen enough
-            body = body[: len(body) // 2] if fault == "short" else body
-            for start in range(0, len(body), step := max(len(body) // 20, 1)):
-                self.wfile.write(body[start : start + step])
-                time.sleep(self.site.slow / 20)
+        self._body(body, fault)
+
+    def _body(self, body: bytes, fault: str) -> None:
+        half = any(word in fault for word in ("short", "cut", "reset"))
+        body = body[: len(body) // 2] if half else body
+        chunked = "chunked" in fault
+        step = 1 if fault == "trickle" else max(len(body) // 20, 1)
+        for start in range(0, len(body), step):
+            piece = body[start : start + step]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            self.site.sent += len(piece)
+            time.sleep(0.01 if fault == "trickle" else self.site.slow / 20)
+        if fault == "chunked":
+            self.wfile.write(b"0\r\n\r\n")
+        if fault == "reset":  # a linger of no seconds: the kernel says RST, and not FIN
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        self.close_connection = True
 
 
 @pytest.fixture

@@ -263,8 +263,9 @@ def test_another_archive_than_the_card_means_is_refused(root, published):
         build(root, DatasetChoice(name="arxiv"))
 
 
-def test_a_truncated_archive_is_refused_by_its_name(root, published):
+def test_a_truncated_archive_is_refused_by_its_name(root, published, capsys):
     published.files["/snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] = archive_of_ogb()[:-500]
-    assert main(["data", "fetch", "arxiv"]) == 0
-    with pytest.raises(UserError, match=r"arxiv\.zip"):
+    assert main(["data", "fetch", "arxiv"]) == 1
+    assert "arxiv.zip came damaged" in capsys.readouterr().err
+    with pytest.raises(UserError, match="arxiv is not fetched"):
         build(root, DatasetChoice(name="arxiv"))

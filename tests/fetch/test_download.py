@@ -1,25 +1,33 @@
 """What comes over a network that fails in every way is the file, or nothing."""
 
 import errno
+import gzip
 import hashlib
 import io
 import os
 import random
 import socket
+import ssl
 import subprocess
 import sys
+import tarfile
+import threading
 import time
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness.errors import RunError, UserError
-from harness.fetch.download import TRIES, download, verify
+from harness.fetch.download import download, verify
+from harness.fetch.transfer import Patience
 from harness.sources.remote import Remote
 
 ROOT = Path(__file__).parents[2]
 PATH = "/data.example.org/sets/graph.bin"
 DATA = random.Random(0).randbytes(5_000_000)
+QUICK = Patience(pause=0.001)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
@@ -29,7 +37,7 @@ def remote(**known) -> Remote:
 
 def fetch(folder: Path, **known) -> bytes:
     said: list[str] = []
-    return download(remote(**known), folder, said.append, wait=0.001).read_bytes()
+    return download(remote(**known), folder, said.append, QUICK).read_bytes()
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +61,18 @@ def test_a_file_is_fetched_once(site, tmp_path, known):
         ["short", "503", "short", "short"],
         ["no length"],
         ["short", "no ranges"],
-        ["short"] * (2 * TRIES),
+        ["short"] * (2 * QUICK.idle),
         ["416"],
+        ["empty", "empty"],
+        ["unasked"],
+        ["202"],
+        ["503 0", "429 Thu, 01 Jan 2026 00:00:00 GMT"],
+        ["chunked cut", "chunked"],
+        ["reset", "reset"],
+        ["short", "blind from 0"],
+        ["short", "blind other total"],
+        ["short", "blind other tag"],
+        ["short", "blind mute"],
     ],
     ids=",".join,
 )
@@ -62,8 +80,161 @@ def test_what_passes_is_waited_for_and_what_broke_off_is_resumed(site, tmp_path,
     site.faults[PATH] = list(faults)
     assert fetch(tmp_path, sha256=SHA) == DATA
     begun_anew = [wanted for _, wanted in site.asked if wanted is None]
-    assert len(begun_anew) <= 1 + sum(fault.isdecimal() for fault in faults)
+    kept = ("short", "no ranges", "no length", "reset")
+    assert len(begun_anew) <= 1 + sum(fault not in kept for fault in faults)
     assert not list(tmp_path.rglob("*.part*"))
+
+
+@pytest.mark.parametrize(
+    "fault", ["blind", "blind mute", "blind from 0", "blind other tag", "", "no ranges", "blind other total"]
+)
+@pytest.mark.parametrize("says", [(), ("ETag",), ("Last-Modified",), ("ETag", "Last-Modified")], ids=",".join)
+@pytest.mark.parametrize("same_length", [True, False])
+def test_two_versions_are_never_joined(site, tmp_path, fault, says, same_length):
+    """Another version is published while a transfer is broken off, whatever the server then makes of a range."""
+    site.says, site.faults[PATH] = says, ["short"] + ["503"] * QUICK.idle
+    with pytest.raises(RunError):
+        fetch(tmp_path)
+    assert (tmp_path / "raw" / "graph.bin.part").exists() == bool(says), (
+        "what nobody can go on with is not kept"
+    )
+    site.files[PATH] = other = DATA[::-1] if same_length else DATA[::-1] + b"more"
+    site.faults[PATH] = [fault]
+    assert fetch(tmp_path) == other
+
+
+@pytest.mark.parametrize("says", [("ETag",), ("Last-Modified",), ("ETag", "Last-Modified")], ids=",".join)
+def test_no_byte_of_the_same_version_comes_twice(site, tmp_path, says):
+    site.says, site.faults[PATH] = says, ["short", "503", "short", "reset"]
+    assert fetch(tmp_path) == DATA
+    assert site.sent < len(DATA) * 1.2  # what was on its way when the link was reset comes again
+    assert [wanted for _, wanted in site.asked].count(None) == 1
+
+
+LITTLE = Patience(pause=0.001, window=0.3, silence=0.3, least=1000)
+
+
+@pytest.mark.parametrize(
+    ("always", "patience", "said"),
+    [
+        ("trickle", LITTLE, r"in 6 attempts: only \d+ bytes came in 0 s\. \d+ bytes are kept"),
+        ("slow head", LITTLE, "in 6 attempts: no answer came in 0 s"),
+        ("503 0", QUICK, "in 6 attempts: the server answered 503"),
+        ("503 7200", QUICK, "in one attempt: .* asks to come again in 7,200 s"),
+        ("empty", QUICK, "in 6 attempts: nothing came. Nothing is kept"),
+        ("blind from 0 short", QUICK, "attempts: .*another part than was asked for|ended after"),
+        (
+            "short",
+            Patience(pause=0.0, attempts=4),
+            r"in 4 attempts: it ended after.*4,687,500 bytes are kept",
+        ),
+        ("trickle", Patience(seconds=0.2), "took longer than 0 s"),
+        ("503", Patience(pause=50, seconds=20), "in one attempt: the server answered 503"),
+    ],
+)
+def test_a_server_that_never_ends_is_given_up(site, tmp_path, always, patience, said):
+    site.always = always
+    with pytest.raises(RunError, match=said) as refusal:
+        download(remote(), tmp_path, lambda _: None, patience)
+    assert "HARNESS_MIRROR" in str(refusal.value)
+    assert len(site.asked) <= 2 * QUICK.idle
+    site.always = ""
+    assert fetch(tmp_path) == DATA
+
+
+def test_what_has_come_is_not_asked_for_again_if_only_the_checks_are_lacking(site, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.fetch.download.sha256_of", killed)
+        with pytest.raises(Killed):
+            fetch(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "raw").iterdir() if path.stat().st_size) == [
+        "graph.bin.part",
+        "graph.bin.part.json",
+    ]
+    site.always = "404"
+    assert fetch(tmp_path) == DATA
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("beside", [b"", b"\n", b"\xff\xfe", b"short  graph.bin\n"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_checksum_that_is_none_is_refused_before_anything_comes(site, tmp_path, beside, is_there):
+    if is_there:
+        fetch(tmp_path)
+    (tmp_path / "raw").mkdir(exist_ok=True)
+    (tmp_path / "raw" / "graph.bin.sha256").write_bytes(beside)
+    before = len(site.asked)
+    with pytest.raises(UserError, match=r"graph\.bin\.sha256 holds no sha256 .*delete it"):
+        fetch(tmp_path)
+    assert len(site.asked) == before
+    (tmp_path / "raw" / "graph.bin.sha256").unlink()
+    assert fetch(tmp_path) == DATA
+
+
+def packed(kind: str) -> bytes:
+    """An archive of two files of noise."""
+    files, made = {"a": DATA[:50_000], "b": DATA[50_000:90_000]}, io.BytesIO()
+    if kind in ("zip", "npz", "pt"):
+        with zipfile.ZipFile(made, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    elif kind == "gz":
+        made.write(gzip.compress(DATA[:90_000], mtime=0))
+    else:
+        with tarfile.open(fileobj=made, mode="w:gz") as archive:
+            for name, data in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["zip", "npz", "pt", "gz", "tar.gz", "tgz"])
+@pytest.mark.parametrize("harm", ["none", "cut", "one bit", "end"])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_archive_is_held_against_its_crcs_before_it_is_trusted(site, tmp_path, kind, harm, by_hand):
+    data = bytearray(packed(kind))
+    if harm == "cut":
+        del data[len(data) // 2 :]
+    elif harm == "end":
+        del data[-4:]
+    elif harm == "one bit":
+        data[len(data) // 2] ^= 1
+    file = Remote(url="https://data.example.org/sets/graph.bin", file=f"raw/graph.{kind}")
+    path, site.files[PATH] = tmp_path / file.file, bytes(data)
+    if by_hand:
+        path.parent.mkdir()
+        path.write_bytes(data)
+    site.always = "" if kind == "pt" else "no length"  # what is cut at the server is told by the CRCs alone
+    if harm == "none" or (
+        kind == "pt" and harm in ("cut", "end")
+    ):  # which is then no zip, but may be a pickle
+        assert download(file, tmp_path, print, QUICK).read_bytes() == data
+        return
+    with pytest.raises((UserError, RunError), match="damaged"):
+        download(file, tmp_path, print, QUICK)
+    assert path.exists() == by_hand
+    assert not list(tmp_path.rglob("*.sha256"))
+    site.files[PATH] = packed(kind)
+    path.unlink(missing_ok=True)
+    assert download(file, tmp_path, print, QUICK).read_bytes() == packed(kind)
+
+
+def test_an_archive_whose_checksum_the_card_has_is_read_once(site, tmp_path, monkeypatch):
+    site.files[PATH] = data = packed("zip")
+    monkeypatch.setattr("harness.fetch.download.damage", None)
+    file = Remote(
+        url="https://data.example.org/sets/graph.bin",
+        file="raw/graph.zip",
+        sha256=hashlib.sha256(data).hexdigest().upper(),
+    )
+    assert download(file, tmp_path, print, QUICK).read_bytes() == data
 
 
 def test_a_redirect_is_followed(site, tmp_path):
@@ -73,7 +244,7 @@ def test_a_redirect_is_followed(site, tmp_path):
 
 
 def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
-    site.faults[PATH] = ["short"] + ["503"] * TRIES
+    site.faults[PATH] = ["short"] + ["503"] * QUICK.idle
     with pytest.raises(
         RunError, match=r"503.*bytes are kept in .*graph\.bin\.part; the same command goes on there"
     ):
@@ -86,6 +257,14 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "known", "kind", "said"),
     [
+        ("410", {}, UserError, "answered 410"),
+        ("451", {}, UserError, "answered 451"),
+        ("gzip", {"sha256": SHA}, UserError, "came with the encoding 'gzip'"),
+        ("html", {}, UserError, "web page"),
+        ("no length", {}, UserError, "came without its length"),
+        ("cut", {}, UserError, "came without its length"),
+        ("cut", {"sha256": SHA}, UserError, "is not the file that is expected"),
+        ("cut", {"bytes": len(DATA)}, UserError, "has 2,500,000 bytes, and the card expects 5,000,000"),
         ("404", {}, UserError, "answered 404"),
         ("403", {}, UserError, "answered 403"),
         ("page", {}, UserError, "web page"),
@@ -107,7 +286,7 @@ def test_what_is_not_the_file_is_refused_and_not_kept(site, tmp_path, fault, kno
 
 def test_nobody_there_is_said_after_a_few_tries(tmp_path, monkeypatch):
     monkeypatch.setenv("HARNESS_MIRROR", "http://127.0.0.1:9")
-    with pytest.raises(RunError, match=r"could not be fetched: .*refused") as refusal:
+    with pytest.raises(RunError, match=r"could not be fetched in 6 attempts: .*refused") as refusal:
         fetch(tmp_path)
     assert "bytes are kept" not in str(refusal.value)
 
@@ -130,7 +309,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(site, tmp_path, monkeypatch)
 
     with monkeypatch.context() as full:
         full.setattr(Path, "open", opened)
-        with pytest.raises(RunError, match=r"No space left.*HARNESS_DATASETS"):
+        with pytest.raises(RunError, match=r"No space left.*What came is kept in .*HARNESS_DATASETS"):
             fetch(tmp_path)
     assert not (tmp_path / "raw" / "graph.bin").exists()
     assert fetch(tmp_path) == DATA
@@ -141,9 +320,10 @@ START = """
 import sys
 from pathlib import Path
 from harness.fetch.download import download
+from harness.fetch.transfer import Patience
 from harness.sources.remote import Remote
 remote = Remote(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
-download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), wait=0.001)
+download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), Patience(pause=0.001))
 """
 
 
@@ -163,6 +343,97 @@ def test_of_several_that_want_a_file_one_fetches_and_the_others_wait(site, tmp_p
     assert fetch(tmp_path) == DATA
     assert site.asked == [(PATH, None)]
     assert sorted(path.name for path in (tmp_path / "raw").iterdir()) == ["graph.bin", "graph.bin.sha256"]
+
+
+@pytest.mark.parametrize("file", ["../graph.bin", "raw/../../graph.bin", "/tmp/graph.bin"])
+def test_nothing_is_fetched_to_another_place(site, tmp_path, file):
+    with pytest.raises(UserError, match="what is fetched goes under"):
+        download(Remote(url="https://data.example.org/sets/graph.bin", file=file), tmp_path, print)
+    assert site.asked == []
+
+
+def test_a_folder_in_the_place_of_the_file_is_said_before_anything_comes(site, tmp_path):
+    (tmp_path / "raw" / "graph.bin").mkdir(parents=True)
+    with pytest.raises(UserError, match="is in the way"):
+        fetch(tmp_path)
+    assert site.asked == []
+
+
+def test_raw_may_be_a_link_to_another_disk(site, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "raw").symlink_to(tmp_path / "elsewhere")
+    site.faults[PATH] = ["short"]
+    assert fetch(tmp_path) == DATA
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "graph.bin",
+        "graph.bin.sha256",
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1/x", "https://host:port/x", "mirror.example.org/x", "file:///etc", "http:///x", "ftp://h/x"],
+)
+def test_a_url_that_is_none_is_refused_in_words(tmp_path, monkeypatch, url):
+    with pytest.raises(UserError, match="http"):
+        download(Remote(url=url, file="x"), tmp_path, print, QUICK)
+    monkeypatch.setenv("HARNESS_MIRROR", url)
+    with pytest.raises(UserError, match="HARNESS_MIRROR="):
+        fetch(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["http://[2001:db8::1]:8080/a%20b/c?d=e", "http://h.example.org/a b"])
+def test_a_url_is_asked_for_as_it_is(site, monkeypatch, url):
+    asked = Remote(url=url, file="x").asked.removeprefix(site.url)
+    assert asked == url.removeprefix("http:/").replace(" ", "%20")
+
+
+def test_a_redirect_leads_only_over_http(site, tmp_path):
+    site.faults[PATH] = ["to ftp://127.0.0.1/graph.bin"]
+    with pytest.raises(UserError, match="only http and https"):
+        fetch(tmp_path)
+
+
+def test_a_certificate_that_nobody_trusts_is_said_at_once(tmp_path, monkeypatch):
+    command = [
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+        "-days",
+        "1",
+        "-keyout",
+        "key",
+        "-out",
+        "cert",
+    ]
+    subprocess.run(["openssl", *command], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    said = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            link, _ = server.accept()
+            with suppress(OSError):
+                context.wrap_socket(link, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        monkeypatch.setenv("HARNESS_MIRROR", f"https://localhost:{server.getsockname()[1]}")
+        with pytest.raises(UserError, match=r"The certificate of localhost is not trusted: .*SSL_CERT_FILE"):
+            download(remote(), tmp_path, said.append, QUICK)
+    assert said == [], "it was not tried again"
+
+
+def test_a_proxy_that_is_gone_is_named_without_its_password(tmp_path, monkeypatch):
+    monkeypatch.delenv("HARNESS_MIRROR")
+    monkeypatch.setenv("https_proxy", "http://me:secret@127.0.0.1:9")
+    with pytest.raises(RunError, match=r"refused \(by the proxy 127\.0\.0\.1:9\)") as refusal:
+        fetch(tmp_path)
+    assert "secret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])

@@ -1,0 +1,375 @@
+"""One attempt at a file over HTTP: what is lacking of it, added to what has come so far.
+
+What has come so far is FILE.part. FILE.part.json says of which version of the file it is a part and how long that
+version is; both live until the file has its name. Bytes are added to no other version: a partial answer must bear the
+same ETag or date, the same total length, and begin where the part ends, whatever the server made of If-Range.
+"""
+
+import json
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPResponse, InvalidURL
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
+
+from harness.errors import UserError
+from harness.files import DATASETS, check_room, refusals, write_text
+from harness.sources.archive import is_archive
+from harness.sources.remote import MIRROR, Remote
+from harness.store.work import Say
+
+BLOCK = 1 << 20
+WHOLE, PART, BEYOND = 200, 206, 416
+PASSING = {408, 421, 425, 429}
+"""Refusals of a request that another attempt may change."""
+REFUSED = range(300, 500)
+ENCODED = {".gz": {"gzip", "x-gzip"}}
+"""What some servers call the encoding of a file that is compressed itself: its bytes come as they are."""
+PAGES = (b"<!doctype html", b"<html")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server is waited for: in one attempt, between attempts, and in all of them together."""
+
+    silence: float = 60.0
+    """Seconds without a byte, or without an answer."""
+    window: float = 60.0
+    least: int = 60 << 10
+    """Bytes that must come in every window of so many seconds: fewer are a stall."""
+    idle: int = 6
+    """Attempts in a row without progress. A stall is none, whatever came of it."""
+    attempts: int = 100
+    seconds: float = 48 * 3600.0
+    """The attempts and the time of one call, progress or not."""
+    pause: float = 1.0
+    longest_pause: float = 60.0
+    """Seconds before another attempt; they double."""
+    longest_asked: float = 600.0
+    """A server that asks for a longer pause (Retry-After) is not waited for."""
+
+
+class BrokeOffError(Exception):
+    """A transfer that another attempt may finish."""
+
+    after = 0.0
+    """Seconds that the server asks to wait."""
+
+
+class StalledError(BrokeOffError):
+    """A transfer that is too slow to be one."""
+
+
+class StaleError(BrokeOffError):
+    """What has come is no part of what the server has: it must be begun anew."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """Which version of a file the server has, as far as it says."""
+
+    etag: str | None = None
+    modified: str | None = None
+    total: int | None = None
+
+    @property
+    def validator(self) -> str | None:
+        """What a request for the rest is made conditional on: a strong ETag, or the date."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
+
+    def is_borne_by(self, headers: Mapping[str, str]) -> bool:
+        """Whether headers name this version: nothing in them speaks against it, and the validator is among them."""
+        found = {self.etag: headers.get("ETag"), self.modified: headers.get("Last-Modified")}
+        named = {ours: theirs for ours, theirs in found.items() if ours and theirs}
+        return self.validator in named and all(ours == theirs for ours, theirs in named.items())
+
+
+class Part:
+    """What has come so far of a file, and of which version."""
+
+    def __init__(self, path: Path, *, lasting: bool = True) -> None:
+        self.path, self.notes = path, path.with_name(f"{path.name}.json")
+        self.lasting = lasting
+        """Whether a later call finds it by its name."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that have come."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    @property
+    def version(self) -> Version:
+        """What was noted; nothing, if that cannot be read."""
+        with suppress(OSError, ValueError, TypeError):
+            found = Version(**json.loads(self.notes.read_text()))
+            if all(isinstance(each, str | None) for each in (found.etag, found.modified)):
+                return found
+        return Version()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes have come, so that only the checks are lacking."""
+        return 0 < self.size == self.version.total
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another attempt may add to it."""
+        return self.is_whole or (self.size > 0 and self.version.validator is not None)
+
+    def note(self, version: Version) -> None:
+        """Notes the version, whole or not at all."""
+        write_text(self.notes, json.dumps(vars(version)), DATASETS)
+
+    def drop(self) -> None:
+        """Forgets it: the bytes first, so that no notes ever stand beside bytes of another version."""
+        self.path.unlink(missing_ok=True)
+        self.notes.unlink(missing_ok=True)
+
+
+class Watch:
+    """Tells now and then how far a transfer is, and ends one that is too slow."""
+
+    def __init__(self, name: str, had: int, total: int | None, say: Say, patience: Patience) -> None:
+        self._name, self._had, self._total, self._say, self._patience = name, had, total, say, patience
+        self._begun = self._told = self._window = time.monotonic()
+        self._got = self._before = 0
+
+    def add(self, size: int, deadline: float) -> None:
+        """Counts bytes that came."""
+        self._got += size
+        now = time.monotonic()
+        if now > deadline:
+            raise StalledError(f"all attempts together took longer than {self._patience.seconds:,.0f} s")
+        if now - self._window >= self._patience.window:
+            if (came := self._got - self._before) < self._patience.least:
+                raise StalledError(f"only {came:,} bytes came in {now - self._window:.0f} s")
+            self._window, self._before = now, self._got
+        if now - self._told >= 2:
+            self._told = now
+            self._tell(self._got / (now - self._begun))
+
+    def _tell(self, rate: float) -> None:
+        have = self._had + self._got
+        told = f"{self._name}: {have / 1e6:,.0f}"
+        if self._total:
+            told += f" of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, {(self._total - have) / rate:.0f} s left"
+        else:
+            told += f" MB, {rate / 1e6:.1f} MB/s"
+        self._say(told)
+
+
+def transfer(
+    remote: Remote, path: Path, part: Part, say: Say, patience: Patience, *, known: bool, deadline: float
+) -> None:
+    """Whatever is lacking, at the end of the part. `known` says that the file's checksum is."""
+    if part.is_whole:
+        return
+    noted = part.version
+    had = part.size if part.can_go_on else 0
+    if noted.total is not None and had > noted.total:
+        raise StaleError("more had come than the file has")
+    headers = {"Range": f"bytes={had}-", "If-Range": str(noted.validator)} if had else {}
+    with closing(_answer(remote, path, headers, patience)) as answer:
+        resumed = _goes_on(answer, noted, had)
+        version = noted if resumed else _described(answer)
+        _check(answer, remote, path, version.total, known=known)
+        check_room(path, (version.total or 0) - (had if resumed else 0))
+        with refusals(path, DATASETS, f"What came is kept in {part.path}; the same command goes on there."):
+            if not resumed:
+                part.drop()
+                part.note(version)
+            watch = Watch(path.name, had if resumed else 0, version.total, say, patience)
+            with part.path.open("ab" if resumed else "wb") as file:
+                while block := _read(answer):
+                    file.write(block)
+                    watch.add(len(block), deadline)
+    _close(part, version)
+
+
+def way_out(path: Path) -> str:
+    """What may be done about a file that cannot be fetched."""
+    return (
+        f"{MIRROR} names a mirror, http_proxy and https_proxy a proxy; or put the file there by hand: {path}"
+    )
+
+
+def page_refused(remote: Remote, path: Path) -> UserError:
+    """The error for a web page in the place of a file."""
+    return UserError(
+        f"{remote.asked} answered with a web page and not with the file: it may ask for a login, or its quota may be "
+        f"used up. {way_out(path)}"
+    )
+
+
+def size_refused(remote: Remote, path: Path, size: int) -> UserError:
+    """The error for a file of another size than the card's."""
+    return UserError(
+        f"{remote.asked} has {size:,} bytes, and the card expects {remote.bytes:,}. {way_out(path)}"
+    )
+
+
+class _OverHttp(HTTPRedirectHandler):
+    """Follows a redirect to http and https alone."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise UserError(f"{req.full_url} leads to {newurl}: only http and https are fetched.")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _answer(remote: Remote, path: Path, headers: dict[str, str], patience: Patience) -> HTTPResponse:
+    """The head of what the server answers. What another attempt cannot change is refused at once."""
+    try:
+        answer = _asked(Request(remote.asked, headers=headers), patience)
+    except HTTPError as error:
+        error.close()
+        raise _refused(error, remote, path, headers) from None
+    except ssl.SSLCertVerificationError as error:
+        raise _not_trusted(error, remote, path) from None
+    except URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise _not_trusted(error.reason, remote, path) from None
+        raise BrokeOffError(f"{error.reason}{_by_proxy(remote)}") from None
+    except (InvalidURL, UnicodeError) as error:
+        raise UserError(f"{remote.asked} cannot be asked for: {error}. {way_out(path)}") from None
+    except (HTTPException, OSError) as error:
+        raise BrokeOffError(f"{error or type(error).__name__}{_by_proxy(remote)}") from None
+    if answer.status not in (WHOLE, PART):
+        answer.close()
+        raise BrokeOffError(f"the server answered {answer.status} {answer.reason}")
+    return answer
+
+
+def _asked(request: Request, patience: Patience) -> HTTPResponse:
+    """The head of an answer, within the time for it: one that comes a byte a second is silence too."""
+    answers: SimpleQueue[HTTPResponse | BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(build_opener(_OverHttp).open(request, timeout=patience.silence))
+        except BaseException as error:  # is raised again where it is waited for
+            answers.put(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        found = answers.get(timeout=patience.silence)
+    except Empty:
+        raise StalledError(f"no answer came in {patience.silence:.0f} s") from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _refused(error: HTTPError, remote: Remote, path: Path, headers: dict[str, str]) -> Exception:
+    """What follows from a status that is an error."""
+    if error.code == BEYOND and headers:
+        return StaleError(
+            "the server has no more than what had come, and does not say that it is the same file"
+        )
+    if error.code in REFUSED and error.code not in PASSING | {BEYOND}:
+        return UserError(f"{remote.asked} answered {error.code} {error.reason}. {way_out(path)}")
+    broke_off = BrokeOffError(f"the server answered {error.code} {error.reason}")
+    broke_off.after = _seconds(error.headers.get("Retry-After", ""))
+    return broke_off
+
+
+def _seconds(after: str) -> float:
+    """A Retry-After: seconds, or a date."""
+    if after.strip().isdecimal():
+        return float(after)
+    with suppress(ValueError, TypeError):
+        return max(parsedate_to_datetime(after).timestamp() - time.time(), 0.0)
+    return 0.0
+
+
+def _not_trusted(error: ssl.SSLCertVerificationError, remote: Remote, path: Path) -> UserError:
+    return UserError(
+        f"The certificate of {urlsplit(remote.asked).hostname} is not trusted: {error.verify_message}. Correct the "
+        f"clock of this machine, or let SSL_CERT_FILE name the certificates that it trusts. {way_out(path)}"
+    )
+
+
+def _by_proxy(remote: Remote) -> str:
+    """Which proxy was asked, without the password that may stand in its URL."""
+    parts = urlsplit(remote.asked)
+    proxy = getproxies().get(parts.scheme)
+    if not proxy or proxy_bypass(parts.netloc):
+        return ""
+    return f" (by the proxy {proxy.rpartition('@')[2].removeprefix('http://').rstrip('/')})"
+
+
+def _goes_on(answer: HTTPResponse, noted: Version, had: int) -> bool:
+    """Whether an answer is the rest of the version that was noted; a part of anything else is of no use."""
+    if answer.status == WHOLE:
+        return False
+    if not had:
+        raise BrokeOffError("the server sent a part, and the whole was asked for")
+    told = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
+    if told is None or int(told[1]) != had:
+        raise StaleError("the server sent another part than was asked for")
+    if told[3] != "*" and noted.total is not None and int(told[3]) != noted.total:
+        raise StaleError(f"the file has {int(told[3]):,} bytes now, and had {noted.total:,}")
+    if not noted.is_borne_by(answer.headers):
+        raise StaleError("the server sent a part of another version, or does not say of which")
+    return True
+
+
+def _described(answer: HTTPResponse) -> Version:
+    """The version of a whole answer."""
+    length = answer.headers.get("Content-Length", "").strip()
+    counts = length.isdecimal() and not answer.chunked
+    return Version(
+        answer.headers.get("ETag"), answer.headers.get("Last-Modified"), int(length) if counts else None
+    )
+
+
+def _check(answer: HTTPResponse, remote: Remote, path: Path, total: int | None, *, known: bool) -> None:
+    """Refuses by its head what cannot be the file, or could not be told from half of it."""
+    if answer.headers.get_content_type() == "text/html" and answer.headers.get("Content-Type"):
+        raise page_refused(remote, path)
+    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in {"", "identity"} | ENCODED.get(path.suffix, set()):
+        raise UserError(
+            f"{remote.asked} came with the encoding {encoding!r}, and the file as it is was asked for: a server or a "
+            f"proxy in between changes it. {way_out(path)}"
+        )
+    if remote.bytes is not None and total is not None and total != remote.bytes:
+        raise size_refused(remote, path, total)
+    proven = known or remote.bytes is not None or is_archive(path.name)
+    if total is None and not answer.chunked and not proven:
+        raise UserError(
+            f"{remote.asked} came without its length, so that half of it could not be told from all. Put `sha256` "
+            f"into the card. {way_out(path)}"
+        )
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    """The bytes that are there, as soon as there are some."""
+    try:
+        return answer.read1(BLOCK)
+    except (HTTPException, OSError) as error:
+        reason = "the connection ended early" if isinstance(error, HTTPException) else str(error)
+        raise BrokeOffError(reason or type(error).__name__) from None
+
+
+def _close(part: Part, version: Version) -> None:
+    """Holds what came against the length that was told; where none was, the end of the answer is the end."""
+    size = part.size
+    if size == 0:
+        raise BrokeOffError("nothing came")
+    if version.total is None:
+        part.note(Version(version.etag, version.modified, size))
+    elif size < version.total:
+        raise BrokeOffError(f"it ended after {size:,} of {version.total:,} bytes")
+    elif size > version.total:
+        raise StaleError(f"it went on after its {version.total:,} bytes")
