@@ -9,14 +9,14 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -87,7 +87,7 @@ class Version:
         """What a request for the rest is made conditional on: a strong ETag, or the date."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
-    def is_borne_by(self, headers: Mapping[str, str]) -> bool:
+    def is_borne_by(self, headers: Message) -> bool:
         """Whether headers name this version: nothing in them speaks against it, and the validator is among them."""
         found = {self.etag: headers.get("ETag"), self.modified: headers.get("Last-Modified")}
         named = {ours: theirs for ours, theirs in found.items() if ours and theirs}
@@ -223,6 +223,7 @@ class _OverHttp(HTTPRedirectHandler):
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if urlsplit(newurl).scheme not in ("http", "https"):
+            fp.close()
             raise UserError(f"{req.full_url} leads to {newurl}: only http and https are fetched.")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -253,17 +254,23 @@ def _answer(remote: Remote, path: Path, headers: dict[str, str], patience: Patie
 def _asked(request: Request, patience: Patience) -> HTTPResponse:
     """The head of an answer, within the time for it: one that comes a byte a second is silence too."""
     answers: SimpleQueue[HTTPResponse | BaseException] = SimpleQueue()
+    late = Event()
 
     def ask() -> None:
         try:
-            answers.put(build_opener(_OverHttp).open(request, timeout=patience.silence))
+            answer = build_opener(_OverHttp).open(request, timeout=patience.silence)
         except BaseException as error:  # is raised again where it is waited for
             answers.put(error)
+        else:
+            answers.put(answer)
+            if late.is_set():
+                answer.close()
 
     Thread(target=ask, daemon=True).start()
     try:
         found = answers.get(timeout=patience.silence)
     except Empty:
+        late.set()
         raise StalledError(f"no answer came in {patience.silence:.0f} s") from None
     if isinstance(found, BaseException):
         raise found

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+PAGE = b"<!DOCTYPE html><html>Quota exceeded</html>"
+
 
 @dataclass
 class Site:
@@ -71,42 +73,38 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(self.site.files[path], wanted, fault)
 
     def _send(self, data: bytes, wanted: str | None, fault: str) -> None:
-        told = versions(data, self.site.says)
-        if fault == "gzip":
-            data = gzip.compress(data, 1)
-        blind = "blind" in fault
-        """Sends a part, whatever If-Range says."""
-        start, total = 0, len(data) + 1 if "other total" in fault else len(data)
-        if fault == "page":
-            data = b"<!DOCTYPE html><html>Quota exceeded</html>"
+        head = versions(data, self.site.says)
+        if fault == "slow head":
+            return self._trickle_head()
+        data = {"gzip": gzip.compress(data, 1), "page": PAGE, "empty": b""}.get(fault, data)
+        total = len(data) + ("other total" in fault)
+        conditional = fault != "no ranges" and self.headers.get("If-Range") in head.values()
+        partial = bool(wanted) and (conditional or "blind" in fault)  # the blind see no If-Range
+        start = (
+            int(str(wanted).removeprefix("bytes=").split("-")[0]) if partial and "from 0" not in fault else 0
+        )
         self.protocol_version = "HTTP/1.1" if "chunked" in fault else "HTTP/1.0"
-        if wanted and fault != "no ranges" and (blind or self.headers.get("If-Range") in told.values()):
-            start = 0 if "from 0" in fault else int(wanted.removeprefix("bytes=").split("-")[0])
+        head = {} if "mute" in fault else head
+        if partial or fault == "unasked":
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{total}")
-        elif fault == "unasked":
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes 0-{len(data) - 1}/{total}")
+            head["Content-Range"] = f"bytes {start}-{len(data) - 1}/{total}"
         else:
             self.send_response(200)
-        body = b"" if fault == "empty" else data[start:]
-        head = {} if "mute" in fault else dict(told)
-        if "other tag" in fault:
-            head["ETag"] = '"another"'
+        if not (chunked := "chunked" in fault) and fault not in ("no length", "cut"):
+            head["Content-Length"] = str(len(data) - start)
+        head |= {"Transfer-Encoding": "chunked"} if chunked else {}
+        head |= {"ETag": '"another"'} if "other tag" in fault else {}
         head |= {"gzip": {"Content-Encoding": "gzip"}, "html": {"Content-Type": "text/html"}}.get(fault, {})
-        if "chunked" in fault:
-            head["Transfer-Encoding"] = "chunked"
-        elif fault not in ("no length", "cut"):
-            head["Content-Length"] = str(len(body))
-        if fault == "slow head":
-            for _ in range(200):
-                self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Wait: 1"[:1])
-                time.sleep(0.02)
-            return
-        for name, value in {**head, "Connection": "close"}.items():
+        for name, value in head.items():
             self.send_header(name, value)
         self.end_headers()
-        self._body(body, fault)
+        return self._body(data[start:], fault)
+
+    def _trickle_head(self) -> None:
+        """A line that never ends, for four seconds."""
+        for _ in range(200):
+            self.wfile.write(b"H")
+            time.sleep(0.02)
 
     def _body(self, body: bytes, fault: str) -> None:
         half = any(word in fault for word in ("short", "cut", "reset"))
