@@ -7,6 +7,7 @@ and runs that a plan asks for and nobody recorded are rows of status missing.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,12 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
     rows += [_missing(run) for run_id, run in planned.items() if run_id not in found]
     frame = conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
     ordered = [found[run_id] for run_id in frame.run_id if run_id in found]
-    files = {"runs": parquet.to_bytes([parquet.to_arrow(frame, RUNS)], RUNS)}
-    files |= {name: parquet.to_bytes(_rows(ordered, name), TABLES[name]) for name in RUN_TABLES}
+    summary = [parquet.to_arrow(frame, RUNS)]
+    mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()[
+        :16
+    ]  # a function of the records, as the tables are
+    files = {name: parquet.to_bytes(_rows(ordered, name), TABLES[name], mark) for name in RUN_TABLES}
+    files["runs"] = parquet.to_bytes(summary, RUNS, mark)
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
     return Collected(out, frame)
 

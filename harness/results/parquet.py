@@ -12,6 +12,8 @@ from harness.errors import UserError
 from harness.results.schema import SCHEMA, TABLES, Table, conform
 
 ROW_GROUP = 1 << 20
+MARK = "harness.collected"
+ANEW = "`harness collect` makes the tables anew from the run folders."
 
 
 def to_arrow(frame: pd.DataFrame, table: Table) -> pa.Table:
@@ -20,10 +22,12 @@ def to_arrow(frame: pd.DataFrame, table: Table) -> pa.Table:
     return rows.replace_schema_metadata(table.arrow.metadata)
 
 
-def to_bytes(parts: Iterable[pa.Table], table: Table) -> bytes:
-    """One parquet file of several parts, of which few are in memory at once."""
-    buffer = BytesIO()
-    with pq.ParquetWriter(buffer, table.arrow, compression="zstd") as writer:
+def to_bytes(parts: Iterable[pa.Table], table: Table, mark: str = "") -> bytes:
+    """A parquet file of several parts, of which few are in memory at once. Files that belong together share a mark."""
+    buffer, schema = BytesIO(), table.arrow
+    if mark:
+        schema = schema.with_metadata({**schema.metadata, MARK: mark})
+    with pq.ParquetWriter(buffer, schema, compression="zstd") as writer:
         for rows in _joined(parts):
             writer.write_table(rows)
     return buffer.getvalue()
@@ -55,8 +59,18 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
     path = tables / f"{name}.parquet"
     if not path.is_file():
         raise UserError(f"There is no table {path}. `harness collect` makes the tables from the run folders.")
-    rows = from_file(path, TABLES[name], "`harness collect` makes the tables anew from the run folders.")
+    rows = from_file(path, TABLES[name], ANEW)
+    if len({_mark(path), _mark(tables / "runs.parquet")} - {None}) > 1:
+        raise UserError(f"{path} and runs.parquet are not of one call: one was killed between them. {ANEW}")
     return to_pandas(rows, TABLES[name])
+
+
+def _mark(path: Path) -> str | None:
+    """What the tables of one call share; None for a table that is not there, or has none."""
+    if not path.is_file():
+        return None
+    found = (pq.read_schema(path).metadata or {}).get(MARK.encode())
+    return found.decode() if found else None
 
 
 def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:

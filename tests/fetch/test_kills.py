@@ -71,13 +71,17 @@ def test_a_fetch_killed_at_random_goes_on(site, data, killer, tmp_path, kills):
     while killed < kills:
         rounds += 1
         site.slow, before, had = 1.0, len(site.asked), come(raw)
-        killed += killer.kill_at_random(rng, 0.3, lambda before=before: len(site.asked) > before)
+
+        def begun(before=before, had=had, bytes_came=rounds % 3 > 0):
+            return come(raw) > had if bytes_came else len(site.asked) > before
+
+        killed += killer.kill_at_random(rng, 0.3, begun)
         check_half(raw, data)
         assert come(raw) >= had, "what had come was lost"
         if len(site.asked) > before and had:
             assert site.asked[before] == (PATH, f"bytes={had}-")
             resumed += 1
-        if rng.random() < 0.15:  # to its end, and from the beginning again
+        if rounds % 6 == 0:  # to its end, and from the beginning again
             site.slow = 0.0
             killer.run()
             check_whole(raw, data)
