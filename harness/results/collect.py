@@ -85,9 +85,7 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
     frame = conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
     ordered = [found[run_id] for run_id in frame.run_id if run_id in found]
     summary = [parquet.to_arrow(frame, RUNS)]
-    mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()[
-        :16
-    ]  # a function of the records, as the tables are
+    mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()  # a function of the records, as the tables are
     files = {name: parquet.to_bytes(_rows(ordered, name), TABLES[name], mark) for name in RUN_TABLES}
     files["runs"] = parquet.to_bytes(summary, RUNS, mark)
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
