@@ -5,9 +5,10 @@
 
 A point is a graph, a number of ranks and a grid: the products of an epoch, forward and backward, of the rank at the
 origin, each kernel timed alone in this process, the median of several. Three layers, hidden 128, trained features.
-Equation 4.4 as in strategies/plexus/model.py, with an intercept and without, by scikit-learn's linear regression; a fit
-is judged by 1000 random splits in 70 and 30 percent. Beside them a model by kernels, whose terms are what a product
-reads and writes, fitted to relative errors with no coefficient below zero. The last lines are for a machine's card.
+Equation 4.4 as in strategies/plexus/model.py, with an intercept and without, by least squares with no coefficient below
+zero (`harness.cost.products`); a fit is judged by 1000 random splits in 70 and 30 percent. Beside them a model by
+kernels, whose terms are what a product reads and writes, fitted to relative errors. The last lines are for a machine's
+card.
 """
 
 import argparse
@@ -24,11 +25,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import spearmanr
-from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score, root_mean_squared_error
 from sklearn.model_selection import ShuffleSplit
 
 from harness.comm.layout import grids_of
+from harness.cost.products import fitted
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
 from harness.parallel.roles import Share, roles_of, share_of
@@ -108,7 +109,12 @@ def judged(terms: Matrix, ms: Matrix, fit: Callable[[Matrix, Matrix], Callable[[
 
 
 def linear(*, intercept: bool) -> Callable[[Matrix, Matrix], Callable[[Matrix], Matrix]]:
-    return lambda terms, ms: LinearRegression(fit_intercept=intercept).fit(terms, ms).predict
+    def fit(terms: Matrix, ms: Matrix) -> Callable[[Matrix], Matrix]:
+        model = fitted(terms, ms, intercept=intercept)
+        weights = np.array([model.flops, model.forward, model.backward])
+        return lambda some: some @ weights + model.intercept
+
+    return fit
 
 
 def by_kernels(terms: Matrix, ms: Matrix) -> Callable[[Matrix], Matrix]:
@@ -127,10 +133,10 @@ def main() -> None:
     print(f"{len(found)} points of {len(GRAPHS)} graphs, {ms.min():.1f} to {ms.max():.1f} ms\n")
     table(found, ms)
     tall(found)
-    best = LinearRegression(fit_intercept=False).fit(np.array([point.code for point in found]), ms)
+    best = fitted(np.array([point.code for point in found]), ms)
     print("\nspmm:")
-    for name, value in zip(Terms._fields, best.coef_, strict=True):
-        print(f"  {name}: {value:.3g}")
+    for name in Terms._fields:
+        print(f"  {name}: {getattr(best, name):.3g}")
 
 
 def table(found: list[Point], ms: Matrix) -> None:

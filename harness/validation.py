@@ -10,9 +10,9 @@ from harness.errors import UserError
 
 
 class Frozen(BaseModel):
-    """A record that cannot change and knows all its fields."""
+    """A record that cannot change, knows all its fields, and holds no infinity and no NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -100,7 +100,7 @@ class LatticeSource(Source):
     """The share of horizontal and vertical edges that exist."""
     diagonal: float = Field(0.01, ge=0, le=1)
     """The share of diagonal edges that exist."""
-    inner: float = Field(0.0, ge=0, allow_inf_nan=False)
+    inner: float = Field(0.0, ge=0)
     """Vertices put on an edge, on average: lowers the mean degree towards 2."""
     connected: bool = True
     """Keep the largest component only."""

@@ -83,7 +83,7 @@ class RmatSource(Source):
     kind: Literal["rmat"]
     scale: int = Field(ge=1, le=30)
     """There are 2 ** scale vertices."""
-    edge_factor: float = Field(16, gt=0, allow_inf_nan=False)
+    edge_factor: float = Field(16, gt=0)
     """Edges drawn per vertex, before loops and duplicates are dropped."""
     a: float = Field(0.57, ge=0, le=1)
     b: float = Field(0.19, ge=0, le=1)

@@ -69,7 +69,7 @@ class SbmSource(Source):
 
     kind: Literal["sbm"]
     n: int = Field(ge=2)
-    mean_degree: float = Field(gt=0, allow_inf_nan=False)
+    mean_degree: float = Field(gt=0)
     homophily: float = Field(ge=0, le=1)
     """The share of edges within a class."""
 

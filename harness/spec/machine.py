@@ -32,12 +32,15 @@ class Links(Frozen):
 
 
 class SpmmModel(Frozen):
-    """Coefficients of Plexus' equation 4.4, in milliseconds (`strategies.plexus.model`)."""
+    """Coefficients of Plexus' equation 4.4, in milliseconds (`strategies.plexus.model`).
 
-    flops: float
-    forward: float
-    backward: float
-    intercept: float = 0.0
+    None is negative: the terms grow without bound, and no product takes less than no time.
+    """
+
+    flops: float = Field(ge=0)
+    forward: float = Field(ge=0)
+    backward: float = Field(ge=0)
+    intercept: float = Field(0.0, ge=0)
 
 
 class Slurm(Frozen):

@@ -12,7 +12,7 @@ class GaussianFeatures(Frozen):
 
     kind: Literal["gaussian"]
     width: int = Field(ge=1)
-    separation: float = Field(1.0, ge=0, allow_inf_nan=False)
+    separation: float = Field(1.0, ge=0)
 
 
 class UniformFeatures(Frozen):

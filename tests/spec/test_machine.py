@@ -1,0 +1,73 @@
+"""Cards of machines: every one loads, and no constant is negative, infinite or no number."""
+
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.spec.machine import MachineCard, list_machines, load_machine_card
+from harness.validation import validated
+
+ROOT = Path(__file__).parents[2]
+CARD: dict[str, Any] = {
+    "name": "whole",
+    "composed_from": 1,
+    "threads_per_rank": 1,
+    "memory_gb": 1.0,
+    "links": {
+        "devices_per_node": 1,
+        "intra_gbs": 1.0,
+        "node_gbs": 1.0,
+        "latency_us": 1.0,
+        "measured": [{"before": 1, "size": 2, "gbs": 1.0}],
+    },
+    "spmm": {"flops": 1.0, "forward": 1.0, "backward": 1.0, "intercept": 1.0},
+    "slurm": {
+        "ranks_per_node": 1,
+        "cpus_per_rank": 1,
+        "gpus_per_node": 1,
+        "memory_mb": 1,
+        "minutes": 1.0,
+        "shared_nodes": 1,
+        "job_minutes": 1.0,
+    },
+}
+"""A card with all numbers that a card can have."""
+
+
+def numbers(part: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to every number of a card."""
+    if isinstance(part, dict | list):
+        items = part.items() if isinstance(part, dict) else enumerate(part)
+        return [found for key, inner in items for found in numbers(inner, (*path, key))]
+    return [path] if isinstance(part, int | float) else []
+
+
+def changed(part: Any, path: tuple[Any, ...], value: float) -> Any:
+    """The same card with another number at this path."""
+    if not path:
+        return value
+    inner = changed(part[path[0]], path[1:], value)
+    if isinstance(part, list):
+        return [inner if number == path[0] else old for number, old in enumerate(part)]
+    return {**part, path[0]: inner}
+
+
+@pytest.mark.parametrize("name", list_machines(ROOT))
+def test_every_card_loads(name: str) -> None:
+    assert load_machine_card(ROOT, name).name == name
+
+
+def test_the_card_above_has_every_number_that_a_card_can_have() -> None:
+    whole = validated(MachineCard, CARD, "whole").model_dump(mode="json")
+    assert sorted(map(str, numbers(CARD))) == sorted(map(str, numbers(whole)))
+
+
+@pytest.mark.parametrize("value", [-1, -1e-9, inf, -inf, nan])
+@pytest.mark.parametrize("path", numbers(CARD), ids=lambda path: ".".join(map(str, path)))
+def test_no_number_of_a_card_is_negative_or_not_finite(path: tuple[Any, ...], value: float) -> None:
+    assert validated(MachineCard, CARD, "whole")
+    with pytest.raises(UserError, match=".".join(map(str, path))):
+        validated(MachineCard, changed(CARD, path, value), "whole")
