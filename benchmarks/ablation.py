@@ -6,8 +6,8 @@
     python benchmarks/testbed down
 
 One rank a host. All stages are set up at once and take turns epoch by epoch, so they meet the same machine; a stage's
-time is the median over epochs of the slowest rank's. `sample` is the time in that phase and `collectives` the time in
-calls, of the slowest rank in each. Prints a table and draws figures/scalegnn-figure-5-GRID.{pdf,png,svg}.
+time is the median over epochs of the slowest rank's. `sample` is the time in the phases of sampling and `collectives`
+the time in calls, of the slowest rank in each. Prints a table and draws figures/scalegnn-figure-5-GRID.{pdf,png,svg}.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.figures.palette import COLOURS
 from harness.figures.save import save, styled
-from harness.ledger import MOVING, Phase
+from harness.ledger import MOVING, SAMPLING
 from harness.run.trainer import Trainer
 
 STAGES: dict[str, dict[str, Any]] = {
@@ -38,7 +38,7 @@ MODEL = {"layers": 3, "hidden": 128, "projection": True, "norm": True, "residual
 
 
 class Row(NamedTuple):
-    """Seconds of one epoch of one rank: all, in phase `sample`, in calls."""
+    """Seconds of one epoch of one rank: all, in the phases of sampling, in calls."""
 
     seconds: float
     sampling: float
@@ -59,7 +59,7 @@ def trainer_of(params: dict[str, Any], options: argparse.Namespace) -> Trainer:
 def turn(trainer: Trainer) -> Row:
     trainer.ctx.grid.world.barrier()
     epoch = trainer.epoch()
-    sampling = sum(amounts.seconds for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE)
+    sampling = sum(amounts.seconds for key, amounts in epoch.entries.items() if key.phase in SAMPLING)
     moving = sum(amounts.seconds for key, amounts in epoch.entries.items() if key.op in MOVING)
     return Row(epoch.seconds, sampling, moving)
 

@@ -6,7 +6,7 @@
 
 k = 1 samples batch by batch, `all` every batch of the epoch at once. In every round each k trains one epoch, so a ratio
 is of epochs that stood side by side: the median of the rounds' ratios to k = 1. Milliseconds are those of the slowest
-rank, the median of epochs; messages and words those of the rank that has most, `sampling` those of the phase alone.
+rank, the median of epochs; messages and words those of the rank that has most, `sampling` those of its three phases.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from ready import in_turns, slowest, times_as_slow, trainer_on_links
 
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.ledger import MOVING, Phase
+from harness.ledger import MOVING, SAMPLING
 from harness.run.trainer import Trainer
 
 
@@ -48,14 +48,14 @@ def trainer_of(grid: str, bulk: int, options: argparse.Namespace) -> Trainer:
 def turn(trainer: Trainer) -> Turn:
     trainer.ctx.grid.world.barrier()
     epoch = trainer.epoch()
-    sampling = [amounts for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE]
-    moved = {key: amounts for key, amounts in epoch.entries.items() if key.op in MOVING}
+    sampling = {key: amounts for key, amounts in epoch.entries.items() if key.phase in SAMPLING}
+    moved = [amounts for key, amounts in epoch.entries.items() if key.op in MOVING]
     return Turn(
         epoch.seconds,
-        sum(amounts.seconds for amounts in sampling),
-        sum(amounts.calls for amounts in moved.values()),
-        sum(amounts.calls for key, amounts in moved.items() if key.phase is Phase.SAMPLE),
-        sum(amounts.words_payload for amounts in moved.values()),
+        sum(amounts.seconds for amounts in sampling.values()),
+        sum(amounts.calls for amounts in moved),
+        sum(amounts.calls for key, amounts in sampling.items() if key.op in MOVING),
+        sum(amounts.words_payload for amounts in moved),
     )
 
 

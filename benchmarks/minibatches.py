@@ -5,7 +5,7 @@
 `block`: draws a sample of an R-MAT graph and builds the sampled block and its transpose, of the whole matrix and of one
 of 2 x 2 blocks; beside it scipy's A[S][:, S] of the same block, without a transpose and for a sample that it is given.
 `step`: training steps of one rank without and with a prefetch, which needs a second core: the share of a step that the
-rank spends in phase `sample`. `fused`: RMSNorm, ReLU and dropout, forward and backward: PyTorch's own modules one after
+rank spends sampling. `fused`: RMSNorm, ReLU and dropout, forward and backward: PyTorch's own modules one after
 the other, our parts, and our compiled kernel, masks included. Ways take turns; medians.
 """
 
@@ -26,7 +26,7 @@ from harness.kernels import Csr, block, cast, to_scipy
 from harness.kernels.induced import places
 from harness.kernels.recorded import Kernels
 from harness.kernels.shuffle import distinct
-from harness.ledger import AxisName, Ledger, Phase
+from harness.ledger import SAMPLING, AxisName, Ledger
 from harness.models.dropout import dropout_mask
 from harness.parallel.gradients import Gradients
 from harness.parallel.layers import EPSILON
@@ -116,16 +116,14 @@ def blocks_against_scipy(A: Csr, size: int, turns: int) -> None:
 
 
 def prefetched(A: Csr, size: int, epochs: int) -> None:
-    print("| prefetch | step ms | in phase sample |\n| --- | --- | --- |")
+    print("| prefetch | step ms | sampling |\n| --- | --- | --- |")
     trainers = {str(prefetch).lower(): trainer_of(A, size, prefetch) for prefetch in (False, True)}
     steps: dict[str, list[float]] = {name: [] for name in trainers}
     shares: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(-1, epochs):
         for name, trainer in trainers.items():
             epoch = trainer.epoch()
-            sampling = sum(
-                amounts.seconds for key, amounts in epoch.entries.items() if key.phase is Phase.SAMPLE
-            )
+            sampling = sum(amounts.seconds for key, amounts in epoch.entries.items() if key.phase in SAMPLING)
             if number >= 0:
                 steps[name].append(epoch.seconds / trainer.steps)
                 shares[name].append(sampling / epoch.seconds)

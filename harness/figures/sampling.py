@@ -4,9 +4,9 @@ from harness.figures.kind import Kind, Tables
 from harness.figures.palette import STEPS
 from harness.figures.panels import Panel
 from harness.figures.stacked import Rows, Stack
-from harness.ledger import MOVING, Op, Phase
+from harness.ledger import MOVING, SAMPLING, Op, Phase
 
-STEP = {Phase.DISTRIBUTE: "distributions", Phase.SAMPLE: "sampling", Phase.EXTRACT: "extraction"}
+STEP = dict(zip(SAMPLING, ("distributions", "sampling", "extraction"), strict=True))
 
 
 def group_of(phase: Phase, op: Op, _: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.figures import sampling, throughput
 from harness.figures.kind import read_tables
-from harness.ledger import Phase
+from harness.ledger import SAMPLING
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]
@@ -73,8 +73,8 @@ def test_sampling_is_shown_of_who_samples(tables: Path) -> None:
     panels = {panel.dataset: panel for panel in sampling.KIND.panels(read_collected(tables, "runs"))}
     assert sampling.rows(panels["products-14m"], collected) == []
     (group,) = sampling.rows(panels["isolate-3-8m"], collected)
-    ledgers = [rows for rows in collected.ledgers.values() if (rows.phase == Phase.SAMPLE).any()]
+    ledgers = [rows for rows in collected.ledgers.values() if rows.phase.isin(SAMPLING).any()]
     every = pd.concat(ledgers)
-    seconds = every[(every.phase == Phase.SAMPLE) & (every.epoch >= 0)].seconds
+    seconds = every[every.phase.isin(SAMPLING) & (every.epoch >= 0)].seconds
     assert seconds.min() <= group.bars[0].seconds["sampling"] <= seconds.max()
     assert group.bars[0].total == group.bars[0].seconds["sampling"]

@@ -1,5 +1,7 @@
 """Time goes to the row where it was spent, and to no other: proved with a clock that only we move."""
 
+import ast
+from pathlib import Path
 from time import perf_counter
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import (
+    SAMPLING,
     AxisName,
     Direction,
     HostClock,
@@ -22,6 +25,7 @@ from harness.ledger import (
 )
 from tests.hand_clock import HandClock
 
+ROOT = Path(__file__).parents[2]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
@@ -240,3 +244,17 @@ def test_where_no_gradient_is_asked_for_nothing_is_followed() -> None:
     assert apply(ledger, Recorded, frozen, ledger, 0, 0).grad_fn is None
     leaf = torch.ones(2, requires_grad=True)
     assert follow(ledger, leaf, ()) is leaf
+
+
+def test_no_reader_takes_one_phase_of_sampling_for_all() -> None:
+    """A comparison with one phase of `SAMPLING` misses the others; a reader asks whether a phase is in it."""
+    single = {f"Phase.{phase.name}" for phase in SAMPLING}
+    files = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("harness/**/*.py"), *ROOT.glob("strategies/**/*.py")]
+    nodes = {(path.name, node) for path in files for node in ast.walk(ast.parse(path.read_text()))}
+    compared = [(name, node) for name, node in nodes if isinstance(node, ast.Compare)]
+    assert len(compared) > 100
+    assert [
+        (name, ast.unparse(node))
+        for name, node in compared
+        if single & {ast.unparse(side) for side in (node.left, *node.comparators)}
+    ] == []

@@ -1,7 +1,10 @@
 """What bulk sampling promises beyond the kit: samples that hang on nothing, and no word that is not needed."""
 
+from importlib import import_module
 from itertools import pairwise
 from math import prod
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
 from strategies.bulk.bulk import BulkLadies, BulkSage
 from strategies.bulk.scheme import BulkScheme
 
+ROOT = Path(__file__).parents[2]
 ROW, COL = AxisName.ROW, AxisName.COL
 NAMES = ["bulk-sage", "bulk-ladies"]
 FEW = {"bulk-sage": {"fanouts": [4, 2]}, "bulk-ladies": {"size": 20}}
@@ -216,6 +220,30 @@ def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
     assert steps > 2
     assert calls[1] == steps * calls[0]
     assert calls[2] == -(-steps // 2) * calls[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("grid", ["4x1", "2x2"])
+def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
+    name: str, grid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judge: training on a graph that every rank holds sends all the rest, and samples without a message."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    turn = import_module("bulks").turn
+
+    def counted(**params: Any) -> Any:
+        case = case_of(name, grid, **params)
+        world = SimpleNamespace(barrier=lambda: None)
+        epoch = SimpleNamespace(seconds=1.0, entries=replay(strategy_of(case), 0, case.store()).entries)
+        return turn(
+            SimpleNamespace(ctx=SimpleNamespace(grid=SimpleNamespace(world=world)), epoch=lambda: epoch)
+        )
+
+    whole = counted(graph="replicated")
+    assert whole.sampling_calls == 0 < whole.calls
+    for bulk in (1, 2, 0):
+        partitioned = counted(graph="partitioned", bulk=bulk)
+        assert partitioned.sampling_calls == partitioned.calls - whole.calls > 0
 
 
 def test_what_is_sent_belongs_to_the_step_that_needs_it() -> None:
