@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,19 @@ def _data(options: argparse.Namespace) -> int:
     else:
         store = _store(root, options, choice)
         show(options, {"store": str(store)}, str(store))
+        _say_nonzeros(root, options.name, store)
     return 0
+
+
+def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
+    """How many a store has, on stderr, where the card expects a number; a share of a build leaves no store."""
+    from harness.store.catalog import load_card
+    from harness.store.info import nonzeros
+    from harness.store.reader import Store
+
+    if folder.exists() and (found := nonzeros(load_card(root, name), Store(folder))):
+        said = f"{name}: {found['built']:,} nonzeros, {found['deviation']} off the {found['expected']:,} of its card"
+        print(said, file=sys.stderr)
 
 
 def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:

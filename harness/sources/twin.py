@@ -1,59 +1,228 @@
 """A graph with the shape of a published one, at any scale: as many vertices and edges, degrees of the same nature.
 
-A vertex has a rank, by which it is drawn, and a name behind which the rank is hidden. Ranks are drawn as the square of
-a uniform number, so that degrees fall with the root of the rank, as those of citations and purchases roughly do; the
-largest of n vertices with m edges is near m / sqrt(n). In clusters, a share of the edges stays among neighbours by
-rank. No table is needed: an edge is a function of (seed, its number), and the name of a rank is one too.
+Degrees by a power law: a vertex has a rank, by which it is drawn, and a name behind which the rank is hidden. Ranks are
+drawn as the square of a uniform number, so that degrees fall with the root of the rank, as those of citations and
+purchases roughly do; the largest of n vertices with m edges is near m / sqrt(n). In clusters, a share of draws stays
+among neighbours by rank. Loops and repeated pairs are lost, so there are more draws than edges: as many as make the
+wanted number of different edges. Roads are a lattice in which exactly so many places have an edge.
+
+No table is needed: an edge is a function of (seed, its number), and the name of a rank is one too.
 
 What a twin does not have: the published graph's communities, its correlations, its labels. Never report its accuracy.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.errors import UserError
+from harness.graph.model import Ints
 from harness.kernels.random import Purpose, key_of
-from harness.sources.source import Source
+from harness.sources.generator import Generator
+from harness.sources.source import Size, Source
+from harness.sources.stream import Edges
 
 CLUSTER, WITHIN = 64, 0.8
-"""Neighbours in a cluster, and the share of edges that stay."""
+"""The fewest members of a cluster, and the share of draws that stay."""
+COUNTED = 1 << 18
+"""The most edges whose draws are counted; the draws of more follow from the chances of this many."""
+DRAWS_PER_EDGE = 64
+"""The most: a graph that takes more is nearly complete."""
+DIGITS = 12
+"""Binary digits of a computed number of draws: so few that the last bit of a machine's logarithm changes none."""
+VERSION = 2
+
+Nature = Literal["power", "clusters", "lattice"]
 
 
 @dataclass(frozen=True)
 class Twin:
-    """The generator: draw k uses the random numbers 4 k .. 4 k + 3."""
+    """The generator of power laws and clusters: draw k uses the random numbers 4 k .. 4 k + 3."""
+
+    n: int
+    distinct: int
+    """Different edges that the draws make, without loops."""
+    seed: int
+    within: float = 0.0
+    """The share of draws that stay in their cluster."""
+    directed: bool = False
+    """Whether (u, v) and (v, u) are two edges."""
+
+    chunk: ClassVar[int] = 1 << 20
+    version: ClassVar[int] = VERSION
+
+    @cached_property
+    def draws(self) -> int:
+        """The fewest that make `distinct` edges: counted if the graph is small, else by expectation.
+
+        The expectation of a large graph is within a fraction of a percent of its count.
+        """
+        return self._draws_counted() if self.distinct <= COUNTED else self._draws_expected()
+
+    @property
+    def cluster(self) -> int:
+        """Members of a cluster: twice the mean degree, so that the edges that stay have room."""
+        ends = 1 if self.directed else 2
+        return max(CLUSTER, -(-2 * ends * self.distinct // self.n))
+
+    def edges(self, draws: range) -> tuple[Tensor, Tensor]:
+        """Source and target of these draws, loops and duplicates included."""
+        from harness.sources.twin_compiled import name_ranks
+
+        ends = self.ranks(draws)
+        for end in ends:
+            name_ranks(end, self.n, _bits(self.n), _keys(self.seed))
+        return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
+
+    def ranks(self, draws: range) -> Edges:
+        """The same by rank."""
+        from harness.sources.twin_compiled import draw_ranks
+
+        ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
+        draw_ranks(draws.start, self.n, (self.cluster, self.within), _keys(self.seed), ends)
+        return ends
+
+    def chance(self, source: Ints, target: Ints) -> NDArray[np.float64]:
+        """The chance that a draw is the edge between these different ranks; in either direction unless directed."""
+        forth = self._chance(source, target)
+        return forth if self.directed else forth + self._chance(target, source)
+
+    def _chance(self, source: Ints, target: Ints) -> NDArray[np.float64]:
+        def of_rank(rank: Ints) -> NDArray[np.float64]:
+            return np.sqrt((rank + 1) / self.n) - np.sqrt(rank / self.n)
+
+        corner = source - source % self.cluster
+        stays = corner == target - target % self.cluster
+        inside = np.where(stays, self.within / np.minimum(self.cluster, self.n - corner), 0.0)
+        return of_rank(source) * ((1 - self.within) * of_rank(target) + inside)
+
+    def _draws_counted(self) -> int:
+        """Up to the draw that brings the last edge."""
+        draws = self.distinct
+        while draws < DRAWS_PER_EDGE * self.distinct:
+            draws *= 2
+            source, target = self.ranks(range(draws))
+            ends = (
+                (source, target)
+                if self.directed
+                else (np.minimum(source, target), np.maximum(source, target))
+            )
+            pairs = np.where(source == target, -1, ends[0] * self.n + ends[1])
+            found, first = np.unique(pairs, return_index=True)
+            news = np.sort(first[found >= 0])
+            if len(news) >= self.distinct:
+                return int(news[self.distinct - 1]) + 1
+        if self.distinct:
+            raise self._nearly_complete()
+        return 0
+
+    def _draws_expected(self) -> int:
+        """An edge of chance q is among m draws with the chance 1 - (1 - q)^m, and a draw meets it with the chance q.
+
+        So the mean of (1 - (1 - q)^m) / q over some draws, 0 for loops, estimates the different edges of m draws.
+        """
+        chances = np.concatenate([self._met(start) for start in range(0, COUNTED, COUNTED >> 4)])
+        missed = np.log1p(-chances)
+
+        def different(draws: int) -> int:
+            return int(-np.sum(np.expm1(draws * missed) / chances) / COUNTED)
+
+        step = 1 << (self.distinct.bit_length() - DIGITS)
+        numbers = range(self.distinct, DRAWS_PER_EDGE * self.distinct, step)
+        found = bisect_left(numbers, self.distinct, key=different)
+        if found == len(numbers):
+            raise self._nearly_complete()
+        return numbers[found]
+
+    def _met(self, start: int) -> NDArray[np.float64]:
+        """The chances of the edges that a sixteenth of the draws to judge by met."""
+        source, target = self.ranks(range(start, start + (COUNTED >> 4)))
+        edges = source != target
+        return self.chance(source[edges], target[edges])
+
+    def _nearly_complete(self) -> UserError:
+        return UserError(
+            f"a twin of {self.n:,} vertices and {self.distinct:,} edges is nearly complete: more than "
+            f"{DRAWS_PER_EDGE} draws an edge would find too few. Take a larger scale."
+        )
+
+
+@dataclass(frozen=True)
+class Roads:
+    """The generator of road maps: draw k is the k-th place of a lattice, in a random order of all its places.
+
+    Vertex i * width + j has a place for an edge to its right and one down; the last row may be shorter.
+    """
 
     n: int
     draws: int
     seed: int
-    within: float = 0.0
-    """The share of edges that stay in their cluster."""
 
     chunk: ClassVar[int] = 1 << 20
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = VERSION
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
-        """Source and target of these draws, loops and duplicates included."""
-        from harness.sources.twin_compiled import draw_edges
+        """Source and target of these draws: all different, and no loops."""
+        from harness.sources.twin_compiled import draw_roads
 
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
-        first, second = (np.uint64(key) for key in key_of(self.seed, Purpose.EDGES))
-        bits = max((self.n - 1).bit_length(), 2)
-        draw_edges(draws.start, self.n, (CLUSTER, self.within), (first, second), bits, ends)
+        across, down = _places(self.n)
+        lattice = isqrt(self.n), across, across + down
+        draw_roads(draws.start, lattice, _bits(across + down), _keys(self.seed), ends)
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
 
+def most_edges(nature: Nature, n: int, *, directed: bool) -> int:
+    """The most edges that a twin of this nature can have."""
+    return sum(_places(n)) if nature == "lattice" else n * (n - 1) // (1 if directed else 2)
+
+
 class TwinSource(Source):
-    """As many vertices and draws, of this nature."""
+    """A drawn graph of this nature with so many vertices and edges."""
 
     kind: Literal["twin"]
-    nature: Literal["power", "clusters"]
+    nature: Nature
     n: int = Field(ge=1)
     edges: int = Field(ge=0)
+    """Different edges, without loops."""
+    directed: bool = False
+    """Whether (u, v) and (v, u) are two edges: as the card says."""
 
-    def generator(self, seed: int, classes: int) -> Twin:
-        return Twin(self.n, self.edges, seed, WITHIN if self.nature == "clusters" else 0.0)
+    @model_validator(mode="after")
+    def _edges_fit(self) -> "TwinSource":
+        most = most_edges(self.nature, self.n, directed=self.directed)
+        if self.edges > most:
+            raise ValueError(f"{self.n} vertices of nature {self.nature} have at most {most} edges")
+        return self
+
+    def generator(self, seed: int, classes: int) -> Generator:
+        if self.nature == "lattice":
+            return Roads(self.n, self.edges, seed)
+        return Twin(self.n, self.edges, seed, WITHIN if self.nature == "clusters" else 0.0, self.directed)
+
+    def size(self, seed: int, classes: int) -> Size:
+        return Size(self.n, self.edges)
+
+
+def _places(n: int) -> tuple[int, int]:
+    """Places for an edge in a lattice of n vertices whose rows have isqrt(n): across, and down."""
+    width = isqrt(n)
+    return n - -(-n // width), n - width
+
+
+def _bits(count: int) -> int:
+    """Those of a number below `count`, as the permutation needs them."""
+    return max((count - 1).bit_length(), 2)
+
+
+def _keys(seed: int) -> tuple[np.uint64, np.uint64]:
+    first, second = key_of(seed, Purpose.EDGES)
+    return np.uint64(first), np.uint64(second)

@@ -16,12 +16,12 @@ NUMBERS = 4
 
 
 @compiled(nogil=True)
-def draw_edges(
-    first: int, n: int, cluster: tuple[int, float], keys: tuple[Any, Any], bits: int, out: tuple[Any, Any]
+def draw_ranks(
+    first: int, n: int, cluster: tuple[int, float], keys: tuple[Any, Any], out: tuple[Any, Any]
 ) -> None:
-    """Source and target of the draws from `first` on, as many as there is room for.
+    """Source and target, by rank, of the draws from `first` on, as many as there is room for.
 
-    `cluster` is how many neighbours are one, and the share of edges within; `bits` those of a name.
+    `cluster` is how many neighbours are one, and the share of draws within.
     """
     source, target = out
     size, within = cluster
@@ -34,7 +34,34 @@ def draw_edges(
             end = corner + int(np.float64(u >> KEPT) * UNIT * min(size, n - corner))
         else:
             end = rank_of(u, n)
-        source[k], target[k] = name_of(int(start), n, bits, keys), name_of(int(end), n, bits, keys)
+        source[k], target[k] = start, end
+
+
+@compiled(nogil=True)
+def name_ranks(ranks: Any, n: int, bits: int, keys: tuple[Any, Any]) -> None:
+    """Puts the name of every rank in its place; `bits` are those of a name."""
+    for k in range(ranks.size):
+        ranks[k] = name_of(ranks[k], n, bits, keys)
+
+
+@compiled(nogil=True)
+def draw_roads(
+    first: int, lattice: tuple[int, int, int], bits: int, keys: tuple[Any, Any], out: tuple[Any, Any]
+) -> None:
+    """Source and target of the places of a lattice from the `first` on, in their random order.
+
+    `lattice` is its width, its places across and all its places; `bits` are those of a place.
+    """
+    source, target = out
+    width, across, places = lattice
+    for k in range(source.size):
+        place = name_of(first + k, places, bits, keys)
+        if place < across:
+            source[k] = place // (width - 1) * width + place % (width - 1)
+            target[k] = source[k] + 1
+        else:
+            source[k] = place - across
+            target[k] = source[k] + width
 
 
 @compiled(nogil=True)

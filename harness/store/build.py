@@ -132,7 +132,7 @@ def _composed(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Gra
 def _opened(folder: Path, card: DatasetCard) -> Store:
     """The store, held against what the card expects today: it may have been built before somebody said so."""
     store = Store(folder)
-    check_counts(card, store.n, store.manifest.counts)
+    check_counts(card, store.n, store.features, store.manifest.counts)
     return store
 
 

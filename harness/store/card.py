@@ -22,6 +22,8 @@ class Expected(Frozen):
     duplicates: int | None = None
     nnz_sym: int | None = None
     nnz_adj: int | None = None
+    tolerance: float = Field(0, ge=0, lt=1)
+    """The share by which nnz_sym and nnz_adj may be off, where a published number is rounded or a graph is drawn."""
     features: int | None = None
     """The width of features that a file brings."""
 
@@ -34,7 +36,7 @@ class DatasetCard(Frozen):
     licence: str = ""
     """Under which it is published, in its publisher's words; none of what is drawn."""
     source: AnySource
-    directed: bool = False
+    directed: bool = Field(False, validate_default=True)
     task: LabelTask = "single-label"
     """One class a vertex and cross-entropy, or any number of them and binary cross-entropy."""
     classes: int = Field(ge=1)
@@ -46,6 +48,13 @@ class DatasetCard(Frozen):
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None
     """Of its twins (`harness.store.twin`): degrees by a power law, dense clusters besides, or a map of roads."""
+
+    @field_validator("directed")
+    @classmethod
+    def _as_the_source_draws(cls, directed: bool, known: ValidationInfo) -> bool:
+        if getattr(known.data.get("source"), "directed", directed) != directed:
+            raise ValueError("the source is drawn the other way; source.directed and directed are the same")
+        return directed
 
     @field_validator("classes")
     @classmethod
@@ -78,11 +87,17 @@ class DatasetCard(Frozen):
     def edges(self) -> int | None:
         """As many as are expected, of an undirected graph each once; of what is known, that which says most."""
         expected, ends = self.expected, 1 if self.directed else 2
-        if expected.nnz_adj is not None and expected.n is not None:
-            return (expected.nnz_adj - expected.n) // ends
-        if expected.nnz_sym is not None:
-            return expected.nnz_sym // ends
-        return expected.stored
+        if self.nonzeros is not None and expected.n is not None:
+            return (self.nonzeros - expected.n) // ends
+        return expected.stored if expected.nnz_sym is None else expected.nnz_sym // ends
+
+    @property
+    def nonzeros(self) -> int | None:
+        """The nonzeros that are expected of A, loops among them; None where the card does not say."""
+        expected = self.expected
+        if expected.nnz_adj is not None or expected.nnz_sym is None or expected.n is None:
+            return expected.nnz_adj
+        return expected.nnz_sym + expected.n
 
     def content(self) -> dict[str, Any]:
         """What the data depends on: the card without its prose and its checks."""

@@ -145,7 +145,7 @@ def compose(card: DatasetCard, folder: Path) -> Graph:
     raw = card.source.graph(_rest(card, folder))
     whole = _checked(Contents(card, folder, stream_of(raw)))
     A, counts = normalise(raw, card.directed)
-    check_counts(card, raw.n, counts)
+    check_counts(card, raw.n, whole.width, counts)
     y, split = whole.vertices(A.rowptr.diff())
     return Graph(A, whole.features(range(raw.n), y), y, split, card.classes, card.directed, counts)
 
@@ -178,13 +178,15 @@ def source_files(card: DatasetCard, folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in [*card.source.files(), *names] if name is not None}
 
 
-def check_counts(card: DatasetCard, n: int, counts: StageCounts) -> None:
+def check_counts(card: DatasetCard, n: int, features: int, counts: StageCounts) -> None:
     """Refuses a graph that is not the one its card promises."""
-    found = {"n": n, **asdict(counts)}
+    found = {"n": n, "features": features, **asdict(counts)}
+    expected = card.expected.model_dump(exclude_none=True, exclude={"tolerance"})
     wrong = [
-        f"{key} is {found[key]:,}, expected {value:,}"
-        for key, value in card.expected
-        if value is not None and value != found[key]
+        f"{key} is {found[key]:,}, expected {value:,}" + (f" within {share:.3%}" if share else "")
+        for key, value in expected.items()
+        for share in [card.expected.tolerance if key in ("nnz_sym", "nnz_adj") else 0]
+        if abs(found[key] - value) > share * value
     ]
     if wrong:
         raise UserError(

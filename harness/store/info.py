@@ -8,8 +8,10 @@ import numpy as np
 
 from harness.ranges import between
 from harness.store.build import store_folder
+from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
 from harness.store.choice import DatasetChoice
+from harness.store.compose import generator_of
 from harness.store.manifest import Cut
 from harness.store.reader import Store
 
@@ -18,15 +20,32 @@ def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
     """The facts, without the list of files."""
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
+    store = Store(folder) if folder.exists() else None
     known = {"card": card.model_dump(mode="json"), "folder": str(folder), "built": folder.exists()}
-    if folder.exists():
-        store = Store(folder)
+    if found := nonzeros(card, store):
+        known["nonzeros"] = found
+    if store:
         known["manifest_hash"] = store.manifest_hash
         known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance", "cut"})
         known["degrees"] = _degrees(store)
         known["bytes"] = sum(record.bytes for record in store.manifest.files.values())
         if store.manifest.cut:
             known["cut"] = _summary(store.manifest.cut)
+    return known
+
+
+def nonzeros(card: DatasetCard, store: Store | None) -> dict[str, Any]:
+    """The nonzeros that a card expects, a twin's being the published ones, and how far a store is from them.
+
+    Of a drawn graph the draws are told too: loops and duplicates among them are lost.
+    """
+    if card.nonzeros is None:
+        return {}
+    known: dict[str, Any] = {"expected": card.nonzeros}
+    if generator := generator_of(card):
+        known["draws"] = generator.draws
+    if store:
+        known |= {"built": store.nnz, "deviation": f"{store.nnz / card.nonzeros - 1:+.3%}"}
     return known
 
 

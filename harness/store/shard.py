@@ -141,7 +141,7 @@ def _finish(task: Task, sources: dict[str, FileRecord]) -> None:
     """Makes whatever is lacking."""
     for number in task.stored:
         put_adjacency(task, number)
-    check_counts(task.contents.card, task.n, counts_of(task))
+    check_counts(task.contents.card, task.n, task.contents.width, counts_of(task))
     put_vertices(task)
     task.work.seal(FILE, _manifest(task, sources).text())
 

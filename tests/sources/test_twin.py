@@ -1,12 +1,18 @@
-"""A twin's edges are what Python's integers say they are, its names a permutation, its degrees those of its nature."""
+"""A twin's edges are what Python's integers say they are, its names a permutation, its degrees those of its nature.
+
+It has as many different edges as it is asked for.
+"""
+
+from math import isqrt
 
 import numpy as np
 import pytest
 
+from harness.errors import UserError
 from harness.kernels.random import Purpose, key_of
 from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
 from harness.sources.generator import drawn
-from harness.sources.twin import CLUSTER, WITHIN, Twin
+from harness.sources.twin import CLUSTER, COUNTED, WITHIN, Roads, Twin, most_edges
 from harness.sources.twin_compiled import name_of
 
 WORD = (1 << 64) - 1
@@ -47,8 +53,8 @@ def edge(k, twin):
     start, v = int(u * u * twin.n), unit(bits(4 * k + 2, keys))
     end = int(v * v * twin.n)
     if twin.within and unit(bits(4 * k + 1, keys)) < twin.within:
-        corner = start - start % CLUSTER
-        end = corner + int(v * min(CLUSTER, twin.n - corner))
+        corner = start - start % twin.cluster
+        end = corner + int(v * min(twin.cluster, twin.n - corner))
     return name(start, twin.n, keys), name(end, twin.n, keys)
 
 
@@ -60,9 +66,10 @@ def test_edges_are_those_of_pythons_integers(n, within):
     assert list(found) == [edge(k, twin) for k in range(100, 400)]
 
 
-@pytest.mark.parametrize("within", [0.0, WITHIN])
-def test_any_chunks_give_the_same_edges(within):
-    twin = Twin(999, 7000, seed=1, within=within)
+@pytest.mark.parametrize(
+    "twin", [Twin(999, 7000, seed=1), Twin(999, 7000, seed=1, within=WITHIN), Roads(5000, 7000, seed=1)]
+)
+def test_any_chunks_give_the_same_edges(twin):
     whole = drawn(twin, range(7000))
     for chunk in (1, 64, 6999):
         for mine, theirs in zip(drawn(twin, range(7000), chunk), whole, strict=True):
@@ -99,3 +106,76 @@ def test_in_clusters_edges_stay_among_few():
     assert (cluster[source] == cluster[target]).mean() == pytest.approx(WITHIN, abs=0.02)
     source, target = drawn(Twin(n, edges, seed=4), range(edges))
     assert (cluster[source] == cluster[target]).mean() < 0.02
+
+
+def different(twin, draws):
+    """The different edges of so many draws, by Python's sets."""
+    source, target = (end.tolist() for end in twin.edges(range(draws)))
+    pairs = {(u, v) if twin.directed else (min(u, v), max(u, v)) for u, v in zip(source, target, strict=True)}
+    return sum(u != v for u, v in pairs)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("within", [0.0, WITHIN])
+@pytest.mark.parametrize(("n", "edges"), [(2, 1), (40, 0), (40, 600), (300, 2000), (1000, 30_000)])
+def test_a_small_twin_stops_at_the_draw_that_brings_its_last_edge(n, edges, within, directed):
+    twin = Twin(n, edges, seed=3, within=within, directed=directed)
+    assert different(twin, twin.draws) == edges
+    assert different(twin, twin.draws - 1) == edges - 1 or not edges
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("within", [0.0, WITHIN])
+def test_a_large_twin_has_its_edges_within_a_fraction_of_a_percent(within, directed):
+    """Dense enough that a tenth of the draws and more are lost."""
+    edges = 2 * COUNTED
+    twin = Twin(3000, edges, seed=4, within=within, directed=directed)
+    assert twin.draws > 1.1 * edges
+    source, target = twin.ranks(range(twin.draws))
+    ends = (source, target) if directed else (np.minimum(source, target), np.maximum(source, target))
+    found = len(np.unique((ends[0] * twin.n + ends[1])[source != target]))
+    assert found == pytest.approx(edges, rel=0.003)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("within", [0.0, WITHIN])
+def test_the_chance_of_an_edge_is_how_often_it_is_drawn(within, directed):
+    twin, draws = Twin(150, 300, seed=5, within=within, directed=directed), 2_000_000
+    source, target = twin.ranks(range(draws))
+    seen = np.bincount(source * twin.n + target, minlength=twin.n**2).reshape(twin.n, twin.n)
+    u, v = np.nonzero(~np.eye(twin.n, dtype=bool)) if directed else np.triu_indices(twin.n, 1)
+    counts = seen[u, v] if directed else seen[u, v] + seen[v, u]
+    expected = draws * twin.chance(u, v)
+    assert expected.sum() == pytest.approx(counts.sum(), rel=1e-3)
+    assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 1).all()
+    assert np.square(counts - expected).sum() == pytest.approx(expected.sum(), rel=0.1)
+
+
+def test_clusters_have_room_for_the_edges_that_stay():
+    assert Twin(1000, 2000, seed=0, within=WITHIN).cluster == CLUSTER
+    assert Twin(1000, 50_000, seed=0, within=WITHIN).cluster == 200
+    assert Twin(1000, 50_000, seed=0, within=WITHIN, directed=True).cluster == 100
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 13, 64, 1000])
+def test_roads_join_neighbours_of_a_lattice_each_once(n):
+    width, most = isqrt(n), most_edges("lattice", n, directed=False)
+    lattice = {(v, v + 1) for v in range(n - 1) if v % width < width - 1} | {
+        (v, v + width) for v in range(n - width)
+    }
+    assert most == len(lattice)
+    for edges in {0, most // 2, most}:
+        source, target = drawn(Roads(n, edges, seed=6), range(edges))
+        found = set(zip(source.tolist(), target.tolist(), strict=True))
+        assert len(found) == edges
+        assert found <= lattice
+
+
+@pytest.mark.parametrize("n", [60, 1000])
+def test_a_complete_twin_is_drawn_or_refused(n, monkeypatch):
+    """Its rarest pairs take long to meet."""
+    complete = most_edges("power", n, directed=False)
+    assert Twin(n, complete, seed=1, within=WITHIN).draws > 4 * complete
+    monkeypatch.setattr("harness.sources.twin.DRAWS_PER_EDGE", 4)
+    with pytest.raises(UserError, match="Take a larger scale"):
+        _ = Twin(n, complete, seed=1, within=WITHIN).draws

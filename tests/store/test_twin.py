@@ -1,12 +1,21 @@
-"""A twin is a dataset like any other, as large as it says, and cards that cannot have one say why."""
+"""A twin is a dataset like any other, has the published nonzeros, and cards that cannot have one say why."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from harness.errors import UserError
+from harness.sources.twin import COUNTED, Roads, Twin
 from harness.store.build import build, open_dataset
-from harness.store.catalog import load_card
+from harness.store.card import DatasetCard
+from harness.store.catalog import list_cards, load_card
 from harness.store.choice import DatasetChoice, without_width
+from harness.store.compose import compose, generator_of
+from harness.store.info import info
 
+ROOT = Path(__file__).parents[2]
+CARDS = [name for name in list_cards(ROOT) if load_card(ROOT, name).nature]
 PUBLISHED = {
     "source": {"kind": "edges", "path": "nowhere.txt"},
     "features": {"kind": "file"},
@@ -15,20 +24,158 @@ PUBLISHED = {
     "classes": 9,
     "expected": {"n": 32_000, "stored": 320_000, "features": 10},
 }
+NONZEROS = {
+    "reddit": 114_848_857,
+    "ogbn-products": 126_167_053,
+    "isolate-3-8m": 1_317_986_044,
+    "products-14m": 245_036_907,
+    "europe-osm": 159_021_338,
+    "ogbn-papers100m": 1_726_745_828,
+    "cagnet-amazon": 230_788_269,
+    "cagnet-protein": 2_116_240_124,
+    "graphsaint-amazon": 264_339_468,
+    "twitter-2010": 2_405_000_000,
+}
+"""Plexus' table 4 (with loops); CAGNET, PyTorch Geometric, and G3 (without)."""
+
+
+@pytest.mark.parametrize("name", NONZEROS)
+def test_a_twin_of_full_size_is_to_have_the_published_nonzeros(name):
+    card = load_card(ROOT, f"{name}@1")
+    with_loops = NONZEROS[name] in {card.expected.nnz_adj, card.expected.nnz_adj + 1}
+    assert with_loops or card.expected.nnz_adj - card.expected.n == pytest.approx(NONZEROS[name], rel=1e-5)
+    assert card.expected.n == load_card(ROOT, name).expected.n
+
+
+@pytest.mark.parametrize("vertices", [600, 3000])
+@pytest.mark.parametrize("name", CARDS)
+def test_every_twin_has_them_at_a_small_scale(name, vertices):
+    """Exactly, where draws are counted; their number is that of the published graph, times the scale."""
+    published = load_card(ROOT, name)
+    parts = published.expected.n // vertices
+    card = load_card(ROOT, f"{name}@1/{parts}w1")
+    found = compose(card, ROOT).counts.nnz_adj
+    assert found == pytest.approx(card.expected.nnz_adj, rel=0 if card.source.edges <= COUNTED else 0.005)
+    ends = 1 if published.directed else 2
+    assert found == pytest.approx((ends * published.edges + published.expected.n) / parts, rel=0.005)
+
+
+@pytest.mark.parametrize("scale", ["1", "1/8"])
+@pytest.mark.parametrize("name", CARDS)
+def test_every_twin_expects_them_at_a_large_scale(name, scale):
+    """Judge: the integral over ranks and clusters of the chance that an edge is among the draws."""
+    card = load_card(ROOT, f"{name}@{scale}")
+    generator = generator_of(card)
+    edges = generator.draws if isinstance(generator, Roads) else different(generator)
+    assert edges == pytest.approx(card.source.edges, rel=0.004)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ogbn-products@1/8w1", "reddit@1/16w1", "ogbn-papers100m@1/128w1"])
+def test_every_twin_has_them_at_a_large_scale(name):
+    card = load_card(ROOT, name)
+    assert compose(card, ROOT).counts.nnz_adj == pytest.approx(card.expected.nnz_adj, rel=0.005)
+
+
+def different(twin):
+    """The edges that are expected of the draws of a twin: bins of ranks, then clusters, whose ranks are as one."""
+    n, m, size, anywhere = twin.n, twin.draws, twin.cluster, 1 - twin.within
+    below = np.unique(np.concatenate([np.arange(300), np.geomspace(300, n, 1500)]).astype(np.int64))
+    sizes, chances = np.diff(below), np.diff(np.sqrt(below / n))
+    ranks = chances / sizes
+    both = 1 if twin.directed else 2
+
+    def found(mean):
+        return -np.expm1(-m * mean)
+
+    everywhere = sizes @ found(both * anywhere * np.outer(ranks, ranks)) @ sizes
+    own = sizes @ found(both * anywhere * ranks**2)
+    total = (everywhere - own) / both
+    if not twin.within:
+        return total
+    few = min(size * 4, n - n % size)
+    u, v = np.triu_indices(few, 1)
+    u, v = (np.concatenate([u, v]), np.concatenate([v, u])) if twin.directed else (u, v)
+    near = u // size == v // size
+    p = np.diff(np.sqrt(np.arange(few + 1) / n))
+    p_u, p_v = p[u[near]], p[v[near]]
+    wide = both * anywhere * p_u * p_v
+    total += (found(wide + twin.within * (p_u + (p_v if both == 2 else 0)) / size) - found(wide)).sum()
+    corners = np.append(np.arange(few, n, size), n)
+    members = np.diff(corners)
+    p = np.diff(np.sqrt(corners / n)) / members
+    wide = both * anywhere * p**2
+    pairs = members * (members - 1) / both
+    return total + pairs @ (found(wide + both * twin.within * p / members) - found(wide))
 
 
 @pytest.mark.parametrize("nature", ["power", "clusters", "lattice"])
 @pytest.mark.parametrize(("scale", "share"), [("1", 1), ("1/16", 1 / 16), ("1-16", 1 / 16), ("3/4", 0.75)])
 def test_a_twin_has_its_share(root, write_card, nature, scale, share):
-    write_card(root, "big", **PUBLISHED, nature=nature)
+    degree = 20 if nature != "lattice" else 2.2
+    expected = {"n": 32_000, "stored": round(16_000 * degree), "features": 10}
+    write_card(root, "big", **{**PUBLISHED, "expected": expected}, nature=nature)
     choice = DatasetChoice(name=f"big@{scale}")
     store = open_dataset(root, choice)
-    assert store.n == pytest.approx(32_000 * share, rel=0.01)
-    degree = (store.nnz - store.n) / store.n
-    most = 20 if nature != "lattice" else 4
-    assert 0.5 * most < degree <= most
+    assert store.n == round(32_000 * share)
+    assert store.nnz / store.n == pytest.approx(1 + degree, rel=0.002)
     assert (store.features, store.classes) == (10, 9)
     assert choice.name == f"big@{scale.replace('/', '-')}"
+
+
+def test_a_twin_that_misses_its_nonzeros_is_refused(root, write_card, monkeypatch):
+    """As a fetched graph is: one draw an edge loses a third of them."""
+    write_card(root, "big", **PUBLISHED, nature="clusters")
+    choice = DatasetChoice(name="big@1/64")
+    expected = load_card(root, choice.name).expected.nnz_adj
+    with monkeypatch.context() as patch:
+        patch.setattr(Twin, "draws", property(lambda twin: twin.distinct))
+        with pytest.raises(UserError, match=rf"nnz_adj is .*, expected {expected:,} within 1\.000%"):
+            build(root, choice)
+    build(root, choice)
+
+
+def test_info_says_what_is_expected_drawn_and_built(root, write_card):
+    write_card(root, "big", **PUBLISHED, nature="clusters")
+    choice = DatasetChoice(name="big@1/64")
+    before = info(root, choice)["nonzeros"]
+    assert before["expected"] == 2 * 5000 + 500
+    assert before["draws"] > 5000
+    build(root, choice)
+    assert info(root, choice)["nonzeros"] == {**before, "built": before["expected"], "deviation": "+0.000%"}
+    assert (
+        f"{before['expected']:,} nonzeros as published, within 1%"
+        in info(root, choice)["card"]["description"]
+    )
+
+
+def test_another_number_of_edges_is_another_store(root, write_card):
+    folders = set()
+    for stored in (320_000, 330_000):
+        expected = {**PUBLISHED["expected"], "stored": stored}
+        write_card(root, "big", **{**PUBLISHED, "expected": expected}, nature="power")
+        folders.add(build(root, DatasetChoice(name="big@1/64")))
+    assert len(folders) == 2
+
+
+@pytest.mark.parametrize(("name", "scale"), [("reddit", "1/1000"), ("ogbn-products", "1/100000")])
+def test_too_few_vertices_for_the_edges_are_refused_with_the_smallest_twin(name, scale):
+    with pytest.raises(UserError, match="have no room for") as caught:
+        load_card(ROOT, f"{name}@{scale}")
+    smallest = load_card(ROOT, f"{name}@{str(caught.value).split('@')[-1].rstrip('.')}w1")
+    assert compose(smallest, ROOT).counts.nnz_adj == smallest.expected.nnz_adj
+
+
+def test_a_graph_that_is_no_lattice_has_no_lattice_as_twin(root, write_card):
+    write_card(root, "big", **PUBLISHED, nature="lattice")
+    with pytest.raises(UserError, match="not of this nature"):
+        load_card(root, "big@1")
+
+
+def test_a_source_and_its_card_go_the_same_ways():
+    card = load_card(ROOT, "ogbn-papers100m@1/4096").model_dump()
+    with pytest.raises(ValueError, match="directed are the same"):
+        DatasetCard.model_validate({**card, "directed": False})
 
 
 def test_two_spellings_are_one_dataset(root, write_card):
