@@ -18,7 +18,7 @@ from harness.store.shard import Order, write
 from harness.store.task import Means
 
 def build(name, edges, memory):
-    source = {"kind": "twin", "nature": "power", "n": 300_000, "edges": edges}
+    source = {"kind": "twin", "nature": "power", "n": 300_000, "edges": edges, "directed": True}
     drawn = {"features": {"kind": "uniform", "width": 32}, "labels": {"kind": "degree"}, "split": {"kind": "all"}}
     card = DatasetCard.model_validate({"name": "g", "source": source, "directed": True, "classes": 4, **drawn})
     order = Order(DatasetChoice(name="g", permutation="double"))

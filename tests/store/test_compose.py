@@ -102,12 +102,23 @@ def test_labels_beyond_the_classes_are_refused(files, make_card):
 
 def test_expected_counts_are_checked(make_card, tmp_path):
     graph = compose(make_card(), tmp_path)
-    right = {"n": 53, **asdict(graph.counts)}
+    right = {"n": 53, "features": 7, **asdict(graph.counts)}
     compose(make_card(expected=right), tmp_path)
     for key, value in right.items():
         message = refused(make_card(expected=right | {key: value + 1000}), tmp_path)
         assert f"{key} is {value:,}, expected {value + 1000:,}" in message
         assert message.count("expected") == 2
+
+
+def test_nonzeros_may_be_off_by_the_tolerance_and_nothing_else_may(make_card, tmp_path):
+    counts = asdict(compose(make_card(), tmp_path).counts)
+    for key in ("nnz_sym", "nnz_adj"):
+        for sign in (-1, 1):
+            near, far = (round(counts[key] * (1 + sign * off)) for off in (0.04, 0.06))
+            compose(make_card(expected={key: near, "tolerance": 0.05}), tmp_path)
+            message = refused(make_card(expected={key: far, "tolerance": 0.05}), tmp_path)
+            assert f"{key} is {counts[key]:,}, expected {far:,} within 5.000%" in message
+    assert "n is 53, expected 54" in refused(make_card(expected={"n": 54, "tolerance": 0.05}), tmp_path)
 
 
 @pytest.mark.parametrize("field", ["features", "labels", "split", "edges"])
