@@ -75,8 +75,8 @@ class Loader:
             torch.manual_seed(key_of((self.neighbourhood.seed, group, step), Purpose.SAMPLE)[0] >> 1)
             drawn = self.loader(B)
         S, (col, row) = drawn.n_id, drawn.edge_index
-        scale = self.degree[S[row]] / row.bincount(minlength=len(S))[row]
-        val = self.A.val[drawn.e_id] * scale.to(self.A.val.dtype)
+        scale = self.degree[S[row]].to(self.A.val.dtype) / row.bincount(minlength=len(S))[row]
+        val = self.A.val[drawn.e_id] * scale
         loop = torch.arange(len(S))
         A_SS = from_coo(
             torch.cat([row, loop]),

@@ -23,13 +23,16 @@ class Part(NamedTuple):
     left: int
 
 
-def assemble(
-    parts: Sequence[Part], shape: tuple[int, int], scales: tuple[Tensor, Tensor] | None = None
-) -> Csr:
-    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty.
+class Scales(NamedTuple):
+    """What an entry is, whatever it is in its source: the product of its row's scale and its column's, in a type."""
 
-    With scales, of its rows and of its columns, an entry is their product in float32, whatever it is in its source.
-    """
+    rows: Tensor
+    cols: Tensor
+    dtype: torch.dtype
+
+
+def assemble(parts: Sequence[Part], shape: tuple[int, int], scales: Scales | None = None) -> Csr:
+    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty."""
     from harness.kernels.assemble_compiled import count_entries, place_entries, scale_entries
 
     rows, cols = shape
@@ -39,14 +42,14 @@ def assemble(
         count_entries(rowptr, col, _window(part), lengths[part.top :].numpy())
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     entries = int(starts[-1])
-    dtype = torch.float32 if scales or not parts else parts[0].source.val.dtype
+    dtype = scales.dtype if scales else parts[0].source.val.dtype if parts else torch.float32
     A = Csr(starts, torch.empty(entries, dtype=index_dtype(cols)), torch.empty(entries, dtype=dtype), cols)
     free = starts[:-1].clone()
     for part in parts:
         left, here = part.left, free[part.top :].numpy()
         place_entries(_arrays(part), _window(part), left, here, A.col.numpy(), A.val.numpy(), scales is None)
     if scales:
-        scale_entries(starts.numpy(), A.col.numpy(), scales[0].numpy(), scales[1].numpy(), A.val.numpy())
+        scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
     return A
 
 

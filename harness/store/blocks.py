@@ -56,7 +56,7 @@ class Blocks(Kind, Protocol):
         """Stands for everything that is served: equal hashes, equal data."""
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """A rectangle, with indices that start at 0."""
+        """A rectangle, with indices that start at 0; values no coarser than the precision of the run."""
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
         """A rectangle of the features, float32. Rows are the columns of order 0."""

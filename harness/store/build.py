@@ -11,6 +11,8 @@ import os
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from harness.errors import UserError
 from harness.files import sha256_of
 from harness.graph.model import Graph
@@ -52,12 +54,15 @@ def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
     return data_folder(root) / "store" / f"{card.name}-{digest[:10]}"
 
 
-def open_dataset(root: Path, choice: DatasetChoice) -> Blocks:
-    """The blocks of a dataset: from its store if there is one, else in memory if it is drawn and small."""
+def open_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32) -> Blocks:
+    """The blocks of a dataset: from its store if there is one, else in memory if it is drawn and small.
+
+    The weights of a store come in `dtype`, which is that of the run; memory has them in double precision.
+    """
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
     if folder.exists():
-        return _opened(folder, card)
+        return _opened(folder, card, dtype)
     if _is_small(card):
         graph, partition = _composed(root, card, choice)
         return MemoryStore(graph, choice.permutation, choice.seed, partition)
@@ -129,9 +134,9 @@ def _composed(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Gra
     return graph, partition_of(choice, graph.n, data_folder(root), lambda: graph.A)
 
 
-def _opened(folder: Path, card: DatasetCard) -> Store:
+def _opened(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.float32) -> Store:
     """The store, held against what the card expects today: it may have been built before somebody said so."""
-    store = Store(folder)
+    store = Store(folder, dtype=dtype)
     check_counts(card, store.n, store.features, store.manifest.counts)
     return store
 

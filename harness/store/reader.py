@@ -16,18 +16,21 @@ from harness.errors import UserError
 from harness.files import sha256_of
 from harness.graph.model import LabelTask
 from harness.graph.order import Orders, Permutation, orders
-from harness.kernels.assemble import Part, assemble
+from harness.kernels.assemble import Part, Scales, assemble
 from harness.kernels.csr import Csr, transpose
 from harness.store.blocks import assert_within
 from harness.store.manifest import Manifest, read_manifest
 
 
 class Store:
-    """`Blocks` over a folder. Weights follow from degrees and come in float32."""
+    """`Blocks` over a folder. Weights are computed from degrees, in double precision, and rounded once."""
 
-    def __init__(self, folder: Path, *, checksums: bool = True) -> None:
-        """Without checksums only sizes are held against the manifest: for large stores that were verified."""
-        self.folder = folder
+    def __init__(self, folder: Path, *, checksums: bool = True, dtype: torch.dtype = torch.float32) -> None:
+        """Weights come in `dtype`: that of the run.
+
+        Without checksums only sizes are held against the manifest: for large stores that were verified.
+        """
+        self.folder, self._dtype = folder, dtype
         self.manifest: Manifest
         self.manifest, self.manifest_hash = read_manifest(folder)
         self._checksums = checksums
@@ -88,7 +91,7 @@ class Store:
             for j, c in self._pieces(cols):
                 top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
                 parts.append(Part(self._block(order, i, j), r, c, top, left))
-        scales = self._scale(rows, order), self._scale(cols, 1 - order)
+        scales = Scales(self._scale(rows, order), self._scale(cols, 1 - order), self._dtype)
         return assemble(parts, (len(rows), len(cols)), scales)
 
     def feature_block(self, rows: range, cols: range) -> Tensor:

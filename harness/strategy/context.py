@@ -170,6 +170,8 @@ class Context:
 
     def _read(self, where: Rectangle) -> Csr:
         A = self._blocks.adjacency(where.rows, where.cols, where.order)
+        fine = A.val.is_meta or A.val.dtype.itemsize >= self.dtype.itemsize
+        assert fine, f"a run in {self.dtype} was given A in {A.val.dtype}: open its store in that precision"
         return transpose(A) if where.turned else A
 
     def features(self, rows: range, cols: range, beyond: Tensor | None = None) -> Tensor:
