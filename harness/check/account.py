@@ -92,9 +92,12 @@ def _add(found: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
 
 
 def _beside(line: Published, seen: Seen) -> dict[str, Any]:
+    forward = [sent for key, sent in seen.items() if key.direction is Direction.FORWARD and key.layer >= 0]
     counted = {
         Quantity.WORDS: sum(sent.words for sent in seen.values()),
         Quantity.CALLS: sum(sent.calls for sent in seen.values()),
+        Quantity.FORWARD_WORDS: sum(sent.words for sent in forward),
+        Quantity.FORWARD_CALLS: sum(sent.calls for sent in forward),
         Quantity.LAYOUT: line.ours,
     }
     return {**line._asdict(), "ours": counted[line.quantity]}

@@ -79,9 +79,7 @@ def _page(spec: "Spec", found: "Account", how: str) -> str:
     beside = [_beside(line) for line in found.published]
     heading: tuple[str, ...] = ("", "formula", "claims", "paper", "here", "ratio")
     paper = (
-        columns([heading, *beside])
-        if beside
-        else "No formula of a paper speaks of this strategy on this grid."
+        columns([heading, *beside]) if beside else "The strategy names no published formula for this grid."
     )
     reasons = [
         f"{line['quantity']} differ: {line['because']}."

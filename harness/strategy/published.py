@@ -9,6 +9,9 @@ class Quantity(StrEnum):
 
     WORDS = "words"
     CALLS = "messages"
+    FORWARD_WORDS = "words forward"
+    FORWARD_CALLS = "messages forward"
+    """Those of the layers' forward pass alone, without the loss."""
     LAYOUT = "layout"
     """A factor that follows from who holds what."""
 

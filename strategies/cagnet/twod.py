@@ -9,7 +9,7 @@ the classes. Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G,
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from math import log2
+from math import gcd, log2
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -33,6 +33,7 @@ from harness.strategy import (
     Published,
     Quantity,
     Words,
+    packed_bytes,
 )
 from harness.validation import Frozen
 from strategies.cagnet.blocks import COL, ROW, Blocks, Travelling
@@ -184,15 +185,17 @@ class TwoD(RowStrategy):
         block = self.layout.block(at[ROW])
         return [Piece(block, cols) for cols in self.layout.columns_of(at[COL], self.layer(at))]
 
+    def bytes_of_matrix(self, rows: int, nonzeros: int) -> int:
+        return packed_bytes(rows, nonzeros, self.spec.precision)
+
     def operators(self, ctx: Context) -> Summa:
         return Summa(ctx, self)
 
     def published(self) -> list[Published]:
-        """Section IV-C5, which speaks of square grids."""
-        side = self.grid[ROW]
+        """Section IV-C5, the total on a square grid; section IV-C6, the forward pass on any other."""
+        side, n, nonzeros = self.grid[ROW], self.facts.vertices, self.facts.nonzeros
         if side != self.grid[COL]:
-            return []
-        n, nonzeros = self.facts.vertices, self.facts.nonzeros
+            return self._published_forward()
         return [
             Published(
                 Quantity.WORDS,
@@ -208,6 +211,29 @@ class TwoD(RowStrategy):
                 ("CAG-017",),
                 len(self.shapes) * (5 * side + 3 * log2(self.spec.ranks)),
                 "two calls a stage, of A and of H, where the paper counts one; a gather is one call, not lg P",
+            ),
+        ]
+
+    def _published_forward(self) -> list[Published]:
+        """Section IV-C6. The paper gives no cost of the backward pass on these grids."""
+        rows, cols = self.grid[ROW], self.grid[COL]
+        n, nonzeros = self.facts.vertices, self.facts.nonzeros
+        return [
+            Published(
+                Quantity.FORWARD_WORDS,
+                "sum of nnz / Pr + n f_(l-1) / Pc + n f_(l-1) / Pr",
+                (),
+                sum(nonzeros / rows + n * f_in / cols + n * f_in / rows for f_in, _ in self.shapes),
+                "a nonzero is a value and a column, and rows have pointers; blocks are not all equal; an axis of one "
+                "rank carries nothing; another order sends rows of other widths",
+            ),
+            Published(
+                Quantity.FORWARD_CALLS,
+                "sum of gcf(Pr, Pc)",
+                (),
+                len(self.shapes) * gcd(rows, cols),
+                "cuts by rows and by columns make Pr + Pc - gcf(Pr, Pc) stages, two calls each, of A and of H; T takes "
+                "Pc calls more",
             ),
         ]
 

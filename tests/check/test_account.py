@@ -1,11 +1,13 @@
 """A strategy's account balances, and stands beside the totals that its paper gives."""
 
+from math import gcd
+
 import pytest
 
 from harness.check.account import Sent, account, seen_in_replay
 from harness.check.case import Case
 from harness.check.counts import ScipyCounts
-from harness.ledger import Direction
+from harness.ledger import Direction, TensorName
 from harness.spec.spec import Spec
 from harness.strategy import Quantity
 from tests.check.mutants import __file__ as mutants
@@ -72,8 +74,25 @@ def test_15d_sends_the_papers_words_and_the_weight_gradients_that_it_drops() -> 
     assert ours == paper + 13 * 8 + 8 * 8 + 8 * 7 + 1
 
 
-def test_a_paper_that_speaks_of_square_grids_says_nothing_of_others() -> None:
-    assert case("cagnet-2d", {"row": 3, "col": 2}, 6).strategy().published() == []
+@pytest.mark.parametrize("grid", [{"row": 3, "col": 2}, {"row": 2, "col": 4}])
+def test_2d_on_a_rectangular_grid_sends_the_papers_forward_words(grid: dict[str, int]) -> None:
+    """In the mean over the ranks, with a nonzero as one word and without the pointers of the stages' rows."""
+    ranks, stages = grid["row"] * grid["col"], grid["row"] + grid["col"] - gcd(grid["row"], grid["col"])
+    pointers = stages * (96 // grid["row"] + 1)
+    it, sent = case("cagnet-2d", grid, ranks), 0.0
+    for rank in range(ranks):
+        seen = seen_in_replay(it.strategy(), rank, it.store())
+        found = account(it.strategy(), rank, ScipyCounts(it.store()), seen)
+        words, calls = found.published
+        forward = {key: each for key, each in seen.items() if key.direction == "forward" and key.layer >= 0}
+        assert words["ours"] == sum(each.words for each in forward.values())
+        assert calls["ours"] == sum(each.calls for each in forward.values())
+        for key, each in forward.items():
+            sent += (each.words - pointers) / 2 if key.tensor is TensorName.A else each.words
+    assert sent / ranks == pytest.approx(words["value"], rel=1e-12)
+
+
+def test_a_paper_that_speaks_of_cubes_says_nothing_of_other_grids() -> None:
     assert case("cagnet-3d", {"row": 2, "col": 2, "fibre": 1}, 4).strategy().published() == []
 
 
