@@ -13,7 +13,10 @@ from torch import Tensor
 
 
 class Csr(NamedTuple):
-    """rowptr int64 (rows + 1), col int32 (int64 if a column needs it) and val (nonzeros), and the width."""
+    """rowptr int64 (rows + 1), col int32 (int64 if a column needs it) and val (nonzeros), and the width.
+
+    A packed matrix (`harness.kernels.packed`) has pointers of 32 bits.
+    """
 
     rowptr: Tensor
     col: Tensor
@@ -34,7 +37,7 @@ class Csr(NamedTuple):
 
 
 def index_dtype(cols: int) -> torch.dtype:
-    """The narrowest type that holds every column of a matrix of this width."""
+    """The narrowest type that holds every column of a matrix of this width, and the width itself."""
     return torch.int32 if cols <= torch.iinfo(torch.int32).max else torch.int64
 
 

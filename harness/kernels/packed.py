@@ -1,7 +1,8 @@
 """A sparse matrix in one buffer of bytes, so that it travels in one call and arrives ready to be multiplied.
 
 The widest numbers come first, so each array starts where its type may start. The matrix that comes out is
-a view of the buffer: nothing is converted or copied. Verifier (tests/kernels/test_packed.py): the matrix that went in.
+a view of the buffer: nothing is converted or copied. Row pointers have 32 bits where these can count the
+nonzeros. Verifier (tests/kernels/test_packed.py): the matrix that went in.
 """
 
 from typing import NamedTuple
@@ -9,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.kernels.csr import Csr
+from harness.kernels.csr import Csr, index_dtype
 
-POINTER, COLUMN = torch.int64, torch.int32
+COLUMN = torch.int32
 
 
 class Form(NamedTuple):
@@ -23,8 +24,13 @@ class Form(NamedTuple):
     dtype: torch.dtype
 
     @property
+    def pointer(self) -> torch.dtype:
+        """The narrowest type that holds every row pointer."""
+        return index_dtype(self.nnz)
+
+    @property
     def bytes(self) -> int:
-        return POINTER.itemsize * (self.rows + 1) + (self.dtype.itemsize + COLUMN.itemsize) * self.nnz
+        return self.pointer.itemsize * (self.rows + 1) + (self.dtype.itemsize + COLUMN.itemsize) * self.nnz
 
     @property
     def words(self) -> int:
@@ -34,7 +40,6 @@ class Form(NamedTuple):
 
 def form_of(A: Csr) -> Form:
     """The form of a matrix; what is wider than 2^31 does not travel."""
-    assert A.rowptr.dtype == POINTER, A.rowptr.dtype
     assert A.col.dtype == COLUMN, A.cols
     return Form(A.rows, A.cols, A.nnz, A.val.dtype)
 
@@ -51,9 +56,13 @@ def pack(A: Csr) -> Tensor:
 
 def unpack(buffer: Tensor, form: Form) -> Csr:
     """The matrix in these bytes."""
-    sizes = {POINTER: form.rows + 1, form.dtype: form.nnz, COLUMN: form.nnz}
+    parts = {
+        "rowptr": (form.pointer, form.rows + 1),
+        "col": (COLUMN, form.nnz),
+        "val": (form.dtype, form.nnz),
+    }
     found, start = {}, 0
-    for dtype in sorted(sizes, key=lambda dtype: -dtype.itemsize):
-        stop = start + dtype.itemsize * sizes[dtype]
-        found[dtype], start = buffer[start:stop].view(dtype), stop
-    return Csr(found[POINTER], found[COLUMN], found[form.dtype], form.cols)
+    for name, (dtype, size) in sorted(parts.items(), key=lambda part: -part[1][0].itemsize):
+        stop = start + dtype.itemsize * size
+        found[name], start = buffer[start:stop].view(dtype), stop
+    return Csr(**found, cols=form.cols)

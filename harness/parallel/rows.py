@@ -81,10 +81,14 @@ class RowStrategy(Strategy):
     def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
         """Of these rectangles of A and, where it differs, of A^T: row pointers, columns, values."""
         return sum(
-            csr_bytes(len(rows), counts.nonzeros(rows, cols, transposed=transposed), self.spec.precision)
+            self.bytes_of_matrix(len(rows), counts.nonzeros(rows, cols, transposed=transposed))
             for rows, cols in pieces
             for transposed in self.sides()
         )
+
+    def bytes_of_matrix(self, rows: int, nonzeros: int) -> int:
+        """Of one rectangle, as it is held."""
+        return csr_bytes(rows, nonzeros, self.spec.precision)
 
     def sides(self) -> list[bool]:
         """What is held of the graph: A, and A^T where that is another matrix."""

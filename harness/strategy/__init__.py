@@ -23,6 +23,7 @@ from harness.strategy.sizes import LONG as LONG
 from harness.strategy.sizes import WORD as WORD
 from harness.strategy.sizes import csr_bytes as csr_bytes
 from harness.strategy.sizes import label_bytes as label_bytes
+from harness.strategy.sizes import packed_bytes as packed_bytes
 from harness.strategy.sizes import turned_bytes as turned_bytes
 from harness.strategy.words import Words as Words
 from harness.strategy.words import WordsKey as WordsKey

@@ -9,6 +9,9 @@ WORD = {"float32": 4, "float64": 8}
 INDEX, LONG = 4, 8
 """Of a column of a sparse matrix; of a row pointer, a position or a label."""
 
+NARROW = 2**31 - 1
+"""The largest number that a row pointer of a packed matrix counts in INDEX bytes."""
+
 
 LABELS = 1 + len(SPLITS)
 """Training's, and each split's."""
@@ -27,3 +30,9 @@ def turned_bytes(rows: int, nonzeros: int) -> int:
 def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
     """Of a sparse matrix: row pointers, columns and values."""
     return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
+
+
+def packed_bytes(rows: int, nonzeros: int, precision: str) -> int:
+    """Of a sparse matrix that travels (`harness.kernels.packed`): its row pointers are as narrow as they can be."""
+    pointer = INDEX if nonzeros <= NARROW else LONG
+    return pointer * (rows + 1) + (INDEX + WORD[precision]) * nonzeros

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels.csr import Csr, cast
+from harness.kernels.multiply import by_loop, by_matmul, by_reduction
 from harness.kernels.packed import form_of, pack, unpack
+from harness.strategy import packed_bytes
 
 
 @given(A=..., dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
@@ -15,12 +17,13 @@ def test_what_comes_out_is_what_went_in(A: Csr, dtype: torch.dtype) -> None:
     form, buffer = form_of(A), pack(A)
     B = unpack(buffer.clone(), form)
     assert (buffer.dtype, buffer.numel()) == (torch.uint8, form.bytes)
-    assert form.bytes == sum(part.nbytes for part in A[:3])
+    assert form.bytes == sum(part.nbytes for part in B[:3])
+    assert form.bytes == (A.rows + 1) * 4 + A.nnz * (4 + dtype.itemsize)
     assert form.words == sum(part.numel() for part in A[:3])
     assert B.shape == A.shape
-    for mine, theirs in zip(B[:3], A[:3], strict=True):
-        assert mine.dtype == theirs.dtype
-        assert torch.equal(mine, theirs)
+    for mine, theirs, kind in zip(B[:3], A[:3], (torch.int32, torch.int32, dtype), strict=True):
+        assert mine.dtype == kind
+        assert torch.equal(mine, theirs.to(kind))
 
 
 def test_shapes_are_packed_without_numbers() -> None:
@@ -28,6 +31,31 @@ def test_shapes_are_packed_without_numbers() -> None:
     shapes = Csr(*(part.to("meta") for part in A[:3]), 9)
     assert pack(shapes).shape == pack(A).shape
     assert unpack(pack(shapes), form_of(shapes)).shape == (4, 9)
+
+
+@pytest.mark.parametrize(("nnz", "pointer"), [(2**31 - 1, torch.int32), (2**31, torch.int64)])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_pointers_widen_where_32_bits_cannot_count_the_nonzeros(
+    nnz: int, pointer: torch.dtype, precision: str
+) -> None:
+    """On shapes: of so many nonzeros nobody has the memory."""
+    rowptr, col, val = (
+        torch.empty(size, dtype=dtype, device="meta")
+        for size, dtype in ((8, torch.int64), (nnz, torch.int32), (nnz, getattr(torch, precision)))
+    )
+    A = Csr(rowptr, col, val, 9)
+    B = unpack(pack(A), form_of(A))
+    assert (B.rowptr.dtype, B.col.dtype, B.val.dtype) == (pointer, torch.int32, val.dtype)
+    assert (B.shape, B.nnz) == ((7, 9), nnz)
+    assert pack(A).numel() == packed_bytes(7, nnz, precision) == form_of(A).bytes
+
+
+@given(A=...)
+def test_narrow_pointers_multiply_as_wide_ones_do(A: Csr) -> None:
+    H = torch.linspace(-1, 1, A.cols * 24, dtype=A.val.dtype).view(A.cols, 24)
+    B = unpack(pack(A), form_of(A))
+    for way in (by_matmul, by_reduction, by_loop):
+        assert torch.equal(way(B, H, None), way(A, H, None))
 
 
 def test_a_matrix_too_wide_for_its_column_type_is_a_defect() -> None:

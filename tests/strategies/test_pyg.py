@@ -90,6 +90,22 @@ def test_training_is_dense_training_on_what_pyg_drew(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("sampling")
+def test_rescaled_entries_have_the_precision_of_the_run() -> None:
+    """Entry by entry in double precision: A times the neighbours of its row over those that were drawn."""
+    case = case_of()
+    strategy, store = case.strategy(), case.store()
+    A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
+    batch = strategy.mini_batch(0, 0, A, targets)
+    S, drawn = batch.vertices[0].numpy(), to_scipy(batch.A[0]).toarray()
+    dense = to_scipy(A).toarray()
+    neighbours, found = (dense != 0).sum(axis=1)[S] - 1, (drawn != 0).sum(axis=1) - 1
+    scale = (neighbours / np.maximum(found, 1))[:, None] * np.ones(len(S))
+    np.fill_diagonal(scale, 1)
+    assert (scale > 1).any()
+    np.testing.assert_allclose(drawn, np.where(drawn, dense[np.ix_(S, S)] * scale, 0), rtol=1e-14)
+
+
+@pytest.mark.usefixtures("sampling")
 def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
     """Within five deviations, entry by entry."""
     case = case_of()
