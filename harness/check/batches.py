@@ -3,7 +3,8 @@
 import torch
 
 from harness.check.case import Case
-from harness.check.laws import Finding
+from harness.check.laws import Finding, finding
+from harness.check.mismatch import Mismatch
 from harness.check.multiplier import DEVIATIONS, STEPS
 from harness.check.reference import matrix_of
 from harness.kernels import to_scipy
@@ -36,5 +37,14 @@ def unbiased_batches(case: Case) -> Finding:
     mean, spread = missed.mean(dim=0).abs(), missed.std(dim=0) / STEPS**0.5
     if bool((mean < 1e-9).all()):
         return Finding("unbiased", case.name, True, "whole rows")
-    worst = float((mean / spread).max())
-    return Finding("unbiased", case.name, worst <= DEVIATIONS, f"{worst:.1f} deviations in {STEPS} steps")
+    deviations = mean / spread
+    worst = int(deviations.argmax())
+    told = f"{float(deviations[worst]):.1f} deviations in {STEPS} steps"
+    wrong = Mismatch(
+        None,
+        f"the mean of {STEPS} steps",
+        f"by how much layer 0's rows miss those of A, over half {worst} of the vertices",
+        "0",
+        f"{float(mean[worst]):.3g} ({told}, allowed are {DEVIATIONS:g})",
+    )
+    return finding("unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], told)

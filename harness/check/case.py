@@ -16,7 +16,7 @@ from harness.registry import load_strategy
 from harness.replay import Line, Meter, Tape, outline
 from harness.run.replicas import checksum, compare
 from harness.run.trainer import Epoch, Trainer
-from harness.spec.spec import Spec
+from harness.spec.spec import Spec, grid_text
 from harness.store.choice import COMPUTED
 from harness.store.memory import MemoryStore
 from harness.strategy import Strategy, WordsKey, admit, facts_of
@@ -33,6 +33,19 @@ class Case:
     task: LabelTask = "single-label"
     again: bool = False
     """Train twice: the second time, with calls composed out of rounds, gives the same bits."""
+
+    @property
+    def told(self) -> str:
+        """The case in full: what would have to be said to try it again."""
+        spec, choice = self.spec, self.spec.dataset
+        params = ", ".join(f"{key} = {value}" for key, value in spec.strategy.params.items())
+        kind = "directed" if self.directed else "undirected"
+        order = choice.permutation if choice.partition == "block" else choice.partition
+        return (
+            f"{spec.strategy.name.rpartition(':')[2]} ({params or 'its defaults'}) on {grid_text(spec.grid)}, "
+            f"{spec.model.kind} of {spec.model.layers} layers, the kit's {kind} graph of {self.vertices} vertices "
+            f"(order {order}, {self.task})"
+        )
 
     def graph(self) -> Graph:
         return check_graph(self.vertices, directed=self.directed, task=self.task)

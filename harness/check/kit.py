@@ -13,6 +13,7 @@ from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import (
     Finding,
     adds_up,
+    broken,
     equal_to_formula,
     equal_to_replay,
     equal_to_serial,
@@ -168,7 +169,7 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     try:
         ranks: list[RankResult] = run(case.spec.ranks, train_rank, case, EPOCHS)
     except Exception as error:
-        yield Finding("trains", case.name, False, f"{type(error).__name__}: {error}")
+        yield broken("trains", case, f"{type(error).__name__}: {error}")
         return
     if serial := _serial(case, strategy):
         yield from equal_to_serial(case, ranks, serial)
@@ -219,4 +220,6 @@ def _refused(case: Case) -> Finding:
         admit(load_strategy(case.spec.strategy.name), case.spec, facts)
     except UserError as refusal:
         return Finding("refused with a reason", case.name, True, str(refusal))
-    return Finding("refused with a reason", case.name, False, "was accepted")
+    return broken(
+        "refused with a reason", case, "expected a refusal with its reason, got a strategy that is ready"
+    )

@@ -1,18 +1,21 @@
 """The laws a strategy is held to, each checked on every rank of a case."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.check.case import Case, RankResult
 from harness.check.counts import ScipyCounts
+from harness.check.mismatch import Mismatch, of_losses, of_tensors, source_of, summary
 from harness.check.reference import Trained
 from harness.ledger import TensorName
+from harness.registry import load_strategy
 from harness.replay import Line, outline, replay
-from harness.strategy import Counts, Piece, Strategy
+from harness.strategy import Counts, Piece, Strategy, WordsKey
 
 TOLERANCE = 1e-12
 """On ||x - y|| / ||y|| in double precision. The largest seen in a right strategy is below 1e-14."""
@@ -29,6 +32,52 @@ class Finding:
     case: str
     holds: bool
     detail: str
+    """Of a law that holds, how well; of one that does not, what differs, where, and what was expected."""
+    look: str = ""
+    """Where to look for the cause, if it does not hold."""
+
+
+LOOK = {
+    "losses equal serial": "the forward pass and the loss, which is a mean over the training vertices of all ranks",
+    "losses near serial": "the forward pass, and which numbers travel rounded",
+    "gradients equal serial": "the backward pass at this tensor, and what it sums over which axis; A^T where A is",
+    "parameters equal serial": "what differs from step to step: `of_step`, `settle`, sums of gradients",
+    "outputs equal serial": "the operators of the whole graph, with which the harness evaluates",
+    "answers equal serial": "`evaluate`, and the labels of every split",
+    "words equal the formula": "`words`, and the call that the ledger has under this key",
+    "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
+    "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, last paragraph)",
+    "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, last paragraph)",
+    "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
+    "same seed, same bits": "random numbers that are no function of seed, group and step; sums in order of arrival",
+    "trains": "the place in the code that the trace ends with",
+    "unbiased": "by what sampled entries are scaled: one over their chance",
+    "refused with a reason": "`refuse` and `grids`",
+}
+"""By law: the questions of the strategy's contract (docs/add-a-strategy.md) that it is an answer to."""
+
+
+def finding(law: str, case: Case, wrong: Sequence[Mismatch], right: str) -> Finding:
+    """The law holds where nothing is wrong; `right` says how well."""
+    return broken(law, case, summary(wrong)) if wrong else Finding(law, case.name, True, right)
+
+
+def broken(law: str, case: Case, detail: str) -> Finding:
+    """A law that does not hold, with the case in full and with the place to look at."""
+    look = f"{source_of(load_strategy(case.spec.strategy.name))}: {LOOK[law]}"
+    return Finding(law, case.name, False, f"{case.told}: {detail}", look)
+
+
+class Compared(NamedTuple):
+    """A tensor of one rank beside its piece of the serial one."""
+
+    law: str
+    when: str
+    what: str
+    mine: Tensor
+    serial: Tensor
+    start: tuple[int, ...]
+    """Where it begins in the whole matrix."""
 
 
 def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> list[Finding]:
@@ -36,31 +85,77 @@ def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) ->
     strategy = case.strategy()
     if strategy.rounding:
         return [_near_serial(case, ranks, serial, strategy.rounding)]
-    worst: dict[str, float] = {}
+    wrong, worst = _wrong_losses(ranks, serial, TOLERANCE)
+    errors = {"losses equal serial": worst}
+    found: dict[str, list[Mismatch]] = {"losses equal serial": wrong}
     for number, rank in enumerate(ranks):
-        compared = {
-            "losses": [(_numbers(rank.losses), _numbers(serial.losses))],
-            "gradients": _pairs(rank.gradients, serial.gradients, strategy.parameters_of(number)),
-            "parameters": _pairs(rank.parameters, serial.parameters, strategy.parameters_of(number)),
-            "outputs": _pairs([rank.output], [serial.output], [strategy.output(rank.at)]),
-        }
-        for name, pairs in compared.items():
-            worst[name] = max([worst.get(name, 0.0), *(_distance(mine, theirs) for mine, theirs in pairs)])
+        for law, when, what, mine, theirs, start in _compared(strategy, number, rank, serial):
+            error = _distance(mine, theirs)
+            errors[law] = max(errors.get(law, 0.0), error)
+            if error > TOLERANCE:
+                where = number, when, what
+                found.setdefault(law, []).append(of_tensors(where, theirs, mine, TOLERANCE, start))
     answers = ", ".join(f"{name} {hits.right}/{hits.of}" for name, hits in serial.hits.items())
     return [
-        *(
-            Finding(f"{name} equal serial", case.name, error <= TOLERANCE, f"{error:.0e}")
-            for name, error in worst.items()
-        ),
-        Finding("answers equal serial", case.name, all(rank.hits == serial.hits for rank in ranks), answers),
+        *(finding(law, case, found.get(law, []), f"{error:.0e}") for law, error in errors.items()),
+        finding("answers equal serial", case, _wrong_answers(ranks, serial), answers),
+    ]
+
+
+def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained) -> Iterator[Compared]:
+    """In the order in which a mistake spreads: back from the last layer to the first, then step after step."""
+    last = len(serial.losses) - 1
+    pieces = strategy.parameters_of(number)
+    names = [*map(str, strategy.weights), "the input features"][: len(pieces)]
+    for name, piece, mine, whole in reversed(
+        list(zip(names, pieces, rank.gradients, serial.gradients, strict=True))
+    ):
+        what = f"the gradient of {name}"
+        yield Compared("gradients equal serial", "epoch 0", what, mine, _part(whole, piece), _start(piece))
+    for name, piece, mine, whole in zip(names, pieces, rank.parameters, serial.parameters, strict=True):
+        when, serial_part = f"after epoch {last}", _part(whole, piece)
+        yield Compared("parameters equal serial", when, name, mine, serial_part, _start(piece))
+    piece = strategy.output(rank.at)
+    yield Compared(
+        "outputs equal serial",
+        f"after epoch {last}",
+        "the output",
+        rank.output,
+        _part(serial.output, piece),
+        _start(piece),
+    )
+
+
+def _wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatch]:
+    when = f"after epoch {len(serial.losses) - 1}"
+    return [
+        Mismatch(
+            number, when, f"right answers of {name}", f"{of.right} of {of.of}", f"{got.right} of {got.of}"
+        )
+        for number, rank in enumerate(ranks)
+        for name, of in serial.hits.items()
+        if (got := rank.hits[name]) != of
     ]
 
 
 def _near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> Finding:
     """Who rounds what it sends has nearly the same losses; how far weights drift apart is up to the training."""
-    error = max(_distance(_numbers(rank.losses), _numbers(serial.losses)) for rank in ranks)
-    near = error <= ROUNDINGS * rounding
-    return Finding("losses near serial", case.name, near, f"{error:.0e}, rounded by {rounding:.0e}")
+    wrong, worst = _wrong_losses(ranks, serial, ROUNDINGS * rounding)
+    return finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
+
+
+def _wrong_losses(
+    ranks: Sequence[RankResult], serial: Trained, tolerance: float
+) -> tuple[list[Mismatch], float]:
+    """Those of ranks that are further off, and how far the furthest is."""
+    expected, every_rank = _numbers(serial.losses), [_numbers(rank.losses) for rank in ranks]
+    errors = [_distance(got, expected) for got in every_rank]
+    wrong = [
+        of_losses(number, expected, got, tolerance)
+        for number, (got, error) in enumerate(zip(every_rank, errors, strict=True))
+        if error > tolerance
+    ]
+    return wrong, max(errors)
 
 
 def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
@@ -70,91 +165,121 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
         line for number, rank in enumerate(ranks) for line in _difference(strategy, counts, number, rank)
     ]
     total = sum(sum(rank.words.values()) for rank in ranks)
-    detail = "; ".join(wrong[:3]) or f"{total:,.0f}"
-    return Finding("words equal the formula", case.name, not wrong, detail)
+    return finding("words equal the formula", case, wrong, f"{total:,.0f}")
 
 
 def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
     """Replayed on shapes, every rank issues and waits for the same things in the same order, and holds as much."""
     strategy, store = case.strategy(), case.store()
-    wrong, heavier = [], []
+    wrong, heavier = list[Mismatch](), list[Mismatch]()
     for number, rank in enumerate(ranks):
         try:
             replayed = replay(strategy, number, store)
         except Exception as error:
-            return [Finding("equal to its replay", case.name, False, f"{type(error).__name__}: {error}")]
+            detail = f"rank {number}, its replay: expected the events of the run, got {type(error).__name__}: {error}"
+            return [broken("equal to its replay", case, detail)]
         wrong += _first_difference(number, rank.lines, outline(replayed.events))
-        if rank.persistent_bytes != replayed.persistent_bytes:
-            heavier.append(
-                f"rank {number}: holds {_told(rank.persistent_bytes)}; replayed {_told(replayed.persistent_bytes)}"
-            )
+        heavier += _other_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
     lines = sum(len(rank.lines) for rank in ranks)
-    held = f"{len(ranks)} ranks"
     return [
-        Finding("equal to its replay", case.name, not wrong, "; ".join(wrong[:3]) or f"{lines:,} events"),
-        Finding("memory equals the replay", case.name, not heavier, "; ".join(heavier[:3]) or held),
+        finding("equal to its replay", case, wrong, f"{lines:,} events"),
+        finding("memory equals the replay", case, heavier, f"{len(ranks)} ranks"),
     ]
 
 
-def _first_difference(number: int, run: Sequence[Line], replayed: Sequence[Line]) -> list[str]:
+def _first_difference(number: int, run: Sequence[Line], replayed: Sequence[Line]) -> list[Mismatch]:
     for place, (mine, theirs) in enumerate(zip_longest(run, replayed)):
         if mine != theirs:
-            return [f"rank {number}, event {place}: ran {mine}, replayed {theirs}"]
+            return [Mismatch(number, "epoch 0", f"event {place}", _event(theirs), _event(mine))]
     return []
+
+
+def _event(line: Line | None) -> str:
+    """What an event is, and every number in it that is not zero."""
+    if line is None:
+        return "no event"
+    key, *_ = line
+    at = [str(part) for part in key if part is not None]
+    numbers = [f"{name} = {value:,}" for name, value in list(line._asdict().items())[1:] if value]
+    return f"[{' '.join(at)}: {', '.join(numbers)}]"
 
 
 def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """What every rank holds all the time is what the strategy says, its nonzeros counted by scipy."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
-    wrong = []
-    for number, rank in enumerate(ranks):
-        formula = {name: size for name, size in strategy.memory(rank.at, counts).items() if size}
-        held = {name: size for name, size in rank.persistent_bytes.items() if size}
-        if held != formula:
-            wrong.append(f"rank {number}: holds {_told(held)}; formula {_told(formula)}")
+    wrong = [
+        line
+        for number, rank in enumerate(ranks)
+        for line in _other_sizes(number, rank.persistent_bytes, strategy.memory(rank.at, counts))
+    ]
     total = sum(sum(rank.persistent_bytes.values()) for rank in ranks)
-    return Finding(
-        "memory equals the formula", case.name, not wrong, "; ".join(wrong[:3]) or f"{total:,} bytes"
-    )
+    return finding("memory equals the formula", case, wrong, f"{total:,} bytes")
 
 
-def _told(sizes: Mapping[TensorName, int]) -> str:
-    return ", ".join(f"{name} {size:,}" for name, size in sorted(sizes.items()))
+def _other_sizes(
+    number: int, held: Mapping[TensorName, int], expected: Mapping[TensorName, int]
+) -> list[Mismatch]:
+    """Tensor by tensor, in bytes; what is not named takes none."""
+    return [
+        Mismatch(number, "all the time", f"bytes held of {name}", expected.get(name, 0), held.get(name, 0))
+        for name in sorted(held.keys() | expected.keys())
+        if held.get(name, 0) != expected.get(name, 0)
+    ]
 
 
 def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """At every instant one entry is current: together they are the epoch."""
-    worst = max(rank.unaccounted for rank in ranks)
-    return Finding("entries add up to the epoch", case.name, worst == 0, f"{worst:g} ticks missing")
+    wrong = [
+        Mismatch(number, "epoch 0", "ticks in no entry of the ledger", 0, rank.unaccounted)
+        for number, rank in enumerate(ranks)
+        if rank.unaccounted
+    ]
+    return finding("entries add up to the epoch", case, wrong, "0 ticks missing")
 
 
 def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
     """The same seed gives the same bits, and so do calls that are composed out of rounds."""
-    same = all(
-        mine.losses == theirs.losses and all(map(torch.equal, mine.parameters, theirs.parameters))
-        for mine, theirs in zip(once, again, strict=True)
-    )
-    return Finding("same seed, same bits", case.name, same, f"{len(once)} ranks, twice, once in rounds")
+    wrong = [
+        line
+        for number, (mine, theirs) in enumerate(zip(once, again, strict=True))
+        for line in _other_bits(case.strategy(), number, mine, theirs)
+    ]
+    return finding("same seed, same bits", case, wrong, f"{len(once)} ranks, twice, once in rounds")
 
 
-def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[str]:
+def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:
+    """The first epoch whose loss is another one; where all are the same, every parameter that is not."""
+    for epoch, (first, second) in enumerate(zip(once.losses, again.losses, strict=True)):
+        if first != second:
+            yield Mismatch(number, f"epoch {epoch}", "the loss", repr(first), f"{second!r} the second time")
+            return
+    names = [*map(str, strategy.weights), "the input features"]
+    when = f"after epoch {len(once.losses) - 1}"
+    for name, mine, theirs in zip(names, once.parameters, again.parameters, strict=False):
+        if not torch.equal(mine, theirs):
+            yield of_tensors((number, when, f"{name}, the second time"), mine, theirs, 0.0)
+
+
+def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
     formula = strategy.words(rank.at, counts)
-    rows = sorted(formula.keys() | rank.words.keys())
     return [
-        f"rank {number}: {' '.join(map(str, row))}: "
-        f"sent {rank.words.get(row, 0):,.0f}, formula {formula.get(row, 0):,.0f}"
-        for row in rows
-        if rank.words.get(row, 0) != formula.get(row, 0)
+        Mismatch(number, "epoch 0", _named(key), formula.get(key, 0), rank.words.get(key, 0))
+        for key in sorted(formula.keys() | rank.words.keys())
+        if rank.words.get(key, 0) != formula.get(key, 0)
     ]
 
 
-def _pairs(
-    mine: Sequence[Tensor], theirs: Sequence[Tensor], pieces: Sequence[Piece]
-) -> list[tuple[Tensor, Tensor]]:
-    return [
-        (part, whole[piece.rows.start : piece.rows.stop, piece.cols.start : piece.cols.stop])
-        for part, whole, piece in zip(mine, theirs, pieces, strict=True)
-    ]
+def _named(key: WordsKey) -> str:
+    layer = f"layer {key.layer}" if key.layer >= 0 else "outside the layers"
+    return f"words of {key.tensor} by {key.op} over {key.axis}, {key.direction}, {layer}"
+
+
+def _part(whole: Tensor, piece: Piece) -> Tensor:
+    return whole[piece.rows.start : piece.rows.stop, piece.cols.start : piece.cols.stop]
+
+
+def _start(piece: Piece) -> tuple[int, int]:
+    return piece.rows.start, piece.cols.start
 
 
 def _numbers(values: list[float]) -> Tensor:

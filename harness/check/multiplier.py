@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from harness.check.case import Case
-from harness.check.laws import Finding
+from harness.check.laws import Finding, finding
+from harness.check.mismatch import Mismatch
 from harness.check.reference import Multiplier, matrix_of
 from harness.store.memory import MemoryStore
 from harness.strategy import Promise, Strategy
@@ -59,6 +60,14 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
     exact, spread = A @ weight, drawn.std(dim=0) / STEPS**0.5
     error = (drawn.mean(dim=0) - exact).abs()
     fixed = spread < 1e-12
-    worst = float((error / spread)[~fixed].max()) if not bool(fixed.all()) else 0.0
-    holds = worst <= DEVIATIONS and bool((error[fixed] < 1e-12).all())
-    return Finding("unbiased", case.name, holds, f"{worst:.1f} deviations in {STEPS} steps")
+    deviations = torch.where(fixed, torch.where(error < 1e-12, 0.0, torch.inf), error / spread)
+    worst = int(deviations.argmax())
+    told = f"{float(deviations[worst]):.1f} deviations in {STEPS} steps"
+    wrong = Mismatch(
+        None,
+        f"the mean of {STEPS} steps",
+        f"the sum of row {worst} of layer 0's matrix, its column c weighed by 1 + c / {case.vertices - 1}",
+        f"{float(exact[worst]):.6g}",
+        f"{float(drawn.mean(dim=0)[worst]):.6g} ({told}, allowed are {DEVIATIONS:g})",
+    )
+    return finding("unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], told)

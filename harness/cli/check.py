@@ -54,5 +54,6 @@ def _page(findings: list["Finding"]) -> str:
         holds = all(law.holds for law in laws)
         told = ", ".join(f"{law.law} ({law.detail})" for law in laws if law.holds or holds)
         lines.append((("holds" if holds else "BROKEN"), case, told))
-        lines += [("", "", f"BROKEN {law.law}: {law.detail}") for law in laws if not law.holds]
+        for law in (law for law in laws if not law.holds):
+            lines += [("", "", f"BROKEN {law.law}: {law.detail}"), ("", "", f"  look at {law.look}")]
     return columns(lines)

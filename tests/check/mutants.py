@@ -13,6 +13,7 @@ from torch.nn.functional import dropout
 
 from harness.kernels import Csr
 from harness.ledger import Direction, Op, TensorName
+from harness.models import Hits
 from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
 from strategies.halo.bns import Bns, SampledRows
@@ -98,6 +99,18 @@ class EngineAskedRows(BlockRows):
     def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, **names: TensorName) -> Tensor:
         T_NF = super().aggregate(A_NK, H_NF, **names)
         return super().aggregate(A_NK, H_NF, **names) if H_NF.is_meta else T_NF
+
+
+class MiscountingRows(BlockRows):
+    """Finds one more right answer than there is."""
+
+    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+        return {name: Hits(right + 1, of) for name, (right, of) in super().evaluate(Z_NC).items()}
+
+
+class Miscounting(OneD):
+    def operators(self, ctx: Context) -> BlockRows:
+        return MiscountingRows(ctx, self)
 
 
 class LostSum(OneD):

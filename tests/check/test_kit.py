@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,33 +38,73 @@ def test_a_built_in_strategy_conforms(name: str, pool) -> None:
     assert [finding for finding in findings if not finding.holds] == []
 
 
+ELEMENT = r"element \[\d+, \d+\]: expected \S+, got \S+ \(furthest off; .* allowed are 1e-12\)"
+
+
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "law", "told"),
     [
-        ("LostSum", "gradients equal serial"),
-        ("WrongTranspose", "gradients equal serial"),
-        ("LocalMean", "losses equal serial"),
-        ("EveryLabel", "losses equal serial"),
-        ("Drifting", "gradients equal serial"),
-        ("Unseeded", "same seed, same bits"),
-        ("Peeking", "equal to its replay"),
-        ("EngineAsked", "equal to its replay"),
-        ("HoldsTwice", "memory equals the formula"),
-        ("WrongFormula", "words equal the formula"),
-        ("AcceptsAnything", "refused with a reason"),
-        ("OneSampleForAll", "gradients equal serial"),
-        ("UnscaledSample", "gradients equal serial"),
-        ("LostGroups", "gradients equal serial"),
-        ("FirstStepOnly", "parameters equal serial"),
-        ("RoundedDown", "unbiased"),
-        ("Unscaled", "gradients equal serial"),
+        ("LostSum", "trains", r"after epoch 0 .* ranks 0 and 1 .* the weight of layer 0"),
+        (
+            "WrongTranspose",
+            "gradients equal serial",
+            r"rank 0, epoch 0, the gradient of the weight of layer 2, " + ELEMENT,
+        ),
+        ("LocalMean", "losses equal serial", r"rank 0, epoch 0, the loss: expected \S+, got \S+"),
+        ("EveryLabel", "losses equal serial", r"rank 0, epoch 0, the loss: expected \S+, got \S+"),
+        (
+            "Drifting",
+            "gradients equal serial",
+            r"rank 0, epoch 0, the gradient of the weight of layer 2, " + ELEMENT,
+        ),
+        (
+            "Miscounting",
+            "answers equal serial",
+            r"rank 0, after epoch 2, right answers of train: expected \d+ of",
+        ),
+        (
+            "Unseeded",
+            "same seed, same bits",
+            r"rank 0, epoch 0, the loss: expected \S+, got \S+ the second time",
+        ),
+        (
+            "Peeking",
+            "equal to its replay",
+            r"rank 0, its replay: expected the events of the run, got \w+Error",
+        ),
+        ("EngineAsked", "equal to its replay", r"rank 0, epoch 0, event \d+: expected \[.*\], got \[.*\]"),
+        (
+            "HoldsTwice",
+            "memory equals the formula",
+            r"rank 0, all the time, bytes held of X: expected [\d,]+, got",
+        ),
+        (
+            "WrongFormula",
+            "words equal the formula",
+            r"rank 0, epoch 0, words of G by broadcast over p, backward, layer 1: expected [\d,]+, got [\d,]+",
+        ),
+        ("AcceptsAnything", "refused with a reason", r"expected a refusal with its reason, got a strategy"),
+        ("OneSampleForAll", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
+        ("UnscaledSample", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
+        ("LostGroups", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
+        ("FirstStepOnly", "parameters equal serial", r"rank 0, after epoch 2, the weight of .*" + ELEMENT),
+        (
+            "RoundedDown",
+            "unbiased",
+            r"the mean of 400 steps, .*: expected \S+, got \S+ \([\d.inf]+ deviations",
+        ),
+        ("Unscaled", "gradients equal serial", r"rank 0, epoch 0, the gradient of .*" + ELEMENT),
     ],
 )
-def test_the_kit_sees_a_mistake(mutant: str, law: str, pool) -> None:
-    assert any(
-        not finding.holds and finding.law in (law, "trains")
-        for finding in check(f"{MUTANTS}:{mutant}", pool.run)
+def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str, pool) -> None:
+    findings = check(f"{MUTANTS}:{mutant}", pool.run)
+    finding = next(each for each in findings if not each.holds and each.law == law)
+    head, _, what = finding.detail.partition(": ")
+    assert re.match(
+        rf"{mutant} \(.+\) on (p|row|d)\d.*, \w+ of \d layers, the kit's \w+ graph of \d+ vertices", head
     )
+    assert re.search(told, what, re.DOTALL), finding.detail
+    assert re.match(rf".*mutants.py \({mutant}\): \S+", finding.look)
 
 
 def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""What is said where a law does not hold: rank, time, tensor, what was expected and what was got."""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.strategy import Strategy
+
+SHOWN = 3
+"""Mismatches of a law that are written out; of the others it is said how many there are."""
+
+
+class Mismatch(NamedTuple):
+    """One of them."""
+
+    rank: int | None
+    """None where it is of no one rank."""
+    when: str
+    what: str
+    expected: object
+    got: object
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f"rank {self.rank}, "
+        expected, got = _plainly(self.expected), _plainly(self.got)
+        return f"{rank}{self.when}, {self.what}: expected {expected}, got {got}"
+
+
+def of_tensors(
+    where: tuple[int, str, str],
+    expected: Tensor,
+    got: Tensor,
+    tolerance: float,
+    start: tuple[int, ...] = (0, 0),
+) -> Mismatch:
+    """The element that is furthest off; `start` is where the tensor begins in the whole matrix.
+
+    `where` is the rank, the time and the name of the tensor.
+    """
+    rank, when, what = where
+    if expected.shape != got.shape:
+        return Mismatch(rank, when, what, f"shape {tuple(expected.shape)}", f"shape {tuple(got.shape)}")
+    off = (got - expected).abs().nan_to_num(nan=torch.inf)
+    place = tuple(int(at) for at in torch.unravel_index(off.argmax(), off.shape))
+    index = [at + begin for at, begin in zip(place, start, strict=False)]
+    norm = float((got - expected).norm() / expected.norm().clamp(min=1e-300))
+    right, wrong = _apart(float(expected[place]), float(got[place]))
+    told = f"{wrong} (furthest off; the whole differs by {norm:.1e} of its norm, allowed are {tolerance:.0e})"
+    return Mismatch(rank, when, f"{what}, element {index}", right, told)
+
+
+def of_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -> Mismatch:
+    """The first epoch whose loss is not the expected one, of losses that are further off than the tolerance."""
+    off = (got - expected).abs().nan_to_num(nan=torch.inf)
+    epoch = int((off > tolerance * expected.norm() / len(expected)).nonzero()[0])
+    right, wrong = _apart(float(expected[epoch]), float(got[epoch]))
+    return Mismatch(rank, f"epoch {epoch}", "the loss", right, f"{wrong} (allowed are {tolerance:.0e} of it)")
+
+
+def summary(wrong: Sequence[Mismatch]) -> str:
+    """The first of them in words, and how many more."""
+    said = "; ".join(map(str, wrong[:SHOWN]))
+    return f"{said}; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else said
+
+
+def source_of(strategy: type[Strategy]) -> str:
+    """The file and the class of a strategy, from the folder where the command was given."""
+    file, here = Path(inspect.getfile(strategy)).resolve(), Path.cwd()
+    return f"{file.relative_to(here) if file.is_relative_to(here) else file} ({strategy.__name__})"
+
+
+def _apart(one: float, other: float) -> tuple[str, str]:
+    """Both numbers in as many digits as show that they differ."""
+    for digits in range(4, 16):
+        if f"{one:.{digits}g}" != f"{other:.{digits}g}":
+            return f"{one:.{digits + 2}g}", f"{other:.{digits + 2}g}"
+    return repr(one), repr(other)
+
+
+def _plainly(value: object) -> str:
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:,.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
