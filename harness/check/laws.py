@@ -38,7 +38,8 @@ class Finding:
 
 
 LOOK = {
-    "losses equal serial": "the forward pass and the loss, which is a mean over the training vertices of all ranks",
+    "losses equal serial": "in epoch 0 the forward pass and the loss, a mean over the training vertices of all ranks; "
+    "in a later one the gradients of those before it",
     "losses near serial": "the forward pass, and which numbers travel rounded",
     "gradients equal serial": "the backward pass at this tensor, and what it sums over which axis; A^T where A is",
     "parameters equal serial": "what differs from step to step: `of_step`, `settle`, sums of gradients",
