@@ -16,6 +16,7 @@ from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.collectives import Group
 from harness.comm.layout import coordinates, rank_at
+from harness.comm.pending import settle
 from harness.comm.rounds import Rounds
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
@@ -84,7 +85,11 @@ class Grid:
         return self._axes[names]
 
     def settle(self) -> None:
-        """Before a rank leaves: waits for composed calls that are under way though nobody waits for them."""
+        """Before a trainer is given up: waits for calls that are under way though nobody waits for them.
+
+        A message that nobody received would be taken for the next one between the same two ranks.
+        """
+        settle(self.ledger)
         for rounds in self._rounds.values():
             rounds.settle()
 
