@@ -14,7 +14,7 @@ from harness.ledger import AxisName, TensorName
 from harness.models import Hits
 from harness.registry import load_strategy
 from harness.replay import Line, Meter, Tape, outline
-from harness.run.replicas import checksum, compare
+from harness.run.replicas import checksum, compare, everyone
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.spec import Spec, grid_text
 from harness.store.choice import COMPUTED
@@ -95,7 +95,7 @@ def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> Ran
         done.append(trainer.epoch())
         sums.append(checksum(trainer.parameters))
     tape.recording = False
-    compare(grid, strategy, sums)
+    compare(strategy, everyone(grid, sums))
     output = trainer.output()
     hits = trainer.evaluate()[0]
     grid.settle()

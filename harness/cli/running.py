@@ -9,6 +9,7 @@ from typing import Any
 from harness.cli.options import Verbs, add_verb, say, show
 from harness.cli.request import add_request, requested
 from harness.errors import UserError
+from harness.results.record import read_record
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
 from harness.validation import validated
@@ -37,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     runs = options.out or results_folder(root) / "runs"
     if options.spec:
-        return _run_all(root, [_spec_of_file(path) for path in options.spec], runs, options)
+        return _run_all(root, runs, options)
     from harness.launch.launch import launch, launch_here
     from harness.launch.series import settled
 
@@ -51,26 +52,46 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if told["status"] == "ok" else 1
 
 
-def _run_all(root: Path, specs: list[Spec], runs: Path, options: argparse.Namespace) -> int:
-    """What is known of each is printed at once: whoever waits for hundreds wants to see them go by."""
-    from harness.launch.series import series
+def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
+    """What is known of each is printed at once: whoever waits for hundreds wants to see them go by.
+
+    A file that holds no spec, a run that leaves no record and a record that cannot be read keep no other from its turn.
+    """
+    from harness.launch.series import named_reason, series
 
     told, lacking = [], 0
+
+    def lack(name: str, why: str) -> None:
+        nonlocal lacking
+        lacking += 1
+        print(f"{name}: no record: {why}", file=sys.stderr, flush=True)
+
+    specs = []
+    for path in options.spec:
+        try:
+            specs.append(_spec_of_file(path))
+        except Exception as error:
+            lack(str(path), named_reason(error))
     for outcome in series(specs, root, runs, say, fresh=options.fresh):
-        if outcome.folder is None:
-            lacking += 1
-            print(f"{outcome.spec.label}: no record: {outcome.why}", file=sys.stderr, flush=True)
-            continue
-        told.append(_told(outcome.folder, cached=outcome.cached))
-        if not options.json:
-            print(_text(told[-1]), flush=True)
+        try:
+            if outcome.folder is None:
+                lack(outcome.spec.label, outcome.why)
+                continue
+            told.append(_told(outcome.folder, cached=outcome.cached))
+            if not options.json:
+                print(_text(told[-1]), flush=True)
+        except Exception as error:
+            lack(outcome.spec.label, named_reason(error))
     if options.json:
-        show(options, told[0] if len(told) == len(specs) == 1 else told, "")
+        show(options, told[0] if len(told) == len(options.spec) == 1 else told, "")
     return 1 if lacking else 0
 
 
 def _told(folder: Path, *, cached: bool) -> dict[str, Any]:
-    return {"folder": str(folder), "cached": cached, **json.loads((folder / "record.json").read_text())}
+    """The record, and of its spec how many epochs were asked for."""
+    whole = read_record(folder)
+    asked = whole.spec["training"]["epochs"]
+    return {"folder": str(folder), "cached": cached, "epochs_asked": asked, **whole.record}
 
 
 def _spec_of_file(path: Path) -> Spec:
@@ -78,7 +99,7 @@ def _spec_of_file(path: Path) -> Spec:
         data = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"The spec {path} cannot be read: {error.strerror}.") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # not JSON, or not even text
         raise UserError(f"{path} is not JSON: {error}.") from None
     return validated(Spec, data, str(path))
 
@@ -94,17 +115,32 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
 def _text(record: dict[str, Any]) -> str:
     label, status = record["label"], record["status"]
     lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if record['cached'] else ''}"]
-    if status == "ok":
-        summary = record["summary"]
-        lines.append(
-            f"  epoch {summary['epoch_seconds_median'] * 1e3:.3g} ms (median of {summary['epochs']}), "
-            f"loss {summary['final_loss']:.4g}, {summary['words_received']:,.0f} words received an epoch"
-        )
-        accuracy = {split: summary.get(f"accuracy_{split}") for split in ("train", "valid", "test")}
-        told = [f"{split} {value:.3f}" for split, value in accuracy.items() if value is not None]
-        lines.append(f"  accuracy {', '.join(told)}" if told else "  no labelled vertices to judge by")
-    elif record["error"]:
-        error = record["error"]
+    if summary := record["summary"]:
+        lines += _summary(summary, record["epochs_asked"])
+    if error := record["error"]:
         where = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
         lines.append(f"  {where}{error['type']}: {error['message']}")
     return "\n".join([*lines, f"  {record['folder']}"])
+
+
+def _summary(summary: dict[str, Any], asked: int) -> list[str]:
+    """What there is of times, loss and accuracies. Any number may be null."""
+    lines, done = [], summary.get("epochs", 0)
+    if (seconds := summary.get("epoch_seconds_median")) is not None:
+        loss, words = summary.get("final_loss"), summary.get("words_received")
+        lines.append(
+            f"  epoch {seconds * 1e3:.3g} ms (median of {done}), "
+            f"loss {'not finite' if loss is None else f'{loss:.4g}'}"
+            + (f", {words:,.0f} words received an epoch" if words is not None else "")
+        )
+    if summary.get("seconds_to_target") is not None and done < asked:
+        lines.append(f"  reached its target accuracy after {done} of {asked} epochs, and stopped there")
+    if (seconds := summary.get("setup_seconds")) is not None:
+        lines.append(f"  setup {seconds:.3g} s before the first epoch, excluded from all other times")
+    accuracy = {split: summary.get(f"accuracy_{split}") for split in ("train", "valid", "test")}
+    told = [f"{split} {value:.3f}" for split, value in accuracy.items() if value is not None]
+    if told:
+        lines.append(f"  accuracy {', '.join(told)}")
+    elif lines:
+        lines.append("  no accuracy: no labelled vertices, or no evaluation")
+    return lines

@@ -21,6 +21,7 @@ from harness.launch.nursery import Nursery
 from harness.launch.processes import Ranks, Watched
 from harness.launch.ways import way
 from harness.run.fault import Fault
+from harness.run.provenance import COMMAND, command
 from harness.spec.spec import Spec, canonical_json
 
 OOM_COUNTERS = {
@@ -81,6 +82,7 @@ def _recorded(spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched]
         scratch = Path(name)
         with refusals(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
+            (scratch / COMMAND).write_text(command())
         started, killed = time.time(), _out_of_memory_kills()
         watched = run(scratch)
         sweep(runs)
@@ -160,7 +162,7 @@ def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Faul
     from harness.run.recording import record_unfinished
     from harness.run.unfinished import read_unfinished
 
-    told = {**provenance(root), "started": started, "finished": time.time()}
+    told = {**provenance(root, scratch), "started": started, "finished": time.time()}
     record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), told, fault)
 
 

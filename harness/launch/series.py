@@ -6,6 +6,7 @@ those before it. What is not started is left to another job.
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,18 +39,29 @@ def series(
     clock, past = _clock(), Past(runs)
     with Nursery() as nursery:
         for spec in specs:
-            limit, left = _limit(spec, root, past), clock()
             try:
+                limit, left = _limit(spec, root, past), clock()
                 if not fresh and settled(runs / spec.run_id):
-                    yield Outcome(spec, runs / spec.run_id, cached=True)
+                    outcome = Outcome(spec, runs / spec.run_id, cached=True)
                 elif limit is not None and left is not None and left < limit:
                     why = f"{left:.0f} s are left and it may take {limit:.0f}: for another job"
-                    yield Outcome(spec, None, why=why)
+                    outcome = Outcome(spec, None, why=why)
                 else:
-                    folder = launch(spec, root, runs, progress, Patience(limit=limit), nursery)
-                    yield Outcome(spec, folder)
-            except (RunError, UserError) as error:
-                yield Outcome(spec, None, why=str(error))
+                    outcome = Outcome(
+                        spec, launch(spec, root, runs, progress, Patience(limit=limit), nursery)
+                    )
+            except Exception as error:
+                outcome = Outcome(spec, None, why=named_reason(error))
+            yield outcome
+
+
+def named_reason(error: Exception) -> str:
+    """An error in one paragraph; a defect of ours, which speaks to nobody, with its type and place."""
+    if isinstance(error, RunError | UserError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
 
 
 def settled(folder: Path) -> bool:

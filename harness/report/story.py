@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.figures.palette import place_of
+from harness.figures.units import three_digits
 from harness.results.collect import cause
 from harness.results.schema import MISSING
+from harness.results.statuses import OK, STATUSES
 from harness.store.choice import DatasetChoice
 
 Runs = pd.DataFrame
@@ -18,7 +20,7 @@ OTHERS = {
     "predicted": ("number predicted", "numbers predicted"),
     "published": ("number published", "numbers published"),
 }
-SIGNS = {"ok": "✓", "oom": "×", "timeout": "×", "diverged": "×", "failed": "×", "refused": "×", MISSING: "–"}
+SIGNS = {status: "✓" if status == OK else "×" for status in STATUSES} | {MISSING: "–"}
 
 
 class Coverage(NamedTuple):
@@ -52,6 +54,8 @@ def facts(runs: Runs) -> list[str]:
     for source, (one, more) in OTHERS.items():
         number = int((runs.source == source).sum())
         told += [_count(number, one, more)] if number else []
+    if len(setup := measured.setup_seconds[measured.status == OK].dropna()):
+        told.append(f"no time includes setup (opening, compiling: up to {three_digits(setup.max())} s a run)")
     begun = runs["provenance.started"][runs["provenance.host"] != ""].dropna()
     if len(begun):
         first, last = (_day(seconds) for seconds in (begun.min(), begun.max()))
@@ -66,7 +70,8 @@ def notes(runs: Runs) -> list[str]:
     dirty = int(measured["provenance.dirty"].fillna(False).sum())
     hosts = set(measured["provenance.host"])
     protocols = set(runs.protocol[runs.status != MISSING])
-    busy = int((measured["provenance.load_average"] > measured["provenance.cores"]).sum())
+    crowded = oversubscribed(measured)
+    busy = int((~crowded & (measured["provenance.load_average"] > measured["provenance.cores"])).sum())
     stores = measured.groupby(STORE)["provenance.store_manifest"]
     beyond = sorted({words for extra in runs.extra for words in _beyond(extra)})
     altered = sorted({str(key[0]) for key, count in stores.nunique().items() if count > 1})  # type: ignore[index]
@@ -79,7 +84,10 @@ def notes(runs: Runs) -> list[str]:
         f"Runs of the protocols {' and '.join(sorted(protocols))} are shown. They train on different vertices and "
         "are never drawn in one panel.": len(protocols) > 1,
         "All runs follow a paper's code (protocol faithful), not its text.": protocols == {"faithful"},
-        f"{_count(busy, 'run', 'runs')} ended on a machine with more work than cores.": busy,
+        f"{_count(int(crowded.sum()), 'run', 'runs')} had more threads than cores (ranks on a host times threads a "
+        "rank): their ranks took turns, and their times are no measure of scaling.": crowded.any(),
+        f"{_count(busy, 'more run', 'more runs') if crowded.any() else _count(busy, 'run', 'runs')} ended on a machine "
+        "with more work than cores.": busy,
         "Runs of other programs (external) are as their logs tell them: their epoch time is a mean, and what it holds "
         "and how a graph was prepared is theirs.": (runs.source == "external").any(),
         f"What runs of other programs did and no setting here says: {'; '.join(beyond)}.": beyond,
@@ -92,6 +100,17 @@ def _beyond(extra: str) -> list[str]:
     """What no spec says of a run of another program."""
     told = json.loads(extra or "{}")
     return [str(words) for name, words in told.items() if name.startswith("external.beyond.")]
+
+
+def oversubscribed(runs: Runs) -> "pd.Series[bool]":
+    """Whether the ranks of a host had more threads than the cores that they might use.
+
+    Records that do not say how many ranks shared a host are taken for runs on one, unless Slurm placed their ranks.
+    """
+    alone = runs.ranks.where(~runs["provenance.env"].fillna("").str.contains("HARNESS_STEP"))
+    ranks = runs["provenance.ranks_on_host"].fillna(alone)
+    threads = runs["provenance.threads"].fillna(runs["machine.threads_per_rank"])
+    return (ranks * threads > runs["provenance.cores"]).fillna(False).astype(bool)
 
 
 def coverage(runs: Runs) -> list[Coverage]:

@@ -74,7 +74,11 @@ EPOCHS = Table(
     + _part(
         "",
         ("seconds", REAL, "wall time of the epoch on this rank; the epoch's time is the slowest rank's"),
-        ("loss", REAL, "training loss of the epoch, the same on every rank"),
+        (
+            "loss",
+            REAL,
+            "training loss of the epoch, the same on every rank; not finite in the last of a run that diverged",
+        ),
     ),
 )
 
@@ -112,7 +116,11 @@ ACCURACY = Table(
     _part(
         "",
         ("epoch", INTEGER, "the epoch after which it was evaluated"),
-        ("train_seconds", REAL, "training time up to then, warm-up included, evaluation not"),
+        (
+            "train_seconds",
+            REAL,
+            "training time up to then, warm-up included; evaluations and summary setup_seconds not",
+        ),
         ("eval_seconds", REAL, "time of the evaluation"),
         ("split", TEXT, "train, valid or test"),
         (
@@ -173,7 +181,8 @@ RUNS = Table(
             (
                 "status",
                 TEXT,
-                "ok, oom, timeout, diverged, failed, refused, or missing: planned and not recorded",
+                "ok, oom, timeout, diverged (a number that is not finite), failed, refused, or missing: planned and "
+                "not recorded",
             ),
             (
                 "source",
@@ -253,6 +262,12 @@ RUNS = Table(
             ("graph.classes", NULLABLE, "classes"),
             ("graph.trained", NULLABLE, "vertices that the loss is a mean over"),
             ("steps", NULLABLE, "training steps an epoch: as many as a group has mini-batches, or 1"),
+            (
+                "setup_seconds",
+                REAL,
+                "from the start of rank 0 to its first epoch: opening the graph, and compiling kernels unless only "
+                "warm-up epochs, which no time to an accuracy counts, do it; in no other time",
+            ),
             ("epochs", NULLABLE, "timed epochs that were run"),
             (
                 "epoch_seconds_median",
@@ -321,15 +336,25 @@ RUNS = Table(
         *_part(
             "provenance",
             ("provenance.commit", TEXT, "commit of the checkout; empty if unknown"),
-            ("provenance.dirty", TRUTH, "whether tracked files differed from the commit"),
-            ("provenance.command", TEXT, "the command"),
+            (
+                "provenance.dirty",
+                TRUTH,
+                "whether tracked files differed from the commit, or their folders held files that git does not know",
+            ),
+            ("provenance.command", TEXT, "the command line of whoever launched the run"),
             ("provenance.versions", TEXT, "versions of Python and packages, as JSON"),
             ("provenance.host", TEXT, "name of the machine"),
             ("provenance.cpu", TEXT, "its processor"),
-            ("provenance.cores", NULLABLE, "cores this process might use"),
+            (
+                "provenance.cores",
+                NULLABLE,
+                "cores that the ranks of a host might use, of the host with most threads a core",
+            ),
+            ("provenance.ranks_on_host", NULLABLE, "ranks that shared those cores; null if they did not say"),
             ("provenance.gpu", TEXT, "its accelerator; empty for none"),
             ("provenance.threads", NULLABLE, "threads that torch used in a rank"),
             ("provenance.allocator", TEXT, "allocator settings in force, as JSON"),
+            ("provenance.modules", TEXT, "environment modules that were loaded, as LOADEDMODULES lists them"),
             ("provenance.env", TEXT, "environment variables that change the speed, as JSON"),
             ("provenance.engine", TEXT, "what carried the collectives: single, gloo or nccl"),
             ("provenance.store_manifest", TEXT, "hash of the store's manifest"),

@@ -1,5 +1,7 @@
-"""How a run can end, and which ends are results."""
+"""The statuses of a record, and which of them are results."""
 
-STATUSES = ("ok", "oom", "timeout", "diverged", "failed", "refused")
-SETTLED = ("ok", "oom", "timeout", "diverged")
-"""Not asked for again. What refused a run may have been mended since, and so may what failed it."""
+OK, DIVERGED = "ok", "diverged"
+STATUSES = (OK, "oom", "timeout", DIVERGED, "failed", "refused")
+SETTLED = (OK, "oom", "timeout", DIVERGED)
+"""Runs with these are not repeated. Training is deterministic, so a run that diverged would diverge again; what
+refused a run or failed it may have been mended since."""

@@ -2,11 +2,14 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGES = (
     "torch",
@@ -25,31 +28,94 @@ SETTINGS = (
     "MALLOC_",
     "GLOO_",
     "NCCL_",
+    "FI_",
+    "UCX_",
+    "ROCR_",
+    "HIP_",
+    "HSA_",
+    "MIOPEN_",
+    "RCCL_",
     "TORCH_",
     "SLURM_",
     "HARNESS_STEP",
     "CUDA_VISIBLE",
 )
+COMMAND = "command"
+"""The file of a scratch folder with the command line of the launcher."""
 
 
-def provenance(root: Path) -> dict[str, Any]:
-    """What can be told of this process and machine; `root` is the checkout whose commit is meant."""
+class Place(NamedTuple):
+    """Where a rank ran."""
+
+    host: str
+    cores: tuple[int, ...]
+    """The cores that it was allowed to use."""
+    threads: int
+
+
+def place() -> Place:
+    """The place of this process."""
     import torch
 
+    return Place(platform.node(), tuple(sorted(os.sched_getaffinity(0))), torch.get_num_threads())
+
+
+def command() -> str:
+    """The command line of this process, as a user types it."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return shlex.join([name, *sys.argv[1:]])
+
+
+def provenance(root: Path, scratch: Path | None = None, places: Sequence[Place] = ()) -> dict[str, Any]:
+    """Commit, command, machine, libraries and settings of a run.
+
+    `root` is the checkout whose commit is meant, `places` are those of all ranks; the launcher leaves its command line
+    in `scratch`.
+    """
+    import torch
+
+    told = scratch / COMMAND if scratch else None
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
-        "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
-        "command": " ".join(sys.argv),
+        "dirty": is_dirty(root),
+        "command": told.read_text() if told and told.exists() else command(),
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
+        **_shared(places),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
         "allocator": {key: value for key, value in os.environ.items() if key.startswith("MALLOC_")},
+        "modules": os.environ.get("LOADEDMODULES", ""),
         "env": {key: value for key, value in sorted(os.environ.items()) if key.startswith(SETTINGS)},
         "load_average": os.getloadavg()[0],
     }
+
+
+def is_dirty(root: Path) -> bool | None:
+    """Whether tracked files differ from the commit, or folders with tracked files hold others that git does not ignore.
+
+    A card or a strategy that was never added changes a run as an edited one does. Other files beside the checkout's
+    own at its top do not count: they are of the user. None where there is no repository.
+    """
+    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=normal")
+    if status is None:
+        return None
+    lines = [line for line in status.split("\0") if line]
+    return any(not line.startswith("?? ") or "/" in line[3:].rstrip("/") for line in lines)
+
+
+def _shared(places: Sequence[Place]) -> dict[str, int | None]:
+    """The cores of the host that has the most threads for each of them, and how many ranks ran there."""
+    if not places:
+        return {"cores": len(os.sched_getaffinity(0)), "ranks_on_host": None}
+    hosts: dict[str, list[Place]] = {}
+    for each in places:
+        hosts.setdefault(each.host, []).append(each)
+    cores = {host: len(set(chain(*(each.cores for each in there)))) for host, there in hosts.items()}
+    fullest = max(hosts, key=lambda host: sum(each.threads for each in hosts[host]) / cores[host])
+    return {"cores": cores[fullest], "ranks_on_host": len(hosts[fullest])}
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -19,14 +20,16 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
+from harness.run.divergence import divergence, signs
 from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.gather import gather
 from harness.run.opening import opened
-from harness.run.provenance import provenance
-from harness.run.replicas import checksum, compare
+from harness.run.provenance import place, provenance
+from harness.run.ready import make_ready
+from harness.run.replicas import checksum, compare, everyone
 from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
-from harness.run.unfinished import leave_when_told, write_unfinished
+from harness.run.unfinished import Journal, leave_when_told
 from harness.run.utilisation import Reading, asked_of, read_beside
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -48,10 +51,9 @@ def main() -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     at = engine.place(os.environ)
     engine.choose_interface(options, at)
-    tables = RankTables(at.rank)
     answer_for_stacks(options.scratch, at.rank)
-    leave_when_told(options.scratch, tables)
-    return attempt(at, project_root(), options.scratch, options.runs, options.meeting, tables)
+    leave_when_told()
+    return attempt(at, project_root(), options.scratch, options.runs, options.meeting)
 
 
 def attempt(
@@ -60,29 +62,18 @@ def attempt(
     scratch: Path,
     runs: Path,
     meeting: Path | None = None,
-    tables: RankTables | None = None,
 ) -> int:
     """Runs the spec in the scratch folder as this rank. What goes wrong is left there, and what was finished before."""
-    tables = tables or RankTables(at.rank)
     try:
         spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
-        run(spec, at, root, scratch, runs, meeting, tables)
+        run(spec, at, root, scratch, runs, meeting)
     except BaseException as error:
         write_fault(scratch, at.rank, error)
-        write_unfinished(scratch, tables)
         return 1
     return 0
 
 
-def run(
-    spec: Spec,
-    at: engine.Place,
-    root: Path,
-    scratch: Path,
-    runs: Path,
-    meeting: Path | None,
-    tables: RankTables,
-) -> None:
+def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None) -> None:
     """Load, meet, set up, train, gather, part, record.
 
     The graph is opened before the ranks meet, so that a refusal takes no rendezvous; they part before the record is
@@ -96,7 +87,8 @@ def run(
     try:
         ledger = Ledger(clock_for(device))
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
-        trainer = Trainer(strategy, grid, blocks)
+        make_ready(strategy, grid, blocks)
+        trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, place=place())
         first_epoch = time.time()
         with read_beside(asked_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
@@ -107,7 +99,8 @@ def run(
     if at.rank == 0:
         from harness.run.recording import record_run
 
-        told = {**provenance(root), "engine": spec.machine.engine if at.world > 1 else "single"}
+        told = provenance(root, scratch, [rank.place for rank in ranks if rank.place])
+        told |= {"engine": spec.machine.engine if at.world > 1 else "single"}
         times = {"started": started, "first_epoch": first_epoch, "finished": time.time()}
         record_run(runs, strategy, ranks, {**told, "store_manifest": blocks.manifest_hash, **times})
         (scratch / "done").touch()
@@ -116,29 +109,38 @@ def run(
 def train(
     strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables, readings: Sequence[Reading]
 ) -> None:
-    """Every epoch of the spec on this rank, into its tables."""
-    ctx = trainer.ctx
+    """Every epoch of the spec on this rank, into its tables; none after a loss that is not finite."""
+    ctx, journal = trainer.ctx, Journal(scratch, tables)
     training, sums = ctx.spec.training, []
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
         if number == 0:
             ctx.remote.forget()
-        tables.add_epoch(number, trainer.epoch(), readings)
-        sums.append(checksum(trainer.parameters))
+        before = [weight.detach().clone() for weight in trainer.weights]
+        epoch = trainer.epoch()
+        tables.add_epoch(number, epoch, readings)
+        journal.write()
+        sums.append(torch.cat([checksum(trainer.parameters), signs(trainer)]))
+        if not isfinite(tables.epochs[-1]["loss"]):
+            break
         if _evaluates(training.evaluate_every, number, training.epochs):
             hits, seconds = trainer.evaluate()
             tables.add_accuracy(number, hits, seconds)
+            journal.write()
             if training.target and hits["test"].share >= training.target:
                 break
         if tables.rank == 0 and time.monotonic() - said > PROGRESS_SECONDS:
             said = time.monotonic()
             _say(scratch, tables, training.warmup + training.epochs)
     ctx.ledger.recording = False
-    compare(ctx.grid, strategy, sums)
     tables.add_memory(ctx)
     tables.chosen, tables.remote = ctx.chosen, ctx.remote
     dearest = training.warmup + tables.dearest_epoch()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.counts, dearest).values())
+    checksums = everyone(ctx.grid, sums)
+    compare(strategy, checksums)
+    numbers = [row["epoch"] for row in tables.epochs]
+    tables.fault = divergence(trainer, numbers, epoch, before, checksums)
 
 
 def _evaluates(every: int, number: int, epochs: int) -> bool:

@@ -9,6 +9,7 @@ from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
 from harness.results.schema import RUN_TABLES
+from harness.results.statuses import OK
 from harness.run.fault import Fault
 from harness.run.tables import RankTables
 from harness.spec.spec import Spec, canonical_json
@@ -16,45 +17,52 @@ from harness.strategy import Strategy
 
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
-    """Writes the run folder of a run that went well."""
-    spec, tables = strategy.spec, data_frames(ranks)
-    words_formula = max(rank.words_formula for rank in ranks)
-    record = {
-        "run_id": spec.run_id,
-        "label": spec.label,
-        "status": "ok",
-        "source": "measured",
-        "summary": {
-            "graph": sizes(strategy),
-            "steps": strategy.steps,
-            **summarise(tables, spec.training.target),
-            **throughput(strategy, tables),
-            "words_formula": words_formula,
-            "cache_hit_rate": hit_rate(ranks),
-            "chosen": canonical_json(ranks[0].chosen),
-        },
-        "provenance": provenance,
-        "error": None,
+    """Writes the run folder of a run whose training came to its end, as it should or because it diverged."""
+    spec, tables, fault = strategy.spec, data_frames(ranks), ranks[0].fault
+    told = {
+        "graph": sizes(strategy),
+        "steps": strategy.steps,
+        "setup_seconds": provenance["first_epoch"] - provenance["started"],
+        "cache_hit_rate": hit_rate(ranks),
+        "chosen": canonical_json(ranks[0].chosen),
     }
-    return write_record(runs, spec.model_dump(mode="json"), record, tables)
+    if _timed(tables):
+        told |= throughput(strategy, tables)
+        told["words_formula"] = max(rank.words_formula for rank in ranks)
+    return _write(runs, spec, tables, told, provenance, fault)
 
 
 def record_unfinished(
     runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
 ) -> Path:
     """Writes the run folder of a run that did not come to its end, with the epochs that all ranks finished."""
-    tables = data_frames(ranks) if any(rank.epochs for rank in ranks) else {}
-    timed = bool(tables) and bool((tables["epochs"].epoch >= 0).any())
+    return _write(runs, spec, data_frames(ranks), {}, provenance, fault)
+
+
+def _write(
+    runs: Path,
+    spec: Spec,
+    tables: dict[str, pd.DataFrame],
+    told: dict[str, Any],
+    provenance: dict[str, Any],
+    fault: Fault | None,
+) -> Path:
     record = {
         "run_id": spec.run_id,
         "label": spec.label,
-        "status": fault["status"],
+        "status": fault["status"] if fault else OK,
         "source": "measured",
-        "summary": summarise(tables) if timed else {},
+        "summary": {**told, **(summarise(tables, spec.training.target) if _timed(tables) else {})},
         "provenance": provenance,
-        "error": {key: fault[key] for key in ("rank", "type", "message", "trace")},
+        "error": {key: fault[key] for key in ("rank", "type", "message", "trace")} if fault else None,
     }
     return write_record(runs, spec.model_dump(mode="json"), record, tables)
+
+
+def _timed(tables: dict[str, pd.DataFrame]) -> bool:
+    """Whether there is a timed epoch to tell of."""
+    epochs = tables["epochs"]
+    return not epochs.empty and bool((epochs.epoch >= 0).any())
 
 
 def hit_rate(ranks: list[RankTables]) -> float | None:

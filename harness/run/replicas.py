@@ -1,6 +1,7 @@
 """Replicas of a parameter must stay equal to the bit: a checksum an epoch, compared once the epochs are over.
 
-Comparing later costs no synchronisation between epochs and finds the same epoch.
+Comparing later costs no synchronisation between epochs and finds the same epoch. A tensor with a number that is not
+finite has one checksum of its own, whatever its bits, so the same comparison shows when a parameter was lost.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from harness.errors import RunError
 from harness.ledger import TensorName
 from harness.strategy import Piece, Strategy
 
+NOT_FINITE = torch.iinfo(torch.int64).min
+"""The checksum of a tensor that holds an infinity or a NaN."""
+
 
 def checksum(parameters: Sequence[Tensor]) -> Tensor:
     """One 64-bit number a tensor; any changed bit, and any two exchanged elements, change it."""
@@ -23,20 +27,21 @@ def _sum_of_bits(parameter: Tensor) -> Tensor:
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[parameter.element_size()]
     bits = parameter.contiguous().view(integer).flatten().to(torch.int64)
     place = 2 * torch.arange(len(bits), device=parameter.device) + 1
-    return (bits * place).sum()
+    return torch.where(parameter.isfinite().all(), (bits * place).sum(), NOT_FINITE)
 
 
-def compare(grid: Grid, strategy: Strategy, epochs: list[Tensor]) -> None:
-    """Raises where two ranks that hold the same piece of a parameter ever held different bits of it.
+def everyone(grid: Grid, epochs: list[Tensor]) -> Tensor:
+    """The checksums of all ranks, (ranks, epochs, tensors), of this rank's, oldest first."""
+    return grid.world.all_gather(torch.stack(epochs)[None], tensor=TensorName.PARAMETERS).cpu()
 
-    `epochs` are this rank's checksums, oldest first.
-    """
-    everyone = grid.world.all_gather(torch.stack(epochs)[None], tensor=TensorName.PARAMETERS).cpu()
+
+def compare(strategy: Strategy, checksums: Tensor) -> None:
+    """Raises where two ranks that hold the same piece of a parameter ever held different bits of it."""
     first: dict[tuple[int, Piece], int] = {}
     for rank in range(strategy.spec.ranks):
         for number, piece in enumerate(strategy.parameters_of(rank)):
             other = first.setdefault((number, piece), rank)
-            differs = everyone[rank, :, number] != everyone[other, :, number]
+            differs = checksums[rank, :, number] != checksums[other, :, number]
             if differs.any():
                 which = [*strategy.weights, "the input features"][number]
                 raise RunError(

@@ -9,6 +9,8 @@ import torch
 
 from harness.ledger import Amounts, Key
 from harness.models import Hits
+from harness.run.fault import Fault
+from harness.run.provenance import Place
 from harness.run.trainer import Epoch
 from harness.run.utilisation import Reading, last_said
 from harness.strategy import Context, Remote
@@ -32,6 +34,10 @@ class RankTables:
     """What this rank chose by measuring."""
     remote: Remote = field(default_factory=Remote)
     """What its mini-batches needed of others in timed epochs."""
+    place: Place | None = None
+    """Where it ran."""
+    fault: Fault | None = None
+    """Why training that came to its end is no result: it diverged."""
 
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
         """The row of the epoch comes last: where it stands, the epoch's other rows are whole."""
@@ -56,7 +62,7 @@ class RankTables:
         for row in self.ledger:
             if row["epoch"] in sent:
                 sent[row["epoch"]] += row["words_payload"]
-        return max(sent, key=sent.__getitem__)
+        return max(sent, key=sent.__getitem__, default=0)
 
     def only(self, epochs: set[int]) -> "RankTables":
         """The rows of these epochs."""

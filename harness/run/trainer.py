@@ -24,13 +24,18 @@ class Epoch:
     """What one epoch was on this rank."""
 
     seconds: float
-    loss: Tensor
-    """The mean over its steps."""
+    losses: Tensor
+    """The loss of each step, (steps,)."""
     entries: dict[Key, Amounts]
     begun: float
     """By the host's `perf_counter`."""
     windows: list[Window]
     """How busy the rank was, if the spec asks for it."""
+
+    @property
+    def loss(self) -> Tensor:
+        """The mean over its steps."""
+        return self.losses.mean()
 
 
 class Trainer:
@@ -55,6 +60,8 @@ class Trainer:
         self.parameters = self.weights + features
         """Everything trained, in the order of `Strategy.parameters_of`."""
         self.optimizer = _optimizer(ctx.spec.training, self.parameters)
+        self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
+        """Whether the last evaluation saw finite numbers only, on this rank."""
 
     def epoch(self) -> Epoch:
         """All steps of an epoch; full-graph training has one."""
@@ -66,7 +73,7 @@ class Trainer:
         entries = ledger.stop()
         return Epoch(
             ledger.clock.between(begun, done),
-            torch.stack(losses).mean(),
+            torch.stack(losses),
             entries,
             since,
             windows(ledger.slices, width) if width else [],
@@ -100,9 +107,12 @@ class Trainer:
         recording, ledger.recording = ledger.recording, False
         begun = perf_counter()
         with torch.no_grad():
-            hits = self.operators.evaluate(self.forward(self.operators))
+            Z = self.forward(self.operators)
+            hits = self.operators.evaluate(Z)
+        seconds = perf_counter() - begun
         ledger.recording = recording
-        return hits, perf_counter() - begun
+        self.output_is_finite = Z.isfinite().all()
+        return hits, seconds
 
 
 def _optimizer(training: Training, weights: list[Tensor]) -> torch.optim.Optimizer:

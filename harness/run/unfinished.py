@@ -1,7 +1,7 @@
 """What ranks leave of a run that does not come to its end: the epochs that all of them finished.
 
-A rank that is told to leave may be waiting for another in a library that hears no signals. So a thread listens, which
-sleeps until the signal is there, writes down what the rank has, and ends it.
+Each rank writes its rows behind each other into a file of its own, after every epoch and outside its time. So whatever
+ends a rank, a signal that no process hears included, its finished epochs are there.
 """
 
 import os
@@ -9,8 +9,10 @@ import pickle
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from harness.results.schema import RUN_TABLES
 from harness.run.tables import RankTables
 
 LEAVE = signal.SIGUSR2
@@ -18,36 +20,61 @@ TOGETHER = 1.0
 """Seconds in which the others hear the signal too, before they miss this rank."""
 
 
-def leave_when_told(scratch: Path, tables: RankTables) -> None:
-    """From now on, the signal ends this process with its finished epochs on disk."""
+def leave_when_told() -> None:
+    """From now on, the signal ends this process.
+
+    A rank may be waiting for another in a library that hears no signals. So a thread listens, which sleeps until the
+    signal is there.
+    """
     ear, mouth = os.pipe()
     os.set_blocking(mouth, False)
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     signal.signal(LEAVE, lambda *_: None)
-    threading.Thread(target=_listen, args=(ear, scratch, tables), daemon=True).start()
+    threading.Thread(target=_listen, args=(ear,), daemon=True).start()
 
 
-def _listen(ear: int, scratch: Path, tables: RankTables) -> None:
+def _listen(ear: int) -> None:
     while LEAVE not in os.read(ear, 1):
         pass
-    write_unfinished(scratch, tables)
     time.sleep(TOGETHER)
     os._exit(0)
 
 
-def write_unfinished(scratch: Path, tables: RankTables) -> None:
-    """Leaves a rank's rows where the launcher looks; whole or not at all."""
-    path = scratch / f"unfinished-{tables.rank}"
-    partial = path.with_suffix(".part")
-    partial.write_bytes(pickle.dumps(tables))
-    partial.replace(path)
+class Journal:
+    """The file of one rank. An entry holds the rows that its tables have more than at the entry before."""
+
+    def __init__(self, scratch: Path, tables: RankTables) -> None:
+        self._tables, self._written = tables, dict.fromkeys(RUN_TABLES, 0)
+        self._path = _path(scratch, tables.rank)
+
+    def write(self) -> None:
+        """The kernel has the entry when this returns; nothing waits for the disk."""
+        more = {name: getattr(self._tables, name)[done:] for name, done in self._written.items()}
+        with self._path.open("ab") as file:
+            pickle.dump(more, file)
+        for name, rows in more.items():
+            self._written[name] += len(rows)
 
 
 def read_unfinished(scratch: Path, world: int) -> list[RankTables]:
     """The rows of every rank for the epochs that all of them finished; nothing if a rank left nothing."""
-    paths = [scratch / f"unfinished-{rank}" for rank in range(world)]
+    paths = [_path(scratch, rank) for rank in range(world)]
     if not all(path.exists() for path in paths):
         return []
-    ranks: list[RankTables] = [pickle.loads(path.read_bytes()) for path in paths]
+    ranks = [_read(path, rank) for rank, path in enumerate(paths)]
     common = set.intersection(*({row["epoch"] for row in rank.epochs} for rank in ranks))
     return [rank.only(common) for rank in ranks]
+
+
+def _read(path: Path, rank: int) -> RankTables:
+    """All whole entries: the end of the last one is missing where the rank ended while it wrote."""
+    tables = RankTables(rank)
+    with path.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            for name, rows in pickle.load(file).items():
+                getattr(tables, name).extend(rows)
+    return tables
+
+
+def _path(scratch: Path, rank: int) -> Path:
+    return scratch / f"unfinished-{rank}"

@@ -81,6 +81,22 @@ def test_the_cause_is_on_record_whoever_fails_and_when(
     check(way, ranks, rank, call, tmp_path)
 
 
+@pytest.mark.parametrize("way", ["raise", "kill", "write"])
+def test_the_epochs_that_all_ranks_finished_are_on_record(way: str, tmp_path: Path) -> None:
+    """Epochs have two activations, so at number 4 the warm-up and one timed epoch are over.
+
+    A rank that dies while it writes the record has finished all.
+    """
+    asked, rank = spec(way, 2, 0, 4 if way != "write" else 1), 0
+    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, PATIENCE))
+    assert (run.record["status"], run.record["error"]["rank"]) == ("failed", rank)
+    finished = [-1, 0] if way != "write" else [-1, 0, 1, 2]
+    assert sorted(set(run.table("epochs").epoch)) == finished
+    assert set(run.table("ledger")["rank"]) == {0, 1}
+    assert run.record["summary"]["epochs"] == len(finished) - 1
+    assert run.record["summary"]["final_loss"] > 0
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_lost_link_ends_the_run(rank: int, tmp_path: Path) -> None:
     error = launched(spec("link", 2, rank, 1), tmp_path)

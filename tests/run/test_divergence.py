@@ -1,0 +1,95 @@
+"""A run whose numbers are no longer finite says so, with the epoch and the first tensor, and everything survives it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.experiment.request import make_spec
+from harness.launch.launch import launch, launch_here
+from harness.results.collect import collect
+from harness.results.record import Record, read_record
+from harness.results.statuses import SETTLED
+from harness.spec.spec import Spec, canonical_json
+
+ROOT = Path(__file__).parents[2]
+HUGE = {"lr": 1e30, "optimizer": "sgd"}
+
+
+def asked(ranks: int = 1, strategy: str = "serial", **training: Any) -> Spec:
+    wanted = {"epochs": 4, "warmup": 0, **training}
+    return make_spec(
+        ROOT, {"strategy": strategy, "dataset": "tiny-sbm", "ranks": ranks, "training": wanted}, "test"
+    )
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[[Spec], Record]:
+    return lambda spec: read_record(launch_here(spec, ROOT, tmp_path / "results" / "runs"))
+
+
+def test_training_ends_with_the_first_loss_that_is_not_finite(recorded: Callable[[Spec], Record]) -> None:
+    """One step of 1e30 makes weights of about 1e30: a product of two of them is above what float32 holds (3.4e38)."""
+    run = recorded(asked(**HUGE))
+    assert run.record["status"] == "diverged"
+    assert run.record["summary"]["final_loss"] is None
+    assert run.record["summary"]["epochs"] == len(run.table("epochs")) == 2
+    assert "epoch 1: the output of `convolve` in layer 1 was the first" in run.record["error"]["message"]
+
+
+def test_warmup_that_diverges_is_on_record(recorded: Callable[[Spec], Record]) -> None:
+    run = recorded(asked(warmup=3, **HUGE))
+    assert run.record["status"] == "diverged"
+    assert run.table("epochs").epoch.tolist() == [-3, -2]
+    assert "warm-up epoch -2" in run.record["error"]["message"]
+    assert "epoch_seconds_median" not in run.record["summary"]
+
+
+def test_a_finite_loss_hides_nothing(recorded: Callable[[Spec], Record]) -> None:
+    """The only loss is that of the first weights; what the step made of them shows in the evaluation alone."""
+    run = recorded(asked(epochs=1, **HUGE))
+    assert run.table("epochs").loss.notna().all()
+    assert run.record["status"] == "diverged"
+    assert "evaluated after it, the output of `convolve` in layer 1" in run.record["error"]["message"]
+    run = recorded(asked(epochs=1, optimizer="sgd", lr=1e38, weight_decay=1e3))
+    assert run.record["status"] == "diverged"
+    assert "the weight of layer" in run.record["error"]["message"]
+
+
+def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path) -> None:
+    run = read_record(launch(asked(2, "pipegcn", epochs=6, **HUGE), ROOT, tmp_path / "runs", lambda _: None))
+    assert run.record["status"] == "diverged", run.record["error"]
+    ends = run.table("epochs").groupby("rank").epoch.max()
+    assert ends.nunique() == 1 and ends.iloc[0] < 5
+    assert run.record["summary"]["words_payload"] == run.record["summary"]["words_formula"]
+
+
+def test_a_batch_survives_a_spec_that_diverges_and_one_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, files = tmp_path / "results" / "runs", [tmp_path / "unreadable.json"]
+    files[0].write_bytes(b"\xff\xfe")
+    specs = [asked(**HUGE), asked(epochs=2), asked()]
+    for number, spec in enumerate(specs):
+        files.append(tmp_path / f"{number}.json")
+        files[-1].write_text(canonical_json(spec.model_dump(mode="json")))
+    damaged = runs / specs[1].run_id
+    damaged.mkdir(parents=True)
+    (damaged / "record.json").write_text("{")
+    code = main(["run", "--spec", *map(str, files), "--out", str(runs), "--root", str(ROOT)])
+    said = capsys.readouterr()
+    assert code == 1
+    assert f"{files[0]}: no record:" in said.err
+    assert f"{specs[1].label}: no record:" in said.err
+    assert f"{specs[0].label}: diverged" in said.out
+    assert f"{specs[2].label}: ok" in said.out
+
+
+def test_it_is_a_failure_and_is_not_repeated(recorded: Callable[[Spec], Record], tmp_path: Path) -> None:
+    run = recorded(asked(**HUGE))
+    found = collect(run.folder.parent, tmp_path / "results")
+    assert not found.complete
+    assert "diverged" in found.as_text() and "not finite" in found.as_text()
+    assert run.record["status"] in SETTLED
