@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from harness.launch.stillness import Stillness
+from harness.launch.hang_detector import HangDetector
 from harness.run.unfinished import LEAVE
 
 POLL_SECONDS = 0.05
@@ -92,7 +92,7 @@ class Ranks:
         After `limit` seconds they are told to leave.
         """
         expires = float("inf") if limit is None else time.monotonic() + limit
-        still = Stillness([process.pid for process in self._processes], patience)
+        still = HangDetector([process.pid for process in self._processes], patience)
         deaths: dict[int, Death] = {}
         until = float("inf")
         while time.monotonic() < until:

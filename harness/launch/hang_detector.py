@@ -17,7 +17,7 @@ LOOKS = 20
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Stillness:
+class HangDetector:
     """Looks at /proc now and then; without patience, or without /proc, nobody is ever still."""
 
     def __init__(self, pids: Sequence[int], patience: float | None) -> None:
