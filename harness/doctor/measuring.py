@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, sweep
-from harness.launch.nursery import Nursery
+from harness.launch.fork_server import ForkServer
 from harness.launch.processes import Ranks
 from harness.launch.ways import way
 from harness.spec.machine import MeasuredLink, load_machine
@@ -38,7 +38,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         program = ["harness.doctor.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
         chosen = way(card, ranks, root, program)
-        with Nursery() as nursery, Ranks(chosen.start(nursery, log), chosen.ending) as started:
+        with ForkServer() as server, Ranks(chosen.start(server, log), chosen.ending) as started:
             started.watch(None, LONGEST, lambda: None)
         if not out.exists():
             raise RunError(

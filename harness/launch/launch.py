@@ -17,7 +17,7 @@ from typing import NamedTuple
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
 from harness.launch.cause import find_cause, nobody_is_to_blame
-from harness.launch.nursery import Nursery
+from harness.launch.fork_server import ForkServer
 from harness.launch.processes import Ranks, Watched
 from harness.launch.ways import way
 from harness.run.fault import Fault
@@ -50,15 +50,15 @@ def launch(
     runs: Path,
     progress: Progress,
     patience: Patience = PATIENCE,
-    nursery: Nursery | None = None,
+    fork_server: ForkServer | None = None,
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
-    Ranks are forked from the nursery, or from one of their own.
+    Ranks are forked from the fork server, or from one of their own.
     """
 
     def ranks(scratch: Path) -> Watched:
-        with nullcontext(nursery) if nursery else Nursery() as opened:
+        with nullcontext(fork_server) if fork_server else ForkServer() as opened:
             return _run_ranks(spec, root, runs, scratch, progress, patience, opened)
 
     return _recorded(spec, root, runs, ranks)
@@ -100,12 +100,12 @@ def _run_ranks(
     scratch: Path,
     progress: Progress,
     patience: Patience,
-    nursery: Nursery,
+    fork_server: ForkServer,
 ) -> Watched:
     folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
     words = [str(word) for option in folders.items() for word in option]
     chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
-    with Ranks(chosen.start(nursery, scratch / "log"), chosen.ending) as ranks:
+    with Ranks(chosen.start(fork_server, scratch / "log"), chosen.ending) as ranks:
         watched = ranks.watch(
             patience.still if chosen.here and spec.machine.device == "cpu" else None,
             patience.limit,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import RunError, UserError
+from harness.launch.fork_server import ForkServer
 from harness.launch.launch import Patience, Progress, launch
-from harness.launch.nursery import Nursery
 from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.slurm.allocation import seconds_left
@@ -37,7 +37,7 @@ def series(
 ) -> Iterator[Outcome]:
     """Every run's outcome as soon as it is known. One that leaves no record does not keep the others from theirs."""
     clock, past = _clock(), Past(runs)
-    with Nursery() as nursery:
+    with ForkServer() as fork_server:
         for spec in specs:
             try:
                 limit, left = _limit(spec, root, past), clock()
@@ -48,7 +48,7 @@ def series(
                     outcome = Outcome(spec, None, why=why)
                 else:
                     outcome = Outcome(
-                        spec, launch(spec, root, runs, progress, Patience(limit=limit), nursery)
+                        spec, launch(spec, root, runs, progress, Patience(limit=limit), fork_server)
                     )
             except Exception as error:
                 outcome = Outcome(spec, None, why=named_reason(error))

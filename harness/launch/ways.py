@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.launch.nursery import Nursery, tie
+from harness.launch.fork_server import ForkServer, tie
 from harness.launch.processes import Death, Process, Watched
 from harness.slurm.said import said
 from harness.slurm.site import load_site, slurm_of
@@ -43,10 +43,10 @@ class Way(NamedTuple):
         """srun ends its tasks when it is asked to; killed, it would leave them."""
         return signal.SIGKILL if self.here else signal.SIGTERM
 
-    def start(self, nursery: Nursery, log: Path) -> Iterator[Process]:
+    def start(self, fork_server: ForkServer, log: Path) -> Iterator[Process]:
         """One process after the other; what they say goes into the log."""
         if self.here:
-            yield from nursery.start(self.program, self.environments, log)
+            yield from fork_server.start(self.program, self.environments, log)
             return
         with log.open("wb") as file:
             yield subprocess.Popen(

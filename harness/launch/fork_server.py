@@ -2,7 +2,7 @@
 
 It starts with the settings of the machine card, which allocators and thread pools read before any Python runs. A rank
 is a child's child whose parent has gone, so that the kernel gives it to the launcher, which sees itself how it ended.
-Ranks and nursery die with the launcher.
+Ranks and fork server die with the launcher.
 """
 
 import gc
@@ -27,7 +27,7 @@ from harness.errors import RunError
 IMPORTED = ("harness.run.rank", "harness.run.recording", "torch._dynamo")
 """What takes seconds."""
 PLACE = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
-"""Variables that are read by Python, and so may differ from those of the nursery."""
+"""Variables that are read by Python, and so may differ from those of the fork server."""
 PATIENCE = 120.0
 """Seconds until the first rank is there."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
@@ -57,14 +57,14 @@ class Child:
             os.kill(self.pid, what)
 
 
-class Nursery:
-    """`with Nursery() as nursery: nursery.start(...)`: its process is started when it is first needed."""
+class ForkServer:
+    """`with ForkServer() as server: server.start(...)`: its process is started when it is first needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._settings: Mapping[str, str] = {}
 
-    def __enter__(self) -> "Nursery":
+    def __enter__(self) -> "ForkServer":
         return self
 
     def __exit__(
@@ -144,7 +144,7 @@ def tie(parent: int, ending: signal.Signals) -> Callable[[], None]:
     return ask
 
 
-# What follows runs in the nursery.
+# What follows runs in the fork server.
 
 
 def main() -> int:
