@@ -9,6 +9,7 @@ from typing import NamedTuple
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, sweep
 from harness.launch.fork_server import ForkServer
+from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.ways import way
 from harness.spec.machine import MeasuredLink, load_machine
@@ -39,7 +40,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
         chosen = way(card, ranks, root, program)
         with ForkServer() as server, Ranks(chosen.start(server, log), chosen.ending) as started:
-            started.watch(None, LONGEST, lambda: None)
+            started.watch(HangDetector(None), LONGEST, lambda: None)
         if not out.exists():
             raise RunError(
                 f"the ranks could not measure their links: {log.read_text(errors='replace')[-1500:]}"

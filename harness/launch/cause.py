@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+from harness.launch.hang_detector import Hang
 from harness.launch.processes import Watched
 from harness.run.fault import Fault, faults, is_consequence, stacks_of
 
@@ -18,8 +19,8 @@ FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)
 
 def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool) -> Fault:
     """The fault that goes on record for a run that left none."""
-    if watched.still:
-        return _stillness(watched, scratch, world)
+    if watched.hang:
+        return _hang(watched.hang, watched.recording, scratch, world)
     if watched.expired:
         return _expiry()
     told = faults(scratch)
@@ -36,7 +37,7 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
 def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
     """Whether all that is known is that a machine was lost, or that ranks of several machines lost each other."""
     told = faults(scratch)
-    if watched.still or watched.expired or not all(map(is_consequence, told)):
+    if watched.hang or watched.expired or not all(map(is_consequence, told)):
         return False
     spoke = {fault["rank"] for fault in told}
     return bool(watched.lost) or all(death.rank in spoke for death in watched.deaths)
@@ -57,23 +58,25 @@ def _death(rank: int, code: int, at: float, scratch: Path, memory_ran_out: bool)
     }
 
 
-def _stillness(watched: Watched, scratch: Path, world: int) -> Fault:
-    """Everybody waits: for the one who does not wait for somebody else."""
+def _hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:
+    """All ranks wait: the cause is the rank that does not wait for another, or that writes the record."""
     stacks = {rank: stacks_of(scratch, rank) for rank in range(world)}
-    suspects = watched.stopped or [rank for rank, stack in stacks.items() if WAITING not in stack]
+    asleep = [0] if recording else [rank for rank, stack in stacks.items() if WAITING not in stack]
+    suspects = hang.stopped or asleep
     rank = suspects[0] if len(suspects) == 1 else -1
-    if watched.stopped:
-        told = f"rank {rank} was stopped by a signal" if rank >= 0 else "ranks were stopped by a signal"
-    elif rank >= 0:
-        told = f"rank {rank} hangs{_where(stacks[rank])}"
+    named = f"rank {rank}" if rank >= 0 else f"ranks {', '.join(map(str, suspects))}"
+    if hang.stopped:
+        told = f"{named} {'was' if rank >= 0 else 'were'} stopped by a signal, and not continued"
+    elif recording:
+        told = f"training was over, and {named} hangs{_where(stacks[rank])} before the record was written"
     elif suspects:
-        told = f"ranks {', '.join(map(str, suspects))} hang"
+        told = f"no rank did anything any more: {named} {f'hangs{_where(stacks[rank])}' if rank >= 0 else 'hang'}"
     else:
-        told = "the ranks wait for each other"
+        told = "no rank did anything any more: the ranks wait for each other"
     return {
         "rank": rank,
         "type": "Hang",
-        "message": f"nobody did anything any more: {told}; `trace` has every rank's stack",
+        "message": f"{told}; `trace` has every rank's stack",
         "status": "timeout",
         "trace": "\n".join(f"Rank {rank}:\n{stack or '(no answer)'}" for rank, stack in stacks.items()),
         "time": time.time(),

@@ -18,6 +18,7 @@ from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
 from harness.launch.cause import find_cause, nobody_is_to_blame
 from harness.launch.fork_server import ForkServer
+from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched
 from harness.launch.ways import way
 from harness.run.fault import Fault
@@ -36,7 +37,9 @@ class Patience(NamedTuple):
     """How long a run may take, in seconds."""
 
     still: float = 20.0
-    """In which nobody does anything, after which a run on CPUs counts as hung."""
+    """After which a rank that is stopped, or ranks on CPUs that all sleep, count as hung (`launch.hang_detector`)."""
+    recording: float = 1800.0
+    """The same for ranks that sleep when training is over: far more than a slow disk takes."""
     limit: float | None = None
     """After which it is stopped, and recorded as a timeout with the epochs that were finished."""
 
@@ -107,9 +110,14 @@ def _run_ranks(
     chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
     with Ranks(chosen.start(fork_server, scratch / "log"), chosen.ending) as ranks:
         watched = ranks.watch(
-            patience.still if chosen.here and spec.machine.device == "cpu" else None,
+            HangDetector(
+                patience.still if chosen.here else None,
+                patience.recording,
+                by_sleep=spec.machine.device == "cpu",
+            ),
             patience.limit,
             _Progress(scratch / "progress", progress).pass_on,
+            (scratch / "recording").exists,
         )
     if chosen.here or (scratch / "done").exists():
         return watched

@@ -1,7 +1,8 @@
 """The rank processes of a run on this machine: started, watched and ended together.
 
-A run ends soon after its first rank does: the others get a moment to leave their own reasons. A run in which nobody
-uses the processor any more is ended too, with every rank's stack. Ranks die with the process that started them.
+A run ends soon after its first rank fails: the others get a moment to leave their own reasons. A run that hangs is
+ended too, with every rank's stack and the epochs that all had finished. Once training is over no rank needs another any
+more: then the rank that writes the record is left in peace. Ranks die with the process that started them.
 """
 
 import signal
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from harness.launch.hang_detector import HangDetector
+from harness.launch.hang_detector import Hang, HangDetector
 from harness.run.unfinished import LEAVE
 
 POLL_SECONDS = 0.05
@@ -36,10 +37,10 @@ class Watched(NamedTuple):
 
     deaths: Sequence[Death] = ()
     """In the order in which they were seen."""
-    still: bool = False
-    """Nobody did anything any more."""
-    stopped: Sequence[int] = ()
-    """Ranks that were stopped by a signal, when everybody was still."""
+    hang: Hang | None = None
+    """The hang that ended the run."""
+    recording: bool = False
+    """Training was over when the run hung."""
     expired: bool = False
     """Their time was up, and they were told to leave."""
     out_of_memory: bool = False
@@ -86,16 +87,22 @@ class Ranks:
         for process in self._processes:
             process.wait()
 
-    def watch(self, patience: float | None, limit: float | None, meanwhile: Callable[[], None]) -> Watched:
-        """Until every rank has ended well, or one has not, or all were still for `patience` seconds.
+    def watch(
+        self,
+        detector: HangDetector,
+        limit: float | None,
+        meanwhile: Callable[[], None],
+        recording: Callable[[], bool] = lambda: False,
+    ) -> Watched:
+        """Waits until every rank has ended well, or one has not, or the detector sees a hang.
 
-        After `limit` seconds they are told to leave.
+        After `limit` seconds ranks are told to leave. Once a rank says that it is `recording`, it has as long as it
+        needs, whatever becomes of the others.
         """
         expires = float("inf") if limit is None else time.monotonic() + limit
-        still = HangDetector([process.pid for process in self._processes], patience)
         deaths: dict[int, Death] = {}
         until = float("inf")
-        while time.monotonic() < until:
+        while (over := recording()) or time.monotonic() < until:
             meanwhile()
             codes = [process.poll() for process in self._processes]
             for rank, code in enumerate(codes):
@@ -104,19 +111,27 @@ class Ranks:
                     until = min(until, time.monotonic() + GRACE)
             if None not in codes:
                 break
-            if not deaths and time.monotonic() > expires:
-                self._tell(LEAVE)
-                self._wait(LEAVING)
-                return Watched(expired=True)
-            if not deaths and still.now():
-                stopped = [
-                    rank for rank, process in enumerate(self._processes) if still.is_stopped(process.pid)
-                ]
-                self._tell(STACKS)
-                time.sleep(NOTICE)
-                return Watched(still=True, stopped=stopped)
+            if over or not deaths:
+                if time.monotonic() > expires + (LEAVING if over else 0):
+                    self._let_leave()
+                    return Watched(expired=True)
+                if hang := detector.look(self._living(codes), over or 0 in codes):
+                    self._tell(STACKS)
+                    time.sleep(NOTICE)
+                    self._let_leave()
+                    return Watched(hang=hang, recording=over or 0 in codes)
             time.sleep(POLL_SECONDS)
         return Watched(list(deaths.values()))
+
+    def _living(self, codes: Sequence[int | None]) -> dict[int, int]:
+        """The process ids of the ranks that have not ended."""
+        return {rank: self._processes[rank].pid for rank, code in enumerate(codes) if code is None}
+
+    def _let_leave(self) -> None:
+        """Has ranks write down what they finished; those that are stopped, too."""
+        self._tell(LEAVE)
+        self._tell(signal.SIGCONT)
+        self._wait(LEAVING)
 
     def _tell(self, what: signal.Signals) -> None:
         for process in self._processes:

@@ -97,6 +97,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
     finally:
         engine.stop()
     if at.rank == 0:
+        (scratch / "recording").touch()
         from harness.run.recording import record_run
 
         told = provenance(root, scratch, [rank.place for rank in ranks if rank.place])

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from harness.launch.cause import find_cause, nobody_is_to_blame
+from harness.launch.hang_detector import Hang
 from harness.launch.processes import Death, Watched
 from harness.run.fault import status_of, write_fault
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
-NOBODY_DIED = Watched([], False, [])
+NOBODY_DIED = Watched()
 WAITS = """Current thread 0x1 (most recent call first):
   File "/env/torch/distributed/distributed_c10d.py", line 3 in wait
 """
@@ -30,7 +31,7 @@ def test_the_fault_that_came_first_is_the_cause(tmp_path: Path) -> None:
 def test_a_lost_connection_is_the_cause_only_if_there_is_no_other(tmp_path: Path) -> None:
     write_fault(tmp_path, 0, LOST)
     assert find_cause(NOBODY_DIED, tmp_path, 3, memory_ran_out=False)["rank"] == 0
-    died = Watched([Death(2, -9, time.time() + 1)], False, [])
+    died = Watched([Death(2, -9, time.time() + 1)])
     assert find_cause(died, tmp_path, 3, memory_ran_out=False)["rank"] == 2
     write_fault(tmp_path, 1, ZeroDivisionError("x"))
     assert find_cause(died, tmp_path, 3, memory_ran_out=False)["rank"] == 1
@@ -38,7 +39,7 @@ def test_a_lost_connection_is_the_cause_only_if_there_is_no_other(tmp_path: Path
 
 def test_a_rank_that_spoke_is_not_said_to_have_died(tmp_path: Path) -> None:
     write_fault(tmp_path, 1, ZeroDivisionError("x"))
-    cause = find_cause(Watched([Death(1, 1, 0.0)], False, []), tmp_path, 2, memory_ran_out=False)
+    cause = find_cause(Watched([Death(1, 1, 0.0)]), tmp_path, 2, memory_ran_out=False)
     assert cause["type"] == "ZeroDivisionError"
 
 
@@ -48,7 +49,7 @@ def test_a_rank_that_spoke_is_not_said_to_have_died(tmp_path: Path) -> None:
 def test_who_the_kernel_kills_for_memory_ran_out_of_it(
     code: int, ran_out: bool, status: str, tmp_path: Path
 ) -> None:
-    cause = find_cause(Watched([Death(0, code, 0.0)], False, []), tmp_path, 1, memory_ran_out=ran_out)
+    cause = find_cause(Watched([Death(0, code, 0.0)]), tmp_path, 1, memory_ran_out=ran_out)
     assert cause["status"] == status
     assert ("memory" in cause["message"]) == (status == "oom")
 
@@ -56,18 +57,18 @@ def test_who_the_kernel_kills_for_memory_ran_out_of_it(
 @pytest.mark.parametrize(
     ("stacks", "stopped", "rank", "said"),
     [
-        ([WAITS, SLEEPS, WAITS], [], 1, "rank 1 hangs in naps (/mine/layer.py:7)"),
-        ([WAITS, WAITS, WAITS], [], -1, "wait for each other"),
-        ([SLEEPS, SLEEPS, WAITS], [], -1, "ranks 0, 1 hang"),
-        ([WAITS, "", WAITS], [1], 1, "rank 1 was stopped by a signal"),
+        ([WAITS, SLEEPS, WAITS], (), 1, "rank 1 hangs in naps (/mine/layer.py:7)"),
+        ([WAITS, WAITS, WAITS], (), -1, "wait for each other"),
+        ([SLEEPS, SLEEPS, WAITS], (), -1, "ranks 0, 1 hang"),
+        ([WAITS, "", WAITS], (1,), 1, "rank 1 was stopped by a signal"),
     ],
 )
 def test_who_does_not_wait_is_waited_for(
-    stacks: list[str], stopped: list[int], rank: int, said: str, tmp_path: Path
+    stacks: list[str], stopped: tuple[int, ...], rank: int, said: str, tmp_path: Path
 ) -> None:
     for number, stack in enumerate(stacks):
         (tmp_path / f"stacks-{number}").write_text(stack)
-    cause = find_cause(Watched([], True, stopped), tmp_path, 3, memory_ran_out=False)
+    cause = find_cause(Watched(hang=Hang(stopped)), tmp_path, 3, memory_ran_out=False)
     assert (cause["rank"], cause["status"]) == (rank, "timeout")
     assert said in cause["message"]
     assert all(stack in cause["trace"] for stack in stacks)
