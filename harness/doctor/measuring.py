@@ -39,7 +39,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         program = ["harness.doctor.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
         chosen = way(card, ranks, root, program)
-        with ForkServer() as server, Ranks(chosen.start(server, log), chosen.ending) as started:
+        with ForkServer() as server, Ranks(chosen.start(server, log, tell), chosen.ending) as started:
             started.watch(HangDetector(None), LONGEST, lambda: None)
         if not out.exists():
             raise RunError(

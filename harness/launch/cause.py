@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+from harness.launch.fork_server import how_it_ended
 from harness.launch.hang_detector import Hang
 from harness.launch.processes import Watched
 from harness.run.fault import Fault, faults, is_consequence, stacks_of
@@ -46,12 +47,11 @@ def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
 def _death(rank: int, code: int, at: float, scratch: Path, memory_ran_out: bool) -> Fault:
     """A rank that could not say anything any more."""
     by_kernel = code == -signal.SIGKILL and memory_ran_out
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     why = ", the machine's memory had run out" if by_kernel else ""
     return {
         "rank": rank,
         "type": "Died",
-        "message": f"{how}{why}; `trace` has the end of the ranks' log",
+        "message": f"{how_it_ended(code)}{why}; `trace` has the end of the ranks' log",
         "status": "oom" if by_kernel else "failed",
         "trace": _end_of(scratch / "log"),
         "time": at,

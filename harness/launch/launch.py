@@ -108,7 +108,7 @@ def _run_ranks(
     folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
     words = [str(word) for option in folders.items() for word in option]
     chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
-    with Ranks(chosen.start(fork_server, scratch / "log"), chosen.ending) as ranks:
+    with Ranks(chosen.start(fork_server, scratch / "log", progress), chosen.ending) as ranks:
         watched = ranks.watch(
             HangDetector(
                 patience.still if chosen.here else None,

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from harness.errors import RunError
+from harness.launch.fork_server import how_it_ended
 from harness.launch.pool_rank import STACKS, Done, Job, Raised, Reference, serve
 
 PRELOADED = ["torch", "torch._dynamo", "torch.distributed.device_mesh", "numpy"]
@@ -72,7 +72,7 @@ class _Rank:
         except (EOFError, OSError):
             at = time.monotonic() - NOTICE
             self.process.join(GRACE)
-            return Raised(at, "died", _cause_of_death(self.process.exitcode), "")
+            return Raised(at, "died", how_it_ended(self.process.exitcode), "")
         return reply
 
     def end(self) -> None:
@@ -162,8 +162,15 @@ def _fork(stacks: Path) -> _Rank:
         forkserver.ensure_running()
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, stacks), daemon=True)
-    process.start()
-    theirs.close()
+    try:
+        process.start()
+    except (EOFError, OSError) as error:
+        raise RunError(
+            f"No rank of the pool could be started: its fork server ended ({type(error).__name__}) while it imported "
+            f"{', '.join(PRELOADED)}, or could not fork. What it printed stands above."
+        ) from error
+    finally:
+        theirs.close()
     return _Rank(process, ours, stacks)
 
 
@@ -204,12 +211,6 @@ def _timeout(ranks: Sequence[_Rank], busy: Sequence[int], patience: float) -> Ra
 
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
-
-
-def _cause_of_death(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exited with code {code}"
 
 
 @contextmanager

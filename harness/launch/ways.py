@@ -5,16 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.launch.fork_server import ForkServer, tie
+from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
 from harness.slurm.said import said
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.step import in_allocation, step
-from harness.spec.machine import Machine, Slurm
+from harness.spec.machine import Machine, Slurm, start_seconds
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """Of Slurm's variables, what srun is given: everything else stands on its line."""
@@ -29,6 +29,8 @@ class Way(NamedTuple):
     environments: list[dict[str, str]]
     line: tuple[str, ...] = ()
     """Of srun: of which one process stands for all ranks. Else every process is a rank."""
+    waiting: Waiting = Waiting()
+    """How long ranks of this machine may take to start."""
 
     @property
     def here(self) -> bool:
@@ -43,10 +45,11 @@ class Way(NamedTuple):
         """srun ends its tasks when it is asked to; killed, it would leave them."""
         return signal.SIGKILL if self.here else signal.SIGTERM
 
-    def start(self, fork_server: ForkServer, log: Path) -> Iterator[Process]:
+    def start(self, fork_server: ForkServer, log: Path, progress: Callable[[str], None]) -> Iterator[Process]:
         """One process after the other; what they say goes into the log."""
         if self.here:
-            yield from fork_server.start(self.program, self.environments, log)
+            waiting = self.waiting._replace(progress=progress)
+            yield from fork_server.start(self.program, self.environments, log, waiting)
             return
         with log.open("wb") as file:
             yield subprocess.Popen(
@@ -76,7 +79,9 @@ def way(machine: Machine, ranks: int, root: Path, program: list[str]) -> Way:
     """For ranks that run a program of ours: by srun in a job whose machine's card knows Slurm."""
     slurm = slurm_of(root, machine.name, load_site(root)) if in_allocation(os.environ) else None
     if slurm is None:
-        return Way(program, [environment(machine, ranks, root, number) for number in range(ranks)])
+        environments = [environment(machine, ranks, root, number) for number in range(ranks)]
+        limit = Waiting(start_seconds(root, machine.name), f"start_seconds in machines/{machine.name}.yaml")
+        return Way(program, environments, waiting=limit)
     if slurm.interfaces:
         program = [
             *program,

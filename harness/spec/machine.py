@@ -107,6 +107,8 @@ class MachineCard(Machine):
     spmm: SpmmModel | None = None
     slurm: Slurm | None = None
     """Without it, a run has one node, whatever its ranks."""
+    start_seconds: float = Field(120, gt=0, allow_inf_nan=False)
+    """Seconds that the first rank of this machine may take to start: more where torch lies on a slow file system."""
 
 
 def load_machine(root: Path, name: str) -> Machine:
@@ -122,6 +124,14 @@ def load_machine_card(root: Path, name: str) -> MachineCard:
         raise unknown("machine", name, list_machines(root), "Cards live in machines/.")
     card = yaml.safe_load(path.read_text())
     return validated(MachineCard, {"name": name, **(card or {})}, f"machines/{name}.yaml")
+
+
+def start_seconds(root: Path, name: str) -> float:
+    """What the card says; the default for the machine of a spec that has no card in this project."""
+    if name in list_machines(root):
+        return load_machine_card(root, name).start_seconds
+    default: float = MachineCard.model_fields["start_seconds"].default
+    return default
 
 
 def list_machines(root: Path) -> list[str]:

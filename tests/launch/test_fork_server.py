@@ -1,0 +1,133 @@
+"""A fork server starts ranks whatever modules print, and a start that fails says why, with what was printed."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import yaml
+
+from harness.errors import RunError
+from harness.launch import fork_server
+from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
+from harness.launch.ways import way
+from harness.spec.machine import load_machine
+
+QUICK = """
+    import os, sys, types
+    for name in ("harness.run.rank", "harness.run.recording", "torch._dynamo"):
+        sys.modules[name] = types.ModuleType(name)
+"""
+"""Nothing takes seconds to import."""
+FORKS_FAIL = """
+    fork, server = os.fork, os.getpid()
+
+    def failing():
+        if WHERE:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    os.fork = failing
+"""
+PROGRAM = """
+    def main():
+        print("here")
+        return 0
+"""
+
+
+def settings(folder: Path, **modules: str) -> Mapping[str, str]:
+    """The environment of a fork server that finds these modules before all others, and Python's own too."""
+    for name, code in {"program": PROGRAM, **modules}.items():
+        (folder / f"{name}.py").write_text(dedent(code))
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def started(folder: Path, waiting: Waiting = Waiting(), **modules: str) -> Child:  # noqa: B008
+    with ForkServer() as server:
+        (child,) = server.start(["program"], [settings(folder, **modules)], folder / "log", waiting)
+        child.wait()
+    return child
+
+
+def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A module system may greet every Python, on both streams."""
+    child = started(
+        tmp_path,
+        sitecustomize=QUICK + "    print(1); print('pid 1'); print('careful', file=sys.stderr, flush=True)",
+    )
+    assert child.pid != 1 and child.poll() == 0
+    assert "here" in (tmp_path / "log").read_text()
+    assert "careful" in capfd.readouterr().err, "a warning of an import is not swallowed"
+
+
+@pytest.mark.parametrize(
+    ("modules", "told"),
+    [
+        (
+            {"torch": "raise ImportError('libcudart.so.12: cannot open shared object file')"},
+            ["exited with code 1", "importing torch", "libcudart.so.12"],
+        ),
+        (
+            {"torch": "import os, sys; print('so far', flush=True); os.kill(os.getpid(), 9)"},
+            ["killed by SIGKILL", "importing torch", "so far"],
+        ),
+        (
+            {"sitecustomize": QUICK + FORKS_FAIL.replace("WHERE", "True")},
+            ["cannot fork", "Resource temporarily unavailable"],
+        ),
+        (
+            {"sitecustomize": QUICK + FORKS_FAIL.replace("WHERE", "os.getpid() != server")},
+            ["cannot fork", "Resource temporarily unavailable"],
+        ),
+        (
+            {"sitecustomize": QUICK + "    os.getppid = lambda: 1"},
+            ["the kernel gave one to process 1", "It printed nothing"],
+        ),
+    ],
+)
+def test_a_server_that_ends_or_cannot_fork_says_how(
+    tmp_path: Path, modules: dict[str, str], told: list[str]
+) -> None:
+    with pytest.raises(RunError) as caught:
+        started(tmp_path, **modules)
+    assert all(words in str(caught.value) for words in told), caught.value
+
+
+def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is that of the machine's card."""
+    (tmp_path / "machines").mkdir()
+    (tmp_path / "machines" / "slow.yaml").write_text(yaml.safe_dump({"start_seconds": 2.5}))
+    monkeypatch.setattr(fork_server, "TELL_SECONDS", 0.3)
+    for name, value in settings(tmp_path, torch="import time; time.sleep(600)").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    chosen, said = way(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"]), []
+    with ForkServer() as server, pytest.raises(RunError) as caught:
+        list(chosen.start(server, tmp_path / "log", said.append))
+    for words in ("importing torch", "after 2.5 s", "start_seconds in machines/slow.yaml"):
+        assert words in str(caught.value)
+    assert any(line.startswith("waiting for ranks to start: importing torch, ") for line in said), said
+
+
+def test_a_server_that_died_between_two_starts_is_named(tmp_path: Path) -> None:
+    with ForkServer() as server:
+        start = lambda: list(  # noqa: E731
+            server.start(["program"], [settings(tmp_path, sitecustomize=QUICK)], tmp_path / "log")
+        )
+        (first,) = start()
+        first.wait()
+        server._process._popen.kill()  # type: ignore[union-attr]
+        with pytest.raises(RunError, match="killed by SIGKILL while it was forking a rank"):
+            start()
+        (again,) = start()
+        assert again.wait() == 0, "the next start has a new one"
+
+
+def test_an_exit_code_is_told_in_words() -> None:
+    codes = {3: "exited with code 3", -9: "killed by SIGKILL", -35: "killed by signal 35"}
+    assert {code: how_it_ended(code) for code in codes} == codes
