@@ -18,9 +18,7 @@ from tests.alive import alive
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
-PATIENCE = Patience(
-    still=4.0
-)  # of everybody doing nothing; runs have more, and what they do in vain then is the same
+PATIENCE = Patience(still=4.0)  # runs have more, and what they do in vain then is the same
 
 WAYS: dict[str, tuple[str, str, str]] = {
     "raise": ("failed", "ZeroDivisionError", "on purpose"),
@@ -95,6 +93,15 @@ def test_the_epochs_that_all_ranks_finished_are_on_record(way: str, tmp_path: Pa
     assert set(run.table("ledger")["rank"]) == {0, 1}
     assert run.record["summary"]["epochs"] == len(finished) - 1
     assert run.record["summary"]["final_loss"] > 0
+
+
+@pytest.mark.parametrize("way", ["hang", "stop"])
+def test_a_run_that_hangs_keeps_the_epochs_that_all_finished(way: str, tmp_path: Path) -> None:
+    """The fault is in the second timed epoch, after one that warms up."""
+    assert launched(spec(way, 2, 1, 5), tmp_path)["type"] == "Hang"
+    (folder,) = (tmp_path / "runs").iterdir()
+    epochs = read_record(folder).table("epochs")
+    assert epochs.groupby("rank").epoch.apply(list).to_dict() == {0: [-1, 0], 1: [-1, 0]}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
