@@ -35,6 +35,8 @@ PLACE = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 """Variables that are read by Python, and so may differ from those of the fork server."""
 TELL_SECONDS = 5.0
 """How often a start that takes long says what it waits for."""
+ENDING_SECONDS = 5.0
+"""How long a process takes to end at most once its pipes are closed."""
 WORDS_KEPT = 2000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 
@@ -49,10 +51,10 @@ def how_it_ended(code: int | None) -> str:
 
 
 class Waiting(NamedTuple):
-    """How long a start may take, the key that raises this limit, and who is told what it waits for."""
+    """How long a start may take, what is said of this limit, and who is told what it waits for."""
 
     seconds: float = 120.0
-    key: str = ""
+    way_out: str = ""
     progress: Callable[[str], None] = lambda _: None
 
 
@@ -184,12 +186,9 @@ class _Process:
             elif kind == "failed":
                 raise self._failure(rest)
             elif kind == "end":
-                raise self._failure(f"{how_it_ended(self._popen.wait())} while it was {self._stage}")
+                raise self._failure(f"{self._ending()} while it was {self._stage}")
             if now - begun > waiting.seconds:
-                limit = f"{waiting.seconds:g} s" + (
-                    f", the limit; `{waiting.key}` sets it" if waiting.key else ""
-                )
-                raise self._failure(f"was still {self._stage} after {limit}")
+                raise self._failure(f"was still {self._stage} after {waiting.seconds:g} s{waiting.way_out}")
             if now - told > TELL_SECONDS:
                 told = now
                 waiting.progress(f"waiting for ranks to start: {self._stage}, {now - begun:.0f} s")
@@ -200,10 +199,17 @@ class _Process:
             self._unread = os.read(self._reports, 1 << 20).decode().splitlines() or ["end"]
         return self._unread.pop(0) if self._unread else ""
 
+    def _ending(self) -> str:
+        """How it ended, after its last report."""
+        try:
+            return how_it_ended(self._popen.wait(ENDING_SECONDS))
+        except subprocess.TimeoutExpired:
+            return "closed the pipe of its reports"
+
     def _failure(self, what: str) -> RunError:
         words = self._last_words()
         return RunError(
-            f"No rank could be started: the fork server, from which ranks are forked, {what}. "
+            f"Ranks could not be started: the fork server, from which they are forked, {what}. "
             + (f"The last that it printed:\n{words}" if words else "It printed nothing.")
         )
 

@@ -113,12 +113,11 @@ class Ranks:
                 break
             if over or not deaths:
                 if time.monotonic() > expires + (LEAVING if over else 0):
-                    self._let_leave()
+                    self._tell(LEAVE)
+                    self._wait(LEAVING)
                     return Watched(expired=True)
                 if hang := detector.look(self._living(codes), over or 0 in codes):
-                    self._tell(STACKS)
-                    time.sleep(NOTICE)
-                    self._let_leave()
+                    self._let_hung_leave()
                     return Watched(hang=hang, recording=over or 0 in codes)
             time.sleep(POLL_SECONDS)
         return Watched(list(deaths.values()))
@@ -127,8 +126,10 @@ class Ranks:
         """The process ids of the ranks that have not ended."""
         return {rank: self._processes[rank].pid for rank, code in enumerate(codes) if code is None}
 
-    def _let_leave(self) -> None:
-        """Has ranks write down what they finished; those that are stopped, too."""
+    def _let_hung_leave(self) -> None:
+        """Has ranks write down their stacks, then what they finished; those that are stopped, too."""
+        self._tell(STACKS)
+        time.sleep(NOTICE)
         self._tell(LEAVE)
         self._tell(signal.SIGCONT)
         self._wait(LEAVING)

@@ -18,7 +18,19 @@ from harness.strategy import Context
 from strategies.cagnet.oned import BlockRows, OneD
 
 Way = Literal[
-    "raise", "exit", "kill", "segfault", "abort", "memory", "hang", "stop", "link", "write", "swallow", "slow"
+    "raise",
+    "exit",
+    "kill",
+    "segfault",
+    "abort",
+    "memory",
+    "hang",
+    "stop",
+    "link",
+    "write",
+    "linger",
+    "swallow",
+    "slow",
 ]
 
 
@@ -101,6 +113,21 @@ def die_while_writing() -> None:
     files.os.fsync = sync  # type: ignore[attr-defined]
 
 
+def linger_while_writing() -> None:
+    """The disk of the record takes six seconds, in which the rank sleeps: some network file systems let it."""
+    from harness import files
+
+    real, slept = os.fsync, []
+
+    def sync(handle: int) -> None:
+        if not slept:
+            slept.append(handle)
+            time.sleep(6)
+        real(handle)
+
+    files.os.fsync = sync  # type: ignore[attr-defined]
+
+
 WAYS: dict[str, Callable[[], object]] = {
     "raise": fail,
     "exit": leave,
@@ -112,6 +139,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "link": cut_links,
     "write": die_while_writing,
+    "linger": linger_while_writing,
     "swallow": swallow,
     "slow": lambda: time.sleep(8),
 }

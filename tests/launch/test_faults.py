@@ -117,6 +117,11 @@ def test_a_writer_that_is_killed_leaves_a_whole_record_of_it(tmp_path: Path) -> 
     assert "SIGKILL" in error["message"]
 
 
+def test_a_writer_that_waits_for_its_disk_is_left_in_peace(tmp_path: Path) -> None:
+    """It sleeps for longer than the patience, and the other rank has left."""
+    assert launched(spec("linger", 2, 0, 1), tmp_path) == {"status": "ok"}
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signals, tmp_path: Path) -> None:
     path, runs = tmp_path / "spec.json", tmp_path / "results" / "runs"

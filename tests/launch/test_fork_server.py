@@ -8,11 +8,11 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from harness.errors import RunError
+from harness.errors import RunError, UserError
 from harness.launch import fork_server
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.ways import way
-from harness.spec.machine import load_machine
+from harness.spec.machine import load_machine, start_seconds
 
 QUICK = """
     import os, sys, types
@@ -75,6 +75,10 @@ def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.Captu
             ["killed by SIGKILL", "importing torch", "so far"],
         ),
         (
+            {"torch": "import os, time; os.closerange(3, 99); time.sleep(600)"},
+            ["closed the pipe of its reports while it was importing torch"],
+        ),
+        (
             {"sitecustomize": QUICK + FORKS_FAIL.replace("WHERE", "True")},
             ["cannot fork", "Resource temporarily unavailable"],
         ),
@@ -89,8 +93,9 @@ def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.Captu
     ],
 )
 def test_a_server_that_ends_or_cannot_fork_says_how(
-    tmp_path: Path, modules: dict[str, str], told: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: dict[str, str], told: list[str]
 ) -> None:
+    monkeypatch.setattr(fork_server, "ENDING_SECONDS", 1.0)
     with pytest.raises(RunError) as caught:
         started(tmp_path, **modules)
     assert all(words in str(caught.value) for words in told), caught.value
@@ -112,6 +117,21 @@ def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
     for words in ("importing torch", "after 2.5 s", "start_seconds in machines/slow.yaml"):
         assert words in str(caught.value)
     assert any(line.startswith("waiting for ranks to start: importing torch, ") for line in said), said
+
+
+def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: Path) -> None:
+    machines = []
+    for card in ({}, {"start_seconds": 600}):
+        (tmp_path / "machines").mkdir(exist_ok=True)
+        (tmp_path / "machines" / "mine.yaml").write_text(yaml.safe_dump(card))
+        machines.append(load_machine(tmp_path, "mine"))
+    assert machines[0] == machines[1], "what a spec holds of a machine"
+    assert start_seconds(tmp_path, "mine") == 600
+    assert start_seconds(tmp_path, "elsewhere") >= 120, "a spec may name a machine that has no card here"
+    for wrong in (0, -1, float("inf"), "long"):
+        (tmp_path / "machines" / "mine.yaml").write_text(yaml.safe_dump({"start_seconds": wrong}))
+        with pytest.raises(UserError, match="start_seconds"):
+            load_machine(tmp_path, "mine")
 
 
 def test_a_server_that_died_between_two_starts_is_named(tmp_path: Path) -> None:

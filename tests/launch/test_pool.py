@@ -230,3 +230,21 @@ def test_no_rank_outlives_its_parent(abandoned: list[int]) -> None:
     while not all(map(gone, abandoned)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert all(map(gone, abandoned))
+
+
+def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
+    """The one from which ranks are forked is killed while it starts."""
+    (tmp_path / "sitecustomize.py").write_text(
+        dedent("""
+        import os, sys
+        if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+            os.kill(os.getpid(), 9)
+        """)
+    )
+    root = Path(__file__).parents[2]
+    code = "import os; from harness.launch.pool import Pool; Pool().run(1, os.getpid)"
+    path = os.pathsep.join(map(str, (tmp_path, root)))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert "RunError: No rank of the pool could be started: its fork server ended" in done.stderr
