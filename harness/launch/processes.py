@@ -1,8 +1,8 @@
 """The rank processes of a run on this machine: started, watched and ended together.
 
 A run ends soon after its first rank fails: the others get a moment to leave their own reasons. A run that hangs is
-ended too, with every rank's stack and the epochs that all had finished. Once training is over no rank needs another any
-more: then the rank that writes the record is left in peace. Ranks die with the process that started them.
+ended too, with every rank's stack. Once training is over no rank needs another any more: then the rank that writes the
+record is left in peace. Ranks die with the process that started them.
 """
 
 import signal
@@ -113,11 +113,13 @@ class Ranks:
                 break
             if over or not deaths:
                 if time.monotonic() > expires + (LEAVING if over else 0):
-                    self._tell(LEAVE)
-                    self._wait(LEAVING)
+                    self._let_leave()
                     return Watched(expired=True)
                 if hang := detector.look(self._living(codes), over or 0 in codes):
-                    self._let_hung_leave()
+                    self._tell(STACKS)
+                    time.sleep(NOTICE)
+                    if not hang.stopped:
+                        self._let_leave()
                     return Watched(hang=hang, recording=over or 0 in codes)
             time.sleep(POLL_SECONDS)
         return Watched(list(deaths.values()))
@@ -126,12 +128,9 @@ class Ranks:
         """The process ids of the ranks that have not ended."""
         return {rank: self._processes[rank].pid for rank, code in enumerate(codes) if code is None}
 
-    def _let_hung_leave(self) -> None:
-        """Has ranks write down their stacks, then what they finished; those that are stopped, too."""
-        self._tell(STACKS)
-        time.sleep(NOTICE)
+    def _let_leave(self) -> None:
+        """Has ranks write down what they finished."""
         self._tell(LEAVE)
-        self._tell(signal.SIGCONT)
         self._wait(LEAVING)
 
     def _tell(self, what: signal.Signals) -> None:
