@@ -16,6 +16,7 @@ CARD: dict[str, Any] = {
     "composed_from": 1,
     "threads_per_rank": 1,
     "memory_gb": 1.0,
+    "start_seconds": 1.0,
     "links": {
         "devices_per_node": 1,
         "intra_gbs": 1.0,
