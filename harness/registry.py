@@ -7,6 +7,7 @@ exactly as foreign ones are.
 from __future__ import annotations
 
 import sys
+import traceback
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.validation import unknown
+from harness.validation import clipped, shown, unknown
 
 if TYPE_CHECKING:
     from harness.strategy.contract import Strategy
 
 GROUP = "harness.strategies"
+GUIDE = "What a strategy has to say of itself stands in docs/add-a-strategy.md."
 
 
 @cache
@@ -31,15 +33,38 @@ def registered() -> list[EntryPoint]:
 
 def load_strategy(name: str) -> type[Strategy]:
     """The class behind a name, or behind path/to/file.py:Class."""
-    from harness.strategy.contract import Strategy
+    from harness.strategy.contract import Strategy, faults_of
 
-    found = _from_file(name) if ".py:" in name else _entry_point(name).load()
+    found = _from_file(name) if ".py:" in name else _imported(_entry_point(name))
     if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise UserError(f"{name} names {found!r}, which does not derive from harness.strategy.Strategy.")
+        raise UserError(
+            f"{name} names {shown(found)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
+        )
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
-        raise UserError(f"{name} is not a whole strategy: {found.__name__} lacks {', '.join(missing)}.")
+        raise UserError(
+            f"{name} is not a whole strategy: {found.__name__} lacks {', '.join(missing)}. {GUIDE}"
+        )
+    if faults := faults_of(found):
+        raise UserError(f"{name} is not a whole strategy: {'; '.join(faults)}. {GUIDE}")
     return found
+
+
+def _imported(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        raise _not_imported(f"strategy {point.name!r} ({point.value})", error) from error
+
+
+def _not_imported(what: str, error: BaseException) -> UserError:
+    """Why a plugin's module did not come to its end, and at which of its lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    if isinstance(error, SyntaxError):
+        place = f", {error.filename}, line {error.lineno}"
+    told = clipped(f"{type(error).__name__}: {error}".rstrip(": ."), 300)
+    return UserError(f"{what} cannot be imported: {told}{place}. Correct it; {GUIDE[0].lower()}{GUIDE[1:]}")
 
 
 def _entry_point(name: str) -> EntryPoint:
@@ -66,7 +91,11 @@ def _from_file(name: str) -> object:
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
+        raise _not_imported(file, error) from error
     if not hasattr(module, class_name):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise unknown(f"class in {file}", class_name, classes)

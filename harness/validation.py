@@ -1,9 +1,12 @@
 """One way to turn data from outside (YAML, JSON, options) into a frozen model, with errors for people."""
 
+import re
+import reprlib
+from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import UserError
@@ -16,15 +19,48 @@ class Frozen(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+FAULTS = 5
+"""As many are told at once."""
 
 
-def validated(model: type[Model], data: Any, where: str) -> Model:
-    """`data` as a `model`, or an error that names each field, its value and what is accepted."""
+def legal_name(name: str) -> str:
+    """A name that is a file's too, and no option of a command; a ValueError says what names are made of."""
+    if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+        raise ValueError(
+            "a name begins with a letter, a digit or '_', and has these, '.' and '-' only, 100 characters at most"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(legal_name)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+RANKS, CLASSES, VERTICES, WIDTH, DEGREE = 1 << 20, 1 << 20, 1 << 40, 1 << 24, 1 << 20
+"""The most that a request can ask for: above them is a slip of the keyboard, or a file of another kind."""
+
+
+def validated(model: type[Model], data: Any, where: str, told: Callable[[str], str] = str) -> Model:
+    """`data` as a `model`, or an error that names each field, its value and what is accepted.
+
+    `told` turns the key of a field into what its writer has typed, where that is another word.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = "; ".join(_fault(model, detail) for detail in error.errors())
-        raise UserError(f"{where}: {faults}.") from None
+        faults = error.errors()
+        more = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
+        listed = "; ".join(_fault(model, detail, told) for detail in faults[:FAULTS])
+        raise UserError(f"{where}: {listed}{more}.") from None
+
+
+def clipped(text: str, most: int) -> str:
+    """The text on one line, its end left out where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: short, whatever it is."""
+    return clipped(reprlib.repr(value), 80)
 
 
 def unknown(kind: str, name: str, known: list[str], way_out: str = "") -> UserError:
@@ -32,18 +68,20 @@ def unknown(kind: str, name: str, known: list[str], way_out: str = "") -> UserEr
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     listing = ", ".join(sorted(known)) or "none"
-    return UserError(f"{kind} {name!r} is unknown.{hint} Known: {listing}.{' ' + way_out if way_out else ''}")
+    return UserError(
+        f"{kind} {shown(name)} is unknown.{hint} Known: {listing}.{' ' + way_out if way_out else ''}"
+    )
 
 
-def _fault(model: type[BaseModel], detail: ErrorDetails) -> str:
+def _fault(model: type[BaseModel], detail: ErrorDetails, told: Callable[[str], str]) -> str:
     names, keys = _place(model, detail["loc"])
-    field = ".".join(names) or "the whole"
+    field = clipped(".".join([told(name) for name in names[:1]] + names[1:]), 80) or "the whole"
     if detail["type"] == "extra_forbidden":
         return f"{field} is not a key here; accepted keys: {', '.join(keys)}"
     if detail["type"] == "missing":
         return f"{field} is missing"
-    wish = detail["msg"].removeprefix("Value error, ")
-    return f"{field} = {detail['input']!r} is not accepted: {wish[0].lower() + wish[1:]}"
+    wish = clipped(detail["msg"].removeprefix("Value error, "), 400)
+    return f"{field} = {shown(detail['input'])} is not accepted: {wish[0].lower() + wish[1:]}"
 
 
 def _place(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:

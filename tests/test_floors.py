@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    "errors validation ranges files locks",
+    "errors validation documents ranges files locks",
     "ledger",
     "kernels",
     "graph",

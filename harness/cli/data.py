@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, say, show
+from harness.cli.options import Verbs, add_verb, ranks, real, say, show, whole
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.store.choice import ACCEPTED, DatasetChoice
-from harness.validation import validated
+from harness.validation import CLASSES, RANKS, VERTICES, validated
 
 if TYPE_CHECKING:
     from harness.store.task import Means
@@ -21,8 +21,11 @@ IMPORTED = {
     "edges": "the graph: .txt, .csv, .tsv (also .gz), or .mtx, .npz, .parquet, .graph, .pt",
     "features": "a row a vertex: .npy, .csv, .txt; drawn if left out",
     "labels": "a number a vertex, or a 0 or 1 for each class; -1 for none; by degree if left out",
-    "split": "a number a vertex: 1 train, 2 valid, 3 test; drawn if left out",
+    "split": "a number a vertex: 1 train, 2 valid, 3 test; or masks, a column each; drawn if left out",
 }
+LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
+MOST_SHARDS = 4096
+"""Along a side: their counts fit in some hundred MiB."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -34,23 +37,38 @@ def add_verbs(verbs: Verbs) -> None:
     for name, about in IMPORTED.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"import: {about}")
     parser.add_argument("--directed", action="store_true", help="import: edges go one way")
-    parser.add_argument("--vertices", type=int, help="import: how many, if the largest id does not say")
-    parser.add_argument("--base", type=int, default=0, help="import: the first id in text (default 0)")
+    parser.add_argument(
+        "--vertices", type=whole(1, VERTICES), help="import: how many, if the largest id does not say"
+    )
+    parser.add_argument(
+        "--base", type=int, choices=(0, 1), default=0, help="import: the first id in text (default 0)"
+    )
     parser.add_argument(
         "--header", action="store_true", help="import: the first line of text names the columns"
     )
-    parser.add_argument("--classes", type=int, help="import: if the labels do not say (default 32 by degree)")
+    parser.add_argument(
+        "--classes", type=whole(1, CLASSES), help="import: if labels do not say (default 32 by degree)"
+    )
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
     parser.add_argument("--partition", default="block", help=f"{ACCEPTED}; default block")
     parser.add_argument(
-        "--parts", type=int, default=0, help="of the partition: the ranks that split the rows"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the order (default 0)")
-    parser.add_argument(
-        "--memory", type=float, default=4.0, metavar="GIB", help="build: what it may take, in GiB (default 4)"
+        "--parts", type=whole(0, RANKS), default=0, help="of the partition: the ranks that split the rows"
     )
     parser.add_argument(
-        "--workers", type=int, default=0, help="build: threads (default: as many as there are cores)"
+        "--seed", type=whole(0, (1 << 63) - 1), default=0, help="seed of the order (default 0)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=real(LEAST_GIB, MOST_GIB),
+        default=4.0,
+        metavar="GIB",
+        help="build: what it may take, in GiB (default 4)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole(0, 4096),
+        default=0,
+        help="build: threads (default: as many as there are cores)",
     )
     parser.add_argument(
         "--share",
@@ -60,12 +78,14 @@ def add_verbs(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "--ranks",
-        type=int,
-        default=0,
+        type=ranks,
         help="info: what a rank of so many would take, for every strategy on its best grid",
     )
     parser.add_argument(
-        "--shards", type=int, default=8, help="balance: blocks of rows, and of columns (default 8)"
+        "--shards",
+        type=whole(1, MOST_SHARDS),
+        default=8,
+        help="balance: blocks of rows, and of columns (default 8)",
     )
 
 
@@ -143,16 +163,13 @@ def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> P
     if options.edges is None:
         raise UserError("import takes the graph: harness data import NAME --edges FILE.")
     told = {key: getattr(options, key) for key in Brought.model_fields}
-    return import_graph(root, validated(Brought, told, "the options"), choice, _means(options))
+    brought = validated(Brought, told, "harness data import", _as_typed)
+    return import_graph(root, brought, choice, _means(options))
 
 
 def _means(options: argparse.Namespace) -> "Means":
     from harness.store.task import GIB, Means
 
-    if options.memory <= 0 or options.workers < 0:
-        raise UserError(
-            f"--memory {options.memory:g} --workers {options.workers}: a build needs some of both."
-        )
     workers = options.workers or len(os.sched_getaffinity(0))
     return Means(int(options.memory * GIB), workers, say)
 
@@ -164,8 +181,6 @@ def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> 
 
     if choice.permutation != "none" or choice.partitioned:
         raise UserError("balance speaks of every permutation: leave out --permutation and --partition.")
-    if options.shards < 1:
-        raise UserError(f"--shards {options.shards}: there is at least one.")
     store = open_dataset(root, DatasetChoice(name=choice.name))
     found = dict(balance(store, options.shards, options.seed))
     law = law_of_loops(store.n, store.nnz, options.shards)
@@ -179,4 +194,9 @@ def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> 
 
 def _choice(options: argparse.Namespace) -> DatasetChoice:
     asked = {key: getattr(options, key) for key in DatasetChoice.model_fields}
-    return validated(DatasetChoice, asked, "the options")
+    return validated(DatasetChoice, asked, f"harness data {options.action}", _as_typed)
+
+
+def _as_typed(key: str) -> str:
+    """The option behind a key; the name of the dataset has none."""
+    return "NAME" if key == "name" else f"--{key}"

@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from harness.cli.options import Verbs, add_verb, columns, say, show
+from harness.cli.options import Verbs, add_verb, columns, ranks, say, show
 from harness.doctor.examined import Examined
 from harness.doctor.machine import machine
 from harness.doctor.places import places
@@ -18,7 +18,7 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument(
         "--links", action="store_true", help="measure all-reduces between ranks, here or in this job"
     )
-    parser.add_argument("--ranks", type=int, default=2, help="links: how many (default 2)")
+    parser.add_argument("--ranks", type=ranks, default=2, help="links: how many (default 2)")
     parser.add_argument(
         "--machine", metavar="NAME", help="links: the card (default: config/site.yaml's, or local)"
     )

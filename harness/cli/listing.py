@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 from harness.cli.options import Verbs, add_verb, columns, show
+from harness.documents import read_yaml
+from harness.errors import UserError
 from harness.spec.root import project_root
 
 KINDS = ("strategies", "datasets", "machines", "experiments")
@@ -27,11 +29,14 @@ def _strategies() -> list[tuple[str, str]]:
 
 
 def _cards(kind: str, root: Path) -> list[tuple[str, str]]:
-    import yaml
-
     folders = {"datasets": "datasets/catalog", "machines": "machines", "experiments": "workflows/experiments"}
     paths = sorted((root / folders[kind]).glob("*.yaml"))
-    described = (
-        (path.stem, (yaml.safe_load(path.read_text()) or {}).get("description", "")) for path in paths
-    )
-    return [(name, " ".join(str(about).split())) for name, about in described]
+    return [(path.stem, " ".join(_about(path).split())) for path in paths]
+
+
+def _about(path: Path) -> str:
+    """What a file says of itself; or why it cannot be read, which keeps none of the others from being listed."""
+    try:
+        return str(read_yaml(path, path.name).get("description", ""))
+    except UserError as error:
+        return str(error)

@@ -2,12 +2,60 @@
 
 import argparse
 import json
+import math
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Never
+
+from harness.errors import UserError
+from harness.validation import RANKS, clipped
 
 Verbs = Any  # argparse does not name the type of its sub-parsers
 Act = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what it does not accept."""
+
+    def error(self, message: str) -> Never:
+        listed = f"`{self.prog} --help` lists what is accepted."
+        raise UserError(f"{clipped(message, 600).rstrip('.')}. {listed}")
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes a whole number from `least` to `most`."""
+
+    def number(text: str) -> int:
+        value = int(text) if re.fullmatch(r"[-+]?\d{1,30}", text) else None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(_refused(text, f"a whole number from {least} to {most}"))
+        return value
+
+    return number
+
+
+def real(least: float, most: float) -> Callable[[str], float]:
+    """The type of an option that takes a number from `least` to `most`."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(_refused(text, f"a number from {least:g} to {most:g}"))
+        return value
+
+    return number
+
+
+ranks = whole(1, RANKS)
+"""The type of --ranks."""
+
+
+def _refused(text: str, accepted: str) -> str:
+    return f"{clipped(text, 40)} is not accepted: {accepted}"
 
 
 def add_verb(verbs: Verbs, name: str, act: Act, summary: str) -> argparse.ArgumentParser:

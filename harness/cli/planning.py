@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.options import Verbs, add_verb, columns, ranks, show
 from harness.cli.request import requested
 from harness.errors import UserError
 from harness.spec.root import project_root
@@ -35,7 +35,7 @@ def add_verbs(verbs: Verbs) -> None:
         help="say of every grid whether it can train on this and, where the machine's card has links, how long an "
         "epoch should take: the best first",
     )
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--ranks", type=ranks, default=1)
     parser.add_argument(
         "--set",
         action="append",

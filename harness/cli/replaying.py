@@ -5,9 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.options import Verbs, add_verb, columns, show, whole
 from harness.cli.request import add_request, requested
 from harness.spec.root import project_root
+from harness.validation import RANKS
 
 if TYPE_CHECKING:
     from harness.ledger import Amounts, Key
@@ -21,7 +22,7 @@ def add_verbs(verbs: Verbs) -> None:
     summary = "One epoch of one rank of a world of any size, on shapes: every kernel, every call, memory."
     parser = add_verb(verbs, "replay", _replay, summary)
     add_request(parser)
-    parser.add_argument("--rank", type=int, default=0, help="whose epoch (default: rank 0)")
+    parser.add_argument("--rank", type=whole(0, RANKS - 1), default=0, help="whose epoch (default: rank 0)")
     parser.add_argument(
         "--from-card", action="store_true", help="sizes as the dataset's card lets expect; nothing is built"
     )

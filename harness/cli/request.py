@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.cli.options import ranks
+from harness.documents import yaml_value
 from harness.errors import UserError
+from harness.validation import clipped
 
 if TYPE_CHECKING:
     from harness.spec.spec import Spec
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", metavar="NAME", help="a registered name, or path/to/file.py:Class")
     parser.add_argument("--dataset", metavar="NAME")
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--ranks", type=ranks, default=1)
     parser.add_argument(
         "--grid", metavar="2x2x2", help="sizes along the strategy's axes (default: its first guess)"
     )
@@ -45,12 +48,12 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
     """What is given by --set: keys and values."""
-    import yaml
-
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"--set {text!r} is not understood: it takes KEY=VALUE, as training.epochs=5.")
-        found[key] = yaml.safe_load(value)
+            raise UserError(
+                f"--set {clipped(text, 60)} is not understood: it takes KEY=VALUE, as training.epochs=5."
+            )
+        found[key] = yaml_value(value, f"--set {clipped(text, 60)}")
     return found

@@ -1,14 +1,13 @@
 """harness run: one spec, or several one after the other, each to a whole record."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from harness.cli.options import Verbs, add_verb, say, show
 from harness.cli.request import add_request, requested
-from harness.errors import UserError
+from harness.documents import read_json
 from harness.results.record import read_record
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
@@ -95,13 +94,7 @@ def _told(folder: Path, *, cached: bool) -> dict[str, Any]:
 
 
 def _spec_of_file(path: Path) -> Spec:
-    try:
-        data = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"The spec {path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:  # not JSON, or not even text
-        raise UserError(f"{path} is not JSON: {error}.") from None
-    return validated(Spec, data, str(path))
+    return validated(Spec, read_json(path, f"The spec {path}"), str(path))
 
 
 def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:

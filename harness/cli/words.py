@@ -6,10 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.options import Verbs, add_verb, columns, show, whole
 from harness.cli.request import add_request, requested
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root
+from harness.validation import RANKS
 
 if TYPE_CHECKING:
     from harness.check.account import Account, Seen
@@ -20,7 +21,7 @@ def add_verbs(verbs: Verbs) -> None:
     summary = "The words of a rank: by the formula, as it was seen to send them, and as the paper says."
     parser = add_verb(verbs, "words", _words, summary)
     add_request(parser)
-    parser.add_argument("--rank", type=int, default=0, help="whose words (default: rank 0)")
+    parser.add_argument("--rank", type=whole(0, RANKS - 1), default=0, help="whose words (default: rank 0)")
     parser.add_argument("--replay", action="store_true", help="start no ranks: replay the one, on shapes")
 
 

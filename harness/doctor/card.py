@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from harness.doctor.measuring import Measured
+from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import write_text
 from harness.spec.machine import load_machine_card
@@ -19,7 +20,7 @@ def write_card(root: Path, machine: str, name: str, measured: Measured) -> Path:
     if path.exists():
         raise UserError(f"{path} exists. Write the card under another name, or move it away.")
     card = load_machine_card(root, machine)
-    document = yaml.safe_load((root / "machines" / f"{machine}.yaml").read_text())
+    document = read_yaml(root / "machines" / f"{machine}.yaml", f"machines/{machine}.yaml")
     per_node = card.slurm.ranks_per_node if card.slurm else max(row.size for row in measured.rows)
     document["links"] = links(measured, per_node)
     origin = f"# {machine}.yaml, links by all-reduces on {platform.node()}, {time.strftime('%Y-%m-%d')}."

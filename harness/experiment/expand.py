@@ -7,9 +7,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field
 
+from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.request import make_spec
 from harness.ledger import AxisName
@@ -32,7 +32,7 @@ class Runs(Frozen):
 class Experiment(Runs):
     """What the file may say."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)
     description: str = ""
     published: Runs | None = None
     """What the paper ran for the same figure."""
@@ -42,11 +42,7 @@ def load_experiment(path: Path) -> Experiment:
     """The experiment of a file."""
     if not path.is_file():
         raise UserError(f"There is no experiment file {path}. Those at hand live in workflows/experiments/.")
-    try:
-        data = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {error}") from None
-    return validated(Experiment, data, str(path))
+    return validated(Experiment, read_yaml(path, str(path)), str(path))
 
 
 def as_published(experiment: Experiment) -> Experiment:

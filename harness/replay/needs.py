@@ -42,7 +42,11 @@ class _OnGrid(NamedTuple):
 def _needs(root: Path, name: str, dataset: str, facts: Facts, ranks: int) -> Needs:
     found, refusals = [], []
     request = {"strategy": name, "dataset": dataset, "ranks": ranks}
-    for grid in [{"grid": grid} for grid in load_strategy(name).grids(ranks)] or [{}]:  # a spec says: no grid
+    try:
+        grids = load_strategy(name).grids(ranks)
+    except UserError as refusal:  # a plugin that is broken keeps none of the others from being listed
+        return Needs(name, refused=str(refusal))
+    for grid in [{"grid": grid} for grid in grids] or [{}]:  # a spec says: no grid
         try:
             found.append(_on_grid(name, make_spec(root, request | grid, name), facts))
         except UserError as refusal:

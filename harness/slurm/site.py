@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import yaml
 from pydantic import Field
 
+from harness.documents import read_yaml
 from harness.spec.machine import Slurm, load_machine_card
 from harness.validation import Frozen, validated
 
@@ -28,8 +28,8 @@ class Site(Frozen):
 def load_site(root: Path) -> Site:
     """What the file says; nothing if there is none."""
     path = root / FILE
-    told = yaml.safe_load(path.read_text()) if path.is_file() else None
-    return validated(Site, told or {}, str(FILE))
+    told = read_yaml(path, str(FILE)) if path.exists() else {}
+    return validated(Site, told, str(FILE))
 
 
 def slurm_of(root: Path, machine: str, site: Site) -> Slurm | None:

@@ -18,6 +18,7 @@ from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, counted, pairs_of, skipped
+from harness.validation import VERTICES
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
 
@@ -68,7 +69,7 @@ class EdgeList(FileSource):
     """A text file of edges, one a line; also gzipped. Further columns (weights) are ignored."""
 
     kind: Literal["edges"]
-    n: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=VERTICES)
     """The number of vertices. Without it the largest id decides, and vertices after the last edge are lost."""
     base: Literal[0, 1] = 0
     """The id of the first vertex."""

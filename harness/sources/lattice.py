@@ -23,7 +23,10 @@ from harness.kernels.random import Purpose, uniform
 from harness.sources.generator import generate
 from harness.sources.source import Rest, Size, Source
 from harness.sources.stream import Stream, stream_of
+from harness.validation import DEGREE
 
+SIDE = 1 << 20
+"""Vertices, at most."""
 SLOTS = 3
 """Places for an edge at each vertex: right, down, diagonal."""
 
@@ -94,13 +97,13 @@ class LatticeSource(Source):
     """A road-like grid with missing edges."""
 
     kind: Literal["lattice"]
-    height: int = Field(ge=1)
-    width: int = Field(ge=1)
+    height: int = Field(ge=1, le=SIDE)
+    width: int = Field(ge=1, le=SIDE)
     keep: float = Field(0.55, ge=0, le=1)
     """The share of horizontal and vertical edges that exist."""
     diagonal: float = Field(0.01, ge=0, le=1)
     """The share of diagonal edges that exist."""
-    inner: float = Field(0.0, ge=0)
+    inner: float = Field(0.0, ge=0, le=DEGREE)
     """Vertices put on an edge, on average: lowers the mean degree towards 2."""
     connected: bool = True
     """Keep the largest component only."""

@@ -13,6 +13,7 @@ from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, counted
+from harness.validation import VERTICES
 
 EXPECTED = "a parquet file whose first two columns of whole numbers are the ends of edges"
 
@@ -21,7 +22,7 @@ class Parquet(FileSource):
     """A parquet file of edges."""
 
     kind: Literal["parquet"]
-    n: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=VERTICES)
     """The number of vertices. Without it the largest id decides."""
 
     def stream(self, rest: Rest) -> Stream:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from harness.kernels.random import COMPILED_FROM, Purpose, key_of, shuffled, uniform
 from harness.sources.source import Source
+from harness.validation import DEGREE
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class RmatSource(Source):
     kind: Literal["rmat"]
     scale: int = Field(ge=1, le=30)
     """There are 2 ** scale vertices."""
-    edge_factor: float = Field(16, gt=0)
+    edge_factor: float = Field(16, gt=0, le=DEGREE)
     """Edges drawn per vertex, before loops and duplicates are dropped."""
     a: float = Field(0.57, ge=0, le=1)
     b: float = Field(0.19, ge=0, le=1)

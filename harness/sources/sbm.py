@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harness.kernels.random import Purpose, uniform
 from harness.sources.source import Source
+from harness.validation import DEGREE, VERTICES
 
 NUMBERS = 4
 """Random numbers per edge: its start, whether it stays in the class, which other class, which member."""
@@ -68,8 +69,8 @@ class SbmSource(Source):
     """Planted classes that a graph network can learn and features alone cannot."""
 
     kind: Literal["sbm"]
-    n: int = Field(ge=2)
-    mean_degree: float = Field(gt=0)
+    n: int = Field(ge=2, le=VERTICES)
+    mean_degree: float = Field(gt=0, le=DEGREE)
     homophily: float = Field(ge=0, le=1)
     """The share of edges within a class."""
 

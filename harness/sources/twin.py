@@ -29,6 +29,7 @@ from harness.kernels.random import Purpose, key_of
 from harness.sources.generator import Generator
 from harness.sources.source import Size, Source
 from harness.sources.stream import Edges
+from harness.validation import VERTICES
 
 CLUSTER, WITHIN = 64, 0.8
 """The fewest members of a cluster, and the share of draws that stay."""
@@ -190,8 +191,8 @@ class TwinSource(Source):
 
     kind: Literal["twin"]
     nature: Nature
-    n: int = Field(ge=1)
-    edges: int = Field(ge=0)
+    n: int = Field(ge=1, le=VERTICES)
+    edges: int = Field(ge=0, le=VERTICES)
     """Different edges, without loops."""
     directed: bool = False
     """Whether (u, v) and (v, u) are two edges: as the card says."""

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
+from harness.documents import read_yaml
+from harness.errors import UserError
 from harness.validation import Frozen, unknown, validated
 
 
@@ -120,10 +121,12 @@ def load_machine(root: Path, name: str) -> Machine:
 def load_machine_card(root: Path, name: str) -> MachineCard:
     """The card machines/NAME.yaml under the project root."""
     path = root / "machines" / f"{name}.yaml"
-    if not path.is_file():
+    if name not in list_machines(root):
         raise unknown("machine", name, list_machines(root), "Cards live in machines/.")
-    card = yaml.safe_load(path.read_text())
-    return validated(MachineCard, {"name": name, **(card or {})}, f"machines/{name}.yaml")
+    card = read_yaml(path, f"machines/{name}.yaml")
+    if not card:
+        raise UserError(f"machines/{name}.yaml is empty. Say at least what runs there, as device: cpu.")
+    return validated(MachineCard, {"name": name, **card}, f"machines/{name}.yaml")
 
 
 def start_seconds(root: Path, name: str) -> float:

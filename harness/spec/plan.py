@@ -1,14 +1,31 @@
 """The plan of an experiment: all its runs, as `harness plan --out` writes them and `collect` and the workflow read."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, JsonValue
+
+from harness.documents import read_json
 from harness.errors import UserError
 from harness.spec.spec import Spec
+from harness.validation import Frozen, validated
 
 SCHEMA = 2
+
+
+class Run(Frozen):
+    """A run of a plan."""
+
+    run_id: str = Field(pattern="^[0-9a-f]{16}$")
+    label: str
+    spec: dict[str, JsonValue]
+
+
+class Plan(BaseModel):
+    """What a reader of the document needs."""
+
+    runs: list[Run]
 
 
 def plan_of(experiment: str, digest: str, specs: Iterable[Spec]) -> dict[str, Any]:
@@ -23,11 +40,10 @@ def read_plan(path: Path) -> dict[str, dict[str, Any]]:
     """The runs of a plan by their ids."""
     way_out = "`harness plan --experiment FILE --out FILE` writes one."
     try:
-        document = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"The plan {path} cannot be read: {error.strerror}. {way_out}") from None
-    except ValueError as error:
-        raise UserError(f"The plan {path} is not JSON: {error}. {way_out}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        document = read_json(path, f"The plan {path}")
+    except UserError as error:
+        raise UserError(f"{error} {way_out}") from None
+    if document.get("schema") != SCHEMA:
         raise UserError(f"{path} is no plan of schema {SCHEMA}. {way_out}")
-    return {run["run_id"]: run for run in document["runs"]}
+    plan = validated(Plan, document, f"The plan {path}")
+    return {run.run_id: run.model_dump() for run in plan.runs}

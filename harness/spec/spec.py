@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from harness.ledger import AxisName
 from harness.spec.machine import Machine
 from harness.store.choice import DatasetChoice
-from harness.validation import Frozen
+from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed
 
 Protocol = Literal["corrected", "faithful"]
 """A loss over the labelled training vertices, or over what the paper's code trained on."""
@@ -39,10 +39,10 @@ class ModelChoice(Frozen):
 
     gat: attention along the edges and the loops of A, whose values play no part.
     """
-    layers: int = Field(3, ge=1)
-    hidden: int = Field(16, ge=1)
+    layers: int = Field(3, ge=1, le=4096)
+    hidden: int = Field(16, ge=1, le=WIDTH)
     """Of gat, of every head."""
-    heads: int = Field(8, ge=1)
+    heads: int = Field(8, ge=1, le=4096)
     """Of gat, in every layer."""
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
     projection: bool = False
@@ -78,19 +78,23 @@ class ModelChoice(Frozen):
         return self
 
 
+LONGEST = 1 << 31
+"""Epochs, at most."""
+
+
 class Training(Frozen):
     """How long and how. Warm-up epochs train like the others and are not timed."""
 
-    epochs: int = Field(10, ge=1)
-    warmup: int = Field(2, ge=0)
+    epochs: int = Field(10, ge=1, le=LONGEST)
+    warmup: int = Field(2, ge=0, le=LONGEST)
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = Field(0.01, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     features: bool = False
     """The input features are trained too, like weights."""
-    evaluate_every: int = Field(0, ge=0)
+    evaluate_every: int = Field(0, ge=0, le=LONGEST)
     """Epochs between evaluations of the full graph; 0 evaluates once, at the end."""
-    batch: int = Field(0, ge=0)
+    batch: int = Field(0, ge=0, le=VERTICES)
     """Vertices of a mini-batch; 0 trains on the full graph."""
     target: float = Field(0.0, ge=0, le=1)
     """Training stops once an evaluation finds so much of the test vertices right; 0 never stops it."""
@@ -99,7 +103,7 @@ class Training(Frozen):
 class Measure(Frozen):
     """What is measured besides times and words."""
 
-    utilisation_ms: int = Field(0, ge=0)
+    utilisation_ms: int = Field(0, ge=0, le=86_400_000)
     """Milliseconds of the windows for which it is written down how busy a rank was; 0 writes nothing."""
 
 
@@ -108,7 +112,7 @@ class Spec(Frozen):
 
     strategy: StrategyChoice
     dataset: DatasetChoice
-    ranks: int = Field(1, ge=1)
+    ranks: int = Field(1, ge=1, le=RANKS)
     grid: dict[AxisName, int]
     model: ModelChoice = ModelChoice()
     training: Training = Training()
@@ -116,8 +120,8 @@ class Spec(Frozen):
     protocol: Protocol = "corrected"
     precision: Literal["float32", "float64"] = "float32"
     machine: Machine
-    seed: int = Field(0, ge=0)
-    launch: int = Field(0, ge=0)
+    seed: Seed = 0
+    launch: Seed = 0
 
     @field_validator("strategy", "dataset", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from harness.graph.model import LabelTask
 from harness.sources import AnySource
 from harness.store.recipes import Features, Labels, Split
-from harness.validation import Frozen
+from harness.validation import CLASSES, Frozen, Seed
 
 
 class Expected(Frozen):
@@ -31,7 +31,7 @@ class Expected(Frozen):
 class DatasetCard(Frozen):
     """Everything that defines a dataset, up to the order of its vertices."""
 
-    name: str
+    name: str = Field(min_length=1)
     description: str = ""
     licence: str = ""
     """Under which it is published, in its publisher's words; none of what is drawn."""
@@ -39,11 +39,11 @@ class DatasetCard(Frozen):
     directed: bool = Field(False, validate_default=True)
     task: LabelTask = "single-label"
     """One class a vertex and cross-entropy, or any number of them and binary cross-entropy."""
-    classes: int = Field(ge=1)
+    classes: int = Field(ge=1, le=CLASSES)
     features: Annotated[Features, Field(discriminator="kind")]
     labels: Annotated[Labels, Field(discriminator="kind")]
     split: Annotated[Split, Field(discriminator="kind")]
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Of everything that is drawn: edges, features, labels, split."""
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None

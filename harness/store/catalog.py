@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import yaml
-
+from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.store.card import DatasetCard
 from harness.store.twin import twin_of
@@ -28,14 +27,7 @@ def _read(root: Path, name: str) -> DatasetCard:
     if name not in list_cards(root):
         raise unknown("dataset", name, list_cards(root), f"Cards live in {CATALOG}/.")
     where = str(CATALOG / f"{name}.yaml")
-    try:
-        fields = yaml.safe_load((root / where).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(fields, dict):
-        raise UserError(
-            f"{where} is not a card: it must be a mapping with the keys of the other cards there."
-        )
+    fields = read_yaml(root / where, where)
     if fields.get("name", name) != name:
         raise UserError(
             f"{where}: name = {fields['name']!r}, but a card is named by its file; leave the key out."

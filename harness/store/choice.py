@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from harness.validation import Frozen
+from harness.validation import VERTICES, Frozen, Seed, legal_name
 
 COMPUTED = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph")
 FILE = "file:"
@@ -23,20 +23,21 @@ def without_width(name: str) -> str:
 class DatasetChoice(Frozen):
     """A dataset in an order. Equal choices are the same data, so what says nothing must not be said."""
 
-    name: str
+    name: str = Field(max_length=200)
     permutation: Literal["none", "single", "double"] = "none"
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Of the permutation, or of the partition."""
     partition: str = "block"
     """How vertices are given to parts; `block` leaves them as they stand and cuts equal blocks."""
-    parts: int = Field(0, ge=0, validate_default=True)
+    parts: int = Field(0, ge=0, le=VERTICES, validate_default=True)
     """How many parts; 0 with `block`, which is cut only where it is used."""
 
     @field_validator("name")
     @classmethod
     def _is_a_file_name(cls, name: str) -> str:
         """Of a twin, NAME@1/16, too."""
-        return name.replace("/", "-") if "@" in name else name
+        of, at, scale = name.partition("@")
+        return f"{legal_name(of)}{at}{scale.replace('/', '-')}"
 
     @field_validator("partition")
     @classmethod

@@ -4,14 +4,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from harness.validation import Frozen
+from harness.validation import WIDTH, Frozen
 
 
 class GaussianFeatures(Frozen):
     """A unit vector per class times `separation`, plus standard normal noise."""
 
     kind: Literal["gaussian"]
-    width: int = Field(ge=1)
+    width: int = Field(ge=1, le=WIDTH)
     separation: float = Field(1.0, ge=0)
 
 
@@ -19,7 +19,7 @@ class UniformFeatures(Frozen):
     """Uniform in [0, 1); `normalise` divides each row by its sum."""
 
     kind: Literal["uniform"]
-    width: int = Field(ge=1)
+    width: int = Field(ge=1, le=WIDTH)
     normalise: bool = False
 
 

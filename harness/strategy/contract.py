@@ -5,9 +5,10 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from torch import Tensor
 
@@ -16,14 +17,14 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, TensorName
 from harness.models.gcn import gcn
 from harness.models.weights import Part, Weight, Weights
-from harness.spec.spec import Spec
+from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import Counts
 from harness.strategy.facts import Facts, weights_of_model
 from harness.strategy.minibatch import MiniBatch
 from harness.strategy.piece import Piece
 from harness.strategy.published import Published
 from harness.strategy.words import Words
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, shown, validated
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +43,9 @@ class Promise(StrEnum):
 
 class NoParams(Frozen):
     """For strategies without parameters."""
+
+
+KINDS = get_args(ModelChoice.model_fields["kind"].annotation)
 
 
 class Strategy(ABC):
@@ -189,3 +193,59 @@ class Strategy(ABC):
     @abstractmethod
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Bytes of what the rank at `at` holds all the time, by tensor; sums that are zero are left out."""
+
+
+def faults_of(strategy: type[Strategy]) -> list[str]:
+    """What is wrong with what a class says of itself: each attribute, what it is, and what is expected."""
+    told: dict[str, Any] = {}
+    faults = []
+    for name, (expected, _) in EXPECTED.items():
+        try:
+            told[name] = getattr(strategy, name)
+        except AttributeError:
+            faults.append(f"{name} is missing: {expected}")
+        except Exception as error:
+            faults.append(f"{name} raises {type(error).__name__}: it is to be {expected}")
+    for name, value in told.items():
+        expected, holds = EXPECTED[name]
+        if not holds(value, told):
+            faults.append(f"{name} = {shown(value)} is not accepted: {expected}")
+    return faults
+
+
+def _are_axes(value: Any) -> bool:
+    is_tuple = isinstance(value, tuple) and len(value) > 0
+    return is_tuple and all(isinstance(axis, AxisName) for axis in value) and len(set(value)) == len(value)
+
+
+def _are_the_axes(value: Any, told: dict[str, Any]) -> bool:
+    axes = told.get("axes")
+    return value is None or not _are_axes(axes) or (_are_axes(value) and {*value} == {*axes})
+
+
+def _are_models(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) > 0 and all(kind in KINDS for kind in value)
+
+
+Holds = Callable[[Any, dict[str, Any]], bool]
+EXPECTED: dict[str, tuple[str, Holds]] = {
+    "name": ("a text", lambda value, _: isinstance(value, str) and bool(value)),
+    "promise": (
+        f"a harness.strategy.Promise ({', '.join(Promise.__members__)})",
+        lambda value, _: isinstance(value, Promise),
+    ),
+    "axes": ("a tuple of different harness.ledger.AxisName", lambda value, _: _are_axes(value)),
+    "slowest_first": ("a tuple of the same axes, or None", _are_the_axes),
+    "partitioned_over": (
+        "one of its axes, or None",
+        lambda value, told: value is None or not _are_axes(told.get("axes")) or value in told["axes"],
+    ),
+    "mini_batches": ("a bool", lambda value, _: isinstance(value, bool)),
+    "parts": ("a bool", lambda value, _: isinstance(value, bool)),
+    "models": (f"a tuple of {', '.join(KINDS)}", lambda value, _: _are_models(value)),
+    "Params": (
+        "a class that derives from harness.validation.Frozen",
+        lambda value, _: isinstance(value, type) and issubclass(value, Frozen),
+    ),
+}
+"""What a class says of itself: in words, and whether a value is that, beside what else it says."""

@@ -1,0 +1,203 @@
+"""YAML and JSON that people write, read within limits: text of bounded length and depth, every key once.
+
+No error quotes more of a file than the key, the number or the tag at fault: a path may lead to a file that is nobody's
+spec. What the keys mean is for `harness.validation`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Never
+
+import yaml
+
+from harness.errors import UserError
+from harness.validation import clipped
+
+LONGEST = {"YAML": 1 << 20, "JSON": 1 << 28}
+"""Bytes of a file; YAML is slow to read, and nobody writes a megabyte of it."""
+DEEPEST = 40
+"""Levels of lists and mappings within each other."""
+MOST = 1 << 18
+"""Values of a YAML file with its aliases written out."""
+PREFIX = "tag:yaml.org,2002:"
+TAGS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
+DECIMAL = re.compile(r"[-+]?(0|[1-9][\d_]*|(?=\.\d))(\.[\d_]*)?([eE][-+]?\d+)?")
+"""A number that every reader takes for the same: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
+
+
+class _UnreadError(Exception):
+    """Why a text is not read."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates, of bounded depth."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _UnreadError(f"it is nested more than {DEEPEST} levels deep")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{PREFIX}timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(path: Path, where: str) -> dict[str, Any]:
+    """The mapping in a YAML file, which errors call `where`; an empty one for a file that says nothing."""
+    return _mapping(_read(path, where, "YAML", _parsed_yaml), where)
+
+
+def read_json(path: Path, where: str) -> dict[str, Any]:
+    """The mapping in a JSON file, which errors call `where`."""
+    return _mapping(_read(path, where, "JSON", _parsed_json), where)
+
+
+def yaml_value(text: str, where: str) -> Any:
+    """The value of a piece of YAML, as one stands behind an option."""
+    try:
+        return _sound(_parsed_yaml(text))
+    except _UnreadError as reason:
+        raise UserError(f"{where} is not understood: {reason}.") from None
+
+
+def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LONGEST[language] + 1)
+    except (OSError, ValueError) as error:  # a ValueError for a path with a NUL in it
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{where} cannot be read: {reason}.") from None
+    if len(data) > LONGEST[language]:
+        raise UserError(f"{where} has more than {LONGEST[language]:,} bytes, which is no file of this kind.")
+    try:
+        return _sound(parse(data.decode("utf-8-sig")))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not text in UTF-8: byte {error.start + 1:,} belongs to none.") from None
+    except _UnreadError as reason:
+        raise UserError(f"{where} cannot be read as {language}: {reason}.") from None
+
+
+def _mapping(data: Any, where: str) -> dict[str, Any]:
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else "a single value"
+        raise UserError(f"{where} is not a mapping of keys to values: it holds {kind}.")
+    return data
+
+
+def _parsed_yaml(text: str) -> Any:
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _weigh(node, {})
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _UnreadError(f"{clipped(said, 120)}{place}") from None
+    except (yaml.YAMLError, ValueError, LookupError) as error:
+        raise _UnreadError(clipped(str(error), 120)) from None
+
+
+def _weigh(node: Any, weights: dict[int, int]) -> int:
+    """How many values a node stands for, its aliases written out; what is ambiguous or repeated is refused."""
+    line = f"line {node.start_mark.line + 1}"
+    if id(node) in weights:
+        if not weights[id(node)]:
+            raise _UnreadError(f"{line}: an alias stands for what it is part of")
+        return weights[id(node)]
+    weights[id(node)] = 0
+    if node.tag.removeprefix(PREFIX) not in TAGS:
+        raise _UnreadError(f"{line}: the tag {clipped(node.tag, 40)} has no meaning here")
+    if isinstance(node, yaml.ScalarNode):
+        _check_number(node, line)
+        inner = []
+    elif isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+        inner = [part for pair in node.value for part in pair]
+    else:
+        inner = node.value
+    weight = 1 + sum(_weigh(part, weights) for part in inner)
+    if weight > MOST:
+        raise _UnreadError(f"{line}: its aliases stand for more than {MOST:,} values")
+    weights[id(node)] = weight
+    return weight
+
+
+def _check_number(node: Any, line: str) -> None:
+    is_number = node.style is None and node.tag in (f"{PREFIX}int", f"{PREFIX}float")
+    if is_number and not DECIMAL.fullmatch(node.value):
+        raise _UnreadError(
+            f"{line}: {clipped(node.value, 40)} is no finite decimal number; write one, or text in quotes"
+        )
+
+
+def _check_keys(node: Any) -> None:
+    seen = set()
+    for key, _ in node.value:
+        line = f"line {key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode) or key.tag not in (f"{PREFIX}str", f"{PREFIX}merge"):
+            raise _UnreadError(f"{line}: a key is no text; put it in quotes")
+        if key.value in seen:
+            raise _UnreadError(f"{line}: the key {clipped(key.value, 40)} stands there twice")
+        seen.add(key.value)
+
+
+def _parsed_json(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise _UnreadError(f"the key {clipped(twice, 40)} stands twice in one mapping")
+        return found
+
+    def endless(word: str) -> Never:
+        raise _UnreadError(f"{word} is no finite number")
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=endless)
+    except RecursionError:
+        raise _UnreadError(f"it is nested more than {DEEPEST} levels deep") from None
+    except ValueError as error:
+        raise _UnreadError(clipped(str(error), 120)) from None
+
+
+def _sound(data: Any, depth: int = 0) -> Any:
+    """The data, all of whose text can be written again, and whose numbers are finite."""
+    if depth > DEEPEST:
+        raise _UnreadError(f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(data, dict):
+        for key, value in data.items():
+            _sound(key, depth)
+            _sound(value, depth + 1)
+    elif isinstance(data, list):
+        for value in data:
+            _sound(value, depth + 1)
+    elif isinstance(data, float) and not math.isfinite(data):
+        raise _UnreadError("it holds a number beyond those that a computer counts with")
+    elif isinstance(data, str) and ("\0" in data or not _is_unicode(data)):
+        raise _UnreadError("it holds text with a NUL or half a character")
+    return data
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
