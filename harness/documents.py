@@ -52,9 +52,10 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def read_yaml(path: Path, where: str) -> dict[str, Any]:
-    """The mapping in a YAML file, which errors call `where`; an empty one for a file that says nothing."""
-    return _mapping(_read(path, where, "YAML", _parsed_yaml), where)
+def read_yaml(path: Path, where: str, *, may_be_empty: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file, which errors call `where`."""
+    found = _read(path, where, "YAML", _parsed_yaml)
+    return {} if may_be_empty and found in (None, {}) else _mapping(found, where)
 
 
 def read_json(path: Path, where: str) -> dict[str, Any]:
@@ -88,11 +89,9 @@ def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) ->
 
 
 def _mapping(data: Any, where: str) -> dict[str, Any]:
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else "a single value"
-        raise UserError(f"{where} is not a mapping of keys to values: it holds {kind}.")
+    if not isinstance(data, dict) or not data:
+        kind = "a list" if isinstance(data, list) else "a single value" if data else "nothing"
+        raise UserError(f"{where} must be a mapping of keys to values, and it holds {kind}.")
     return data
 
 

@@ -28,7 +28,7 @@ class Site(Frozen):
 def load_site(root: Path) -> Site:
     """What the file says; nothing if there is none."""
     path = root / FILE
-    told = read_yaml(path, str(FILE)) if path.exists() else {}
+    told = read_yaml(path, str(FILE), may_be_empty=True) if path.exists() else {}
     return validated(Site, told, str(FILE))
 
 

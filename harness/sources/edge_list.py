@@ -14,11 +14,11 @@ from pydantic import Field
 
 from harness.errors import UserError
 from harness.sources.archive import Place
-from harness.sources.refusal import refusing
+from harness.sources.refusal import IN_CARD, refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, counted, pairs_of, skipped
-from harness.validation import VERTICES
+from harness.validation import VERTICES, clipped
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
 
@@ -29,12 +29,13 @@ def _fault(path: Path, header: bool, ids: range | None) -> str:
         for number, data in _data_lines(lines, header):
             ends = data.replace(",", " ").split()[:2]
             if len(ends) < 2 or not all(_is_id(end) for end in ends):
-                return f"{path}, line {number}: {data!r} is not an edge. Expected {EXPECTED}{_hint(number, header)}."
+                said = f"{path}, line {number}: {clipped(data, 40)!r} is not an edge."
+                return f"{said} Expected {EXPECTED}{_hint(number, header)}."
             outside = [end for end in ends if ids is not None and int(end) not in ids]
             if ids is not None and outside:
                 return (
-                    f"{path}, line {number}: the id {outside[0]} is not among {ids.start} .. {ids.stop - 1}. "
-                    f"Set n, the number of vertices, or base, the first id, in the card."
+                    f"{path}, line {number}: the id {outside[0]} is not among {ids.start} .. {ids.stop - 1}: "
+                    f"{IN_CARD['n']}, the number of vertices, or {IN_CARD['base']}, the first id."
                 )
     return f"{path} cannot be read as text. Expected {EXPECTED}."
 
@@ -49,20 +50,18 @@ def _data_lines(lines: TextIO, header: bool) -> Iterator[tuple[int, str]]:
 
 
 def _hint(number: int, header: bool) -> str:
-    return (
-        "; if this line names the columns, set header: true in the card" if number == 1 and not header else ""
-    )
+    return f"; if this line names the columns, {IN_CARD['header']}" if number == 1 and not header else ""
 
 
 def _is_id(text: str) -> bool:
     """Whether this is an integer of 64 bits."""
-    return text.lstrip("+-").isdecimal() and -(1 << 63) <= int(text) < 1 << 63
+    return len(text) < 30 and text.lstrip("+-").isdecimal() and -(1 << 63) <= int(text) < 1 << 63
 
 
 def _text(path: Path) -> TextIO:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", errors="replace")
-    return path.open(encoding="utf-8", errors="replace")
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace")
+    return path.open(encoding="utf-8-sig", errors="replace")
 
 
 class EdgeList(FileSource):

@@ -159,7 +159,7 @@ def _labels(path: Path, n: int) -> Labels | None:
 
 def _items(path: Path) -> Iterator[tuple[int, Any]]:
     """Vertices and classes, one at a time: as Python's own numbers all of them would not fit."""
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         text, place, ending = file.read(BLOCK).lstrip().removeprefix("{"), 0, ","
         while ending == ",":
             found = ITEM.match(text, place)
@@ -175,7 +175,7 @@ def _items(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _split(path: Path, n: int) -> Bytes:
-    roles = json.loads(path.read_text(encoding="utf-8"))
+    roles = json.loads(path.read_text(encoding="utf-8-sig"))
     split = np.zeros(n, np.uint8)
     for role, part in ROLES.items():
         vertices = np.asarray(roles[role], np.int64)

@@ -15,7 +15,8 @@ from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, Begin, counted, pairs_of
+from harness.sources.text import AT_ONCE, Begin, counted, decoded, pairs_of
+from harness.validation import clipped
 
 EXPECTED = (
     "a line '%%MatrixMarket matrix coordinate FIELD SYMMETRY', comments with %, a line 'rows columns entries', "
@@ -65,14 +66,14 @@ def _header(text: Place) -> _Header:
         byte, number = len(banner), 1
         for line in file:
             byte, number = byte + len(line), number + 1
-            if said := line.decode(errors="replace").split("%")[0].split():
+            if said := decoded(line).split("%")[0].split():
                 break
         else:
             raise UserError(f"{text} has no line of sizes. {_wanted()}")
     if layout != "coordinate":
         raise UserError(f"{text}, line 1: the layout is {layout!r}, which lists every element. {_wanted()}")
     if len(said) != 3 or not all(word.isdecimal() for word in said):
-        raise UserError(f"{text}, line {number}: {' '.join(said)!r} are no sizes. {_wanted()}")
+        raise UserError(f"{text}, line {number}: {clipped(' '.join(said), 40)!r} are no sizes. {_wanted()}")
     rows, cols, entries = map(int, said)
     if rows != cols or rows < 1:
         raise UserError(f"{text}: the matrix is {rows} x {cols}, but an adjacency is square. {_wanted()}")
@@ -81,7 +82,7 @@ def _header(text: Place) -> _Header:
 
 def _words(text: Place, banner: bytes) -> list[str]:
     """Layout, field and symmetry."""
-    line = " ".join(banner.decode(errors="replace").lower().split())
+    line = " ".join(decoded(banner).lower().split())
     words = line.removeprefix(BANNER).split()
     if not line.startswith(BANNER) or len(words) != 3 or words[2] not in SYMMETRIES:
         raise UserError(f"{text}, line 1: {line[:60]!r} is no head of a matrix. {_wanted()}")
@@ -110,13 +111,12 @@ def _fault(text: Place, header: _Header) -> str:
     with opened(text) as file:
         file.read(header.begin.byte)
         for number, line in enumerate(file, start=header.begin.line + 1):
-            words = line.decode(errors="replace").split("%")[0].split()
+            words = decoded(line).split("%")[0].split()
             if words and not (
                 len(words) > 1 and all(w.isdecimal() and 1 <= int(w) <= rows for w in words[:2])
             ):
-                return (
-                    f"{text}, line {number}: {' '.join(words)!r} is no entry of {rows} x {rows}. {_wanted()}"
-                )
+                entry = clipped(" ".join(words), 40)
+                return f"{text}, line {number}: {entry!r} is no entry of {rows} x {rows}. {_wanted()}"
     return f"{text} cannot be read as text. {_wanted()}"
 
 

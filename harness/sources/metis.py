@@ -15,7 +15,8 @@ from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, Begin, Lines, lines_of
+from harness.sources.text import AT_ONCE, MARK, Begin, Lines, decoded, lines_of
+from harness.validation import clipped
 
 EXPECTED = "a line 'vertices edges [fmt [ncon]]', then a line a vertex with its neighbours' numbers from 1"
 
@@ -48,13 +49,13 @@ def _header(text: Place) -> _Header:
     with opened(text) as file:
         for line in file:
             byte += len(line)
-            if not line.startswith(b"%"):
+            if not line.removeprefix(MARK).startswith(b"%"):
                 break
         else:
             raise UserError(f"{text} has no line of sizes. Expected {EXPECTED}.")
-    said = line.decode(errors="replace").split()
+    said = decoded(line).split()
     if not 2 <= len(said) <= 4 or not all(word.isdecimal() for word in said) or int(said[0]) < 1:
-        raise UserError(f"{text}: {' '.join(said)!r} are no sizes. Expected {EXPECTED}.")
+        raise UserError(f"{text}: {clipped(' '.join(said), 40)!r} are no sizes. Expected {EXPECTED}.")
     sizes, weights, on_edges = (digit != "0" for digit in (said[2] if said[2:] else "").zfill(3)[-3:])
     weighed = int(said[3]) if said[3:] else 1
     return _Header(int(said[0]), int(said[1]), sizes + weights * weighed, 1 + on_edges, Begin(byte))

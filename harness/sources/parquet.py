@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from harness.errors import UserError
-from harness.sources.refusal import refusing
+from harness.sources.refusal import IN_CARD, refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, counted
@@ -37,7 +37,7 @@ class Parquet(FileSource):
         n = found.vertices(path, self.n)
         if not found.within(range(n)):
             ids = f"{found.smallest} to {found.largest}"
-            raise UserError(f"{path}: ids go from {ids}, not 0 to {n - 1}. Set n in the card.")
+            raise UserError(f"{path}: ids go from {ids}, not 0 to {n - 1}: {IN_CARD['n']}.")
         return Stream(n, found.pairs, partial(_pieces, path))
 
 

@@ -57,7 +57,7 @@ def _numbers(path: Path) -> Ints:
 
 def _fault(path: Path) -> str:
     """The first line that is no number."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not re.fullmatch(r"-?\d{1,18}", line.strip()):
                 return f"line {number} is {line.strip()[:40]!r}"

@@ -7,22 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
+from harness.graph.model import NO_LABEL, SPLITS, LabelTask
 from harness.sources.refusal import refusing
+from harness.validation import CLASSES, clipped
 
 EXPECTED = "a .npy array, or text with one vertex a line and numbers separated by commas or white space"
 
 
 def read_table(path: Path, n: int) -> NDArray[Any]:
     """An (n, columns) array of numbers; vertex v is row v."""
-    with refusing(path, EXPECTED):
-        table = _numbers(path)
-    if table.ndim > 2 or len(table) != n:
+    table = _table(path)
+    if len(table) != n:
         raise UserError(
-            f"{path} has the shape {table.shape}, but there are {n} vertices. Expected one row for each."
+            f"{path} has {len(table):,} rows, but there are {n:,} vertices. Expected one row for each."
         )
-    if not np.issubdtype(table.dtype, np.number):
-        raise UserError(f"{path} holds {table.dtype} values. Expected numbers: {EXPECTED}.")
-    return table.reshape(n, -1)
+    return table
 
 
 def read_column(path: Path, n: int) -> NDArray[np.int64]:
@@ -33,11 +32,34 @@ def read_column(path: Path, n: int) -> NDArray[np.int64]:
     column = table[:, 0]
     if np.issubdtype(column.dtype, np.floating):
         column = np.where(np.isnan(column), -1, column)
-    whole = column.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        whole = column.astype(np.int64)
     if not np.array_equal(whole, column):
         first = int(np.flatnonzero(whole != column)[0])
         raise UserError(f"{path}, vertex {first}: {column[first]} is not an integer.")
     return whole
+
+
+def read_split(path: Path, n: int) -> NDArray[np.int64]:
+    """The part of every vertex: a column of their numbers, or a mask a column for training, validation and test."""
+    table = read_table(path, n)
+    if table.shape[1] == 1:
+        return read_column(path, n)
+    if table.shape[1] != len(SPLITS) or not np.isin(table, (0, 1)).all():
+        raise UserError(
+            f"{path} has {table.shape[1]} columns. A split is one column of 0 (none), 1 train, 2 valid, 3 test; or "
+            "three masks of 0 and 1, or false and true: train, valid, test."
+        )
+    masks = table.astype(bool)
+    twice = np.flatnonzero(masks.sum(axis=1) > 1)
+    if len(twice):
+        raise UserError(
+            f"{path}, vertex {twice[0]}: its masks overlap. A vertex is in one of them, or in none."
+        )
+    split = np.zeros(n, np.int64)
+    for column, part in enumerate(SPLITS.values()):
+        split[masks[:, column]] = part
+    return split
 
 
 def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
@@ -45,7 +67,8 @@ def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
     table = read_table(path, n)
     if np.issubdtype(table.dtype, np.floating):
         table = np.where(np.isnan(table), -1, table)
-    small = table.astype(np.int8)
+    with np.errstate(invalid="ignore"):
+        small = table.astype(np.int8)
     if not np.array_equal(small, table):
         first = int(np.flatnonzero((small != table).any(axis=1))[0])
         raise UserError(
@@ -54,13 +77,37 @@ def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
     return small
 
 
-def read_some_labels(path: Path) -> NDArray[Any]:
-    """Labels whatever the number of their rows: a column of classes, or a column for each class."""
+def classes_in(path: Path) -> tuple[LabelTask, int]:
+    """What labels say by themselves: one column has as many classes as the largest asks for; several, a class each."""
+    table = _table(path)
+    if not table.size:
+        raise UserError(f"{path} holds no labels. Expected one integer per vertex, or zeros and ones.")
+    if table.shape[1] > 1:
+        return "multi-label", table.shape[1]
+    labels = read_column(path, len(table))
+    check_labels(path, labels, CLASSES)
+    return "single-label", max(int(labels.max()), 0) + 1
+
+
+def check_labels(where: Path | str, labels: NDArray[Any], classes: int) -> None:
+    """Refuses what is no class, and not -1 for none."""
+    if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < classes):
+        wrong = np.flatnonzero((labels < NO_LABEL) | (labels >= classes))
+        raise UserError(
+            f"{where}, vertex {wrong[0]}: the label {labels[wrong[0]]} is none. Labels are 0 .. {classes - 1:,}, or "
+            f"{NO_LABEL} for a vertex without one."
+        )
+
+
+def _table(path: Path) -> NDArray[Any]:
+    """All rows of numbers in a file."""
     with refusing(path, EXPECTED):
         table = _numbers(path)
-    if not table.size or not np.issubdtype(table.dtype, np.number):
-        raise UserError(f"{path} holds no labels. Expected one integer per vertex, or zeros and ones.")
-    return table.reshape(len(table), -1)
+    if table.ndim not in (1, 2):
+        raise UserError(f"{path} has the shape {table.shape}. Expected {EXPECTED}.")
+    if table.dtype.kind not in "biuf":
+        raise UserError(f"{path} holds {clipped(str(table.dtype), 60)} values. Expected numbers: {EXPECTED}.")
+    return table if table.ndim == 2 else table[:, None]
 
 
 def _numbers(path: Path) -> NDArray[Any]:

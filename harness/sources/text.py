@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.sources.archive import Place, opened
+from harness.sources.refusal import IN_CARD
 from harness.sources.stream import Edges, Piece
 
 AT_ONCE = 1 << 22
@@ -42,7 +43,7 @@ class Counted(NamedTuple):
         """How many a card says there are; if it does not, the largest id decides."""
         if n is None and not self.pairs:
             raise UserError(
-                f"{path} holds no edge, and nothing says how many vertices there are. Set n in the card."
+                f"{path} holds no edge, and nothing says how many vertices there are: {IN_CARD['n']}."
             )
         return self.largest + 1 if n is None else n
 
@@ -55,6 +56,8 @@ class Begin(NamedTuple):
 
 
 START = Begin()
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark with which some programs begin a text."""
 
 
 def counted(pieces: Sequence[Piece]) -> Counted:
@@ -75,10 +78,15 @@ def skipped(text: Place, wanted: Callable[[str], bool], begin: Begin = START, mo
     with opened(text) as file:
         file.read(place)
         for line in file:
-            if more == 0 and wanted(line.decode(errors="replace")):
+            if more == 0 and wanted(decoded(line)):
                 break
             place, lines, more = place + len(line), lines + 1, max(more - 1, 0)
     return Begin(place, lines)
+
+
+def decoded(line: bytes) -> str:
+    """A line as text, without the mark that the first one may begin with."""
+    return line.decode("utf-8-sig", errors="replace")
 
 
 def pairs_of(text: Place, at_once: int, begin: Begin, fault: Fault) -> list[Piece]:
@@ -96,8 +104,9 @@ def lines_of(text: Place, at_once: int, begin: Begin) -> list[Lines]:
 
 def _ranges(path: Path, at_once: int, start: int) -> list[tuple[int, int]]:
     """Of bytes, each up to a line's end."""
-    size, cuts = path.stat().st_size, [start]
+    size = path.stat().st_size
     with path.open("rb") as file:
+        cuts = [start or len(MARK) * (file.read(len(MARK)) == MARK)]
         while cuts[-1] + at_once * SHORTEST < size:
             file.seek(cuts[-1] + at_once * SHORTEST)
             file.readline()
@@ -113,7 +122,7 @@ def blocks(text: Place, at_once: int, begin: Begin) -> Iterator[NDArray[np.uint8
     """The bytes of a file from `begin` on, whole lines of them at a time."""
     with opened(text) as file:
         file.read(begin.byte)
-        rest = b""
+        rest = b"" if begin.byte else file.read(len(MARK)).removeprefix(MARK)
         while block := file.read(at_once * SHORTEST):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             yield np.frombuffer(whole + newline, np.uint8)

@@ -6,7 +6,6 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from harness.documents import read_yaml
-from harness.errors import UserError
 from harness.validation import Frozen, unknown, validated
 
 
@@ -124,8 +123,6 @@ def load_machine_card(root: Path, name: str) -> MachineCard:
     if name not in list_machines(root):
         raise unknown("machine", name, list_machines(root), "Cards live in machines/.")
     card = read_yaml(path, f"machines/{name}.yaml")
-    if not card:
-        raise UserError(f"machines/{name}.yaml is empty. Say at least what runs there, as device: cpu.")
     return validated(MachineCard, {"name": name, **card}, f"machines/{name}.yaml")
 
 

@@ -8,6 +8,8 @@ the user's file if so chosen) and the versions of what wrote it, so that a chang
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
 from harness.store.share import Share
 from harness.store.task import Means
+from harness.store.work import forget_if_idle, take_back
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory, where it is needed."""
@@ -76,23 +79,28 @@ def build(
     grid: int | None = None,
     means: Means | None = None,
     share: Share | None = None,
+    card: DatasetCard | None = None,
 ) -> Path:
     """The folder of a dataset's store, after building it unless it is there, whole and from the same files.
 
     `grid` sets the number of blocks along each side. Of several builders at once, one builds and the others wait. With
-    a `share`, only that is done, beside other jobs that do theirs; nothing, if there is a store.
+    a `share`, only that is done, beside other jobs that do theirs; nothing, if there is a store. A `card` is of a
+    dataset that the catalog does not have yet: what its files say is looked through before anything is made.
     """
-    card = load_card(root, choice.name)
+    is_new, card = card is not None, card or load_card(root, choice.name)
     folder = store_folder(root, card, choice)
     sources = source_files(card, data_folder(root)) | brought(choice, data_folder(root))
     if share and folder.exists():
         return folder
     if _is_sound(folder, grid, sources):
+        forget_if_idle(folder)  # of a builder that was killed when all was done
         return _opened(folder, card).folder
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
     found = contents(card, data_folder(root))
     check_parts(choice, found.n)  # before a folder is made for it
+    if is_new:
+        found.check()
     means = means or Means()
     order = Order(choice, partial(parted, found, choice, means))
     if share:
@@ -108,6 +116,18 @@ def build(
             unless=lambda: _is_sound(folder, grid, sources),
         )
     return folder
+
+
+@contextmanager
+def taken_back(root: Path, card: DatasetCard, choice: DatasetChoice, *, unless: bool) -> Iterator[None]:
+    """Leaves nothing of a store that was made in vain, `unless` it, or a part of it, may have been there before."""
+    folder = store_folder(root, card, choice)
+    try:
+        yield
+    except BaseException:
+        if not unless:
+            take_back(folder)
+        raise
 
 
 def _require(card: DatasetCard, sources: dict[str, Path]) -> None:

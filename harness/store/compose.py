@@ -17,17 +17,19 @@ from harness.graph.split import all_train, labelled_only, random_split
 from harness.kernels.random import Index
 from harness.sources import Rest
 from harness.sources.generator import Generator
+from harness.sources.refusal import IN_CARD
 from harness.sources.stream import Stream, stream_of
-from harness.sources.table import read_column, read_label_sets, read_table
+from harness.sources.table import check_labels, read_column, read_label_sets, read_split, read_table
 from harness.store import recipes
 from harness.store.card import DatasetCard
+from harness.validation import VERTICES
 
 VERSION = 1
 """Changes with every change of normalisation, readers or recipes that gives another graph for the same card."""
 
 
-AT_ONCE = 1 << 20
-"""Vertices whose labels are looked at together."""
+AT_ONCE, NUMBERS_AT_ONCE = 1 << 20, 1 << 24
+"""Vertices whose labels are looked at together, and features that are."""
 
 
 class Vertices(NamedTuple):
@@ -78,8 +80,35 @@ class Contents:
                 rows = (
                     slice(vertices.start, vertices.stop) if isinstance(vertices, range) else vertices.numpy()
                 )
-                X = torch.tensor(self._table[rows], dtype=torch.float32)
+                X = self._finite(vertices, torch.tensor(self._table[rows], dtype=torch.float32))
         return row_normalised(X) if normalised else X
+
+    def check(self) -> None:
+        """Refuses what files say of vertices where nothing can be trained on it, before anything else is done."""
+        y = self.vertices(torch.zeros(self.n, dtype=torch.int64)).y
+        if isinstance(self.card.features, recipes.FileFeatures):
+            step = max(NUMBERS_AT_ONCE // max(self.width, 1), 1)
+            for start in range(0, self.n, step):
+                self.features(range(start, min(start + step, self.n)), y)
+
+    def _finite(self, vertices: Index, X: Tensor) -> Tensor:
+        """The features of some vertices; an error for one that is no finite number of 32 bits."""
+        finite = torch.isfinite(X)
+        if not bool(finite.all()):
+            row, column = (~finite).nonzero()[0].tolist()
+            vertex = int(vertices[row])
+            raise UserError(
+                f"{self._origin(self.card.features)}, row {vertex + 1:,} (vertex {vertex:,}), column {column + 1:,}: "
+                f"the feature is {float(X[row, column])} as a float32. Features are finite numbers."
+            )
+        return X
+
+    def _origin(self, recipe: Any) -> str:
+        """Where something of the vertices was read, for errors."""
+        path = getattr(recipe, "path", None)
+        return (
+            f"{self.folder / path}" if path else f"the source ({self.card.source.kind}) of {self.card.name}"
+        )
 
     @cached_property
     def _table(self) -> Any:
@@ -87,7 +116,8 @@ class Contents:
         path = self.card.features.path if isinstance(self.card.features, recipes.FileFeatures) else None
         if path is not None:
             return read_table(self.folder / path, self.n)
-        return self._given("features", self.stream.X)()
+        X = self._given("features", self.stream.X)()
+        return self._one_each(X, self.card.features, X.ndim == 2 and X.dtype.kind in "biuf")
 
     def _labels(self, degrees: Tensor) -> Tensor:
         card, many = self.card, self.card.task == "multi-label"
@@ -106,8 +136,9 @@ class Contents:
                 return drawn(range(self.n), card.classes, card.seed)
             case recipes.FileLabels(path=path):
                 read = read_label_sets if many else read_column
-                y = self.stream.y if path is None else read(self.folder / path, self.n)
-                return _checked_labels(card, torch.from_numpy(self._given("labels", y)))
+                y = self._given("labels", self.stream.y if path is None else read(self.folder / path, self.n))
+                where = self._origin(card.labels)
+                return _checked_labels(card, where, torch.from_numpy(self._one_each(y, card.labels)))
 
     def _split(self, y: Tensor) -> Tensor:
         card = self.card
@@ -117,13 +148,24 @@ class Contents:
             case recipes.AllTrain():
                 return all_train(y)
             case recipes.FileSplit(path=path):
-                split = self.stream.split if path is None else read_column(self.folder / path, self.n)
-                parts = torch.from_numpy(self._given("split", split))
-                if not bool(torch.isin(parts, torch.arange(4)).all()):
+                split = self.stream.split if path is None else read_split(self.folder / path, self.n)
+                parts = torch.from_numpy(self._one_each(self._given("split", split), card.split))
+                wrong = (~torch.isin(parts, torch.arange(4))).nonzero()
+                if len(wrong):
                     raise UserError(
-                        f"dataset {card.name}: a split holds 0 (none), 1 train, 2 valid, 3 test only."
+                        f"{self._origin(card.split)}, vertex {int(wrong[0])}: {int(parts[wrong[0]])} is no part of a "
+                        "split, which are 0 (none), 1 train, 2 valid, 3 test."
                     )
                 return labelled_only(parts, y)
+
+    def _one_each(self, found: Any, recipe: Any, fits: bool = True) -> Any:
+        """What a source brings of its vertices, which has a row for each."""
+        if not fits or found.shape[:1] != (self.n,):
+            raise UserError(
+                f"{self._origin(recipe)} has {found.dtype} of the shape {found.shape} for {self.n:,} vertices. "
+                "Expected a row of numbers for each."
+            )
+        return found
 
     def _given(self, what: str, found: Any) -> Any:
         """What a source had to bring along, if it did."""
@@ -156,8 +198,10 @@ def _rest(card: DatasetCard, folder: Path) -> Rest:
 
 
 def _checked(found: Contents) -> Contents:
-    if found.n < 1:
-        raise UserError(f"dataset {found.card.name} has no vertex; a graph needs at least one.")
+    if not 1 <= found.n <= VERTICES:
+        raise UserError(
+            f"dataset {found.card.name} has {found.n:,} vertices; a graph has from 1 to {VERTICES:,} of them."
+        )
     return found
 
 
@@ -195,34 +239,29 @@ def check_counts(card: DatasetCard, n: int, features: int, counts: StageCounts) 
         )
 
 
-def _checked_labels(card: DatasetCard, y: Tensor) -> Tensor:
+def _checked_labels(card: DatasetCard, where: str, y: Tensor) -> Tensor:
     if y.dim() != (2 if card.task == "multi-label" else 1):
         brought = "one class a vertex" if y.dim() == 1 else "sets of classes"
         raise UserError(
             f"dataset {card.name}: its card says task = {card.task}, but its source brings {brought}."
         )
-    return _sets_of_classes(card, y) if y.dim() == 2 else _in_classes(card, y)
+    if y.dim() == 1:
+        check_labels(where, y.numpy(), card.classes)
+        return y
+    return _sets_of_classes(card, where, y)
 
 
-def _sets_of_classes(card: DatasetCard, y: Tensor) -> Tensor:
+def _sets_of_classes(card: DatasetCard, where: str, y: Tensor) -> Tensor:
     """Some rows at a time: the comparisons take more than the labels."""
     if y.shape[1] != card.classes:
         raise UserError(
-            f"dataset {card.name} has labels of {y.shape[1]} columns, but its card says classes = {card.classes}."
+            f"{where} has labels of {y.shape[1]} columns, and there are {card.classes} classes: {IN_CARD['classes']} "
+            "to the number of columns."
         )
     for start in range(0, len(y), AT_ONCE):
         some = y[start : start + AT_ONCE]
         if not bool((((some == 0) | (some == 1)).all(dim=1) | (some == NO_LABEL).all(dim=1)).all()):
             raise UserError(
-                f"dataset {card.name}: labels are 0 and 1, one a class; or {NO_LABEL} in all columns of a vertex."
+                f"{where}: labels are 0 and 1, one a class; or {NO_LABEL} in all columns of a vertex."
             )
-    return y
-
-
-def _in_classes(card: DatasetCard, y: Tensor) -> Tensor:
-    if len(y) and not (int(y.min()) >= NO_LABEL and int(y.max()) < card.classes):
-        raise UserError(
-            f"dataset {card.name} has labels from {int(y.min())} to {int(y.max())}, but its card says classes = "
-            f"{card.classes}: labels are 0 .. {card.classes - 1}, or {NO_LABEL} for none."
-        )
     return y

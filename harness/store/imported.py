@@ -1,11 +1,11 @@
 """A graph of one's own: a card is written for its files, so that it has a name like any other."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import yaml
 from numpy.typing import NDArray
+from pydantic import Field
 
 from harness.errors import UserError
 from harness.files import DATASETS, refusals, write_text
@@ -13,13 +13,14 @@ from harness.graph.model import LabelTask, RawGraph
 from harness.sources import Rest
 from harness.sources.npz import Npz
 from harness.sources.pyg import Pyg
-from harness.sources.table import read_some_labels
-from harness.store.build import build
+from harness.sources.refusal import IN_CARD
+from harness.sources.table import classes_in
+from harness.store.build import build, taken_back
 from harness.store.card import DatasetCard
 from harness.store.catalog import CATALOG, list_cards, load_card
 from harness.store.choice import DatasetChoice
 from harness.store.task import Means
-from harness.validation import Frozen, validated
+from harness.validation import CLASSES, VERTICES, Frozen, Name, validated
 
 KINDS = {
     ".mtx": "mtx",
@@ -31,52 +32,62 @@ KINDS = {
     ".bin": "combblas",
 }
 TEXT = (".txt", ".tsv", ".csv", ".edges", ".el", "")
-WIDTH, CLASSES = 128, 32
+WIDTH, CLASSES_BY_DEGREE = 128, 32
 """Of what is drawn where no file is given."""
+OPTIONS = {"n": "set --vertices", "base": "set --base", "header": "set --header", "classes": "set --classes"}
+"""By the key of the card that they become."""
 
 
 class Brought(Frozen):
     """What somebody says of a graph."""
 
-    name: str
+    name: Name
     edges: Path
     features: Path | None = None
     labels: Path | None = None
     split: Path | None = None
     directed: bool = False
-    vertices: int | None = None
-    base: int = 0
+    vertices: int | None = Field(None, ge=1, le=VERTICES)
+    base: Literal[0, 1] = 0
     header: bool = False
-    classes: int | None = None
+    classes: int | None = Field(None, ge=1, le=CLASSES)
 
 
 def import_graph(root: Path, brought: Brought, choice: DatasetChoice, means: Means) -> Path:
-    """The folder of its store. The card is datasets/catalog/NAME.yaml; if its graph is refused, it is taken back."""
-    if not brought.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"{brought.name!r} is no name: letters, digits, '-', '_' and '.' are accepted.")
-    fields = _card(brought)
-    card = validated(DatasetCard, {**fields, "name": brought.name}, "the options")
-    path = root / CATALOG / f"{brought.name}.yaml"
-    known = brought.name in list_cards(root)
-    if known and load_card(root, brought.name) != card:
-        raise UserError(
-            f"there is another dataset {brought.name}. Choose another name, or remove {path.relative_to(root)}."
-        )
-    with refusals(path, DATASETS):
-        write_text(path, yaml.safe_dump(fields, sort_keys=False))
+    """The folder of its store. The card, datasets/catalog/NAME.yaml, is written last: what fails leaves nothing."""
     try:
-        return build(root, choice, means=means)
-    except UserError:
-        if not known:
-            path.unlink()
-        raise
+        fields = _card(brought)
+        card = validated(DatasetCard, {**fields, "name": brought.name}, "harness data import")
+        path = root / CATALOG / f"{brought.name}.yaml"
+        known = brought.name in list_cards(root)
+        if known and load_card(root, brought.name) != card:
+            raise UserError(
+                f"there is another dataset {brought.name}. Choose another name, or remove {path.relative_to(root)}."
+            )
+        with taken_back(root, card, choice, unless=known):
+            folder = build(root, choice, means=means, card=card)
+            with refusals(path, DATASETS):
+                write_text(path, yaml.safe_dump(fields, sort_keys=False))
+    except UserError as error:
+        raise UserError(_as_typed(str(error), brought)) from error
+    return folder
+
+
+def _as_typed(message: str, brought: Brought) -> str:
+    """An error in the words of somebody who has typed options, and knows of no card."""
+    for option in ("features", "labels", "split", "edges"):
+        if (path := getattr(brought, option)) is not None:
+            message = message.replace(str(path.resolve()), f"--{option} {path}")
+    for key, told in IN_CARD.items():
+        message = message.replace(told, OPTIONS[key])
+    return message
 
 
 def _card(brought: Brought) -> dict[str, Any]:
     source = _source(brought)
     inside = _inside(source)
     X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
-    task, classes = _classes(y if brought.labels is None else read_some_labels(brought.labels))
+    task, classes = _classes(brought.labels and Path(_there(brought.labels)), y)
     return {
         "description": f"Imported from {brought.edges.name}",
         "source": source,
@@ -117,12 +128,13 @@ def _inside(source: dict[str, Any]) -> RawGraph | None:
     return kind(**source).graph(Rest(Path(), 0, 1, 0)) if kind else None
 
 
-def _classes(y: NDArray[Any] | None) -> tuple[LabelTask, int]:
-    """One column of labels: as many classes as the largest asks for. Several: a class each."""
+def _classes(labels: Path | None, y: NDArray[Any] | None) -> tuple[LabelTask, int]:
+    """By a file of its own, or by the file of the edges. One column has as many classes as the largest asks for."""
+    if labels is not None:
+        return classes_in(labels)
     if y is None:
-        return "single-label", CLASSES
-    columns = y.shape[1] if y.ndim == 2 else 1
-    return ("multi-label", columns) if columns > 1 else ("single-label", max(int(np.nanmax(y)), 0) + 1)
+        return "single-label", CLASSES_BY_DEGREE
+    return ("multi-label", y.shape[1]) if y.ndim > 1 else ("single-label", max(int(y.max(initial=0)), 0) + 1)
 
 
 def _there(path: Path) -> str:

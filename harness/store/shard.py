@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import __version__
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.files import check_room
 from harness.graph.partition import VERSION
 from harness.store.adjacency import at_once, counts_of, put_adjacency, scatter_edges, settle_blocks
@@ -78,8 +78,8 @@ def write(
             return
         try:
             _finish(_task(contents, order, means, grid, work), dict(sources))
-        except UserError:
-            work.forget()  # another card, or other files, would find nothing of use here
+        except (UserError, RunError):
+            work.forget()  # another card, or other files, would find nothing of use here; a full disk needs the room
             raise
 
 

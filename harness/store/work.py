@@ -75,7 +75,7 @@ class Work:
         """The bytes of some arrays as a file of `scratch`."""
         with self._whole_file(self.scratch / name) as file:
             for array in arrays:
-                array.tofile(file)
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def note(self, name: str, **told: Any) -> None:
         """Something to be remembered, whole or not at all."""
@@ -132,9 +132,13 @@ class Work:
         with refusals(self._folder, DATASETS):
             for folder in (path.parent, partial.parent):
                 folder.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                yield file
-            partial.rename(path)
+            try:
+                with partial.open("wb") as file:
+                    yield file
+                partial.rename(path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
 
 
 @contextmanager
@@ -157,11 +161,27 @@ def working(folder: Path, settings: dict[str, Any], say: Say, *, together: bool 
 
 def forget_if_idle(folder: Path) -> None:
     """Throws the work on a store away that somebody else has finished, unless others are still at it."""
+    if folder.exists():
+        _forget(folder)
+
+
+def take_back(folder: Path) -> None:
+    """Throws a store away, and the work on it, unless others are at it."""
+    if _forget(folder):
+        remove_folder(folder)
+
+
+def _forget(folder: Path) -> bool:
+    """Whether nobody is at work on a store; then nothing is left of earlier work."""
+    for old in folder.parent.glob(f".{folder.name}.*.old"):
+        shutil.rmtree(old, ignore_errors=True)
     path = _path_of(folder)
-    if folder.exists() and path.exists():
+    if path.exists():
         with locked_if_free(path / LOCK) as free:
             if free:
                 shutil.rmtree(path, ignore_errors=True)
+            return free
+    return True
 
 
 def _path_of(folder: Path) -> Path:

@@ -219,8 +219,9 @@ def _are_axes(value: Any) -> bool:
 
 
 def _are_the_axes(value: Any, told: dict[str, Any]) -> bool:
-    axes = told.get("axes")
-    return value is None or not _are_axes(axes) or (_are_axes(value) and {*value} == {*axes})
+    if value is None or not _are_axes(told.get("axes")):
+        return True
+    return _are_axes(value) and set(value) == set(told["axes"])
 
 
 def _are_models(value: Any) -> bool:
