@@ -11,6 +11,7 @@ from harness.cli.request import requested
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
+from harness.validation import validated
 
 if TYPE_CHECKING:
     from harness.ledger import AxisName
@@ -103,7 +104,7 @@ def _facts(options: argparse.Namespace) -> "Facts":
     root = project_root(options.root)
     if options.from_card:
         return facts_of_card(load_card(root, options.dataset))
-    return facts_of(open_dataset(root, DatasetChoice(name=options.dataset)))
+    return facts_of(open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset")))
 
 
 def _answers(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[Answer]":

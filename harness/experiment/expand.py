@@ -50,11 +50,9 @@ def as_published(experiment: Experiment) -> Experiment:
     if experiment.published is None:
         raise UserError(f"{experiment.name} has no part `published`: it does not say what a paper ran.")
     ran = experiment.published
-    return Experiment(
-        name=f"{experiment.name}-published",
-        description=experiment.description,
-        machine=ran.machine,
-        runs=ran.runs,
+    name = f"{experiment.name}-published"
+    return experiment.model_copy(
+        update={"name": name, "machine": ran.machine, "runs": ran.runs, "published": None}
     )
 
 

@@ -12,6 +12,7 @@ from fractions import Fraction
 from harness.errors import UserError
 from harness.sources.twin import most_edges
 from harness.store.card import DatasetCard
+from harness.validation import clipped, validated
 
 TOLERANCE = 0.01
 """The share by which the nonzeros of a twin may be off."""
@@ -30,7 +31,8 @@ def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
     vertices, its_edges = _size(n, edges, share)
     _check_room(card, scale, n, edges)
     nonzeros = (1 if card.directed else 2) * its_edges + vertices
-    return DatasetCard.model_validate(
+    return validated(
+        DatasetCard,
         {
             "name": f"{card.name}@{scale.replace('/', '-')}",
             "description": f"Twin of {card.name}, {share} of its size, nature: {card.nature}; {nonzeros:,} nonzeros as "
@@ -52,7 +54,8 @@ def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
             else {"kind": "random", "train": 0.6, "valid": 0.2},
             "seed": card.seed,
             "expected": {"n": vertices, "nnz_adj": nonzeros, "tolerance": TOLERANCE},
-        }
+        },
+        f"the twin {card.name}@{clipped(scale, 60)}",
     )
 
 

@@ -15,12 +15,14 @@ from jsonschema.exceptions import best_match
 from snakemake.exceptions import WorkflowError
 
 import harness
+from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.slurm.jobs import Jobs
 from harness.slurm.orphans import orphans
 from harness.slurm.resources import NAMES
 from harness.slurm.site import load_site
 from harness.store.choice import COMPUTED
+from harness.validation import clipped
 
 PLAN_SCHEMA = 2
 POLL_SECONDS = 10
@@ -50,7 +52,7 @@ def check(data, schema, where):
         return
     place = ", ".join([where, *map(str, fault.path)])
     accepted = ", ".join(fault.schema.get("properties", {}))
-    raise WorkflowError(f"{place}: {fault.message}." + (f" Accepted keys: {accepted}." if accepted else ""))
+    raise WorkflowError(f"{place}: {clipped(fault.message, 300)}." + (f" Accepted keys: {accepted}." if accepted else ""))
 
 
 def read_experiment(path):
@@ -58,7 +60,10 @@ def read_experiment(path):
     if not Path(path).is_file():
         known = ", ".join(map(str, sorted(Path("workflows/experiments").glob("*.yaml")))) or "none"
         raise WorkflowError(f"{path}: no such file. Experiments here: {known}. Run from the project root.")
-    experiment = yaml.safe_load(Path(path).read_text())
+    try:
+        experiment = read_yaml(Path(path), path)
+    except UserError as refusal:
+        raise WorkflowError(str(refusal))
     check(experiment, "experiments.schema.yaml", path)
     return experiment
 
