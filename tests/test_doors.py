@@ -12,6 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -332,3 +333,153 @@ def test_whatever_an_option_says(project, data):
     verb = data.draw(st.sampled_from(sorted(OPTIONS)))
     option, value = data.draw(st.sampled_from(OPTIONS[verb])), data.draw(VALUES)
     say(verb, *SOUND[verb], f"{option}={value}")
+
+
+def array(data: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, data, allow_pickle=True)
+    return file.getvalue()
+
+
+N = 6
+EDGES = {
+    "edges.txt": b"0 1\n1 2\n2 3\n3 4\n4 5\n",
+    "edges.csv": b"0,1\n1,2\n2,3\n3,4\n4,5\n",
+    "edges.mtx": b"%%MatrixMarket matrix coordinate pattern symmetric\n6 6 5\n2 1\n3 2\n4 3\n5 4\n6 5\n",
+    "edges.graph": b"6 5\n2\n1 3\n2 4\n3 5\n4 6\n5\n",
+    "edges.triples": b"a\tb\t1\nb\tc\t1\nc\td\t1\nd\te\t1\ne\tf\t1\n",
+    "edges.bin": b"HKDT" + np.array([1, 16, 0, N, N, 1, 0, 1], "<u8").tobytes(),
+}
+DTYPES = st.sampled_from(["f4", "f8", "f2", "i1", "i8", "u8", "?", "c8", "U3", "M8[s]", "O", "V4", "f4,i4"])
+SHAPES = st.sampled_from([(), (0,), (N,), (N, 1), (N, 2), (N, 3), (N + 1,), (N, 2, 2), (0, N), (N, 0)])
+NUMBERS = st.lists(
+    st.sampled_from([0, 1, 2, 3, -1, -5, 0.5, 1 << 40, 1e300, float("nan"), float("inf")]),
+    min_size=1,
+    max_size=9,
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> bytes:
+    """A .npy file of anything, or what is left of one."""
+    dtype, shape, numbers = np.dtype(draw(DTYPES)), draw(SHAPES), draw(NUMBERS)
+    with np.errstate(all="ignore"):
+        drawn = np.resize(np.array(numbers, float), shape)
+        kind = dtype.kind
+        made = drawn.astype("i8").astype(dtype) if kind in "MU" else np.zeros(shape, dtype)
+        made = drawn.astype(dtype) if kind not in "MUV" else made
+    data = array(made)
+    return data[: draw(st.integers(0, len(data)))] if draw(st.integers(0, 5)) == 0 else data
+
+
+@st.composite
+def bitten(draw: st.DrawFn, sound: bytes) -> bytes:
+    """A file with some of its bytes replaced, left out or added; or with a byte order mark."""
+    start = draw(st.integers(0, len(sound)))
+    stop = start + draw(st.integers(0, 4))
+    some = st.one_of(
+        st.binary(max_size=4), st.sampled_from([b"-1", b"9" * 30, b"1e3", b"\n\n", b"#", b"nan", b" "])
+    )
+    mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
+    return mark + sound[:start] + draw(some) + sound[stop:]
+
+
+@st.composite
+def imports(draw: st.DrawFn) -> dict[str, tuple[str, bytes]]:
+    """Files by the option that names them."""
+    name = draw(st.sampled_from(sorted(EDGES)))
+    found = {"edges": (name, draw(st.one_of(st.just(EDGES[name]), bitten(EDGES[name]))))}
+    for option in ("features", "labels", "split"):
+        if draw(st.booleans()):
+            text = bitten(b"".join(b"%d\n" % (v % 3) for v in range(N)))
+            is_array = draw(st.booleans())
+            ending = "npy" if is_array else "csv"
+            found[option] = (f"{option}.{ending}", draw(arrays() if is_array else text))
+    return found
+
+
+def listing(root: Path) -> set[Path]:
+    return {path for path in root.rglob("*") if path.is_file() or path.name.startswith(".")}
+
+
+def bring(root: Path, files: dict[str, tuple[str, bytes]], *more: str) -> Said:
+    """An import, of which nothing is left if it is refused."""
+    options = []
+    for option, (name, data) in files.items():
+        (root / "brought" / name).write_bytes(data)
+        options += [f"--{option}", str(root / "brought" / name)]
+    before = listing(root)
+    said = say("data", "import", "mine", *options, *more)
+    if said.code:
+        assert listing(root) == before, said
+        assert "card" not in said.err, said
+    else:
+        shutil.rmtree(said.out.strip())
+        (root / "datasets/catalog/mine.yaml").unlink()
+    return said
+
+
+@settings(max_examples=QUICK, suppress_health_check=list(HealthCheck))
+@given(files=imports())
+def test_whatever_an_import_brings(project, files):
+    bring(project, files)
+
+
+@pytest.mark.slow
+@settings(max_examples=LONG, suppress_health_check=list(HealthCheck))
+@given(files=imports())
+def test_whatever_an_import_brings_at_length(project, files):
+    bring(project, files)
+
+
+FEATURES = np.ones((N, 2))
+LABELS = np.arange(N) % 3
+
+
+def spoilt(sound: np.ndarray, place: Any, value: Any) -> bytes:
+    copied = sound.copy()
+    copied[place] = value
+    return array(copied)
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "said"),
+    [
+        (
+            {"features": spoilt(FEATURES, (4, 1), np.nan)},
+            [],
+            "--features {} row 5 (vertex 4), column 2: the feature is nan",
+        ),
+        (
+            {"features": spoilt(FEATURES, (0, 0), -np.inf)},
+            [],
+            "row 1 (vertex 0), column 1: the feature is -inf",
+        ),
+        (
+            {"features": spoilt(FEATURES, (5, 0), 1e39)},
+            [],
+            "row 6 (vertex 5), column 1: the feature is inf as a float32",
+        ),
+        ({"labels": spoilt(LABELS, 3, 1 << 40)}, [], "--labels {} vertex 3: the label 1099511627776 is none"),
+        ({"labels": spoilt(LABELS, 2, -2)}, [], "--labels {} vertex 2: the label -2 is none"),
+        (
+            {"labels": array(LABELS)},
+            ["--classes", "2"],
+            "--labels {} vertex 2: the label 2 is none. Labels are 0 .. 1",
+        ),
+        ({"labels": array(LABELS + 0.5)}, [], "vertex 0: 0.5 is not an integer"),
+        ({"split": array(np.eye(N, 3) + [[1, 0, 0]] > 0)}, [], "--split {} vertex 1: its masks overlap"),
+        ({"split": spoilt(LABELS, 1, 4)}, [], "--split {} vertex 1: 4 is no part of a split"),
+        ({}, ["--classes", "0"], "argument --classes: 0 is not accepted"),
+        ({}, ["--memory", "1e-9"], "argument --memory: 1e-9 is not accepted: a number from 0.015625"),
+        ({}, ["--memory", "nan"], "argument --memory: nan is not accepted"),
+        ({}, ["--vertices", "3"], "--edges {} line 3: the id 3 is not among 0 .. 2: set --vertices"),
+    ],
+)
+def test_a_refused_import_names_what_was_typed_and_where_it_is_wrong(project, files, more, said):
+    named = {option: (f"{option}.npy", data) for option, data in files.items()}
+    got = bring(project, {"edges": ("edges.txt", EDGES["edges.txt"]), **named}, *more)
+    assert got.code == 2
+    option = next(iter(files), "edges")
+    name = project / "brought" / (named[option][0] if files else "edges.txt")
+    assert said.format(f"{name},") in got.err

@@ -20,6 +20,8 @@ from harness.spec.root import project_root, results_folder
 from harness.validation import clipped
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
+PARAGRAPH = 1400
+"""Characters of a refusal, at most."""
 DEBUG = "HARNESS_DEBUG"
 """Of the environment: if set, an unforeseen error is raised and not told in a line."""
 
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"harness: {error}", file=sys.stderr)
+        print(f"harness: {clipped(str(error), PARAGRAPH)}", file=sys.stderr)
         return 2
     except RunError as error:
         print(f"harness: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ from harness.spec.machine import Machine, load_machine
 from harness.spec.spec import Spec
 from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
-from harness.validation import validated
+from harness.validation import shown, validated
 
 
 def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
@@ -38,7 +38,8 @@ def named(choice: Any) -> dict[str, Any]:
 def _machine(root: Path, name: Any, where: str) -> Machine:
     if not isinstance(name, str):
         raise UserError(
-            f"{where}: machine = {name!r} is not accepted: name a card, and say in machines/ what that machine is like."
+            f"{where}: machine = {shown(name)} is not accepted: name a card, and say in machines/ what that machine is "
+            "like."
         )
     return load_machine(root, name)
 
@@ -52,12 +53,12 @@ def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where
     axis = strategy.partitioned_over
     if axis is None:
         raise UserError(
-            f"{where}: partition = {partition!r}: {strategy.name} has no use for a partition. Leave it out."
+            f"{where}: partition = {shown(partition)}: {strategy.name} has no use for a partition. Leave it out."
         )
     return {**choice, "parts": grid.get(axis, 0) * cuts}
 
 
 def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:
     if not isinstance(ranks, int) or ranks < 1:
-        raise UserError(f"{where}: ranks = {ranks!r} is not accepted: a whole number from 1 on.")
+        raise UserError(f"{where}: ranks = {shown(ranks)} is not accepted: a whole number from 1 on.")
     return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)

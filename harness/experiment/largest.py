@@ -15,6 +15,7 @@ from harness.registry import load_strategy
 from harness.spec.machine import load_machine_card
 from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of_card
+from harness.validation import shown
 
 LARGEST = "largest"
 GB = 1 << 30
@@ -31,7 +32,7 @@ def chosen(root: Path, request: Request, where: str) -> Request:
     if asked.get("grid") != LARGEST and not open_params:
         if memory is not None:
             raise UserError(
-                f"{where}: memory_gb = {memory!r}, and nothing is to be `{LARGEST}`: leave it out."
+                f"{where}: memory_gb = {shown(memory)}, and nothing is to be `{LARGEST}`: leave it out."
             )
         return asked
     budget = _budget(root, asked, memory, where)
@@ -56,7 +57,7 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
             "does not say: set memory_gb there or here, as memory_gb: 40."
         )
     if not isinstance(memory, int | float) or not memory > 0:
-        raise UserError(f"{where}: memory_gb = {memory!r} is not accepted: a number above 0.")
+        raise UserError(f"{where}: memory_gb = {shown(memory)} is not accepted: a number above 0.")
     return memory * GB
 
 

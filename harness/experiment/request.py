@@ -8,6 +8,7 @@ from harness.errors import UserError
 from harness.experiment.filled import filled
 from harness.experiment.largest import chosen
 from harness.spec.spec import Spec
+from harness.validation import shown
 
 
 def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:
@@ -24,6 +25,6 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise UserError(f"{path} = {value!r}: {parent} has no keys of its own.")
+                raise UserError(f"{shown(path)} = {shown(value)}: {parent} has no keys of its own.")
         place[key] = value
     return request
