@@ -34,7 +34,7 @@ from harness.store.imported import Brought, _source
 from harness.store.work import Work
 
 ROOT = Path(__file__).parents[1]
-QUICK, LONG = 25, 1500
+QUICK, LONG = 25, 400
 ONE_LINE = 1500
 """Characters of a refusal, at most."""
 

@@ -70,7 +70,7 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no experiment file"):
         load_experiment(tmp_path / "absent.yaml")
     (tmp_path / "broken.yaml").write_text("runs: [")
-    with pytest.raises(UserError, match="not YAML"):
+    with pytest.raises(UserError, match="cannot be read as YAML"):
         load_experiment(tmp_path / "broken.yaml")
 
 

@@ -96,8 +96,8 @@ def test_what_a_source_does_not_bring_is_refused(files, make_card, recipe, chang
 
 def test_labels_beyond_the_classes_are_refused(files, make_card):
     message = refused(make_card(**FROM_FILES, classes=2), files)
-    assert "labels from -1 to 2" in message
-    assert "classes = 2" in message
+    assert "vertex 0: the label 2 is none" in message
+    assert "0 .. 1" in message
 
 
 def test_expected_counts_are_checked(make_card, tmp_path):
@@ -139,7 +139,7 @@ class TestManyClasses:
     @pytest.mark.parametrize(
         ("sets", "found"),
         [
-            ("1,0\n0,1\n1,1\n", "classes = 3"),
+            ("1,0\n0,1\n1,1\n", "there are 3 classes"),
             ("1,0,0\n0,1,2\n1,1,1\n", "0 and 1, one a class"),
             ("1,0,0\n-1,-1,1\n1,1,1\n", "0 and 1, one a class"),
         ],
