@@ -175,7 +175,11 @@ def test_a_name_is_given_once(root, files, harness):
         ("mine", ["--edges", "nowhere.txt"], "nowhere.txt is no file"),
         ("mine", ["--edges", "edges.xls"], "files of edges end with"),
         ("a/b", ["--edges", "edges.tsv"], "a name begins with"),
-        ("mine", ["--edges", "edges.tsv", "--labels", "edges.tsv"], "--labels edges.tsv has 151 rows, but there are 40 vertices"),
+        (
+            "mine",
+            ["--edges", "edges.tsv", "--labels", "edges.tsv"],
+            "--labels edges.tsv has 151 rows, but there are 40 vertices",
+        ),
         ("mine", ["--edges", "edges.tsv", "--labels", "empty.csv"], "empty.csv cannot be read"),
         ("mine", ["--edges", "edges.tsv", "--labels", "words.csv"], "words.csv holds object values"),
         ("mine", ["--edges", "edges.tsv", "--vertices", "0"], "--vertices: 0 is not accepted"),
