@@ -1,12 +1,17 @@
 """How a file that cannot be read is refused: by its name, with what was found and what was expected."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tarfile import TarError
+from zipfile import BadZipFile
 
 from harness.errors import RunError, UserError
 from harness.validation import clipped
 
+UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile, TarError)
+"""What the readers of archives raise on those that are truncated or altered."""
 IN_CARD = {
     "n": "set n in the card",
     "base": "set base in the card",
