@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from harness.launch.hang_detector import Hang, HangDetector
-from harness.run.unfinished import LEAVE
 
 POLL_SECONDS = 0.05
 GRACE = 3.0
@@ -19,7 +18,7 @@ GRACE = 3.0
 NOTICE = 1.0
 """Seconds that ranks have to write down their stacks."""
 LEAVING = 10.0
-"""Seconds that ranks have to write down what they finished, and to end."""
+"""Seconds that processes have to end when they are told to, and a writer to finish a record once time is up."""
 STACKS = signal.SIGUSR1
 
 
@@ -42,7 +41,7 @@ class Watched(NamedTuple):
     recording: bool = False
     """Training was over when the run hung."""
     expired: bool = False
-    """Their time was up, and they were told to leave."""
+    """The time limit of the run was up."""
     out_of_memory: bool = False
     """Whoever started them says that their memory ran out."""
     lost: str = ""
@@ -96,7 +95,7 @@ class Ranks:
     ) -> Watched:
         """Waits until every rank has ended well, or one has not, or the detector sees a hang.
 
-        After `limit` seconds ranks are told to leave. Once a rank says that it is `recording`, it has as long as it
+        After `limit` seconds the run is over. Once a rank says that it is `recording`, it has as long as it
         needs, whatever becomes of the others.
         """
         expires = float("inf") if limit is None else time.monotonic() + limit
@@ -113,13 +112,10 @@ class Ranks:
                 break
             if over or not deaths:
                 if time.monotonic() > expires + (LEAVING if over else 0):
-                    self._let_leave()
                     return Watched(expired=True)
                 if hang := detector.look(self._living(codes), over or 0 in codes):
                     self._tell(STACKS)
                     time.sleep(NOTICE)
-                    if not hang.stopped:
-                        self._let_leave()
                     return Watched(hang=hang, recording=over or 0 in codes)
             time.sleep(POLL_SECONDS)
         return Watched(list(deaths.values()))
@@ -127,11 +123,6 @@ class Ranks:
     def _living(self, codes: Sequence[int | None]) -> dict[int, int]:
         """The process ids of the ranks that have not ended."""
         return {rank: self._processes[rank].pid for rank, code in enumerate(codes) if code is None}
-
-    def _let_leave(self) -> None:
-        """Has ranks write down what they finished."""
-        self._tell(LEAVE)
-        self._wait(LEAVING)
 
     def _tell(self, what: signal.Signals) -> None:
         for process in self._processes:

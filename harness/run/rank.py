@@ -29,7 +29,7 @@ from harness.run.ready import make_ready
 from harness.run.replicas import checksum, compare, everyone
 from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
-from harness.run.unfinished import Journal, leave_when_told
+from harness.run.unfinished import Journal
 from harness.run.utilisation import Reading, asked_of, read_beside
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -52,7 +52,6 @@ def main() -> int:
     at = engine.place(os.environ)
     engine.choose_interface(options, at)
     answer_for_stacks(options.scratch, at.rank)
-    leave_when_told()
     return attempt(at, project_root(), options.scratch, options.runs, options.meeting)
 
 

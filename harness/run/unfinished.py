@@ -4,40 +4,12 @@ Each rank writes its rows behind each other into a file of its own, after every 
 ends a rank, a signal that no process hears included, its finished epochs are there.
 """
 
-import os
 import pickle
-import signal
-import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from harness.results.schema import RUN_TABLES
 from harness.run.tables import RankTables
-
-LEAVE = signal.SIGUSR2
-TOGETHER = 1.0
-"""Seconds in which the others hear the signal too, before they miss this rank."""
-
-
-def leave_when_told() -> None:
-    """From now on, the signal ends this process.
-
-    A rank may be waiting for another in a library that hears no signals. So a thread listens, which sleeps until the
-    signal is there.
-    """
-    ear, mouth = os.pipe()
-    os.set_blocking(mouth, False)
-    signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-    signal.signal(LEAVE, lambda *_: None)
-    threading.Thread(target=_listen, args=(ear,), daemon=True).start()
-
-
-def _listen(ear: int) -> None:
-    while LEAVE not in os.read(ear, 1):
-        pass
-    time.sleep(TOGETHER)
-    os._exit(0)
 
 
 class Journal:

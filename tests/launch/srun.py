@@ -29,8 +29,7 @@ def main() -> int:
         }
         environment = {**os.environ, **{key: str(value) for key, value in place.items()}}
         tasks.append(subprocess.Popen(sys.argv[command:], env=environment))
-    for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, lambda number, _: [task.send_signal(number) for task in tasks])
+    signal.signal(signal.SIGTERM, lambda number, _: [task.send_signal(number) for task in tasks])
     while not any(task.poll() for task in tasks) and any(task.poll() is None for task in tasks):
         time.sleep(0.02)
     failed = [(rank, task.poll()) for rank, task in enumerate(tasks) if task.poll()]
