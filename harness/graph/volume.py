@@ -5,8 +5,8 @@ sparsity-oblivious algorithms do, costs each part all rows but its own, whatever
 Verifier (tests/graph/test_volume.py): distinct columns counted by scipy.
 """
 
-from harness.kernels.compact import filled_columns
 from harness.kernels.csr import Csr, block
+from harness.kernels.parts import filled_columns
 from harness.ranges import between
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.kernels.compact import filled_columns
 from harness.kernels.csr import Csr, block, take
+from harness.kernels.parts import filled_columns
 
 
 class Prices(NamedTuple):

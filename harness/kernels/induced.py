@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.kernels.csr import Csr, index_dtype, row_of, take
-from harness.kernels.spgemm import select_rows
+from harness.kernels.parts import select_rows
 
 PLACE_BITS = 32
 

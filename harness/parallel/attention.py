@@ -14,7 +14,7 @@ from harness.kernels import Csr
 from harness.kernels.attention import columns_back, rows_back, turned, weigh
 from harness.ledger import Ledger, Op, TensorName, apply
 from harness.models.gat import by_head, merged, scores, scores_back
-from harness.parallel.layers import LayerOperators
+from harness.parallel.rows import LayerOperators
 
 
 class Edges(NamedTuple):

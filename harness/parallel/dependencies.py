@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.kernels import Csr
 from harness.kernels.closure import Prices, boundary, heights
-from harness.parallel.asking import inside
+from harness.parallel.row_requests import inside
 
 
 class Choice(NamedTuple):

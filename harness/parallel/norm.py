@@ -21,7 +21,7 @@ from harness.comm.axis import Axis
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName, apply
 from harness.parallel.gradients import Gradients
-from harness.parallel.layers import EPSILON
+from harness.parallel.rows import EPSILON
 
 
 class Finish(NamedTuple):

@@ -1,18 +1,24 @@
-"""What strategies share that leave a rank rows of the output: all but the convolution.
+"""What strategies share that leave a rank whole rows: all of the model but its convolutions.
 
-Legend: N this rank's vertices, H features, C classes. On an axis of one rank this is plain serial training.
+Legend: N this rank's vertices, F features in, H features out, C classes. On an axis of one rank this is plain serial
+training.
 """
 
-from typing import ClassVar
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import rms_norm
 
+from harness.kernels.random import Index
 from harness.ledger import AxisName, Phase, TensorName
-from harness.models import Hits, Weight
-from harness.parallel.answers import answers_of
+from harness.models import Hits, Part, Skip, Weight
+from harness.models.dropout import dropout_mask, dropped
 from harness.parallel.halo import Boundary
-from harness.parallel.layers import LayerOperators
+from harness.parallel.label_loss import label_loss
 from harness.strategy import (
     WORD,
     Context,
@@ -24,11 +30,14 @@ from harness.strategy import (
     label_bytes,
 )
 
+EPSILON = 1e-6
+"""Added to the mean square of a row before its root is taken."""
+
 
 class RowStrategy(Strategy):
     """Rows of the graph and of everything computed from them are split over an axis; weights are whole everywhere."""
 
-    axes = (AxisName.P,)
+    axes: ClassVar[tuple[AxisName, ...]] = (AxisName.P,)
     rows_over: ClassVar[AxisName] = AxisName.P
     partitioned_over: ClassVar[AxisName | None] = AxisName.P
 
@@ -95,6 +104,85 @@ class RowStrategy(Strategy):
         return [False, True] if self.facts.directed else [False]
 
 
+class LayerOperators:
+    """Projection, normalisation, ReLU, dropout, residual and head."""
+
+    def __init__(self, ctx: Context, vertices: Index, group: int = 0, step: int | None = None) -> None:
+        """`vertices` are those of the rows, in the numbers of the whole graph; `group` shares a mini-batch."""
+        self.ledger, self.kernels = ctx.ledger, ctx.kernels
+        self.model, self.seed, self.group = ctx.spec.model, ctx.spec.seed, group
+        self.device, self.vertices = ctx.device, vertices
+        self.step = step
+        """The training step whose masks are used; None outside training."""
+
+    def of_step(self, step: int) -> Self:
+        """The same with the dropout masks of a step."""
+        there = copy.copy(self)
+        there.step = step
+        return there
+
+    def linear(self, part: Part, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.LINEAR):
+            return self.kernels.gemm(H_NF, W_FH, TensorName.H if part is Part.PROJECTION else TensorName.Z)
+
+    def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} trains no attention")
+
+    def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
+        if gamma is not None:
+            Z_NH = self.normalise(layer, Z_NH, gamma)
+        if self.model.activation == "relu":
+            Z_NH = self.activate(layer, Z_NH)
+        return Z_NH if self.step is None or not self.model.dropout else self.drop(layer, Z_NH)
+
+    def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
+        """Each row divided by the root of its mean square, times gamma."""
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(
+                lambda Z, gamma: rms_norm(Z, Z.shape[1:], gamma[0], EPSILON),
+                Z_NH,
+                gamma_1H,
+                makes=TensorName.H,
+            )
+
+    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(torch.relu, Z_NH, makes=TensorName.H)
+
+    def drop(self, layer: int, H_NH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            kept_NH, scale = self.mask(layer, H_NH)
+            return self.kernels.elementwise(
+                partial(dropped, kept=kept_NH, scale=scale), H_NH, makes=TensorName.H
+            )
+
+    def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
+        """What dropout keeps of this rank's piece."""
+        assert self.step is not None
+        at = (self.seed, self.step, self.group, layer)
+        return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)
+
+    def rows_of(self, layer: int) -> Tensor:
+        """The vertices of the rows of a layer's output."""
+        return as_indices(self.vertices, self.device)
+
+    def features(self, layer: int, H_NH: Tensor) -> range:
+        """Which features of the whole the columns of a layer's output are."""
+        return range(H_NH.shape[1])
+
+    def keep(self, layer: int, H: Tensor) -> Skip:
+        return Skip(H, H)
+
+    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        """Where a layer's input has more rows than its output, those of the output are the first."""
+        kept = skip.kept if len(skip.kept) == len(H) else skip.kept[: len(H)]
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """Nothing is left to be done: every operator has summed what it had to."""
+
+
 class RowOperators(LayerOperators):
     """Input, loss and evaluation, local to a row but for the sums over the blocks of rows."""
 
@@ -116,18 +204,21 @@ class RowOperators(LayerOperators):
         """The ranks whose shares of the loss are the whole."""
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
-        self.answers = answers_of(ctx, output, order, self.over, split, self.shares)
+        self.answers = label_loss(ctx, output, order, self.over, split, self.shares)
         self.X = ctx.features(*strategy.input(ctx.at), beyond)
 
     def inputs(self) -> Tensor:
         return self.X
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        with self.ledger.phase(Phase.LOSS):
-            return self.shares.sum(self.answers.share(Z_NC), tensor=TensorName.LOSS)
+        return self.answers.mean(Z_NC, self.shares)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
-        here = self.answers.right(Z_NC)
-        counts = torch.stack([torch.stack(pair) for pair in here.values()])
-        everywhere = self.answers.over.all_reduce(counts, tensor=TensorName.COUNT)
-        return {name: Hits(*pair) for name, pair in zip(here, everywhere.tolist(), strict=True)}
+        return self.answers.hits(Z_NC)
+
+
+def as_indices(vertices: Index, device: torch.device) -> Tensor:
+    """A range as a tensor; a tensor as it is."""
+    if isinstance(vertices, Tensor):
+        return vertices
+    return torch.arange(vertices.start, vertices.stop, device=device)

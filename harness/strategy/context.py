@@ -7,6 +7,7 @@ are in the precision and on the device of the run. What is handed out here is wh
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,9 +17,8 @@ from harness.comm.layout import Coordinates
 from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.assemble import beside
-from harness.kernels.compact import filled_columns, without_empty_columns
-from harness.kernels.diagonal import apart
 from harness.kernels.packed import Form, form_of, pack
+from harness.kernels.parts import apart, filled_columns, without_empty_columns
 from harness.kernels.quickest import quickest
 from harness.kernels.recorded import Kernels
 from harness.ledger import TensorName
@@ -77,12 +77,10 @@ class Context:
         held = self.adjacency(rows, cols)
         return self.on_host(rows, cols) if self.device.type == "meta" else on_device(held, "cpu")
 
-    def elsewhere(self) -> Csr | None:
-        """All of A in a replay, where no other rank can be asked for its part; nobody holds it. In a run, None."""
-        if self.device.type != "meta":
-            return None
+    def replay_graph(self) -> Callable[[], Csr] | None:
+        """Reads all of A in a replay, where no other rank can be asked for its part; nobody holds it. None in a run."""
         everyone = range(self.facts.vertices)
-        return self.on_host(everyone, everyone)
+        return partial(self.on_host, everyone, everyone) if self.device.type == "meta" else None
 
     def targets(self) -> Tensor:
         """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""

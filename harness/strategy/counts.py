@@ -7,7 +7,7 @@ from torch import Tensor
 
 from harness.graph.model import TRAIN, labelled
 from harness.kernels import Csr
-from harness.kernels.compact import filled_columns, filled_rows
+from harness.kernels.parts import filled_columns, filled_rows
 from harness.spec.spec import Protocol as ProtocolChoice
 from harness.store.blocks import Blocks, Rectangle, rectangle_of
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.kernels.compact import filled_columns
 from harness.kernels.csr import row_of, take
+from harness.kernels.parts import filled_columns
 from harness.ledger import AxisName, TensorName
-from harness.parallel.asking import ask
+from harness.parallel.row_requests import ask
 from harness.strategy import Context
 from strategies.g3.bins import Bins
 

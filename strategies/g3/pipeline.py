@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.ahead import Aside
+from harness.parallel.prefetch import Aside
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context
 from strategies.g3.crossing import Address

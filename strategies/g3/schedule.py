@@ -15,9 +15,8 @@ from torch import Tensor
 
 from harness.kernels import Csr, transpose
 from harness.kernels.assemble import beside
-from harness.kernels.compact import without_empty_columns
 from harness.kernels.csr import from_coo, row_of, take
-from harness.kernels.spgemm import select_rows
+from harness.kernels.parts import select_rows, without_empty_columns
 from harness.ledger import Direction, TensorName
 from harness.strategy import Context
 from strategies.g3.bins import Bins, bins_of

@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.gather import scatter_matrix
-from harness.kernels.sampled import drawn_rows
+from harness.kernels.parts import drawn_rows
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.boundary import sample, size_of_sample
 from harness.parallel.halo import Boundary, Halo

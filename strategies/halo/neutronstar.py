@@ -20,8 +20,7 @@ from harness.kernels import Csr, transpose
 from harness.kernels.assemble import beside
 from harness.kernels.closure import Prices
 from harness.kernels.gather import scatter_matrix
-from harness.kernels.spgemm import select_rows
-from harness.kernels.subgraph import select_columns
+from harness.kernels.parts import select_columns, select_rows
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
 from harness.parallel.attention import Edges, edges_of

@@ -8,7 +8,7 @@ Legend: N vertices over R, K vertices over S, F features in over T, H features o
 The paper's A, F, H, W, Q are our A, H, T, W, Z: T = A H, Z = T W. G = dL/dZ, dT = G W^T, dW = T^T G, dH = A^T dT.
 
 Where it differs: blocks are not padded, W and features are cut at rows and not at any number, and the loss sends two
-numbers a row and not three (`harness.parallel.cross_entropy`).
+numbers a row and not three (`harness.parallel.label_loss`).
 """
 
 from functools import partial

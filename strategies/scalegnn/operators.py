@@ -3,7 +3,6 @@
 Letters as in `scalegnn`.
 """
 
-import copy
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -13,17 +12,17 @@ from torch import Tensor
 from harness.comm.axis import Axis
 from harness.kernels import Csr, on_device
 from harness.kernels.induced import places
+from harness.kernels.random import Index
 from harness.ledger import Op, Phase, TensorName
-from harness.models import Part, Skip
-from harness.parallel.ahead import Ahead
-from harness.parallel.answers import Answers
+from harness.models import Hits, Part, Skip
 from harness.parallel.gradients import Gradients
+from harness.parallel.label_loss import LabelLoss, label_loss
 from harness.parallel.linear import Sending, Split, linear
-from harness.parallel.minibatches import loss_of_batches
 from harness.parallel.norm import Finish, Way, normalised
+from harness.parallel.prefetch import Ahead
 from harness.parallel.products import Sparse, Stripe, aggregate
 from harness.parallel.reshard import Cuts, Residual, moves
-from harness.parallel.rows import RowOperators
+from harness.parallel.rows import LayerOperators
 from harness.parallel.uniform import Sampled, Uniform, cut
 from harness.strategy import Context, Strategy
 from strategies.scalegnn.layout import GROUP, Blocks, D
@@ -33,14 +32,18 @@ Plane = tuple[range, range]
 
 
 class Sample(NamedTuple):
-    """What one rank trains on in a step."""
+    """What one rank computes on: the whole graph, or its part of the mini-batch of a training step."""
 
-    S: Tensor
+    step: int | None
+    """None for the whole graph."""
+    S: Index
     """The vertices of the whole group's mini-batch, ascending."""
-    A: dict[Plane, tuple[Csr, Csr]]
+    planes: dict[Plane, tuple[Csr, Csr | None]]
     """This rank's parts of the subgraph, and their transposes."""
     X: Tensor
-    answers: Answers
+    loss: LabelLoss
+    cuts: Cuts
+    """Where the places in S are cut by each axis."""
 
 
 class Choices(NamedTuple):
@@ -52,51 +55,47 @@ class Choices(NamedTuple):
     overlap: bool
 
 
-class FourD(RowOperators):
-    """Algorithms 1 and 2."""
+class Samples:
+    """Algorithm 2 on one rank: its part of every step's mini-batch, and of the whole graph."""
 
     def __init__(
-        self,
-        ctx: Context,
-        strategy: Strategy,
-        blocks: Blocks,
-        sampler: Uniform,
-        choices: Choices,
+        self, ctx: Context, strategy: Strategy, blocks: Blocks, sampler: Uniform, choices: Choices
     ) -> None:
+        self.ctx, self.blocks, self.sampler, self.choices = ctx, blocks, sampler, choices
+        self.device, self.layers, self.group = ctx.device, blocks.shares(ctx.at), ctx.at[D]
         down, across = blocks.output_axes
-        super().__init__(ctx, strategy, over=(down,), across=across)
         self.everywhere = ctx.grid.axis((D, down))
         """The ranks that have all rows of all mini-batches, each once."""
         self.shares = ctx.grid.axis((D, down, across))
-        self.grid, self.at, self.group = ctx.grid, ctx.at, ctx.at[D]
-        self.blocks, self.layers, self.sampler = blocks, blocks.shares(ctx.at), sampler
-        self.wire = torch.bfloat16 if choices.bf16 else None
-        self.fused, self.overlap = choices.fused, choices.overlap
-        self.gradients = Gradients(ctx.grid[D], overlap=choices.overlap)
-        self.planes: dict[Plane, tuple[Csr, Csr | None]] = {
+        output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
+        self.rows, over = output.rows, ctx.grid.axis((down,))
+        loss = label_loss(ctx, output, order, over, ctx.grid[across], ctx.grid.axis((down, across)))
+        X = ctx.features(*strategy.input(ctx.at))
+        planes: dict[Plane, tuple[Csr, Csr | None]] = {
             (share.N, share.K): (ctx.adjacency(share.N, share.K), None) for share in self.layers
         }
-        self.cuts = blocks.vertices()
-        self.drawn = {plane: _drawn_from(ctx, plane) for plane in self.planes}
-        self.ahead = Ahead(self.sample, ctx.device) if choices.prefetch else None
+        self.whole = Sample(None, self.rows, planes, X, loss, blocks.vertices())
+        self.drawn = {plane: _drawn_from(ctx, plane) for plane in planes}
+        self.prefetch = Ahead(self._draw, ctx.device) if choices.prefetch else None
 
-    # Mini-batches.
+    def take(self, step: int) -> Sample:
+        """The sample of a step, which may have been drawn ahead."""
+        ledger = self.ctx.ledger
+        with ledger.phase(Phase.SAMPLE), ledger.op(Op.COPY, tensor=TensorName.A):
+            return self.prefetch.take(step) if self.prefetch else self._draw(step)
 
-    def of_step(self, step: int) -> Self:
-        with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.A):
-            sample = self.ahead.take(step) if self.ahead else self.sample(step)
-            return self._on(sample, step)
-
-    def sample(self, step: int) -> Sample:
-        """Algorithm 2: this rank's part of the step's mini-batch. No other rank is asked for anything."""
+    def _draw(self, step: int) -> Sample:
+        """Algorithm 2. No other rank is asked for anything."""
         where = self.device if self.device.type == "cuda" else torch.device("cpu")
         S = self.sampler.draw(step, self.group, where)
-        A = {
+        planes: dict[Plane, tuple[Csr, Csr | None]] = {
             plane: self._on_device(drawn.draw(S, step, self.sampler.chance))
             for plane, drawn in self.drawn.items()
         }
-        K, N = self.blocks.input(self.at).rows, self.rows
-        return Sample(S, A, self.X[self._places(S, K)], self.answers.on(self._places(S, N)))
+        K, N = self.blocks.input(self.ctx.at).rows, self.rows
+        X, loss = self.whole.X[self._places(S, K)], self.whole.loss.on(self._places(S, N))
+        cuts = {axis: [cut(S, block) for block in blocks] for axis, blocks in self.whole.cuts.items()}
+        return Sample(step, S, planes, X, loss, cuts)
 
     def _on_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
         A, A_T = pair
@@ -107,14 +106,24 @@ class FourD(RowOperators):
         found = cut(S, block)
         return (S[found.start : found.stop] - block.start).to(self.device)
 
-    def _on(self, sample: Sample, step: int) -> Self:
-        """The same operators on a sample."""
-        there = copy.copy(self)
-        there.step, there.vertices = step, sample.S
-        there.planes, there.X, there.answers = dict(sample.A), sample.X, sample.answers
-        there.cuts = {axis: [cut(sample.S, block) for block in blocks] for axis, blocks in self.cuts.items()}
-        there.gradients = Gradients(self.grid[D], overlap=self.overlap)
-        return there
+
+class FourD(LayerOperators):
+    """Algorithm 1, on the whole graph or on a sample."""
+
+    def __init__(self, samples: Samples, sample: Sample) -> None:
+        ctx, choices = samples.ctx, samples.choices
+        super().__init__(ctx, sample.S, samples.group, sample.step)
+        self.samples, self.sample = samples, sample
+        self.grid, self.at, self.blocks, self.layers = ctx.grid, ctx.at, samples.blocks, samples.layers
+        self.wire = torch.bfloat16 if choices.bf16 else None
+        self.fused, self.overlap = choices.fused, choices.overlap
+        self.gradients = Gradients(ctx.grid[D], overlap=choices.overlap)
+
+    def of_step(self, step: int) -> Self:
+        return type(self)(self.samples, self.samples.take(step))
+
+    def inputs(self) -> Tensor:
+        return self.sample.X
 
     # The model.
 
@@ -131,7 +140,7 @@ class FourD(RowOperators):
         """T = A H summed over S, Z = T W summed over T (equations 27 and 28); backward dT over S, dH and dW over R."""
         share = self.layers[layer]
         R, S, T = (self.grid[axis] for axis in share.roles)
-        A_NK, A_T_KN = self.planes[share.N, share.K]
+        A_NK, A_T_KN = self.sample.planes[share.N, share.K]
         with self.ledger.phase(Phase.CONVOLVE, layer):
             back = None if A_T_KN is None else self._sparse(A_T_KN, R)
             T_NF = aggregate(self.kernels, self._sparse(A_NK, S), back, H)
@@ -163,7 +172,7 @@ class FourD(RowOperators):
     def rows_of(self, layer: int) -> Tensor:
         share = self.layers[layer]
         R = share.roles.R
-        here = self.cuts[R][self.at[R]]
+        here = self.sample.cuts[R][self.at[R]]
         S = self.vertices
         assert isinstance(S, Tensor), "masks are for samples"
         return S[here.start : here.stop].to(self.device)
@@ -174,7 +183,7 @@ class FourD(RowOperators):
     def keep(self, layer: int, H: Tensor) -> Skip:
         """The input sets out for where the output will be (section IV-C4)."""
         before, after = self.blocks.residual(layer)
-        group, grid, rows = self.grid.axis(GROUP), self.grid.shape, self.cuts
+        group, grid, rows = self.grid.axis(GROUP), self.grid.shape, self.sample.cuts
         cols: Cuts = self.blocks.columns(self.model.hidden)
         with self.ledger.phase(Phase.ACTIVATE, layer):
             there = moves(group, grid, before, after, rows, cols)
@@ -192,7 +201,10 @@ class FourD(RowOperators):
     # The loss.
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        return loss_of_batches(self, Z_NC, self.everywhere)
+        return self.sample.loss.mean_of_batches(Z_NC, self.samples.everywhere, self.samples.shares)
+
+    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+        return self.sample.loss.hits(Z_NC)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         self.gradients.settle(weights)

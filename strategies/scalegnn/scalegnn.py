@@ -37,7 +37,7 @@ from harness.strategy import (
 )
 from harness.validation import Frozen
 from strategies.scalegnn.layout import FIRST, GROUP, Blocks, D, X, Y, Z
-from strategies.scalegnn.operators import Choices, FourD
+from strategies.scalegnn.operators import Choices, FourD, Samples
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 BF16 = 2.0**-8
@@ -114,7 +114,8 @@ class ScaleGNN(Strategy):
     def operators(self, ctx: Context) -> FourD:
         params = self.params
         choices = Choices(params.prefetch, params.wire == "bf16", params.fused, params.overlap)
-        return FourD(ctx, self, self.blocks, self.sampler, choices)
+        samples = Samples(ctx, self, self.blocks, self.sampler, choices)
+        return FourD(samples, samples.whole)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         return self.words_of_epoch(at, counts, 0)

@@ -5,6 +5,7 @@ Half of them leave the words right, which is why words never replace equality.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -18,7 +19,7 @@ from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
 from strategies.halo.bns import Bns, SampledRows
 from strategies.halo.rows import Part
-from strategies.scalegnn.operators import Choices, FourD
+from strategies.scalegnn.operators import Choices, FourD, Samples
 from strategies.scalegnn.scalegnn import ScaleGNN
 
 
@@ -59,7 +60,8 @@ class LocalMeanRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        self.answers.of = max(int((self.answers.labels != IGNORED).sum()), 1)
+        mine = max(int((self.answers.labels != IGNORED).sum()), 1)
+        self.answers = replace(self.answers, of=mine)
 
 
 class EveryLabelRows(BlockRows):
@@ -67,7 +69,8 @@ class EveryLabelRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        self.answers.labels = torch.stack(list(self.answers.splits.values())).amax(dim=0)
+        every = torch.stack(list(self.answers.splits.values())).amax(dim=0)
+        self.answers = replace(self.answers, labels=every)
 
 
 class DriftingRows(BlockRows):
@@ -205,30 +208,22 @@ class UnscaledRows(SampledRows):
         return part._replace(A_NK=part.A_NK._replace(val=part.A_NK.val * self.strategy.params.p))
 
 
-class Groupless(FourD):
+class OneSampleForAll(ScaleGNN):
     """Every group trains on the first one's samples."""
 
-    def __init__(self, ctx: Context, *rest: Any) -> None:
-        super().__init__(ctx, *rest)
-        self.group = 0
-
-
-class OneSampleForAll(ScaleGNN):
     def operators(self, ctx: Context) -> FourD:
-        return _with(self, ctx, Groupless)
-
-
-class UnscaledParts(FourD):
-    """Entries off the diagonal stay as they are."""
-
-    def __init__(self, ctx: Context, *rest: Any) -> None:
-        super().__init__(ctx, *rest)
-        self.sampler = _Changed(self.sampler, chance=1.0)  # type: ignore[assignment, arg-type]
+        samples = _samples(self, ctx)
+        samples.group = 0
+        return FourD(samples, samples.whole)
 
 
 class UnscaledSample(ScaleGNN):
+    """Entries off the diagonal stay as they are."""
+
     def operators(self, ctx: Context) -> FourD:
-        return _with(self, ctx, UnscaledParts)
+        samples = _samples(self, ctx)
+        samples.sampler = _Changed(samples.sampler, chance=1.0)  # type: ignore[assignment, arg-type]
+        return FourD(samples, samples.whole)
 
 
 class UnsettledParts(FourD):
@@ -255,6 +250,11 @@ class FirstStepOnly(ScaleGNN):
         return _with(self, ctx, StuckParts)
 
 
-def _with(strategy: ScaleGNN, ctx: Context, kind: type[FourD]) -> FourD:
+def _samples(strategy: ScaleGNN, ctx: Context) -> Samples:
     plain = Choices(prefetch=False, bf16=False, fused=False, overlap=False)
-    return kind(ctx, strategy, strategy.blocks, strategy.sampler, plain)
+    return Samples(ctx, strategy, strategy.blocks, strategy.sampler, plain)
+
+
+def _with(strategy: ScaleGNN, ctx: Context, kind: type[FourD]) -> FourD:
+    samples = _samples(strategy, ctx)
+    return kind(samples, samples.whole)

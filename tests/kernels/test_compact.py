@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.compact import filled_columns, filled_rows, without_empty_columns
+from harness.kernels.parts import filled_columns, filled_rows, without_empty_columns
 
 
 def dense(A: Csr) -> torch.Tensor:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.diagonal import apart
+from harness.kernels.parts import apart
 
 
 def dense(A: Csr) -> torch.Tensor:

@@ -13,7 +13,7 @@ from harness.check.graph import check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.extract import Places, columns, counted, join, renumber, squares, sum_rows
 from harness.kernels.its import draw_masses, draw_rows, keys_of
-from harness.kernels.spgemm import select_rows
+from harness.kernels.parts import select_rows
 from harness.kernels.stack import Stack, one_of, stacked
 
 N = 97

@@ -15,7 +15,7 @@ from harness.check.graph import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, bits
 from harness.kernels.sample import neighbours
-from harness.kernels.spgemm import select_rows
+from harness.kernels.parts import select_rows
 
 LIKELY = 1e-6
 

@@ -3,7 +3,7 @@
 import torch
 
 from harness.kernels.csr import from_coo, to_scipy
-from harness.kernels.sampled import drawn_rows
+from harness.kernels.parts import drawn_rows
 
 
 def test_drawn_rows_are_those_of_the_dense_matrix() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels.csr import Csr, block, cast, row_of, to_scipy, transpose
-from harness.kernels.spgemm import product, select_rows
+from harness.kernels.parts import product, select_rows
 
 
 def dense(A: Csr) -> torch.Tensor:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels.csr import Csr, block, row_of, to_scipy
-from harness.kernels.subgraph import induced, select_columns
+from harness.kernels.parts import induced, select_columns
 
 
 def ascending(A: Csr) -> bool:

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from harness.parallel.ahead import Ahead, Aside
+from harness.parallel.prefetch import Ahead, Aside
 
 
 def test_the_next_is_made_while_this_one_is_used() -> None:

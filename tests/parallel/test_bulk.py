@@ -9,7 +9,7 @@ import torch
 
 from harness.check.graph import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.spgemm import select_rows
+from harness.kernels.parts import select_rows
 from harness.kernels.stack import one_of, stacked
 from harness.parallel.bulk import Bulk, Layer, WholeGraph
 

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName, apply
-from harness.parallel.cross_entropy import CrossEntropy, guess
+from harness.parallel.label_loss import CrossEntropy, guess
 from harness.ranges import balanced
 
 P = AxisName.P

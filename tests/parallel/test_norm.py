@@ -11,7 +11,7 @@ from harness.comm.grid import Grid
 from harness.kernels.recorded import Kernels
 from harness.ledger import AxisName, Ledger
 from harness.parallel.gradients import Gradients
-from harness.parallel.layers import EPSILON
+from harness.parallel.rows import EPSILON
 from harness.parallel.norm import Finish, Way, normalised
 from harness.ranges import balanced
 

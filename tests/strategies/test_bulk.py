@@ -23,7 +23,7 @@ from harness.check.reference import train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
-from harness.kernels.spgemm import select_rows
+from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.parallel.bulk import Drawn, WholeGraph
 from harness.replay import replay

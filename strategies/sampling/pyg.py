@@ -9,26 +9,34 @@ Legend: S the sampled vertices, which begin with the targets B.
 """
 
 import warnings
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from harness.kernels import Csr, block, from_coo, row_of
-from harness.kernels.diagonal import apart
+from harness.kernels.parts import apart
 from harness.kernels.random import Purpose, key_of
-from harness.parallel.neighbourhood import FanoutParams, Fanouts, Neighbourhood, fanout_of
+from harness.ledger import AxisName
 from harness.strategy import MiniBatch, Promise
-from strategies.sampled import NeighbourSampling
+from strategies.sampling.features import Local
+from strategies.sampling.graph_at import Everyone
+from strategies.sampling.sampler import FanoutParams, Graph, Neighbours, Sampler
+from strategies.sampling.systems import neighbours
+from strategies.sampling.trainer import Parts, Sampled
 
 SAMPLING = ("pyg_lib", "torch_sparse")
 
 
-class Pyg(NeighbourSampling):
+class Pyg(Sampled):
     """Neighbour sampling by PyG."""
 
     name = "pyg"
     promise = Promise.APPROXIMATE
+    axes: ClassVar[tuple[AxisName, ...]] = (AxisName.D,)
+    partitioned_over = None
     Params = FanoutParams
     params: FanoutParams
 
@@ -40,43 +48,45 @@ class Pyg(NeighbourSampling):
             )
         return super().refuse()
 
-    @property
-    def fanouts(self) -> Fanouts:
-        return self.params.fanouts
-
-    def sampler(self, A: Csr) -> "Loader":
-        return Loader(A, self.neighbourhood, self.spec.model.layers)
+    def compose(self) -> Parts:
+        return Parts(Loader(neighbours(self, self.params.fanouts)), Everyone(), Local())
 
 
-class Loader:
-    """PyG's, on one graph."""
+@dataclass(frozen=True)
+class Loader(Sampler):
+    """PyG's loader, on the targets of another sampler. What it keeps of the graph is its own business."""
 
-    def __init__(self, A: Csr, neighbourhood: Neighbourhood, layers: int) -> None:
+    plain: Neighbours
+    loader: Any = None
+    """PyG's, once the graph is known; and the graph without its loops, and these."""
+    A: Csr | None = None
+    loops: Tensor | None = None
+
+    def steps(self, targets: int) -> int:
+        return self.plain.steps(targets)
+
+    def on(self, graph: Graph) -> Self:
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
 
-        self.neighbourhood = neighbourhood
-        self.A, self.loops = apart(A, 0)
-        self.degree = self.A.rowptr.diff()
-        edges = torch.stack([self.A.col.long(), row_of(self.A)])
-        fanouts = [fanout_of(neighbourhood.fanouts, hop) for hop in range(layers)]
+        A, loops = apart(graph.A, 0)
+        edges = torch.stack([A.col.long(), row_of(A)])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")
-            self.loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), fanouts)
+            loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), self.plain.hops())
+        return replace(self, loader=loader, A=A, loops=loops)
 
-    def held(self) -> list[Tensor]:
-        """What PyG keeps of the graph is its own business."""
-        return []
-
-    def mini_batch(self, step: int, group: int, A: Csr, layers: int, targets: Tensor) -> MiniBatch:
+    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
         """The same whenever it is asked for: PyG draws from torch's generator."""
-        B = self.neighbourhood.targets(step, group, targets)
+        assert self.A is not None
+        assert self.loops is not None
+        layers, B = self.plain.layers, self.plain.targets(step, group, targets)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key_of((self.neighbourhood.seed, group, step), Purpose.SAMPLE)[0] >> 1)
+            torch.manual_seed(key_of((self.plain.seed, group, step), Purpose.SAMPLE)[0] >> 1)
             drawn = self.loader(B)
         S, (col, row) = drawn.n_id, drawn.edge_index
-        scale = self.degree[S[row]].to(self.A.val.dtype) / row.bincount(minlength=len(S))[row]
-        val = self.A.val[drawn.e_id] * scale
+        degree = self.A.rowptr.diff().to(self.A.val.dtype)
+        val = self.A.val[drawn.e_id] * (degree[S[row]] / row.bincount(minlength=len(S))[row])
         loop = torch.arange(len(S))
         A_SS = from_coo(
             torch.cat([row, loop]),

@@ -1,0 +1,128 @@
+"""Parts of sparse matrices: some rows, some columns, the filled columns, and the entries off a diagonal.
+
+Of shapes alone nobody knows which columns are filled: as many are as if every nonzero had been thrown at random; and
+rows that are drawn at random have their share of all nonzeros.
+Verifier (tests/kernels/test_parts.py): dense matrices and scipy's indexing.
+"""
+
+from collections.abc import Sequence
+from math import expm1, log1p
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from harness.kernels.csr import Csr, from_coo, from_scipy, index_dtype, row_of, take, to_scipy
+
+
+def select_rows(A: Csr, rows: Tensor) -> Csr:
+    """A[rows] = Q A, where Q has one 1 a row. Rows may repeat and come in any order."""
+    first, last = take(A.rowptr, rows), take(A.rowptr, rows + 1)
+    counts = last - first
+    rowptr = pad(counts.cumsum(0), (1, 0))
+    shift = torch.repeat_interleave(first - rowptr[:-1], counts)
+    entry = torch.arange(len(shift), device=shift.device) + shift
+    return Csr(rowptr, take(A.col, entry), take(A.val, entry), A.cols)
+
+
+def below(pieces: Sequence[Csr]) -> Csr:
+    """Matrices of the same columns, one below the other, as one."""
+    starts = torch.tensor([0] + [piece.nnz for piece in pieces]).cumsum(0)
+    ends = [piece.rowptr[1:] + start for piece, start in zip(pieces, starts, strict=False)]
+    col, val = (torch.cat(parts) for parts in zip(*(piece[1:3] for piece in pieces), strict=True))
+    return Csr(pad(torch.cat(ends), (1, 0)), col, val, pieces[0].cols)
+
+
+def product(A: Csr, B: Csr) -> Csr:
+    """A B. A sum that happens to be zero stays an entry."""
+    assert A.cols == B.rows, f"{A.shape} times {B.shape}"
+    assert A.val.dtype == B.val.dtype
+    return from_scipy(to_scipy(A) @ to_scipy(B), A.val.dtype)
+
+
+def induced(A: Csr, vertices: Tensor) -> Csr:
+    """The subgraph on some vertices: A[vertices][:, vertices]."""
+    return select_columns(select_rows(A, vertices), vertices)
+
+
+def select_columns(A: Csr, cols: Tensor) -> Csr:
+    """A[:, cols]. No column may be asked for twice; ascending columns save a sort."""
+    width = len(cols)
+    place = torch.full((A.cols,), -1, dtype=index_dtype(width), device=cols.device)
+    place[cols] = torch.arange(width, dtype=place.dtype, device=cols.device)
+    col = take(place, A.col)
+    inside = col >= 0
+    kept = inside.nonzero()[:, 0]
+    col, val = take(col, kept), take(A.val, kept)
+    if bool((cols.diff() > 0).all()):
+        return Csr(take(pad(inside.cumsum(0), (1, 0)), A.rowptr), col, val, width)
+    assert bool((take(place, cols) == torch.arange(width, device=cols.device)).all()), (
+        "a column is there twice"
+    )
+    return from_coo(take(row_of(A), kept), col, val, (A.rows, width))
+
+
+def drawn_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
+    """A[rows] times a number; the rows are drawn at random, so shapes alone are enough."""
+    if not A.val.is_meta:
+        drawn = select_rows(A, rows)
+        return drawn._replace(val=drawn.val * scale)
+    nnz = round(A.nnz * len(rows) / max(A.rows, 1))
+    return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
+
+
+def filled_columns(A: Csr) -> Tensor:
+    """The columns that hold a nonzero, ascending, int64."""
+    if A.col.is_meta:
+        return A.col.new_empty(expected(A.cols, A.nnz), dtype=torch.int64)
+    holds = torch.zeros(A.cols, dtype=torch.bool)
+    holds[A.col.long()] = True
+    return holds.nonzero()[:, 0]
+
+
+def filled_rows(A: Csr) -> Tensor:
+    """The rows that hold a nonzero, ascending, int64."""
+    if A.rowptr.is_meta:
+        return A.rowptr.new_empty(expected(A.rows, A.nnz))
+    return A.rowptr.diff().nonzero()[:, 0]
+
+
+def without_empty_columns(A: Csr) -> Csr:
+    """The filled columns of A, numbered from 0 on."""
+    filled = filled_columns(A)
+    dtype = index_dtype(len(filled))
+    if A.col.is_meta:
+        return A._replace(col=A.col.new_empty(A.nnz, dtype=dtype), cols=len(filled))
+    place = torch.empty(A.cols, dtype=dtype)
+    place[filled] = torch.arange(len(filled), dtype=dtype)
+    return A._replace(col=place[A.col.long()], cols=len(filled))
+
+
+def expected(places: int, thrown: int) -> int:
+    """How many places are hit at least once."""
+    if places <= 1:
+        return min(places, thrown)
+    return min(round(-places * expm1(thrown * log1p(-1 / places))), thrown)
+
+
+def apart(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
+    """A without its entries at (i, i + offset); and these, of the rows that have such a place, equal ones added up.
+
+    Of shapes alone there is one entry less where the diagonal passes.
+    """
+    rows = _rows_passed(A, offset)
+    values = A.val.new_zeros(len(rows))
+    if A.val.is_meta:
+        nnz = max(A.nnz - len(rows), 0)
+        return A._replace(col=A.col.new_empty(nnz), val=A.val.new_empty(nnz)), values
+    row = row_of(A)
+    on = row + offset == A.col
+    values.index_add_(0, row[on] - rows.start, A.val[on])
+    before = torch.nn.functional.pad(on.cumsum(0), (1, 0))
+    return Csr(A.rowptr - before[A.rowptr], A.col[~on], A.val[~on], A.cols), values
+
+
+def _rows_passed(A: Csr, offset: int) -> range:
+    """The rows that the diagonal passes."""
+    first = min(max(0, -offset), A.rows)
+    return range(first, max(first, min(A.rows, A.cols - offset)))

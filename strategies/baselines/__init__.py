@@ -1,1 +1,0 @@
-"""Baselines that sample neighbours on a partitioned graph, in the manner of known systems."""

@@ -1,0 +1,136 @@
+"""ClusterGCN-style training (Chiang et al., KDD'19): a mini-batch is some clusters of the graph, drawn anew and joined.
+
+The graph is cut into many clusters, as many for each rank. In a step a rank joins some of its own, drawn at random:
+edges between these are there, all others are not, and weights are normalised by the degrees that are left. An epoch
+comes to every cluster once. Nothing of H travels in training; evaluation exchanges halos. It is approximate, and not
+the authors' code: that has one device, draws from all clusters, and strengthens the diagonal.
+
+Legend: N this rank's vertices, K those of others that it needs to evaluate, S those of a mini-batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.kernels import Csr
+from harness.kernels.csr import row_of, take
+from harness.ledger import TensorName
+from harness.parallel.halo import block_row
+from harness.parallel.label_loss import LabelLoss
+from harness.strategy import Coordinates, Counts, MiniBatch, Promise
+from harness.validation import Frozen
+from strategies.sampling.features import Held, Local, LocalStore
+from strategies.sampling.graph_at import Layout, OwnPart, Rank
+from strategies.sampling.sampler import Deal, Graph, Sampler, induced_on
+from strategies.sampling.trainer import P, Parts, Sampled
+
+
+class ClusterParams(Frozen):
+    clusters: int = Field(16, ge=1, examples=[1, 5])
+    """Of every rank. With one, all ranks train on their whole part in every step, as G3 compares it."""
+
+
+class Cluster(Sampled):
+    """Clusters for any number of ranks up to the number of vertices."""
+
+    name = "cluster-gcn"
+    promise = Promise.APPROXIMATE
+    Params = ClusterParams
+    params: ClusterParams
+
+    @classmethod
+    def parts_of_block(cls, params: Frozen) -> int:
+        assert isinstance(params, ClusterParams)
+        return params.clusters
+
+    @property
+    def clusters(self) -> list[range]:
+        """Those of all ranks, one rank after the other."""
+        return self.facts.blocks(self.grid[P] * self.params.clusters)
+
+    def blocks(self) -> list[range]:
+        clusters, each = self.clusters, self.params.clusters
+        return [
+            range(clusters[first].start, clusters[first + each - 1].stop)
+            for first in range(0, len(clusters), each)
+        ]
+
+    def compose(self) -> Parts:
+        model, seed, clusters = self.spec.model, self.spec.seed, self.clusters
+        at_once = round(self.spec.training.batch * len(clusters) / self.facts.vertices)
+        deal = Deal(seed, max(1, at_once), 1, self.params.clusters)
+        sampler = JoinedClusters(deal, clusters, model.layers, model.kind)
+        return Parts(sampler, OwnPart(), OwnFeatures(self.spec.precision))
+
+
+@dataclass(frozen=True)
+class JoinedClusters(Sampler):
+    """Some of a rank's clusters, as many as have training.batch vertices in the mean, one at least."""
+
+    deal: Deal
+    """Of a rank's clusters."""
+    clusters: Sequence[range]
+    """Those of all ranks, one rank after the other."""
+    layers: int
+    kind: str
+
+    def steps(self, targets: int) -> int:
+        return self.deal.steps
+
+    def drawn(self, step: int, group: int) -> Tensor:
+        """The vertices of a mini-batch, ascending."""
+        own = torch.arange(group * self.deal.targets, (group + 1) * self.deal.targets)
+        joined = self.deal.of(*self.deal.number(step, 0), own).sort().values
+        spans = [self.clusters[number] for number in joined]
+        return torch.cat([torch.arange(span.start, span.stop) for span in spans])
+
+    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
+        S = self.drawn(step, group)
+        A_SS = _normalised(induced_on(graph.A, S - graph.start), self.kind)
+        return MiniBatch([S] * (self.layers + 1), [A_SS] * self.layers)
+
+
+@dataclass(frozen=True)
+class OwnFeatures(Local):
+    """The features of a rank's own vertices; rows at the boundary travel to evaluate."""
+
+    precision: str
+
+    def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "HaloStore":
+        return HaloStore(rank, X_NF, labels)
+
+    def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
+        """A at the boundary, and which rows leave."""
+        boundary = layout.boundary(at, counts)
+        leaving = sum(boundary.leaving().values())
+        return Held(positions=leaving, matrices=boundary.compact_bytes(self.precision))
+
+
+class HaloStore(LocalStore):
+    """A rank's own rows, and the halo of its part."""
+
+    def __init__(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> None:
+        super().__init__(rank, X_NF, labels)
+        layout, self.over = rank.layout, rank.holders
+        member = layout.member(rank.ctx.at)
+        self.row = block_row(rank.ctx, layout.blocks, member, range(len(layout.blocks)))
+
+    def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
+        kernels = self.ctx.kernels
+        H_KF = self.row.halo.exchange(self.over, kernels, H_NF, TensorName.H).now()
+        return kernels.spmm(self.row.A_NK, H_KF, TensorName.T, add_to=kernels.spmm(A, H_NF, TensorName.T))
+
+
+def _normalised(A_SS: Csr, kind: str) -> Csr:
+    """By the degrees in the subgraph: roots of those of both ends, loops included; or a mean over the neighbours."""
+    if A_SS.val.is_meta:
+        return A_SS
+    degree, row = A_SS.rowptr.diff(), row_of(A_SS)
+    if kind == "sage":
+        neighbours = (row != A_SS.col).to(A_SS.val.dtype)
+        return A_SS._replace(val=neighbours / take((degree - 1).clamp(min=1), row))
+    root = degree.to(A_SS.val.dtype).rsqrt()
+    return A_SS._replace(val=take(root, row) * take(root, A_SS.col))

@@ -1,0 +1,364 @@
+"""The loops of the samplers, compiled: neighbours of vertices, inverse transform sampling, extraction.
+
+Rows of a graph lie far apart: those that come soon are asked of memory ahead. An element of the map of `Places` is a
+tag, shifted up, and a place.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from harness.kernels.jit import compiled
+from harness.kernels.prefetch import prefetch
+from harness.kernels.random_compiled import bits_at
+from harness.kernels.wide import upper_half
+
+HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
+"""Half a word, and the bits of a counter that tell the draws of a row apart."""
+
+TOGETHER = 64  # rows whose darts are thrown before the first entry is read
+TAG = 32
+PLACE = (1 << TAG) - 1
+AHEAD = 24  # entries between asking for an element of the map and reading it
+
+# Neighbours: row after row, the places that Floyd's algorithm chooses, ascending.
+
+
+@compiled(nogil=True)
+def draw_neighbours(
+    A: tuple[Any, Any, Any],
+    which: tuple[Any, Any],
+    how: tuple[int, bool, Any, Any],
+    out: tuple[Any, Any, Any],
+) -> int:
+    """Fills the drawn matrix; returns how many entries it has."""
+    rowptr, col, val = A
+    rows, vertices = which
+    fanout, loops, first, second = how
+    out_rowptr, out_col, out_val = out
+    chosen = np.empty(fanout, dtype=np.int64)
+    at = 0
+    for i in range(rows.size):
+        start, stop = rowptr[rows[i]], rowptr[rows[i] + 1]
+        loop = _loop_of(col, start, stop, vertices[i]) if loops else stop
+        others = stop - start - (1 if loop < stop else 0)
+        drawn = min(fanout, others)
+        choose_by_floyd(chosen, drawn, others, np.uint64(vertices[i]) << NEIGHBOURS, first, second)
+        scale = others / drawn if drawn else 1.0
+        before = True
+        for k in range(drawn):
+            e = start + chosen[k]
+            if e >= loop:
+                e += 1
+                if before:
+                    out_col[at], out_val[at] = col[loop], val[loop]
+                    at += 1
+                    before = False
+            out_col[at], out_val[at] = col[e], val[e] * scale
+            at += 1
+        if before and loop < stop:
+            out_col[at], out_val[at] = col[loop], val[loop]
+            at += 1
+        out_rowptr[i + 1] = at
+    return at
+
+
+@compiled(nogil=True)
+def choose_by_floyd(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
+    """So many of the numbers 0 .. of - 1, ascending, into the first places of an array."""
+    if drawn == of:
+        for k in range(drawn):
+            chosen[k] = k
+        return
+    for k in range(drawn):
+        last = of - drawn + k
+        word = bits_at(counter + np.uint64(k), first, second) >> HALF
+        drawn_now = np.int64((word * np.uint64(last + 1)) >> HALF)
+        taken = False
+        for j in range(k):
+            taken |= chosen[j] == drawn_now
+        pick = last if taken else drawn_now
+        place = k
+        while place > 0 and chosen[place - 1] > pick:
+            chosen[place] = chosen[place - 1]
+            place -= 1
+        chosen[place] = pick
+
+
+@compiled(nogil=True)
+def _loop_of(col: Any, start: int, stop: int, vertex: int) -> int:
+    """Where the row's own vertex stands, or the end of the row."""
+    low, high = start, stop
+    while low < high:
+        middle = (low + high) // 2
+        if col[middle] < vertex:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < stop and col[low] == vertex else stop
+
+
+# Inverse transform sampling.
+
+
+@compiled(nogil=True)
+def draw_uniformly(
+    A: tuple[Any, Any, Any],
+    stack: tuple[Any, Any],
+    own: Any,
+    fanout: int,
+    keys: Any,
+    S: tuple[Any, Any, Any],
+) -> int:
+    """Fills S, whose arrays hold `fanout` entries a row or all that there are; returns how many it has."""
+    rowptr, col, val = A
+    rows, starts = stack
+    out_rowptr, out_col, out_val = S
+    entries, scales = np.empty(TOGETHER * fanout, dtype=np.int64), np.empty(TOGETHER)
+    at = 0
+    for batch in range(starts.size - 1):
+        first, second = np.uint64(keys[batch, 0]), np.uint64(keys[batch, 1])
+        for begin in range(starts[batch], starts[batch + 1], TOGETHER):
+            end = min(begin + TOGETHER, starts[batch + 1])
+            for i in range(end, min(end + TOGETHER, rows.size)):
+                prefetch(rowptr.ctypes.data + rowptr.itemsize * rows[i])
+            thrown = 0
+            for i in range(begin, end):
+                start, of = rowptr[rows[i]], rowptr[rows[i] + 1] - rowptr[rows[i]]
+                drawn = min(of, fanout)
+                scales[i - begin] = of / drawn if drawn else 1.0
+                choose(entries[thrown:], drawn, of, np.uint64(own[i]) << DARTS, first, second)
+                for k in range(thrown, thrown + drawn):
+                    entries[k] += start
+                    prefetch(col.ctypes.data + col.itemsize * entries[k])
+                    prefetch(val.ctypes.data + val.itemsize * entries[k])
+                thrown += drawn
+                out_rowptr[i + 1] = at + thrown
+            for i in range(begin, end):
+                for k in range(out_rowptr[i] - at, out_rowptr[i + 1] - at):
+                    out_col[at + k] = col[entries[k]]
+                    out_val[at + k] = val[entries[k]] * scales[i - begin]
+            at += thrown
+    return at
+
+
+@compiled(nogil=True)
+def choose(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
+    """So many of the numbers 0 .. of - 1, ascending: a dart counts among those that are left."""
+    if drawn == of:
+        for k in range(drawn):
+            chosen[k] = k
+        return
+    for k in range(drawn):
+        dart = np.int64(upper_half(bits_at(counter + np.uint64(k), first, second), np.uint64(of - k)))
+        place = 0
+        while place < k and chosen[place] <= dart:
+            place += 1
+            dart += 1
+        for j in range(k, place, -1):
+            chosen[j] = chosen[j - 1]
+        chosen[place] = dart
+
+
+@compiled(nogil=True)
+def draw_by_mass(
+    P: tuple[Any, Any, Any], darts: int, replacement: bool, keys: Any, S: tuple[Any, Any, Any]
+) -> int:
+    """Fills S; returns how many entries it has."""
+    rowptr, col, mass = P
+    out_rowptr, out_col, out_weight = S
+    at = 0
+    for row in range(rowptr.size - 1):
+        here = mass[rowptr[row] : rowptr[row + 1]]
+        whole = here.size <= darts and not replacement
+        times, total = np.full(here.size, 1 if whole else 0), here.sum()
+        if here.size and not whole:
+            throw(here, darts, replacement, np.uint64(keys[row, 0]), np.uint64(keys[row, 1]), times)
+        for e in range(here.size):
+            if times[e]:
+                out_col[at] = col[rowptr[row] + e]
+                out_weight[at] = 1.0 if whole else times[e] * (total / here[e] / darts)
+                at += 1
+        out_rowptr[row + 1] = at
+    return at
+
+
+@compiled(nogil=True)
+def throw(mass: Any, darts: int, replacement: bool, first: Any, second: Any, times: Any) -> None:
+    """Darts at one row; sums of its masses stand in a tree, so that what is taken can leave it."""
+    sums, left = _tree(mass), mass.sum()
+    for dart in range(darts):
+        below: Any = np.int64(upper_half(bits_at(np.uint64(dart), first, second), np.uint64(left)))
+        place = _find(sums, below)
+        times[place] += 1
+        if not replacement:
+            left -= mass[place]
+            _take(sums, place, mass[place])
+
+
+@compiled(nogil=True)
+def _tree(mass: Any) -> Any:
+    """Fenwick's: place i, counted from 1, has the sum of as many masses up to it as its lowest bit says."""
+    sums = np.zeros(mass.size + 1, dtype=np.int64)
+    for i in range(1, sums.size):
+        sums[i] += mass[i - 1]
+        above = i + (i & -i)
+        if above < sums.size:
+            sums[above] += sums[i]
+    return sums
+
+
+@compiled(nogil=True)
+def _find(sums: Any, below: int) -> int:
+    """The first place whose running sum is above a number."""
+    step = 1
+    while 2 * step < sums.size:
+        step *= 2
+    place = 0
+    while step:
+        if place + step < sums.size and sums[place + step] <= below:
+            place += step
+            below -= sums[place]
+        step //= 2
+    return place
+
+
+@compiled(nogil=True)
+def _take(sums: Any, place: int, mass: int) -> None:
+    i = place + 1
+    while i < sums.size:
+        sums[i] -= mass
+        i += i & -i
+
+
+# Extraction.
+
+
+@compiled(nogil=True)
+def renumber_columns(
+    S: tuple[Any, Any, Any],
+    stack: tuple[Any, Any],
+    at: tuple[Any, int],
+    out: tuple[Any, Any],
+    inputs: tuple[Any, Any],
+) -> None:
+    """Rows in order; within a row, columns ascend again once they have their new numbers."""
+    rowptr, col, val = S
+    vertices, starts = stack
+    where, tag = at
+    out_col, out_val = out
+    found, found_starts = inputs
+    total = 0
+    for batch in range(starts.size - 1):
+        own, base = (tag + batch) << TAG, total
+        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, found[base:])
+        for i in range(starts[batch], starts[batch + 1]):
+            for e in range(rowptr[i], rowptr[i + 1]):
+                if e + AHEAD < col.size:
+                    prefetch(where.ctypes.data + where.itemsize * col[e + AHEAD])
+                place = where[col[e]] ^ own
+                if place > PLACE or place < 0:
+                    place = total - base
+                    where[col[e]] = own | place
+                    found[total] = col[e]
+                    total += 1
+                insert(out_col, out_val, rowptr[i], e, place, val[e])
+        found_starts[batch + 1] = total
+
+
+@compiled(nogil=True)
+def mark(where: Any, vertices: Any, own: int, found: Any) -> int:
+    """Puts vertices on the map, the first of equal ones; returns how many they are."""
+    for i in range(vertices.size):
+        if i + AHEAD < vertices.size:
+            prefetch(where.ctypes.data + where.itemsize * vertices[i + AHEAD])
+        found[i] = vertices[i]
+        if where[vertices[i]] >> TAG != own >> TAG:
+            where[vertices[i]] = own | i
+    return int(vertices.size)
+
+
+@compiled(nogil=True, forceinline=True)
+def insert(col: Any, val: Any, first: int, last: int, place: int, value: Any) -> None:
+    """Into a stretch that ascends from `first` to before `last`."""
+    at = last
+    while at > first and col[at - 1] > place:
+        col[at], val[at] = col[at - 1], val[at - 1]
+        at -= 1
+    col[at], val[at] = place, value
+
+
+@compiled(nogil=True)
+def sum_columns(R: tuple[Any, Any, Any], starts: Any, sums: Any, P: tuple[Any, Any, Any]) -> int:
+    """Of each batch; `sums` comes and leaves as zeros. Returns how many entries P has."""
+    rowptr, col, mass = R
+    out_rowptr, out_col, out_mass = P
+    at = 0
+    for batch in range(starts.size - 1):
+        begin = at
+        for e in range(rowptr[starts[batch]], rowptr[starts[batch + 1]]):
+            if e + AHEAD < col.size:
+                prefetch(sums.ctypes.data + sums.itemsize * col[e + AHEAD])
+            if sums[col[e]] == 0:
+                out_col[at] = col[e]
+                at += 1
+            sums[col[e]] += mass[e]
+        out_col[begin:at].sort()
+        for e in range(begin, at):
+            out_mass[e] = sums[out_col[e]]
+            sums[out_col[e]] = 0
+        out_rowptr[batch + 1] = at
+    return at
+
+
+@compiled(nogil=True)
+def join_columns(
+    stack: tuple[Any, Any], chosen: tuple[Any, Any], at: tuple[Any, int], inputs: tuple[Any, Any]
+) -> None:
+    """The vertices of every batch, then the chosen ones that are new."""
+    vertices, starts = stack
+    rowptr, col = chosen
+    where, tag = at
+    found, found_starts = inputs
+    total = 0
+    for batch in range(starts.size - 1):
+        own = (tag + batch) << TAG
+        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, found[total:])
+        for e in range(rowptr[batch], rowptr[batch + 1]):
+            if where[col[e]] >> TAG != tag + batch:
+                found[total] = col[e]
+                total += 1
+        found_starts[batch + 1] = total
+
+
+@compiled(nogil=True)
+def keep_columns(
+    R: tuple[Any, Any, Any],
+    stacks: tuple[Any, Any, Any],
+    chosen: tuple[Any, Any, Any],
+    at: tuple[Any, int],
+    out: tuple[Any, Any, Any],
+) -> int:
+    """Entries of R in chosen columns, times what is said of these; returns how many they are."""
+    rowptr, col, val = R
+    starts, inputs, input_starts = stacks
+    chosen_rowptr, chosen_col, weight = chosen
+    where, tag = at
+    out_rowptr, out_col, out_val = out
+    kept = 0
+    for batch in range(starts.size - 1):
+        own = (tag + batch) << TAG
+        here = inputs[input_starts[batch] : input_starts[batch + 1]]
+        times = np.zeros(mark(where, here, own, here))
+        for e in range(chosen_rowptr[batch], chosen_rowptr[batch + 1]):
+            times[where[chosen_col[e]] & PLACE] = weight[e]
+        for i in range(starts[batch], starts[batch + 1]):
+            for e in range(rowptr[i], rowptr[i + 1]):
+                if e + AHEAD < col.size:
+                    prefetch(where.ctypes.data + where.itemsize * col[e + AHEAD])
+                place = where[col[e]] ^ own
+                if 0 <= place <= PLACE and times[place] > 0:
+                    insert(out_col, out_val, out_rowptr[i], kept, place, val[e] * times[place])
+                    kept += 1
+            out_rowptr[i + 1] = kept
+    return kept

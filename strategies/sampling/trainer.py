@@ -1,0 +1,269 @@
+"""A strategy that samples, put together of parts, and the operators of one rank.
+
+Every rank trains a copy of the model on mini-batches of its own; gradients are averaged over all of a step. Systems
+differ in four parts: the sampler, the placement of the graph, the placement of the features, and whether the features
+of a mini-batch are under way while the one before it is trained on. Each part answers for its own share of the words,
+of the bytes and of a rank's work; the strategy is their sum, and its operators, the trainer, are the same for all.
+`systems` has the table.
+
+Legend: N vertices of a layer's output, K of its input, which begin with those; F features in, H features out.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.kernels import Csr, cast, on_device, transpose
+from harness.kernels.random import Index
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.models import Hits
+from harness.parallel.gradients import Gradients
+from harness.parallel.label_loss import LabelLoss, label_loss
+from harness.parallel.rows import LayerOperators, RowStrategy, as_indices
+from harness.strategy import (
+    LONG,
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    MiniBatch,
+    Piece,
+    Promise,
+    Words,
+    csr_bytes,
+    label_bytes,
+)
+from harness.strategy.sizes import LABELS
+from strategies.sampling.features import Arriving, Features
+from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Saying, WholeGraph
+from strategies.sampling.sampler import Sampler
+
+P = AxisName.P
+
+
+class Parts(NamedTuple):
+    """A row of the table of systems."""
+
+    sampler: Sampler
+    graph: GraphAt
+    features: Features
+    prefetch: bool = False
+    """The features of a mini-batch are under way while the one before it is trained on."""
+
+
+class Sampled(RowStrategy):
+    """A mini-batch a rank, of a model whose features are fixed: the sum of its parts."""
+
+    promise = Promise.ESTIMATOR
+    mini_batches = True
+    parts = True
+    models: ClassVar[tuple[str, ...]] = ("gcn", "sage")
+    axes: ClassVar[tuple[AxisName, ...]] = (P,)
+    partitioned_over: ClassVar[AxisName | None] = P
+    """The axis over which vertices are in block rows; with None every rank has all of them."""
+
+    @abstractmethod
+    def compose(self) -> Parts:
+        """The parts of the system, from its parameters."""
+
+    @cached_property
+    def part(self) -> Parts:
+        return self.compose()
+
+    @property
+    def layout(self) -> Layout:
+        beside = [axis for axis in self.axes if axis != self.partitioned_over]
+        return Layout(self.grid, self.blocks(), self.partitioned_over, beside[0] if beside else None)
+
+    def refuse(self) -> str | None:
+        if self.spec.model.order == "combine_first":
+            return "it multiplies (A H) W: use order aggregate_first"
+        if self.spec.training.features:
+            return "its features are fixed: leave training.features at false"
+        return super().refuse()
+
+    @property
+    def groups(self) -> int:
+        return self.spec.ranks
+
+    @property
+    def steps(self) -> int:
+        return self.part.sampler.steps(self.facts.trained_on(self.spec.protocol))
+
+    def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
+        graph = WholeGraph(A)
+        return self.part.sampler.on(graph).mini_batch(step, group, graph, targets)
+
+    def blocks(self) -> list[range]:
+        if self.partitioned_over is None:
+            return [range(self.facts.vertices)]
+        return self.facts.blocks(self.grid[self.partitioned_over])
+
+    def rows(self, at: Coordinates) -> range:
+        return self.layout.rows(at)
+
+    def operators(self, ctx: Context) -> "Trainer":
+        feed = Feed(ctx, self)
+        return Trainer(ctx, feed, feed.whole)
+
+    # Words.
+
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        return self.words_of_epoch(at, counts, 0)
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """What sampling and fetching say; of every step the two numbers of the loss, and the gradients."""
+        words, axes = Words(self.grid), self.axes
+        steps = range(epoch * self.steps, (epoch + 1) * self.steps)
+        saying = Saying(words, self.layout, at, self.facts, steps, lambda: self.foreseen(counts))
+        self.part.features.say(saying)
+        self.part.graph.say(saying)
+        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
+        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.COUNT, self.steps)
+        words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.LOSS, self.steps)
+        words.put(Direction.BACKWARD, -1, Op.ALL_REDUCE, axes, TensorName.DW, self.steps * trained)
+        return words
+
+    def foreseen(self, counts: Counts) -> Foreseen:
+        """The mini-batches of all groups, from A as a run has it, and the targets."""
+
+        def read() -> Csr:
+            return cast(counts.whole(), getattr(torch, self.spec.precision))
+
+        return Foreseen(self.part.sampler, read, counts.targets(self.spec.protocol))
+
+    # Bytes.
+
+    def sides(self) -> list[bool]:
+        """A alone: transposes are those of samples."""
+        return [False]
+
+    def multiplied(self, at: Coordinates) -> list[Piece]:
+        return [self.part.graph.piece(self.layout, at)]
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """The sum over the parts: what is held of the graph; of features its own rows and more; labels to train on."""
+        everyone, held = self.layout.vertices, self.part.features.held(self.layout, at, counts)
+        total = Counter(super().memory(at, counts))
+        total.update(self.part.sampler.memory(len(everyone)))
+        total[TensorName.A] += held.matrices
+        total[TensorName.X] += WORD[self.spec.precision] * held.rows * self.facts.features
+        total[TensorName.INDEX] += LONG * held.positions
+        if held.every_label:
+            total[TensorName.LABELS] += (
+                label_bytes(Piece(everyone, range(self.facts.classes)), self.facts.task) // LABELS
+            )
+        return {name: size for name, size in total.items() if size}
+
+    def samples(self, counts: Counts) -> int:
+        """Vertices and matrices of a bulk as shapes let expect and, of a partitioned graph, the rows drawn from."""
+        sampler, graph = self.part.sampler, self.part.graph
+        if not sampler.at_once:
+            return 0
+        seen, precision = self.foreseen(counts), self.spec.precision
+        A, at_once = seen.graph.A, min(sampler.at_once, self.steps)
+        one = sampler.expected(A, seen.targets[: self.spec.training.batch])
+        batches, rows, entries = graph.samples(self.layout, A, at_once, len(one.vertices[1]))
+        drawn = LONG * sum(map(len, one.vertices)) + sum(csr_bytes(S.rows, S.nnz, precision) for S in one.A)
+        return batches * drawn + (csr_bytes(rows, entries, precision) if rows else 0)
+
+
+class Step(NamedTuple):
+    """What operators compute on: the whole graph, or the mini-batch of a training step."""
+
+    number: int | None
+    """None for the whole graph."""
+    A: Sequence[tuple[Csr, Csr]]
+    """By what each layer multiplies, and its transpose; nothing for the whole graph."""
+    X: Tensor
+    loss: LabelLoss
+    outputs: Sequence[Index]
+    """The vertices of each layer's output."""
+
+
+class Feed:
+    """The parts at work on one rank: steps, one after the other, and the whole graph to evaluate."""
+
+    def __init__(self, ctx: Context, strategy: Sampled) -> None:
+        self.ctx, part, layout = ctx, strategy.part, strategy.layout
+        self.everyone = ctx.grid.axis(strategy.axes)
+        """All ranks: each trains on a mini-batch of its own."""
+        over = ctx.grid.axis((layout.over,) if layout.over else ())
+        output = strategy.output(ctx.at)
+        loss = label_loss(ctx, output, (ctx.spec.model.layers - 1) % 2, over, None, over)
+        X = ctx.features(*strategy.input(ctx.at))
+        self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
+        self.A = ctx.adjacency(*part.graph.piece(layout, ctx.at))
+        self.targets, read = ctx.targets(), ctx.replay_graph()
+        foreseen = Foreseen(part.sampler, read, self.targets) if read else None
+        rank = Rank(ctx, layout, self.everyone.index, part.sampler, self.targets, foreseen)
+        self.graph = part.graph.on(rank)
+        self.sampler = part.sampler.on(self.graph)
+        for name, tensor in self.sampler.held():
+            ctx.hold(name, tensor)
+        self.store = part.features.on(rank, X, loss)
+        self.steps, self.prefetch = strategy.steps, part.prefetch
+        self._coming: dict[int, tuple[MiniBatch, Arriving]] = {}
+
+    def take(self, number: int) -> Step:
+        """A training step; with prefetching the features of the next one are under way from now on."""
+        batch, coming = self._coming.pop(number) if number in self._coming else self._begin(number)
+        X_KF = coming.wait()
+        if self.prefetch and (number + 1) % self.steps:
+            self._coming[number + 1] = self._begin(number + 1)
+        ledger, device, importance = self.ctx.ledger, self.ctx.device, batch.importance
+        with ledger.phase(self.store.phase), ledger.op(Op.COPY, tensor=TensorName.A):
+            if importance is not None:
+                importance = importance.to(device=device, dtype=X_KF.dtype)
+            loss = self.store.loss(batch.vertices[-1], importance)
+            once = {id(A): (on_device(A, device), on_device(transpose(A), device)) for A in batch.A}
+            return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
+
+    def aggregate(self, H_NF: Tensor) -> Tensor:
+        """T = A H on the whole graph."""
+        return self.store.aggregate(self.A, H_NF)
+
+    def _begin(self, number: int) -> tuple[MiniBatch, Arriving]:
+        with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
+            batch = self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
+        return batch, self.store.begin(number, batch.vertices[0], later=self.prefetch)
+
+
+class Trainer(LayerOperators):
+    """One rank's operators: on the whole graph to evaluate, on a sampled part of it in every training step."""
+
+    def __init__(self, ctx: Context, feed: Feed, step: Step) -> None:
+        super().__init__(ctx, step.outputs[-1], feed.everyone.index, step.number)
+        self.ctx, self.feed, self.on = ctx, feed, step
+        self.gradients = Gradients(feed.everyone, overlap=False)
+
+    def of_step(self, step: int) -> "Trainer":
+        return Trainer(self.ctx, self.feed, self.feed.take(step))
+
+    def inputs(self) -> Tensor:
+        return self.on.X
+
+    def convolve(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.on.A:
+                T_NF = self.kernels.aggregate(*self.on.A[layer], H_KF, TensorName.T)
+            else:
+                T_NF = self.feed.aggregate(H_KF)
+            return self.kernels.gemm(T_NF, W_FH, TensorName.Z)
+
+    def rows_of(self, layer: int) -> Tensor:
+        return as_indices(self.on.outputs[layer], self.device).to(self.device)
+
+    def loss(self, Z_NC: Tensor) -> Tensor:
+        return self.on.loss.mean_of_batches(Z_NC, self.feed.everyone, self.feed.everyone)
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        self.gradients.settle(weights)
+
+    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+        return self.on.loss.hits(Z_NC)
