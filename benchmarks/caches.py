@@ -13,8 +13,6 @@ import argparse
 from harness.graph.partition import in_order, parts_of
 from harness.kernels import block
 from harness.ledger import AxisName
-from harness.parallel.cache import Cache
-from harness.parallel.fetching import FetchingStrategy
 from harness.registry import load_strategy
 from harness.spec.machine import Machine
 from harness.spec.root import project_root
@@ -24,6 +22,8 @@ from harness.store.catalog import load_card
 from harness.store.compose import compose
 from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, admit, facts_of
+from strategies.sampling.features import FromOwners, Peers
+from strategies.sampling.trainer import Sampled
 
 GRAPHS = ("sbm-4096", "rmat-17")
 POLICIES = ("quiver", "salient", "massivegnn")
@@ -32,13 +32,11 @@ EVERY = 8
 """Mini-batches between evictions."""
 
 
-def ready(
-    store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, share: float
-) -> FetchingStrategy:
+def ready(store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, share: float) -> Sampled:
     """A strategy that keeps so many rows; MassiveGNN's share is one of the boundary."""
     more = {"every": EVERY} if name == "massivegnn" else {}
 
-    def keeping(part: float) -> FetchingStrategy:
+    def keeping(part: float) -> Sampled:
         spec = {
             "strategy": {"name": name, "params": {"fanouts": [fanout], "share": part, **more}},
             "dataset": "any",
@@ -49,28 +47,30 @@ def ready(
             "machine": Machine(name="none"),
         }
         strategy = admit(load_strategy(name), Spec.model_validate(spec), facts_of(store))
-        assert isinstance(strategy, FetchingStrategy)
+        assert isinstance(strategy, Sampled)
         return strategy
 
     if name != "massivegnn":
         return keeping(share)
     whole, counts = keeping(1.0), BlockCounts(store)
-    boundary = sum(whole.cache_sizes({AxisName.P: rank}, counts).rows for rank in range(ranks))
+    boundary = sum(
+        whole.part.features.held(whole.layout, {AxisName.P: rank}, counts).rows for rank in range(ranks)
+    )
     return keeping(min(share * store.n / boundary, 1.0))
 
 
-def hit_rate(strategy: FetchingStrategy, store: MemoryStore) -> float:
+def hit_rate(strategy: Sampled, store: MemoryStore) -> float:
     """Of all ranks, in the second epoch."""
-    everyone, blocks = range(store.n), strategy.blocks()
-    A, targets = strategy.graph(BlockCounts(store))
-    caches: list[Cache] = [
-        strategy.cache(rank, rank, lambda rows: block(A, rows, everyone), targets)
-        for rank in range(len(blocks))
-    ]
+    features, seen = strategy.part.features, strategy.foreseen(BlockCounts(store))
+    assert isinstance(features, FromOwners)
+    A, layout = seen.graph.A, strategy.layout
+    peers = Peers(
+        features.policy, layout, {AxisName.P: 0}, seen, lambda rows: block(A, rows, layout.vertices)
+    )
     needed = found = 0
     for step in range(2 * strategy.steps):
-        for rank, (cache, own) in enumerate(zip(caches, blocks, strict=True)):
-            K = strategy.mini_batch(step, rank, A, targets).vertices[0]
+        for rank, (cache, own) in enumerate(zip(peers.caches, layout.blocks, strict=True)):
+            K = seen.batch(step, rank).vertices[0]
             hits = len(cache.look(K).found)
             if step >= strategy.steps:
                 needed += int(((own.start > K) | (own.stop <= K)).sum())

@@ -29,8 +29,8 @@ from harness.kernels.shuffle import distinct
 from harness.ledger import SAMPLING, AxisName, Ledger
 from harness.models.dropout import dropout_mask
 from harness.parallel.gradients import Gradients
-from harness.parallel.rows import EPSILON
 from harness.parallel.norm import Finish, Way, normalised
+from harness.parallel.rows import EPSILON
 from harness.parallel.uniform import Sampled
 from harness.run.trainer import Trainer
 from harness.spec.machine import Machine

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels.csr import Csr, from_coo, from_scipy, index_dtype, row_of, take, to_scipy
+from harness.kernels.csr import Csr, from_coo, index_dtype, row_of, take
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
@@ -31,18 +31,6 @@ def below(pieces: Sequence[Csr]) -> Csr:
     ends = [piece.rowptr[1:] + start for piece, start in zip(pieces, starts, strict=False)]
     col, val = (torch.cat(parts) for parts in zip(*(piece[1:3] for piece in pieces), strict=True))
     return Csr(pad(torch.cat(ends), (1, 0)), col, val, pieces[0].cols)
-
-
-def product(A: Csr, B: Csr) -> Csr:
-    """A B. A sum that happens to be zero stays an entry."""
-    assert A.cols == B.rows, f"{A.shape} times {B.shape}"
-    assert A.val.dtype == B.val.dtype
-    return from_scipy(to_scipy(A) @ to_scipy(B), A.val.dtype)
-
-
-def induced(A: Csr, vertices: Tensor) -> Csr:
-    """The subgraph on some vertices: A[vertices][:, vertices]."""
-    return select_columns(select_rows(A, vertices), vertices)
 
 
 def select_columns(A: Csr, cols: Tensor) -> Csr:

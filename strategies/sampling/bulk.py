@@ -84,10 +84,10 @@ class BulkGraph(Graph, Protocol):
 
 
 @dataclass(frozen=True)
-class Bulk(Sampler):
-    """Batches of a deal, sampled by Algorithm 1."""
+class Algorithm1:
+    """How the layers of stacked batches are drawn."""
 
-    deal: Deal
+    seed: int
     kind: Kind
     sizes: tuple[int, ...]
     """Of the batch's own neighbours first: neighbours of a vertex, or vertices of a layer."""
@@ -95,44 +95,20 @@ class Bulk(Sampler):
     """A vertex with e neighbours in the batch has mass e^2 (equation 1); or the sum of its squares in A (LADIES')."""
     replacement: bool = True
     """LADIES and FastGCN: whether a vertex may be taken twice."""
-    bulk: int = 1
-    """The steps whose batches a rank draws at once; 0, those of an epoch."""
-
-    def steps(self, targets: int) -> int:
-        return self.deal.steps
-
-    @property
-    def at_once(self) -> int:
-        return self.bulk or self.deal.steps
 
     @property
     def layer_wise(self) -> bool:
         return self.kind != "graphsage"
 
-    def hops(self) -> Sequence[int] | None:
-        return None if self.layer_wise else self.sizes
-
-    def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
-        p = torch.zeros(vertices, dtype=torch.float64)
-        p[targets] = 1 / max(self.deal.count, 1)
-        return p
-
-    def on(self, graph: Graph) -> "Bulks":
-        return Bulks(self, Places(graph.A.cols))
-
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
-        return self.on(graph).mini_batch(step, group, graph, targets)
-
-    def memory(self, vertices: int) -> dict[TensorName, int]:
-        return {TensorName.INDEX: LONG * vertices}
-
-    def draw(self, graph: BulkGraph, places: Places, epoch: int, batches: dict[int, Tensor]) -> list[Layer]:
-        """All layers of some of an epoch's batches by their numbers, that of the input first."""
+    def draw(
+        self, graph: BulkGraph, places: Places, epoch: int, numbers: Sequence[int], batches: Sequence[Tensor]
+    ) -> list[Layer]:
+        """All layers of some of an epoch's batches, that of the input first."""
         layers: list[Layer] = []
-        outputs = stacked(list(batches.values()))
+        outputs = stacked(batches)
         for hop, size in enumerate(self.sizes):
             last = len(self.sizes) - 1 - hop
-            keys = keys_of([(self.deal.seed, epoch, number, last) for number in batches])
+            keys = keys_of([(self.seed, epoch, number, last) for number in numbers])
             step = self._layer_wise if self.layer_wise else self._node_wise
             layers.insert(0, step(graph, places, outputs, size, keys))
             outputs = layers[0].inputs
@@ -186,6 +162,43 @@ class Bulk(Sampler):
         return MiniBatch(vertices, matrices)
 
 
+@dataclass(frozen=True)
+class Bulk(Sampler):
+    """Batches of a deal, sampled by Algorithm 1."""
+
+    deal: Deal
+    how: Algorithm1
+    bulk: int = 1
+    """The steps whose batches a rank draws at once; 0, those of an epoch."""
+
+    def steps(self, targets: int) -> int:
+        return self.deal.steps
+
+    @property
+    def at_once(self) -> int:
+        return self.bulk or self.deal.steps
+
+    def expected(self, A: Csr, targets: Tensor) -> MiniBatch:
+        return self.how.expected(A, targets)
+
+    def hops(self) -> Sequence[int] | None:
+        return None if self.how.layer_wise else self.how.sizes
+
+    def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
+        p = torch.zeros(vertices, dtype=torch.float64)
+        p[targets] = 1 / max(self.deal.count, 1)
+        return p
+
+    def on(self, graph: Graph) -> "Bulks":
+        return Bulks(self, Places(graph.A.cols))
+
+    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
+        return self.on(graph).mini_batch(step, group, graph, targets)
+
+    def memory(self, vertices: int) -> dict[TensorName, int]:
+        return {TensorName.INDEX: LONG * vertices}
+
+
 class Bulks(Sampler):
     """A bulk sampler on a rank: the batches of so many steps are drawn at once, step after step."""
 
@@ -230,8 +243,9 @@ class Bulks(Sampler):
         """The layers of some steps of an epoch, of some groups each."""
         deal = self.bulk.deal
         named = [deal.number(step, group) for step in steps for group in groups]
-        batches = {number: deal.of(epoch, number, targets) for epoch, number in named}
-        return self.bulk.draw(graph, self.places, named[0][0], batches)
+        batches = [deal.of(epoch, number, targets) for epoch, number in named]
+        numbers = [number for _, number in named]
+        return self.bulk.how.draw(graph, self.places, named[0][0], numbers, batches)
 
 
 def one_batch_of(layers: Sequence[Layer], place: int) -> MiniBatch:

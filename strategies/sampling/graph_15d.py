@@ -46,9 +46,9 @@ class BlockRows15D(GraphAt):
         for first in range(saying.steps.start, saying.steps.stop, bulk.at_once):
             steps = range(first, min(first + bulk.at_once, saying.steps.stop))
             drawn = layers_of_rows(saying.foreseen, saying.layout, steps)
-            for hop in range(len(bulk.sizes)):
+            for hop in range(len(bulk.how.sizes)):
                 product.say_column([layers[-1 - hop].outputs for layers in drawn])
-                product.say_row(drawn[saying.at[ROW]][-1 - hop], layer_wise=bulk.layer_wise)
+                product.say_row(drawn[saying.at[ROW]][-1 - hop], layer_wise=bulk.how.layer_wise)
 
     def samples(self, layout: Layout, A: Csr, batches: int, frontier: int) -> tuple[int, int, int]:
         """A grid row draws the batches of all its ranks, each of which fetches its share of the rows."""

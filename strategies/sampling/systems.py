@@ -23,7 +23,7 @@ from pydantic import Field
 from harness.ledger import AxisName
 from harness.strategy import Promise
 from harness.validation import Frozen
-from strategies.sampling.bulk import Bulk, Distribution, Kind
+from strategies.sampling.bulk import Algorithm1, Bulk, Distribution
 from strategies.sampling.caches import AtBoundary, Likeliest, Popular
 from strategies.sampling.features import FromOwners, Local
 from strategies.sampling.graph_15d import BlockRows15D
@@ -208,21 +208,12 @@ class BulkParams(Frozen):
     """Rows of others that a rank keeps, as a share of a block row; not in the paper."""
 
 
-def in_bulk(
-    system: Sampled,
-    params: BulkParams,
-    kind: Kind,
-    sizes: tuple[int, ...],
-    distribution: Distribution = "counts",
-    *,
-    replacement: bool = True,
-) -> Parts:
+def in_bulk(system: Sampled, params: BulkParams, how: Algorithm1) -> Parts:
     """The parts of a system that samples in bulk."""
     spec, targets = system.spec, system.facts.trained_on(system.spec.protocol)
     deal = Deal(spec.seed, spec.training.batch, system.groups, targets)
-    sampler = Bulk(deal, kind, sizes, distribution, replacement, params.bulk)
     graph = Everyone() if params.graph == "replicated" else BlockRows15D()
-    return Parts(sampler, graph, FromOwners(Likeliest(params.cache)))
+    return Parts(Bulk(deal, how, params.bulk), graph, FromOwners(Likeliest(params.cache)))
 
 
 class BulkSageParams(FanoutParams, BulkParams):
@@ -240,7 +231,7 @@ class BulkSage(Sampled):
 
     def compose(self) -> Parts:
         sizes = tuple(hops_of(self.params.fanouts, self.spec.model.layers))
-        return in_bulk(self, self.params, "graphsage", sizes)
+        return in_bulk(self, self.params, Algorithm1(self.spec.seed, "graphsage", sizes))
 
 
 class LadiesParams(BulkParams):
@@ -265,6 +256,6 @@ class BulkLadies(Sampled):
         return self.promise if self.params.replacement else Promise.APPROXIMATE
 
     def compose(self) -> Parts:
-        params, layers = self.params, self.spec.model.layers
-        sizes, replacement = (params.size,) * layers, params.replacement
-        return in_bulk(self, params, "ladies", sizes, params.distribution, replacement=replacement)
+        params, sizes = self.params, (self.params.size,) * self.spec.model.layers
+        how = Algorithm1(self.spec.seed, "ladies", sizes, params.distribution, params.replacement)
+        return in_bulk(self, params, how)

@@ -6,7 +6,7 @@ Half of them leave the words right, which is why words never replace equality.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor

@@ -7,13 +7,13 @@ import pytest
 
 from harness.errors import UserError
 from harness.experiment.request import make_spec
-from harness.parallel.bulk import Drawn, WholeGraph
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
 from harness.store.build import open_dataset
 from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of, facts_of_card
-from strategies.bulk.scheme import BulkScheme
+from strategies.sampling.bulk import Bulk
+from strategies.sampling.trainer import Sampled
 
 ROOT = Path(__file__).parents[2]
 BULK: dict[str, Any] = {"bulk-sage": {"fanouts": [5, 3, 2]}, "bulk-ladies": {"size": 64}}
@@ -61,11 +61,10 @@ def test_a_bulk_holds_what_the_formula_says(
     spec = spec_of(name, ranks=1, dataset="sbm-4096", params={"bulk": 4}, training={"batch": 32})
     store = open_dataset(ROOT, spec.dataset)
     strategy = admit(load_strategy(name), spec, facts_of(store))
-    assert isinstance(strategy, BulkScheme)
-    A, targets = strategy.graph(BlockCounts(store))
-    drawn = Drawn(strategy.bulk, strategy.batches, WholeGraph(A), targets, strategy.params.bulk, [0])
-    drawn.take(0, 0)
-    layers = drawn._here
+    assert isinstance(strategy, Sampled)
+    seen, sampler = strategy.foreseen(BlockCounts(store)), strategy.part.sampler
+    assert isinstance(sampler, Bulk)
+    layers = sampler.on(seen.graph).draw(range(sampler.at_once), [0], seen.graph, seen.targets)
     stacks = [layers[0].inputs, *(layer.outputs for layer in layers)]
     tensors = [*(stack.vertices for stack in stacks), *(part for layer in layers for part in layer.A[:3])]
     bytes_held = sum(tensor.nbytes for tensor in tensors)

@@ -11,8 +11,8 @@ from harness.comm.grid import Grid
 from harness.kernels.recorded import Kernels
 from harness.ledger import AxisName, Ledger
 from harness.parallel.gradients import Gradients
-from harness.parallel.rows import EPSILON
 from harness.parallel.norm import Finish, Way, normalised
+from harness.parallel.rows import EPSILON
 from harness.ranges import balanced
 
 X, Y = AxisName.X, AxisName.Y

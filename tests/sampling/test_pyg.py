@@ -18,7 +18,8 @@ from harness.kernels import to_scipy
 from harness.ledger import AxisName
 from harness.spec.spec import Spec
 from harness.strategy.counts import targets_of
-from strategies import pyg
+from strategies.sampling import pyg
+from strategies.sampling.graph_at import WholeGraph
 
 CALL = (
     "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"
@@ -113,9 +114,10 @@ def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
     assert isinstance(strategy, pyg.Pyg)
     A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
     dense, sums, squares = to_scipy(A).toarray(), np.zeros(A.shape), np.zeros(A.shape)
-    loader, epochs = strategy.sampler(A), 60
+    graph, epochs = WholeGraph(A), 60
+    loader = strategy.part.sampler.on(graph)
     for step in range(epochs * strategy.steps):
-        batch = loader.mini_batch(step, 0, A, 3, targets)
+        batch = loader.mini_batch(step, 0, graph, targets)
         S, B = (batch.vertices[place].numpy() for place in (0, -1))
         assert S[: len(B)].tolist() == B.tolist()
         rows = np.zeros((len(B), store.n))

@@ -10,8 +10,9 @@ import torch
 from harness.check.graph import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
-from harness.kernels.stack import one_of, stacked
-from harness.parallel.bulk import Bulk, Layer, WholeGraph
+from strategies.sampling.bulk import Algorithm1, Layer
+from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.matrices import Places, one_of, stacked
 
 N = 97
 SAMPLERS = ["graphsage", "ladies", "fastgcn"]
@@ -42,8 +43,8 @@ def test_a_batch_has_one_sample_whatever_bulk_it_is_in(
 ) -> None:
     """Short last bulks too; layers follow one another."""
     whole, batches = graph(), batches_of(N, 10)
-    bulk = Bulk(5, sampler, sizes, replacement=replacement)
-    alone = [bulk.draw(whole, 2, [number], [batch]) for number, batch in enumerate(batches)]
+    bulk = Algorithm1(5, sampler, sizes, replacement=replacement)
+    alone = [bulk.draw(whole, Places(N), 2, [number], [batch]) for number, batch in enumerate(batches)]
     for layers in alone:
         assert len(layers) == len(sizes)
         for before, after in pairwise(layers):
@@ -51,10 +52,10 @@ def test_a_batch_has_one_sample_whatever_bulk_it_is_in(
     for k in (3, len(batches)):
         for first in range(0, len(batches), k):
             numbers = range(first, min(first + k, len(batches)))
-            layers = bulk.draw(whole, 2, numbers, [batches[number] for number in numbers])
+            layers = bulk.draw(whole, Places(N), 2, numbers, [batches[number] for number in numbers])
             for place, number in enumerate(numbers):
                 assert told(layers, place) == told(alone[number], 0)
-    other = bulk.draw(whole, 3, [0], [batches[0]])
+    other = bulk.draw(whole, Places(N), 3, [0], [batches[0]])
     assert other[0].A.nnz == 0 or told(other, 0) != told(alone[0], 0) or min(sizes) >= N
 
 
@@ -65,7 +66,9 @@ def test_peculiar_batches(sampler) -> None:
     A = from_coo(row, col, torch.ones(4), (6, 6))
     nobody = torch.empty(0, dtype=torch.int64)
     batches = [torch.tensor([3, 5]), torch.arange(6), nobody, torch.tensor([0, 0])]
-    layers = Bulk(0, sampler, (9, 9), replacement=False).draw(WholeGraph(A), 0, range(4), batches)
+    layers = Algorithm1(0, sampler, (9, 9), replacement=False).draw(
+        WholeGraph(A), Places(6), 0, range(4), batches
+    )
     for batch in range(4):
         for layer in layers:
             mine = one_of(layer.A, layer.outputs, layer.inputs, batch)
@@ -84,22 +87,22 @@ def test_ladies_has_the_probabilities_of_its_formula() -> None:
         ("counts", (dense != 0).sum(axis=0) ** 2.0),
         ("norms", (dense**2).sum(axis=0)),
     ):
-        bulk, stack = Bulk(0, "ladies", (4,), distribution), stacked([batch])
+        bulk, stack = Algorithm1(0, "ladies", (4,), distribution), stacked([batch])
         P = to_scipy(bulk.masses(WholeGraph(A), select_rows(A, batch), stack)).toarray()[0]
         np.testing.assert_allclose(P / P.sum(), sums / sums.sum(), rtol=1e-9)
         everyone = to_scipy(
-            Bulk(0, "fastgcn", (4,), distribution).masses(WholeGraph(A), select_rows(A, batch), stack)
+            Algorithm1(0, "fastgcn", (4,), distribution).masses(WholeGraph(A), select_rows(A, batch), stack)
         )
         whole = to_scipy(A).toarray()
         of_all = (whole != 0).sum(axis=0) ** 2.0 if distribution == "counts" else (whole**2).sum(axis=0)
         np.testing.assert_allclose(everyone.toarray()[0] / everyone.sum(), of_all / of_all.sum(), rtol=1e-9)
 
 
-def estimates(bulk: Bulk, A: Csr, times: int) -> np.ndarray:
+def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
     """A H for a batch, each from a sample of its own; H has a few columns."""
     batch = torch.arange(20, 50)
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
-    (layer,) = bulk.draw(WholeGraph(A), 0, range(times), [batch] * times)
+    (layer,) = bulk.draw(WholeGraph(A), Places(N), 0, range(times), [batch] * times)
     one = partial(one_of, layer.A, layer.outputs, layer.inputs)
     return np.stack([to_scipy(one(b)) @ H[layer.inputs.of(b).numpy()] for b in range(times)])
 
@@ -121,7 +124,7 @@ def test_who_says_so_has_the_mean_of_the_product(
     """And who does not, misses it: the test can fail."""
     A, times = check_graph(N).A, 4000
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
-    found = estimates(Bulk(1, sampler, (size,), distribution, replacement), A, times)
+    found = estimates(Algorithm1(1, sampler, (size,), distribution, replacement), A, times)
     spread = found.std(axis=0) / times**0.5
     off = np.abs(found.mean(axis=0) - (to_scipy(A) @ H)[20:50])
     assert (off <= 5 * spread + 1e-12).all() == unbiased

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.parallel.batches import Batches
+from strategies.sampling.sampler import Deal
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from harness.parallel.batches import Batches
 )
 def test_every_target_is_trained_on_once(size: int, groups: int, targets: int) -> None:
     """Short last batches too, and steps in which some groups have none."""
-    batches, vertices = Batches(3, size, groups, targets), torch.arange(targets) * 2
+    batches, vertices = Deal(3, size, groups, targets), torch.arange(targets) * 2
     orders = []
     for epoch in range(2):
         found = []

@@ -15,9 +15,8 @@ from scipy import stats
 
 from harness.check.graph import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.its import draw_masses, draw_rows, keys_of
 from harness.kernels.random import Purpose, bits
-from harness.kernels.stack import one_batch, stacked
+from strategies.sampling.matrices import draw_masses, draw_rows, keys_of, one_batch, stacked
 
 LIKELY = 1e-6
 TIMES = 6000

@@ -25,13 +25,14 @@ from harness.errors import UserError
 from harness.graph.model import TRAIN, labelled
 from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
-from harness.parallel.bulk import Drawn, WholeGraph
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
-from strategies.bulk.bulk import BulkLadies, BulkSage
-from strategies.bulk.scheme import BulkScheme
+from strategies.sampling.bulk import Bulk
+from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.systems import BulkLadies, BulkSage
+from strategies.sampling.trainer import Sampled
 
 ROOT = Path(__file__).parents[2]
 ROW, COL = AxisName.ROW, AxisName.COL
@@ -52,10 +53,16 @@ def case_of(name: str, grid: str, batch: int = 8, **params: Any) -> Case:
     return Case(name, Spec.model_validate(spec), vertices=211)
 
 
-def strategy_of(case: Case) -> BulkScheme:
+def strategy_of(case: Case) -> Sampled:
     strategy = case.strategy()
-    assert isinstance(strategy, BulkScheme)
+    assert isinstance(strategy, Sampled)
     return strategy
+
+
+def sampler_of(strategy: Sampled) -> Bulk:
+    sampler = strategy.part.sampler
+    assert isinstance(sampler, Bulk)
+    return sampler
 
 
 def same(one: MiniBatch, other: MiniBatch) -> bool:
@@ -69,7 +76,7 @@ def same(one: MiniBatch, other: MiniBatch) -> bool:
 def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
     store, strategy = case.store(), strategy_of(case)
     everyone = range(store.n)
-    targets = torch.arange(strategy.batches.targets) * 2
+    targets = torch.arange(sampler_of(strategy).deal.targets) * 2
     return store.adjacency(everyone, everyone), targets
 
 
@@ -82,14 +89,16 @@ def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
         case = case_of(name, grid, bulk=at_once)
         strategy = strategy_of(case)
         for group in range(strategy.groups):
-            drawn = Drawn(strategy.bulk, strategy.batches, WholeGraph(A), targets, at_once, [group])
+            graph = WholeGraph(A, together=[group])
+            bulk = sampler_of(strategy)
+            drawn = bulk.on(graph)
             for step in range(2 * strategy.steps):
-                epoch, number = strategy.batches.number(step, group)
-                if number < alone.batches.count:
+                epoch, number = bulk.deal.number(step, group)
+                if number < sampler_of(alone).deal.count:
                     theirs = alone.mini_batch(epoch * alone.steps + number, 0, A, targets)
-                    assert same(drawn.take(step, group), theirs)
+                    assert same(drawn.mini_batch(step, group, graph, targets), theirs)
                 else:
-                    assert len(drawn.take(step, group).vertices[-1]) == 0
+                    assert len(drawn.mini_batch(step, group, graph, targets).vertices[-1]) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +118,7 @@ def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
     A = store.adjacency(range(store.n), range(store.n))
     counted = case.graph()
     targets = ((counted.split == TRAIN) & labelled(counted.y)).nonzero()[:, 0]
-    assert len(targets) == strategy.batches.targets
+    assert len(targets) == sampler_of(strategy).deal.targets
     for rank in range(4):
         at = strategy.coordinates(rank)
         own, needed = strategy.rows(at), 0
@@ -163,11 +172,11 @@ def test_ladies_says_what_its_draws_are_worth() -> None:
 
 def test_the_last_fan_out_holds_for_what_is_beyond() -> None:
     case = case_of("bulk-sage", "1x1", fanouts=[4, 2])
-    assert strategy_of(case).bulk.sizes == (4, 2, 2)
+    assert sampler_of(strategy_of(case)).how.sizes == (4, 2, 2)
 
 
 @pytest.mark.parametrize("strategy", [BulkSage, BulkLadies])
-def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[BulkScheme]) -> None:
+def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[Sampled]) -> None:
     """Neighbours of vertices stop growing where the graph ends."""
     facts = Facts(10**6, 16 * 10**6, 64, 10, True, 10**6, 10**5)
     spec = case_of(strategy.name, "1x1").spec.model_dump(mode="json") | {

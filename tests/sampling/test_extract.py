@@ -11,10 +11,22 @@ from scipy import sparse
 
 from harness.check.graph import check_graph
 from harness.kernels import Csr, to_scipy
-from harness.kernels.extract import Places, columns, counted, join, renumber, squares, sum_rows
-from harness.kernels.its import draw_masses, draw_rows, keys_of
 from harness.kernels.parts import select_rows
-from harness.kernels.stack import Stack, one_of, stacked
+from strategies.sampling.matrices import (
+    Places,
+    Stack,
+    columns,
+    counted,
+    draw_masses,
+    draw_rows,
+    join,
+    keys_of,
+    one_of,
+    renumber,
+    squares,
+    stacked,
+    sum_rows,
+)
 
 N = 97
 BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max_size=4)

@@ -11,7 +11,7 @@ from harness.check.case import Case
 from harness.check.counts import ScipyCounts
 from harness.check.reference import dense_matrix, mean_matrix
 from harness.spec.spec import Spec
-from strategies.halo.clustergcn import Cluster
+from strategies.sampling.clusters import Cluster, JoinedClusters
 
 RANKS, CLUSTERS, JOINED = 2, 7, 3
 
@@ -38,7 +38,9 @@ def strategy_of(case: Case) -> Cluster:
 
 def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
     """The clusters of a mini-batch, whole ones of this rank."""
-    S = strategy.drawn(step, rank)
+    sampler = strategy.part.sampler
+    assert isinstance(sampler, JoinedClusters)
+    S = sampler.drawn(step, rank)
     found = [number for number, span in enumerate(strategy.clusters) if span.start in S.tolist()]
     assert S.tolist() == [v for number in found for v in strategy.clusters[number]]
     assert all(number // CLUSTERS == rank for number in found)

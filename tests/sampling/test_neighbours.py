@@ -13,9 +13,9 @@ from scipy import stats
 
 from harness.check.graph import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
-from harness.kernels.random import Purpose, bits
-from harness.kernels.sample import neighbours
 from harness.kernels.parts import select_rows
+from harness.kernels.random import Purpose, bits
+from strategies.sampling.sampler import neighbours
 
 LIKELY = 1e-6
 

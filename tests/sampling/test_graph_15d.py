@@ -1,5 +1,8 @@
 """Samples of a graph in block rows are those of the whole graph, bit for bit, on any grid."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,17 +10,19 @@ from harness.check.graph import check_graph
 from harness.comm.grid import Grid
 from harness.kernels import block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
-from harness.parallel.bulk import Bulk, Layer, WholeGraph
-from harness.parallel.partitioned import PartitionedGraph
 from harness.ranges import between, split
+from strategies.sampling.bulk import Algorithm1, Layer
+from strategies.sampling.graph_15d import PartitionedGraph
+from strategies.sampling.graph_at import Layout, Rank, WholeGraph
+from strategies.sampling.matrices import Places
 
 N = 97
 ROW, COL = AxisName.ROW, AxisName.COL
 BULKS = [
-    Bulk(4, "graphsage", (5, 3, 2)),
-    Bulk(4, "ladies", (12, 30), "counts", replacement=True),
-    Bulk(4, "ladies", (12, 30), "norms", replacement=False),
-    Bulk(4, "fastgcn", (12, 30), "norms", replacement=True),
+    Algorithm1(4, "graphsage", (5, 3, 2)),
+    Algorithm1(4, "ladies", (12, 30), "counts", replacement=True),
+    Algorithm1(4, "ladies", (12, 30), "norms", replacement=False),
+    Algorithm1(4, "fastgcn", (12, 30), "norms", replacement=True),
 ]
 
 
@@ -31,29 +36,31 @@ def told(layers: list[Layer]) -> list[list[object]]:
     return [[part.tolist() for part in (*layer.A[:3], *layer.outputs, *layer.inputs)] for layer in layers]
 
 
-def sample_rank(shape: tuple[int, int], bulk: Bulk, uneven: bool) -> tuple[bool, dict[Key, float]]:
+def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple[bool, dict[Key, float]]:
     """One rank: whether its samples are those of the whole graph, and what it sent."""
     ledger = Ledger()
     grid = Grid.build({ROW: shape[0], COL: shape[1]}, ledger)
     A, row = check_graph(N).A, grid.coordinates[ROW]
     blocks = between([0, *range(1, shape[0]), N]) if uneven else split(N, shape[0])
-    graph = PartitionedGraph(block(A, blocks[row], range(N)), blocks, grid[ROW], grid[COL])
+    ctx: Any = SimpleNamespace(grid=grid)
+    rank = Rank(ctx, Layout(grid.shape, blocks, ROW, COL), grid.rank, ctx, torch.empty(0), None)
+    graph = PartitionedGraph(block(A, blocks[row], range(N)), rank)
     batches = batches_of(row)
     ledger.start()
     with ledger.phase(Phase.SAMPLE):
-        mine = bulk.draw(graph, 2, range(len(batches)), batches)
+        mine = bulk.draw(graph, Places(N), 2, range(len(batches)), batches)
     entries = ledger.stop()
-    theirs = bulk.draw(WholeGraph(A), 2, range(len(batches)), batches)
+    theirs = bulk.draw(WholeGraph(A), Places(N), 2, range(len(batches)), batches)
     return told(mine) == told(theirs), {key: amounts.words_received for key, amounts in entries.items()}
 
 
-@pytest.mark.parametrize("bulk", BULKS, ids=lambda bulk: f"{bulk.sampler} {bulk.distribution}")
+@pytest.mark.parametrize("bulk", BULKS, ids=lambda bulk: f"{bulk.kind} {bulk.distribution}")
 @pytest.mark.parametrize(
     ("shape", "uneven"),
     [((1, 1), False), ((2, 1), False), ((1, 3), False), ((3, 2), True), ((2, 3), False), ((6, 1), True)],
 )
 def test_partitioned_and_replicated_give_the_same_samples(
-    shape: tuple[int, int], uneven: bool, bulk: Bulk, pool
+    shape: tuple[int, int], uneven: bool, bulk: Algorithm1, pool
 ) -> None:
     """Any c: those that divide nothing, those that are more than the block rows."""
     found = pool.run(shape[0] * shape[1], sample_rank, shape, bulk, uneven)
@@ -62,7 +69,7 @@ def test_partitioned_and_replicated_give_the_same_samples(
 
 def test_rows_arrive_that_are_needed_and_no_others(pool) -> None:
     """Of the first layer of GraphSAGE, counted on the whole graph: each vertex once, in however many batches."""
-    A, bulk, blocks = check_graph(N).A, Bulk(4, "graphsage", (5,)), split(N, 3)
+    A, bulk, blocks = check_graph(N).A, Algorithm1(4, "graphsage", (5,)), split(N, 3)
     for rank, (_, received) in enumerate(pool.run(6, sample_rank, (3, 2), bulk, False)):
         row, col = divmod(rank, 2)
         owner = [0, 0, 1]  # which rank of a grid row asks the owner of each block row

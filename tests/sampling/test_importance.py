@@ -5,7 +5,8 @@ import torch
 
 from harness.check.graph import check_graph
 from harness.kernels import to_scipy
-from harness.parallel.importance import NodeSampler, column_shares
+from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.sampler import NodesByImportance
 
 N, DRAWS = 43, 6000
 
@@ -14,13 +15,17 @@ def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
     """And vertices of large columns are drawn more often, by the squares of these."""
     A = check_graph(N).A
     dense = to_scipy(A).toarray()
-    sampler = NodeSampler(3, 12, column_shares(A))
-    np.testing.assert_allclose(sampler.q.numpy(), (dense**2).sum(axis=0) / (dense**2).sum(), rtol=1e-12)
+    graph = WholeGraph(A)
+    sampler = NodesByImportance(3, 12, layers=1, groups=1, vertices=N).on(graph)
+    assert sampler.shares is not None
+    np.testing.assert_allclose(
+        sampler.shares.q.numpy(), (dense**2).sum(axis=0) / (dense**2).sum(), rtol=1e-12
+    )
     x = np.linspace(-1, 2, N)
     seen, pairs = np.zeros(N), np.zeros((N, N))
     sums, squares, loss = np.zeros(N), np.zeros(N), []
     for step in range(DRAWS):
-        batch = sampler.mini_batch(step, 0, A, 1, torch.empty(0))
+        batch = sampler.mini_batch(step, 0, graph, torch.empty(0))
         S = batch.vertices[0].numpy()
         y = to_scipy(batch.A[0]) @ x[S]
         seen[S] += 1
@@ -29,7 +34,7 @@ def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
         squares[S] += y * y
         assert batch.importance is not None
         loss.append((batch.importance.numpy() * x[S]).sum())
-    p, both = sampler.p.numpy(), sampler.both(torch.arange(N)[:, None], torch.arange(N)[None]).numpy()
+    p, both = sampler.shares.p.numpy(), sampler.both(torch.arange(N)[:, None], torch.arange(N)[None]).numpy()
     assert (np.abs(seen / DRAWS - p) < 5 * np.sqrt(p * (1 - p) / DRAWS)).all()
     off = ~np.eye(N, dtype=bool)
     assert (np.abs(pairs / DRAWS - both)[off] < 5.5 * np.sqrt(both * (1 - both) / DRAWS)[off]).all()

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from harness.check.graph import check_graph
 from harness.kernels import Csr, block, from_coo, to_scipy
-from harness.parallel.cache import Evicting, NoCache, Static, elsewhere, top
-from harness.parallel.inclusion import inclusion, listeners
-from harness.parallel.neighbourhood import Neighbourhood
 from harness.ranges import split
+from strategies.sampling.caches import Evicting, Static, elsewhere, inclusion, listeners, top
+from strategies.sampling.features import NoCache
+from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.sampler import Neighbours
 
 N = 60
 
@@ -103,13 +104,12 @@ def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
     row, col = torch.cat([parent, loops]), torch.cat([child, loops])
     A = from_coo(row, col, torch.ones(len(row)), (40, 40))
     targets = torch.tensor([0])
-    neighbourhood = Neighbourhood(5, 1, (2, 1), groups=1)
-    p = torch.zeros(40, dtype=torch.float64)
-    p[targets] = neighbourhood.chance(len(targets))
+    sampler, graph = Neighbours(5, 1, (2, 1), layers=2, groups=1), WholeGraph(A)
+    p = sampler.chances(0, targets, 40)
     expected = inclusion(stripes(A), [range(40)], p, (2, 1)).numpy()
     seen, steps = np.zeros(40), 3000
     for step in range(steps):
-        seen[neighbourhood.mini_batch(step, 0, A, 2, targets).vertices[0]] += 1
+        seen[sampler.mini_batch(step, 0, graph, targets).vertices[0]] += 1
     deviation = np.sqrt(expected * (1 - expected) / steps)
     assert (np.abs(seen / steps - expected) <= 4.5 * deviation + 1e-12).all()
     assert {0.0, 1.0} < set(expected.round(9))

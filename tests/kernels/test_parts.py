@@ -1,0 +1,144 @@
+"""Parts of matrices against dense ones and scipy's indexing; of shapes, as many entries as random ones would be."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.kernels.csr import Csr, block, from_coo, row_of, to_scipy
+from harness.kernels.parts import (
+    apart,
+    below,
+    drawn_rows,
+    filled_columns,
+    filled_rows,
+    select_columns,
+    select_rows,
+    without_empty_columns,
+)
+
+
+def dense(A: Csr) -> torch.Tensor:
+    return torch.from_numpy(to_scipy(A).toarray())
+
+
+def ascending(A: Csr) -> bool:
+    return bool((torch.diff(row_of(A) * A.cols + A.col) >= 0).all())
+
+
+@given(st.from_type(Csr), st.lists(st.integers(0, 12), max_size=20))
+def test_selected_rows(A, rows):
+    rows = torch.tensor([row % A.rows for row in rows] if A.rows else [], dtype=torch.int64)
+    B = select_rows(A, rows)
+    assert (B.rowptr.dtype, B.col.dtype) == (A.rowptr.dtype, A.col.dtype)
+    assert B.shape == (len(rows), A.cols)
+    assert ascending(B)
+    assert torch.equal(dense(B), dense(A)[rows])
+
+
+@given(st.from_type(Csr), st.lists(st.integers(0, 13), max_size=4))
+def test_pieces_below_one_another_are_the_matrix(A, cuts):
+    edges = [0, *sorted(min(cut, A.rows) for cut in cuts), A.rows]
+    pieces = [block(A, range(first, last), range(A.cols)) for first, last in pairwise(edges)]
+    B = below(pieces)
+    assert B.shape == A.shape
+    assert all(map(torch.equal, B[:3], A[:3]))
+
+
+def some_of(data, size: int, in_order: bool) -> torch.Tensor:
+    chosen = data.draw(st.permutations(range(size)))[: data.draw(st.integers(0, size))]
+    return torch.tensor(sorted(chosen) if in_order else chosen, dtype=torch.int64)
+
+
+@given(st.from_type(Csr), st.data(), st.booleans())
+def test_selected_columns(A, data, in_order):
+    cols = some_of(data, A.cols, in_order)
+    B = select_columns(A, cols)
+    assert ascending(B)
+    assert np.array_equal(to_scipy(B).toarray(), to_scipy(A)[:, cols.numpy()].toarray())
+
+
+def test_the_same_column_twice_is_refused():
+    A = Csr(torch.tensor([0, 2]), torch.tensor([0, 1], dtype=torch.int32), torch.ones(2), 2)
+    with pytest.raises(AssertionError, match="twice"):
+        select_columns(A, torch.tensor([1, 1]))
+
+
+def test_drawn_rows_are_those_of_the_dense_matrix() -> None:
+    dense = torch.arange(35.0).view(7, 5) * (torch.arange(35).view(7, 5) % 3 == 0)
+    row, col = dense.nonzero().T
+    A, rows = from_coo(row, col, dense[row, col], (7, 5)), torch.tensor([1, 4, 6])
+    drawn = torch.from_numpy(to_scipy(drawn_rows(A, rows, 0.5)).toarray())
+    assert torch.equal(drawn, dense[rows] / 2)
+    shapes = drawn_rows(_on_nothing(A), rows, 0.5)
+    assert shapes.shape == (3, 5)
+    assert shapes.nnz == round(A.nnz * 3 / 7)
+
+
+def _on_nothing(A):
+    return A._replace(rowptr=A.rowptr.to("meta"), col=A.col.to("meta"), val=A.val.to("meta"))
+
+
+def structure(A: Csr) -> torch.Tensor:
+    """Where there is an entry, be it a zero."""
+    return dense(A._replace(val=torch.ones_like(A.val)))
+
+
+@given(A=...)
+def test_filled_rows_and_columns_are_those_with_an_entry(A: Csr) -> None:
+    there = structure(A) != 0
+    assert filled_columns(A).tolist() == there.any(dim=0).nonzero()[:, 0].tolist()
+    assert filled_rows(A).tolist() == there.any(dim=1).nonzero()[:, 0].tolist()
+
+
+@given(A=...)
+def test_the_filled_columns_are_all_that_is_left(A: Csr) -> None:
+    B = without_empty_columns(A)
+    assert torch.equal(dense(B), dense(A)[:, filled_columns(A)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "nonzeros"), [(300, 200, 0), (300, 200, 1), (40, 500, 700), (9, 1, 5)]
+)
+def test_of_shapes_as_many_columns_are_filled_as_by_random_entries(
+    rows: int, cols: int, nonzeros: int
+) -> None:
+    shapes = Csr(
+        torch.empty(rows + 1, dtype=torch.int64, device="meta"),
+        torch.empty(nonzeros, dtype=torch.int32, device="meta"),
+        torch.empty(nonzeros, device="meta"),
+        cols,
+    )
+    drawn = []
+    for seed in range(20):
+        source = torch.Generator().manual_seed(seed)
+        row = torch.randint(rows, (nonzeros,), generator=source)
+        col = torch.randint(cols, (nonzeros,), generator=source)
+        drawn.append(from_coo(row, col, torch.ones(nonzeros), (rows, cols)))
+    for count in (filled_columns, filled_rows):
+        mean = sum(len(count(A)) for A in drawn) / len(drawn)
+        assert len(count(shapes)) == pytest.approx(mean, rel=0.03, abs=0.6)
+    assert without_empty_columns(shapes).cols == len(filled_columns(shapes))
+
+
+@given(A=..., offset=st.integers(-12, 12))
+def test_both_together_are_the_matrix(A: Csr, offset: int) -> None:
+    whole, (without, values) = dense(A), apart(A, offset)
+    rest = dense(without)
+    row, col = torch.arange(A.rows)[:, None], torch.arange(A.cols)[None]
+    on = row + offset == col
+    assert torch.equal(rest, whole.masked_fill(on, 0))
+    torch.testing.assert_close(values, whole[on].to(values.dtype))
+
+
+@pytest.mark.parametrize("offset", [-9, -2, 0, 3, 9])
+def test_of_shapes_one_entry_is_missing_wherever_the_diagonal_passes(offset: int) -> None:
+    row, col = torch.arange(6).repeat_interleave(8), torch.arange(8).repeat(6)
+    A = from_coo(row, col, torch.rand(48), (6, 8))
+    shapes = Csr(A.rowptr.to("meta"), A.col.to("meta"), A.val.to("meta"), A.cols)
+    (expected, loops), (rest, values) = apart(A, offset), apart(shapes, offset)
+    assert rest.nnz == expected.nnz
+    assert values.shape == loops.shape
