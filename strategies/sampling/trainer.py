@@ -22,7 +22,6 @@ from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
-from harness.parallel.gradients import Gradients
 from harness.parallel.label_loss import LabelLoss, label_loss
 from harness.parallel.rows import LayerOperators, RowStrategy, as_indices
 from harness.strategy import (
@@ -240,7 +239,6 @@ class Trainer(LayerOperators):
     def __init__(self, ctx: Context, feed: Feed, step: Step) -> None:
         super().__init__(ctx, step.outputs[-1], feed.everyone.index, step.number)
         self.ctx, self.feed, self.on = ctx, feed, step
-        self.gradients = Gradients(feed.everyone, overlap=False)
 
     def of_step(self, step: int) -> "Trainer":
         return Trainer(self.ctx, self.feed, self.feed.take(step))
@@ -263,7 +261,11 @@ class Trainer(LayerOperators):
         return self.on.loss.mean_of_batches(Z_NC, self.feed.everyone, self.feed.everyone)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
-        self.gradients.settle(weights)
+        """The sum of the gradients of all mini-batches."""
+        for W in weights:
+            assert W.grad is not None
+            with self.ledger.phase(Phase.SYNC, -1):
+                self.feed.everyone.all_reduce(W.grad, tensor=TensorName.DW)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
         return self.on.loss.hits(Z_NC)
