@@ -35,7 +35,7 @@ class PlainAttention(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
-        self.edges = edges_of(ctx.on_host(self.rows, self.rows), ctx.hold_matrix)
+        self.edges = edges_of(ctx.host_block(self.rows, self.rows), ctx.hold_matrix)
 
     def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
+from harness.errors import UserError
 from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.assemble import beside
@@ -72,15 +73,22 @@ class Context:
             self._adjacency[where] = self.hold_matrix(self._read(where))
         return self._adjacency[where]
 
-    def source(self, rows: range, cols: range) -> Csr:
+    def sampling_matrix(self, rows: range, cols: range) -> Csr:
         """A[rows, cols] on the host, to draw samples from: as `adjacency` has it, but with its entries in a replay."""
         held = self.adjacency(rows, cols)
-        return self.on_host(rows, cols) if self.device.type == "meta" else on_device(held, "cpu")
+        return self.host_block(rows, cols) if self.device.type == "meta" else on_device(held, "cpu")
 
     def replay_graph(self) -> Callable[[], Csr] | None:
         """Reads all of A in a replay, where no other rank can be asked for its part; nobody holds it. None in a run."""
         everyone = range(self.facts.vertices)
-        return partial(self.on_host, everyone, everyone) if self.device.type == "meta" else None
+        return partial(self.host_block, everyone, everyone) if self.device.type == "meta" else None
+
+    def require_entries(self, A: Csr, what: str, reason: str, way_out: str) -> None:
+        """Refuses the replay by facts alone of what hangs on the entries of A."""
+        if A.val.is_meta:
+            raise UserError(
+                f"{what} cannot be replayed by facts alone: {reason}. Build the dataset, or {way_out}."
+            )
 
     def targets(self) -> Tensor:
         """All vertices that the loss counts, ascending, with their numbers even in a replay; nobody holds them."""
@@ -111,7 +119,7 @@ class Context:
 
     def packed(self, rows: range, cols: range, *, transposed: bool = False) -> tuple[Tensor, Form]:
         """A[rows, cols] or A^T[rows, cols] as bytes that can be sent, and what a receiver must know of them."""
-        A = self.on_host(rows, cols, transposed=transposed)
+        A = self.host_block(rows, cols, transposed=transposed)
         return self._hold(TensorName.A, pack(A)), form_of(A)
 
     def form(self, rows: range, cols: range, *, transposed: bool = False) -> Form:
@@ -139,7 +147,7 @@ class Context:
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return cast(beside(pieces), self.dtype), [piece.cols for piece in pieces] if blocks else []
 
-    def on_host(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
+    def host_block(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
         """A[rows, cols] or A^T[rows, cols] where schedules are made, in the precision of the run; not held."""
         return cast(self._block(rows, cols, transposed), self.dtype)
 
@@ -155,8 +163,8 @@ class Context:
             return A
         return Csr(A.rowptr.pin_memory(), A.col.pin_memory(), A.val.pin_memory(), A.cols)
 
-    def moved(self, A: Csr) -> Csr:
-        """A matrix of one step, in the precision and on the device of the run; nobody holds it."""
+    def to_device(self, A: Csr) -> Csr:
+        """The matrix of one step, in the precision and on the device of the run; nobody holds it."""
         return on_device(A._replace(val=self._precise(A.val)), self.device)
 
     def buffer(self, name: TensorName, *shape: int) -> Tensor:

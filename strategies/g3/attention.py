@@ -61,7 +61,7 @@ class Attention:
     def hold(
         ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
     ) -> Matrices:
-        A_NN, parts = ctx.on_host(vertices, vertices), plan.listed.parts
+        A_NN, parts = ctx.host_block(vertices, vertices), plan.listed.parts
         A_NV = beside([A_NN, A_NK])
         A_BV = [keep(rows_of(A_NV, rows)) for rows in parts]
         A_LV = rows_of(A_NV, torch.cat([torch.arange(0), *parts]))

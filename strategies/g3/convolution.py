@@ -43,9 +43,9 @@ class Convolution:
         def in_bins(A: Csr) -> list[Csr]:
             return [keep(rows_of(A, rows)) for rows in plan.listed.parts]
 
-        A_NN = A_T_NN = in_bins(ctx.on_host(vertices, vertices))
+        A_NN = A_T_NN = in_bins(ctx.host_block(vertices, vertices))
         if ctx.facts.directed:
-            A_T_NN = in_bins(ctx.on_host(vertices, vertices, transposed=True))
+            A_T_NN = in_bins(ctx.host_block(vertices, vertices, transposed=True))
         return Matrices(A_NN, A_T_NN, in_bins(A_NK), ctx.hold_matrix(transpose(A_NK)))
 
     def arrived(self, slots: range) -> None:

@@ -99,8 +99,8 @@ def schedule(
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
     """A at the vertices of others, without empty columns, these in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
-    found = [without_empty_columns(ctx.on_host(blocks[own], blocks[peer])) for peer in owners]
-    A = beside(found or [ctx.on_host(blocks[own], range(0))])
+    found = [without_empty_columns(ctx.host_block(blocks[own], blocks[peer])) for peer in owners]
+    A = beside(found or [ctx.host_block(blocks[own], range(0))])
     if A.col.is_meta:
         return A
     place, start = torch.empty(A.cols, dtype=torch.int64), 0

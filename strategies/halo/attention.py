@@ -54,7 +54,7 @@ class AttendingRows(PartRows):
     def cut(self) -> list[Neighbours]:
         ctx, blocks, rows = self.ctx, self.strategy.blocks(), self.rows
         halo, A_NK = halo_of(ctx, blocks, ctx.at[P], range(len(blocks)))
-        self.A_NN_on_host = ctx.on_host(rows, rows)
+        self.A_NN_on_host = ctx.host_block(rows, rows)
         S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
         return [Neighbours(self.edges(A_NK, ctx.hold_matrix), halo, S_NM)] * self.model.layers
 

@@ -133,8 +133,8 @@ class SampledRows(PartRows):
         """This rank's part with the rows of a sample alone."""
         (A_KN, halo), ctx = self.drawn(step), self.ctx
         return self.parts[0]._replace(
-            A_NK=ctx.moved(transpose(A_KN)),
-            A_KN=ctx.moved(A_KN),
+            A_NK=ctx.to_device(transpose(A_KN)),
+            A_KN=ctx.to_device(A_KN),
             halo=halo,
             S_NM=scatter_matrix(halo.leaving, len(self.rows), ctx.dtype),
         )
@@ -156,7 +156,7 @@ class SampledAttention(SampledRows, AttendingRows):
 
     def sampled(self, step: int) -> Neighbours:
         A_KN, halo = self.drawn(step)
-        edges = self.edges(transpose(A_KN), self.ctx.moved)
+        edges = self.edges(transpose(A_KN), self.ctx.to_device)
         return Neighbours(edges, halo, scatter_matrix(halo.leaving, len(self.rows), self.ctx.dtype))
 
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from harness.comm.pending import Landed, Pending
-from harness.errors import UserError
 from harness.kernels import Csr, block
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.label_loss import LabelLoss
@@ -276,13 +275,11 @@ class FetchingStore(Store):
         self.every_label = ctx.training_labels(Piece(layout.vertices, range(ctx.facts.classes)))
 
         def stripe(rows: range) -> Csr:
-            return ctx.on_host(rows, layout.vertices)
+            return ctx.host_block(rows, layout.vertices)
 
-        if policy.share and rank.foreseen and rank.foreseen.graph.A.val.is_meta:
-            raise UserError(
-                "A cache cannot be replayed by facts alone: what it saves hangs on the graph. Build the dataset, or "
-                "train without a cache."
-            )
+        if policy.share and rank.foreseen:
+            reason, way_out = "what it saves hangs on the graph", "train without a cache"
+            ctx.require_entries(rank.foreseen.graph.A, "A cache", reason, way_out)
         self.peers = Peers(policy, layout, ctx.at, rank.foreseen, stripe) if rank.foreseen else None
         """The others, in a replay."""
         member = layout.member(ctx.at)

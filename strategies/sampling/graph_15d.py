@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.errors import UserError
 from harness.kernels import Csr, from_coo
 from harness.kernels.parts import below, expected, select_rows
 from harness.ledger import AxisName, Op, Phase, TensorName
@@ -38,7 +37,10 @@ class BlockRows15D(GraphAt):
         return Piece(layout.rows(at), layout.vertices)
 
     def on(self, rank: Rank) -> "PartitionedGraph":
-        return (PartitionedGraph if rank.foreseen is None else ReplayedGraph)(self.own(rank), rank)
+        A_NK = self.own(rank)
+        reason = "what is sent hangs on the rows that are drawn"
+        rank.ctx.require_entries(A_NK, "Sampling a partitioned graph", reason, "use graph = replicated")
+        return (PartitionedGraph if rank.foreseen is None else ReplayedGraph)(A_NK, rank)
 
     def say(self, saying: Saying) -> None:
         """The words of all bulks: samples are drawn again, their vertices and entries are counted."""
@@ -116,11 +118,6 @@ class PartitionedGraph:
     """One rank's block row of the graph (`bulk.BulkGraph`)."""
 
     def __init__(self, A_NK: Csr, rank: Rank) -> None:
-        if A_NK.val.is_meta:
-            raise UserError(
-                "Sampling a partitioned graph cannot be replayed by facts alone: what is sent hangs on the rows that "
-                "are drawn. Build the dataset, or use graph = replicated."
-            )
         self.A, self.rank, self.blocks = A_NK, rank, rank.layout.blocks
         self.row, self.col = rank.ctx.grid[ROW], rank.ctx.grid[COL]
         self.ledger = self.row.ledger

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.errors import UserError
 from harness.kernels import Csr
 from harness.kernels.parts import below, select_rows
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
@@ -180,7 +179,7 @@ class GraphAt(ABC):
 
     def own(self, rank: Rank) -> Csr:
         """A at that piece, to draw from."""
-        return rank.ctx.source(*self.piece(rank.layout, rank.ctx.at))
+        return rank.ctx.sampling_matrix(*self.piece(rank.layout, rank.ctx.at))
 
     @abstractmethod
     def on(self, rank: Rank) -> Graph:
@@ -223,7 +222,14 @@ class BlockRows(GraphAt):
         return Piece(layout.rows(at), layout.vertices)
 
     def on(self, rank: Rank) -> "OwnedRows":
-        return OwnedRows(self.own(rank), rank)
+        A_NK = self.own(rank)
+        rank.ctx.require_entries(
+            A_NK,
+            "Sampling a partitioned graph",
+            "what is sent hangs on the neighbours that are drawn",
+            "take graphsage, which has the graph on every rank",
+        )
+        return OwnedRows(A_NK, rank)
 
     def say(self, saying: Saying) -> None:
         """Layer by layer which rows are asked for; how long those are that come, their columns and values."""
@@ -245,11 +251,6 @@ class OwnedRows:
     """One rank's block row of the graph, and the way to the others'."""
 
     def __init__(self, A_NK: Csr, rank: Rank) -> None:
-        if A_NK.val.is_meta:
-            raise UserError(
-                "Sampling a partitioned graph cannot be replayed by facts alone: what is sent hangs on the neighbours "
-                "that are drawn. Build the dataset, or take graphsage, which has the graph on every rank."
-            )
         self.A, self.blocks, self.over, self.rank = A_NK, rank.layout.blocks, rank.holders, rank
         self.start = self.blocks[self.over.index].start
 

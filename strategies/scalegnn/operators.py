@@ -211,7 +211,7 @@ class FourD(LayerOperators):
 
 
 def _drawn_from(ctx: Context, plane: Plane) -> Sampled:
-    A = ctx.source(*plane)
+    A = ctx.sampling_matrix(*plane)
     where = places(A.cols, A.rowptr.device)
     ctx.hold(TensorName.INDEX, where)
     return Sampled(A, *plane, where)
