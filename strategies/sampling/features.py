@@ -27,7 +27,7 @@ from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse
 from harness.ranges import balanced
 from harness.strategy import Coordinates, Counts, Piece
-from strategies.sampling.graph_at import Foreseen, Layout, Rank, Saying
+from strategies.sampling.graph_at import Foreseen, Layout, Rank, Tally
 from strategies.sampling.sampler import Sampler
 
 Stripe = Callable[[range], Csr]
@@ -106,7 +106,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """What a rank keeps of the rows of others; without further ado, nothing."""
+    """What a rank keeps of the rows of others; by default, nothing."""
 
     share: float = 0.0
     """How much it keeps; nothing at 0."""
@@ -196,8 +196,8 @@ class Features(ABC):
     def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> Store:
         """The store of a rank, given its own rows and their labels."""
 
-    def say(self, saying: Saying) -> None:
-        """Puts the words of fetching; none, where nobody is asked."""
+    def add_words(self, tally: Tally) -> None:
+        """Adds the words of fetching; none, where nobody is asked."""
         return
 
     def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
@@ -242,9 +242,9 @@ class FromOwners(Features):
     def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "FetchingStore":
         return FetchingStore(rank, self.policy, X_NF, labels)
 
-    def say(self, saying: Saying) -> None:
+    def add_words(self, tally: Tally) -> None:
         """Features that a rank has neither in its block row nor in its cache."""
-        layout, at, steps, seen = saying.layout, saying.at, saying.steps, saying.foreseen
+        layout, at, steps, seen = tally.layout, tally.at, tally.steps, tally.foreseen
         own, here, A = layout.rows(at), layout.member(at), seen.graph.A
         peers = Peers(self.policy, layout, at, seen, lambda rows: block(A, rows, layout.vertices))
         learns = any(cache.learns for cache in peers.caches)
@@ -254,9 +254,9 @@ class FromOwners(Features):
                 continue
             owned = [int(inside(each, own).sum()) for each in named]
             wanted, asked = len(named[here]) - owned[here], sum(owned) - owned[here]
-            saying.put(Op.ALL_TO_ALL, layout.over, TensorName.COUNT, len(layout.blocks))
-            saying.put(Op.ALL_TO_ALL, layout.over, TensorName.INDEX, asked)
-            saying.put(Op.ALL_TO_ALL, layout.over, TensorName.X, wanted * saying.facts.features)
+            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.COUNT, len(layout.blocks))
+            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.INDEX, asked)
+            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.X, wanted * tally.facts.features)
 
     def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
         return Held(*self.policy.sizes(layout, at, counts), every_label=True)

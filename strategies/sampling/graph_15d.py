@@ -23,7 +23,7 @@ from harness.parallel.row_requests import ask, inside, inverse, learned, owners,
 from harness.ranges import balanced
 from harness.strategy import Coordinates, Piece
 from strategies.sampling.bulk import Bulks, Layer, Summed
-from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Saying
+from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Tally
 from strategies.sampling.matrices import Stack, draw_rows, one_batch
 from strategies.sampling.sampler import At, DrawRows
 
@@ -42,15 +42,15 @@ class BlockRows15D(GraphAt):
         rank.ctx.require_entries(A_NK, "Sampling a partitioned graph", reason, "use graph = replicated")
         return (PartitionedGraph if rank.foreseen is None else ReplayedGraph)(A_NK, rank)
 
-    def say(self, saying: Saying) -> None:
+    def add_words(self, tally: Tally) -> None:
         """The words of all bulks: samples are drawn again, their vertices and entries are counted."""
-        bulk, product = _bulks(saying.foreseen).bulk, _Product(saying)
-        for first in range(saying.steps.start, saying.steps.stop, bulk.at_once):
-            steps = range(first, min(first + bulk.at_once, saying.steps.stop))
-            drawn = layers_of_rows(saying.foreseen, saying.layout, steps)
+        bulk, product = _bulks(tally.foreseen).bulk, _Product(tally)
+        for first in range(tally.steps.start, tally.steps.stop, bulk.at_once):
+            steps = range(first, min(first + bulk.at_once, tally.steps.stop))
+            drawn = layers_of_rows(tally.foreseen, tally.layout, steps)
             for hop in range(len(bulk.how.sizes)):
-                product.say_column([layers[-1 - hop].outputs for layers in drawn])
-                product.say_row(drawn[saying.at[ROW]][-1 - hop], layer_wise=bulk.how.layer_wise)
+                product.add_column([layers[-1 - hop].outputs for layers in drawn])
+                product.add_row(drawn[tally.at[ROW]][-1 - hop], layer_wise=bulk.how.layer_wise)
 
     def samples(self, layout: Layout, A: Csr, batches: int, frontier: int) -> tuple[int, int, int]:
         """A grid row draws the batches of all its ranks, each of which fetches its share of the rows."""
@@ -77,11 +77,11 @@ class _Product:
     this column's block rows and that are not its own. In the grid row: what was sampled, and LADIES' masses.
     """
 
-    def __init__(self, saying: Saying) -> None:
-        self.saying, self.layout, self.at = saying, saying.layout, saying.at
-        self.A, self.stages = saying.foreseen.graph.A, balanced(len(self.layout.blocks), self.layout.copies)
+    def __init__(self, tally: Tally) -> None:
+        self.tally, self.layout, self.at = tally, tally.layout, tally.at
+        self.A, self.stages = tally.foreseen.graph.A, balanced(len(self.layout.blocks), self.layout.copies)
 
-    def say_column(self, needed: Sequence[Stack]) -> None:
+    def add_column(self, needed: Sequence[Stack]) -> None:
         """The words in the grid column, by what every grid row needs."""
         blocks, own, here = self.layout.blocks, self.layout.rows(self.at), self.at[ROW]
         served = [blocks[q] for q in self.stages[self.at[COL]]]
@@ -89,21 +89,21 @@ class _Product:
         wanted = [v for v in rows[here] if v not in own and any(v in block for block in served)]
         asked = sum(len(rows[row] & set(own)) for row in range(len(rows)) if row != here and own in served)
         entries = int(self.A.rowptr.diff()[wanted].sum())
-        self.saying.put(Op.ALL_TO_ALL, ROW, TensorName.COUNT, len(blocks) + len(wanted))
-        self.saying.put(Op.ALL_TO_ALL, ROW, TensorName.INDEX, asked + entries)
-        self.saying.put(Op.ALL_TO_ALL, ROW, TensorName.A, entries)
+        self.tally.put(Op.ALL_TO_ALL, ROW, TensorName.COUNT, len(blocks) + len(wanted))
+        self.tally.put(Op.ALL_TO_ALL, ROW, TensorName.INDEX, asked + entries)
+        self.tally.put(Op.ALL_TO_ALL, ROW, TensorName.A, entries)
 
-    def say_row(self, layer: Layer, *, layer_wise: bool) -> None:
+    def add_row(self, layer: Layer, *, layer_wise: bool) -> None:
         """The words of what the ranks of this grid row put together."""
         outputs, sampled, masses = layer.outputs, layer.A.nnz, 0
         lengths = len(outputs.vertices)
         if layer_wise:
             masses = sum(self._reached(outputs.of(batch)) for batch in range(outputs.batches))
             lengths += outputs.batches * self.layout.copies
-        self.saying.put(Op.ALL_GATHER, COL, TensorName.COUNT, lengths)
-        self.saying.put(Op.ALL_GATHER, COL, TensorName.INDEX, sampled + masses)
-        self.saying.put(Op.ALL_GATHER, COL, TensorName.A, sampled)
-        self.saying.put(Op.ALL_GATHER, COL, TensorName.CHANCE, masses)
+        self.tally.put(Op.ALL_GATHER, COL, TensorName.COUNT, lengths)
+        self.tally.put(Op.ALL_GATHER, COL, TensorName.INDEX, sampled + masses)
+        self.tally.put(Op.ALL_GATHER, COL, TensorName.A, sampled)
+        self.tally.put(Op.ALL_GATHER, COL, TensorName.CHANCE, masses)
 
     def _reached(self, vertices: Tensor) -> int:
         """Neighbours of a batch, once for every rank of the grid row that has some of its rows."""

@@ -126,9 +126,6 @@ class Foreseen:
         return self._drawn[group]
 
 
-Foresee = Callable[[], Foreseen]
-
-
 class Rank(NamedTuple):
     """One rank as the parts of a strategy see it."""
 
@@ -151,18 +148,15 @@ class Rank(NamedTuple):
         return self.foreseen
 
 
-class Saying:
+class Tally(NamedTuple):
     """The words of one rank in some steps, to which every part of a strategy adds its own."""
 
-    def __init__(
-        self, words: Words, layout: Layout, at: Coordinates, facts: Facts, steps: range, foresee: Foresee
-    ) -> None:
-        self.words, self.layout, self.at, self.facts, self.steps = words, layout, at, facts, steps
-        self._foresee = foresee
-
-    @cached_property
-    def foreseen(self) -> Foreseen:
-        return self._foresee()
+    words: Words
+    layout: Layout
+    at: Coordinates
+    facts: Facts
+    steps: range
+    foreseen: Foreseen
 
     def put(self, op: Op, axis: AxisName | None, tensor: TensorName, number: int) -> None:
         """Adds words of the forward pass, outside of layers."""
@@ -171,7 +165,7 @@ class Saying:
 
 
 class GraphAt(ABC):
-    """A placement of the graph; without further ado, the whole graph on every rank."""
+    """A placement of the graph; by default the whole graph on every rank."""
 
     def piece(self, layout: Layout, at: Coordinates) -> Piece:
         """The rows and columns of A that the rank at `at` has."""
@@ -185,8 +179,8 @@ class GraphAt(ABC):
     def on(self, rank: Rank) -> Graph:
         """The graph that the sampler of a rank draws from."""
 
-    def say(self, saying: Saying) -> None:
-        """Puts the words of sampling; none, where nobody is asked."""
+    def add_words(self, tally: Tally) -> None:
+        """Adds the words of sampling; none, where nobody is asked."""
         return
 
     def samples(self, layout: Layout, A: Csr, batches: int, frontier: int) -> tuple[int, int, int]:
@@ -231,20 +225,20 @@ class BlockRows(GraphAt):
         )
         return OwnedRows(A_NK, rank)
 
-    def say(self, saying: Saying) -> None:
+    def add_words(self, tally: Tally) -> None:
         """Layer by layer which rows are asked for; how long those are that come, their columns and values."""
-        layout, at = saying.layout, saying.at
+        layout, at = tally.layout, tally.at
         own, here, over = layout.rows(at), layout.member(at), layout.over
-        for step in saying.steps:
-            batches = [saying.foreseen.batch(step, group) for group in layout.peers(at)]
+        for step in tally.steps:
+            batches = [tally.foreseen.batch(step, group) for group in layout.peers(at)]
             for layer in range(len(batches[here].A)):
                 asked = [inside(batch.vertices[layer + 1], own) for batch in batches]
                 absent = ~asked[here]
                 entries = int(batches[here].A[layer].rowptr.diff()[absent].sum())
                 others = sum(int(mine.sum()) for group, mine in enumerate(asked) if group != here)
-                saying.put(Op.ALL_TO_ALL, over, TensorName.COUNT, len(layout.blocks) + int(absent.sum()))
-                saying.put(Op.ALL_TO_ALL, over, TensorName.INDEX, others + entries)
-                saying.put(Op.ALL_TO_ALL, over, TensorName.A, entries)
+                tally.put(Op.ALL_TO_ALL, over, TensorName.COUNT, len(layout.blocks) + int(absent.sum()))
+                tally.put(Op.ALL_TO_ALL, over, TensorName.INDEX, others + entries)
+                tally.put(Op.ALL_TO_ALL, over, TensorName.A, entries)
 
 
 class OwnedRows:

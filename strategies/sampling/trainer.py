@@ -39,7 +39,7 @@ from harness.strategy import (
 )
 from harness.strategy.sizes import LABELS
 from strategies.sampling.features import Arriving, Features
-from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Saying, WholeGraph
+from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Tally, WholeGraph
 from strategies.sampling.sampler import Sampler
 
 P = AxisName.P
@@ -116,12 +116,12 @@ class Sampled(RowStrategy):
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """What sampling and fetching say; of every step the two numbers of the loss, and the gradients."""
+        """The sum over the parts; and of every step the two numbers of the loss, and the gradients."""
         words, axes = Words(self.grid), self.axes
         steps = range(epoch * self.steps, (epoch + 1) * self.steps)
-        saying = Saying(words, self.layout, at, self.facts, steps, lambda: self.foreseen(counts))
-        self.part.features.say(saying)
-        self.part.graph.say(saying)
+        tally = Tally(words, self.layout, at, self.facts, steps, self.foreseen(counts))
+        self.part.features.add_words(tally)
+        self.part.graph.add_words(tally)
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
         words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.COUNT, self.steps)
         words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.LOSS, self.steps)

@@ -1,0 +1,79 @@
+"""Stores of features by themselves: any vertices, from whoever has them, and no word but for the rows that lack."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from harness.check.case import Case
+from harness.check.kit import HERE
+from harness.comm.grid import Grid
+from harness.ledger import AxisName, Ledger, Op, TensorName
+from harness.spec.spec import Spec
+from harness.strategy import Context
+from strategies.sampling.features import FetchingStore, Local
+from strategies.sampling.trainer import Sampled, Trainer
+
+N, RANKS = 211, 3
+P = AxisName.P
+
+
+def case_of(name: str, **params: Any) -> Case:
+    spec = {
+        "strategy": {"name": name, "params": {"fanouts": [3]} | params},
+        "dataset": "check",
+        "ranks": RANKS,
+        "grid": {P: RANKS},
+        "training": {"batch": 13},
+        "machine": HERE,
+    }
+    return Case(name, Spec.model_validate(spec), vertices=N)
+
+
+def wanted(rank: int, step: int) -> torch.Tensor:
+    """Some vertices in any order, once each: of one rank all, of another none in the last step."""
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(10 * rank + step))
+    return order[: (N, 40, 0 if step == 3 else 7)[rank]]
+
+
+def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
+    """One rank, step by step: whether the rows are those of X, the rows that came, and those that it lacked."""
+    ledger, store = Ledger(), case.store()
+    strategy = case.strategy()
+    assert isinstance(strategy, Sampled)
+    grid = Grid.build(strategy.grid, ledger)
+    operators = strategy.operators(Context(case.spec, strategy.facts, grid, store))
+    assert isinstance(operators, Trainer)
+    features, found = operators.feed.store, []
+    assert isinstance(features, FetchingStore)
+    X, own = store.feature_block(range(N), range(store.features)), strategy.rows(grid.coordinates)
+    for step in range(4):
+        vertices = wanted(grid.rank, step)
+        kept = {*own, *features.cache.vertices.tolist()}
+        ledger.start()
+        rows = features.begin(step, vertices, later=later).wait()
+        came = sum(
+            amounts.words_received
+            for key, amounts in ledger.stop().items()
+            if (key.op, key.tensor) == (Op.ALL_TO_ALL, TensorName.X)
+        )
+        lacked = [vertex for vertex in vertices.tolist() if vertex not in kept]
+        found.append((torch.equal(rows, X[vertices]), came / store.features, len(lacked)))
+    return found
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    "case", [case_of("distdgl"), case_of("quiver", share=0.4)], ids=lambda case: case.name
+)
+def test_any_rows_arrive_and_only_those_that_lack_travel(case: Case, later: bool, pool: Any) -> None:
+    for steps in pool.run(RANKS, fetched, case, later):
+        for right, came, lacked in steps:
+            assert right
+            assert came == lacked
+    assert any(lacked for steps in pool.run(RANKS, fetched, case, later) for *_, lacked in steps)
+
+
+def test_local_features_say_and_hold_nothing() -> None:
+    everything: Any = None
+    assert Local().held(everything, {}, everything) == (0, 0, 0, False)
