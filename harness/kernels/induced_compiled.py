@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.kernels.intrinsics import prefetch
 from harness.kernels.jit import compiled
-from harness.kernels.prefetch import prefetch
 
 PLACE = (1 << 32) - 1
 LINE = 64  # bytes

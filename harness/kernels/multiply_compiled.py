@@ -9,8 +9,8 @@ from typing import Any
 
 import numba
 
+from harness.kernels.intrinsics import prefetch
 from harness.kernels.jit import compiled
-from harness.kernels.prefetch import prefetch
 
 LINE = 64  # bytes
 AHEAD = 8  # entries between asking for a row of H and using it

@@ -108,7 +108,7 @@ class Sampled(RowStrategy):
 
     def operators(self, ctx: Context) -> "Trainer":
         feed = Feed(ctx, self)
-        return Trainer(ctx, feed, feed.whole)
+        return Trainer(feed, feed.whole)
 
     # Words.
 
@@ -236,12 +236,12 @@ class Feed:
 class Trainer(LayerOperators):
     """One rank's operators: on the whole graph to evaluate, on a sampled part of it in every training step."""
 
-    def __init__(self, ctx: Context, feed: Feed, step: Step) -> None:
-        super().__init__(ctx, step.outputs[-1], feed.everyone.index, step.number)
-        self.ctx, self.feed, self.on = ctx, feed, step
+    def __init__(self, feed: Feed, step: Step) -> None:
+        super().__init__(feed.ctx, step.outputs[-1], feed.everyone.index, step.number)
+        self.feed, self.on = feed, step
 
     def of_step(self, step: int) -> "Trainer":
-        return Trainer(self.ctx, self.feed, self.feed.take(step))
+        return Trainer(self.feed, self.feed.take(step))
 
     def inputs(self) -> Tensor:
         return self.on.X

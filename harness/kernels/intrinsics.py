@@ -1,4 +1,7 @@
-"""The processor's prefetch as one call inside a compiled loop; the compiler we use has no word for it."""
+"""Instructions as one call inside a compiled loop, where our compiler has no word for them.
+
+The processor's prefetch, and the upper half of a product of two words.
+"""
 
 from typing import Any
 
@@ -24,3 +27,18 @@ def _prefetch(_typing: Any, address: Any) -> Any:
 
 
 prefetch: Any = intrinsic(_prefetch)
+
+
+def _upper_half(_typing: Any, _x: Any, _y: Any) -> Any:
+    """Of x y, both unsigned, bits 64 to 127: with random x, a random number below y."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        twice = ir.IntType(128)
+        x, y = (builder.zext(argument, twice) for argument in arguments)
+        return builder.trunc(builder.lshr(builder.mul(x, y), twice(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), emit
+
+
+upper_half: Any = intrinsic(_upper_half)
+"""(x y) >> 64."""
