@@ -38,7 +38,8 @@ class Blocks(RowOperators):
     def __init__(
         self, ctx: Context, strategy: Strategy, layout: Split3D, layer: int, *, overlap: bool
     ) -> None:
-        at = ctx.at
+        every_row, at = tuple(axis for axis in ctx.grid.shape if axis is not COL), ctx.at
+        super().__init__(ctx, strategy, over=every_row, across=COL)
         self.layout, self.layer, self.overlap = layout, layer, overlap
         self.row_number, self.col_number = at[ROW], at[COL]
         self.along_row, self.along_col = ctx.grid[COL], ctx.grid[ROW]
@@ -46,8 +47,6 @@ class Blocks(RowOperators):
         mine = [stage for stage in self.stages if stage.col == at[COL]]
         starts = accumulate((len(stage.vertices) for stage in mine), initial=0)
         self.starts = dict(zip(mine, starts, strict=False))
-        every_row = tuple(axis for axis in ctx.grid.shape if axis is not COL)
-        super().__init__(ctx, strategy, over=every_row, across=COL)
         self.plane = ctx.grid.axis((ROW, COL))
         self.no_bytes = torch.empty(0, dtype=torch.uint8, device=ctx.device)
         self.A_NK = self._travelling(ctx, transposed=False)

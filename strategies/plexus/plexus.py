@@ -88,9 +88,9 @@ class Rotating(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Plexus") -> None:
         shares = strategy.shares(ctx.at)
-        last, self.params = shares[-1].roles, strategy.params
+        last = shares[-1].roles
         super().__init__(ctx, strategy, over=(last.R,), across=last.S)
-        self.trains_features = ctx.spec.training.features
+        self.params, self.trains_features = strategy.params, ctx.spec.training.features
         self.layers = [self._layer(ctx, strategy, number, share) for number, share in enumerate(shares)]
         K, R = shares[0].K, ctx.grid[shares[0].roles.R]
         self.feature_rows = [len(rows) for rows in balanced(len(K), R.size)]
