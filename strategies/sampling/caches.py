@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.kernels import Csr, row_of
 from harness.parallel.row_requests import inside
 from harness.strategy import Coordinates, Counts
-from strategies.sampling.features import Cache, Keeper, Look, Policy, Sizes, Stripe
+from strategies.sampling.features import Cache, Held, Keeper, Look, Policy, Stripe
 from strategies.sampling.graph_at import Layout
 
 
@@ -36,8 +36,8 @@ class Keeping(Policy):
         others = elsewhere(keeper.own, n)
         return Static(top(self.worth(keeper)[others], others, self._slots(keeper.layout, keeper.own)), n)
 
-    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Sizes:
-        return Sizes(self._slots(layout, layout.rows(at)), len(layout.vertices))
+    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
+        return Held(self._slots(layout, layout.rows(at)), len(layout.vertices))
 
     def _slots(self, layout: Layout, own: range) -> int:
         n = len(layout.vertices)
@@ -79,10 +79,10 @@ class AtBoundary(Policy):
         kept = top(degree, boundary, round(self.share * len(boundary)))
         return Evicting(kept, boundary, n, self.alpha, self.every)
 
-    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Sizes:
+    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
         """Two numbers a row that is kept, and two a vertex."""
         rows = round(self.share * sum(layout.boundary(at, counts).arriving().values()))
-        return Sizes(rows, 2 * rows + 2 * len(layout.vertices))
+        return Held(rows, 2 * rows + 2 * len(layout.vertices))
 
 
 class Static:

@@ -106,7 +106,7 @@ class OwnFeatures(Local):
         """A at the boundary, and which rows leave."""
         boundary = layout.boundary(at, counts)
         leaving = sum(boundary.leaving().values())
-        return Held(positions=leaving, matrices=boundary.compact_bytes(self.precision))
+        return Held(numbers=leaving, matrices=boundary.compact_bytes(self.precision))
 
 
 class HaloStore(LocalStore):

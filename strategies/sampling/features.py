@@ -97,11 +97,17 @@ class Keeper(NamedTuple):
         return self.layout.blocks[self.member]
 
 
-class Sizes(NamedTuple):
-    """The sizes of a cache: rows, and what it keeps besides them, in units of eight bytes."""
+class Held(NamedTuple):
+    """What a rank holds beside its own rows, by formula."""
 
     rows: int = 0
-    besides: int = 0
+    """Rows of features that others have."""
+    numbers: int = 0
+    """Numbers of eight bytes: positions and scores."""
+    matrices: int = 0
+    """Bytes."""
+    every_label: bool = False
+    """Whether it has the labels of all vertices, to train on."""
 
 
 @dataclass(frozen=True)
@@ -115,20 +121,17 @@ class Policy:
         """The cache of a rank when training begins."""
         return self.kept_by(keeper) if self.share else NoCache()
 
-    def sizes(self, layout: Layout, at: Coordinates, counts: Counts) -> Sizes:
-        """The sizes of the cache of the rank at `at`, by formula."""
-        return self.room(layout, at, counts) if self.share else Sizes()
+    def sizes(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
+        """What the cache of the rank at `at` takes, by formula."""
+        return self.room(layout, at, counts) if self.share else Held()
 
     def kept_by(self, keeper: Keeper) -> Cache:
         """The cache where something is kept."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows")
 
-    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Sizes:
-        """Its sizes."""
+    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
+        """What that takes."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows")
-
-
-NOTHING = Policy()
 
 
 class Peers:
@@ -179,16 +182,6 @@ class Store(ABC):
         """T = A H on the whole graph, given the matrix of this rank's placement of it."""
 
 
-class Held(NamedTuple):
-    """What a store holds beside a rank's own rows: rows of others, numbers of eight bytes, bytes of matrices."""
-
-    rows: int = 0
-    positions: int = 0
-    matrices: int = 0
-    every_label: bool = False
-    """Whether it has the labels of all vertices, to train on."""
-
-
 class Features(ABC):
     """A placement of the features."""
 
@@ -233,11 +226,11 @@ class LocalStore(Store):
         return (vertices - self.start).to(self.ctx.device)
 
 
+@dataclass(frozen=True)
 class FromOwners(Features):
     """Block rows of the features, fetched from their owners; a policy keeps some of them."""
 
-    def __init__(self, policy: Policy = NOTHING) -> None:
-        self.policy = policy
+    policy: Policy = Policy()
 
     def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "FetchingStore":
         return FetchingStore(rank, self.policy, X_NF, labels)
@@ -259,7 +252,7 @@ class FromOwners(Features):
             tally.put(Op.ALL_TO_ALL, layout.over, TensorName.X, wanted * tally.facts.features)
 
     def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
-        return Held(*self.policy.sizes(layout, at, counts), every_label=True)
+        return self.policy.sizes(layout, at, counts)._replace(every_label=True)
 
 
 class FetchingStore(Store):
@@ -309,7 +302,7 @@ class FetchingStore(Store):
         With copies CAGNET's 1.5D product: a rank's share of the block rows, then the sum over their grid row.
         """
         T_NF, own = torch.zeros_like(H_NF), self.blocks[self.over.index]
-        first = 0 if A.rows == len(own) else own.start
+        first = 0 if A.rows == len(own) else own.start  # A has this rank's rows alone, or those of all
         rows, stages = range(first, first + len(own)), range(self.over.size)
         if self.copies:
             stages = balanced(self.over.size, self.copies.size)[self.copies.index]

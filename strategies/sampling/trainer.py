@@ -152,7 +152,7 @@ class Sampled(RowStrategy):
         total.update(self.part.sampler.memory(len(everyone)))
         total[TensorName.A] += held.matrices
         total[TensorName.X] += WORD[self.spec.precision] * held.rows * self.facts.features
-        total[TensorName.INDEX] += LONG * held.positions
+        total[TensorName.INDEX] += LONG * held.numbers
         if held.every_label:
             total[TensorName.LABELS] += (
                 label_bytes(Piece(everyone, range(self.facts.classes)), self.facts.task) // LABELS
