@@ -149,8 +149,8 @@ class ManyClasses(LabelLoss):
 
 def _agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
     """Twice the answers that are rightly yes, and all answers that are yes plus all labels that are."""
-    said_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
-    return 2 * (said_NC & are_NC).sum(), said_NC.sum() + are_NC.sum()
+    positive_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
+    return 2 * (positive_NC & are_NC).sum(), positive_NC.sum() + are_NC.sum()
 
 
 def label_loss(

@@ -338,7 +338,7 @@ def keep_columns(
     at: tuple[Any, int],
     out: tuple[Any, Any, Any],
 ) -> int:
-    """Entries of R in chosen columns, times what is said of these; returns how many they are."""
+    """Entries of R in chosen columns, times the weights of these; returns how many they are."""
     rowptr, col, val = R
     starts, inputs, input_starts = stacks
     chosen_rowptr, chosen_col, weight = chosen
