@@ -61,13 +61,14 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
     error = (drawn.mean(dim=0) - exact).abs()
     fixed = spread < 1e-12
     deviations = torch.where(fixed, torch.where(error < 1e-12, 0.0, torch.inf), error / spread)
-    worst = int(deviations.argmax())
-    told = f"{float(deviations[worst]):.1f} deviations in {STEPS} steps"
+    layer, row = divmod(int(deviations.argmax()), case.vertices)
+    largest = float(deviations[layer, row])
+    told = f"{largest:.1f} deviations in {STEPS} steps"
     wrong = Mismatch(
         None,
         f"the mean of {STEPS} steps",
-        f"the sum of row {worst} of layer 0's matrix, its column c weighed by 1 + c / {case.vertices - 1}",
-        f"{float(exact[worst]):.6g}",
-        f"{float(drawn.mean(dim=0)[worst]):.6g} ({told}, allowed are {DEVIATIONS:g})",
+        f"the sum of row {row} of layer {layer}'s matrix, its column c weighed by 1 + c / {case.vertices - 1}",
+        f"{float(exact[row]):.6g}",
+        f"{float(drawn.mean(dim=0)[layer, row]):.6g} ({told}, allowed are {DEVIATIONS:g})",
     )
-    return finding("unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], told)
+    return finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], told)

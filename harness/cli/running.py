@@ -52,9 +52,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
-    """What is known of each is printed at once: whoever waits for hundreds wants to see them go by.
+    """Prints what is known of each run as soon as it is known.
 
     A file that holds no spec, a run that leaves no record and a record that cannot be read keep no other from its turn.
+    A file named alone is refused as any other input is.
     """
     from harness.launch.series import named_reason, series
 
@@ -70,6 +71,8 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
         try:
             specs.append(_spec_of_file(path))
         except Exception as error:
+            if len(options.spec) == 1:
+                raise
             lack(str(path), named_reason(error))
     for outcome in series(specs, root, runs, say, fresh=options.fresh):
         try:

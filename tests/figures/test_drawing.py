@@ -74,7 +74,7 @@ def test_the_same_tables_give_the_same_bytes(
 
 def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collected: Collected) -> None:
     """Neither formulas nor hidden labels, and no path out of the folder."""
-    spec = synthetic.make_spec("_$\\mine$", "../$\\etc{$ <b>", {"p": 1})
+    spec = synthetic.make_spec("../_$\\mine{$ <b>", "_etc", {"p": 1})
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}

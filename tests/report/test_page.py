@@ -188,7 +188,7 @@ def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> No
     """In the tables of the page, and in the figures too."""
     evil = "<script>alert('x')</script>"
     spec, other = (
-        synthetic.make_spec(evil, f"--> {evil}", {"p": 1}),
+        synthetic.make_spec(f"--> {evil}", "evil", {"p": 1}),
         synthetic.make_spec("serial", "tiny", {"p": 1}),
     )
     told = synthetic.provenance(host=evil, commit=evil)

@@ -151,8 +151,8 @@ def test_a_folder_that_is_no_run_is_named(runs: Path, tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "cannot be read"),
-        ("{", "not JSON"),
-        ("[]", "no plan"),
+        ("{", "cannot be read as JSON"),
+        ("[]", "must be a mapping"),
         ('{"schema": 9, "runs": []}', "no plan"),
     ],
 )
