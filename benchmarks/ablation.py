@@ -22,8 +22,8 @@ from ready import in_turns, trainer_on_links
 
 from harness.comm import engine
 from harness.comm.engine import Engine
+from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
-from harness.figures.save import save, styled
 from harness.ledger import MOVING, SAMPLING
 from harness.run.trainer import Trainer
 

@@ -23,14 +23,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from harness.figures.save import save, styled
+from harness.figures.drawing import save, styled
 from harness.graph.order import Permutation
 from harness.sources.archive import Place
 from harness.sources.text import START, counted, pairs_of
+from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
-from harness.store.choice import DatasetChoice
 from harness.store.compose import contents
 from harness.store.manifest import read_manifest
 from harness.store.shard import Order, write

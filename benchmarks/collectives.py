@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.comm import collectives, engine
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
-from harness.launch.pool import Pool
+from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.ranges import split
 

@@ -29,13 +29,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
-from harness.launch.pool import Pool
+from harness.graph.blocks import Blocks
+from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, Op, Phase
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.store.blocks import Blocks
 from harness.store.build import open_dataset
 from harness.strategy.admit import parse_grid
 

@@ -27,7 +27,7 @@ from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
 from harness.kernels import Csr
 from harness.kernels.csr import block
-from harness.launch.pool import Pool
+from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, TensorName
 from harness.run.opening import opened
 from harness.spec.root import project_root

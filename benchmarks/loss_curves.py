@@ -25,11 +25,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
+from harness.figures.drawing import save, styled
 from harness.figures.palette import look_of
-from harness.figures.save import save, styled
 from harness.graph.model import TRAIN, Graph
 from harness.kernels.csr import row_of
-from harness.launch.pool import Pool
+from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger
 from harness.models.weights import initial_weight
 from harness.registry import load_strategy, registered

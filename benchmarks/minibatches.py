@@ -27,7 +27,7 @@ from harness.kernels.induced import places
 from harness.kernels.recorded import Kernels
 from harness.kernels.shuffle import distinct
 from harness.ledger import SAMPLING, AxisName, Ledger
-from harness.models.dropout import dropout_mask
+from harness.models.operators import dropout_mask
 from harness.parallel.gradients import Gradients
 from harness.parallel.norm import Finish, Way, normalised
 from harness.parallel.rows import EPSILON

@@ -25,7 +25,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
 from harness.ledger import MOVING, Ledger, Op
-from harness.run.gather import gather
+from harness.run.replicas import gather
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec

@@ -17,7 +17,7 @@ from harness.spec.root import project_root
 from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import contents
-from harness.store.structure import structure
+from harness.store.partitions import structure
 from harness.store.task import GIB
 
 

@@ -3,7 +3,7 @@
     python benchmarks/partitions.py
 
 For each graph and number of parts: rows of H that all ranks receive in one aggregation, and the most that one does, by
-`harness.graph.volume`. CAGNET says of METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29 % fewer on the rank
+`harness.graph.partition`. CAGNET says of METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29 % fewer on the rank
 that receives most (CAG-022). Then the balance of work: nonzeros and vertices of the fullest part over the mean; the
 rows that the part with fewest receives over those of the part with most, which G3's second stage brings towards one;
 and the seconds it took. `block` takes the vertices as they stand: chunks.
@@ -22,10 +22,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from harness.graph.order import permuted
-from harness.graph.partition import Method, in_order, parts_of
-from harness.graph.partition_balanced import balanced_parts
+from harness.graph.partition import Method, in_order, parts_of, volumes
 from harness.graph.partition_swap import ratio, swapped
-from harness.graph.volume import volumes
+from harness.graph.partitioners import balanced_parts
 from harness.kernels import Csr
 from harness.spec.root import project_root
 from harness.store.build import data_folder

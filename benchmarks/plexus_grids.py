@@ -29,11 +29,11 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.cost.epoch import predict
 from harness.experiment.request import make_spec
+from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
-from harness.figures.save import save, styled
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy
-from harness.run.gather import gather
+from harness.run.replicas import gather
 from harness.run.trainer import Trainer
 from harness.spec.machine import load_machine_card
 from harness.spec.root import project_root

@@ -5,8 +5,8 @@
 
 A point is a graph, a number of ranks and a grid: the products of an epoch, forward and backward, of the rank at the
 origin, each kernel timed alone in this process, the median of several. Three layers, hidden 128, trained features.
-Equation 4.4 as in strategies/plexus/model.py, with an intercept and without, by least squares with no coefficient below
-zero (`harness.cost.products`); a fit is judged by 1000 random splits in 70 and 30 percent. Beside them a model by
+Equation 4.4 as in strategies/plexus/formulas.py, with an intercept and without, by least squares with no coefficient
+below zero (`harness.cost.epoch`); a fit is judged by 1000 random splits in 70 and 30 percent. Beside them a model by
 kernels, whose terms are what a product reads and writes, fitted to relative errors. The last lines are for a machine's
 card.
 """
@@ -29,15 +29,15 @@ from sklearn.metrics import r2_score, root_mean_squared_error
 from sklearn.model_selection import ShuffleSplit
 
 from harness.comm.layout import grids_of
-from harness.cost.products import fitted
+from harness.cost.epoch import fitted
+from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
 from harness.parallel.roles import Share, roles_of, share_of
+from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
-from harness.store.blocks import Blocks
 from harness.store.build import open_dataset
-from harness.store.choice import DatasetChoice
-from strategies.plexus.model import Terms, terms_of_the_code, terms_of_the_paper
+from strategies.plexus.formulas import Terms, terms_of_the_code, terms_of_the_paper
 from strategies.plexus.plexus import FIRST
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z

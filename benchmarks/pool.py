@@ -14,7 +14,7 @@ import torch
 
 from harness.comm import engine
 from harness.comm.grid import Grid
-from harness.launch.pool import Pool
+from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 
 JOBS = 9

@@ -7,13 +7,13 @@ from typing import Any, Protocol, TypeVar
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.experiment.request import make_spec
+from harness.graph.blocks import Blocks
 from harness.ledger import Ledger
 from harness.run import opening
-from harness.run.gather import gather
+from harness.run.replicas import gather
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
-from harness.store.blocks import Blocks
 from harness.store.build import build
 from harness.strategy import Strategy
 

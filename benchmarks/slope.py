@@ -26,11 +26,11 @@ from network import SCHEMES, measure, spec_of
 
 from harness.comm import engine
 from harness.comm.engine import Engine
+from harness.figures.drawing import rendered, styled
 from harness.figures.palette import look_of
-from harness.figures.save import rendered, styled
+from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
 
 FULL_GRAPH: list[tuple[str, str, dict[str, Any], int]] = [
     *((name, grid, params, 0) for name, grid, params in SCHEMES if not params),

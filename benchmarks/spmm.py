@@ -24,9 +24,7 @@ import scipy
 import torch
 
 from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy, transpose
-from harness.kernels.multiply import by_loop, by_matmul, by_reduction
-from harness.kernels.multiply_compiled import multiply_rows
-from harness.kernels.spmm import aggregate, spmm
+from harness.kernels.spmm import aggregate, by_loop, by_matmul, by_reduction, multiply_rows, spmm
 
 FEATURES = (1, 16, 32, 64, 128)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from harness.figures.drawing import rendered, styled
 from harness.figures.palette import INK, MUTED, PAPER
-from harness.figures.save import rendered, styled
 from harness.files import replace_files
 
 HERE = Path(__file__).parent

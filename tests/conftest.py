@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from harness.launch.pool import Pool
+    from harness.launch.worker_pool import Pool
 
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
@@ -39,7 +39,7 @@ def no_network() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def pool() -> "Iterator[Pool]":
     """Rank processes; the first job pays for importing torch, the others for a process group."""
-    from harness.launch.pool import Pool
+    from harness.launch.worker_pool import Pool
 
     with Pool() as processes:
         yield processes

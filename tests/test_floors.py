@@ -1,8 +1,12 @@
-"""The import law: a floor imports only from those below it, and nobody below the strategies knows them."""
+"""The import law: a floor imports only from those below it, and nobody below the strategies knows them.
+
+The size of the house is a law too: its limits may fall, and are not raised.
+"""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -13,13 +17,13 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     "errors validation documents ranges files locks",
     "ledger",
+    "spec",
     "kernels",
     "graph",
     "comm",
     "sources",
     "store",
     "fetch",
-    "spec",
     "models",
     "strategy",
     "registry",
@@ -40,6 +44,13 @@ FLOORS = (
 )
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
 STRATEGIES_MAY_USE = {"ledger", "kernels", "comm", "models", "strategy", "parallel", "validation", "ranges"}
+READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
+
+MODULES = 260
+SINGLE_IMPORTERS = 67
+LOADED_BY_THE_CONTRACT = 45
+DEPTH_OF_STRATEGIES = 4
+LINES_OF_A_FILE = 500
 
 
 def imported(path: Path) -> set[str]:
@@ -72,20 +83,74 @@ def rooms(modules: set[str]) -> set[str]:
     return {module.split(".")[1] for module in modules if module.startswith("harness.")}
 
 
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.glob("harness/*/**/*.py")) + [ROOT / "harness/registry.py"], ids=str
-)
-def test_a_floor_imports_only_from_those_below_it(path: Path) -> None:
-    mine = path.relative_to(ROOT / "harness").parts[0].removesuffix(".py")
-    used = imported(path)
-    above = {room for room in rooms(used) if HEIGHT[room] > HEIGHT[mine]}
-    assert not above, f"{path.name} in {mine} reaches up to {above}"
-    assert not any(module.split(".")[0] == "strategies" for module in used), "harness knows no strategy"
+def modules() -> list[Path]:
+    """Every module of the product."""
+    return sorted([*ROOT.glob("harness/**/*.py"), *ROOT.glob("strategies/**/*.py")])
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("strategies/**/*.py")), ids=str)
-def test_a_strategy_knows_no_files_launchers_or_tables(path: Path) -> None:
-    assert rooms(imported(path)) <= STRATEGIES_MAY_USE
+def test_a_floor_imports_only_from_those_below_it() -> None:
+    for path in [*ROOT.glob("harness/*/**/*.py"), ROOT / "harness/registry.py"]:
+        mine = path.relative_to(ROOT / "harness").parts[0].removesuffix(".py")
+        used = imported(path)
+        above = {room for room in rooms(used) if HEIGHT[room] > HEIGHT[mine]}
+        assert not above, f"{path} in {mine} reaches up to {above}"
+        assert not any(module.split(".")[0] == "strategies" for module in used), f"{path} knows a strategy"
+
+
+def test_a_strategy_knows_no_files_launchers_or_tables() -> None:
+    for path in ROOT.glob("strategies/**/*.py"):
+        assert rooms(imported(path)) <= STRATEGIES_MAY_USE, path
+
+
+def test_the_contract_reads_no_files() -> None:
+    """Whatever `harness.strategy` imports, and what that imports, is loaded by every plugin."""
+    loaded = printed(
+        "import sys, harness.strategy\nprint(*(name for name in sys.modules if 'harness' in name))"
+    ).split()
+    ours = [name for name in loaded if name.split(".")[0] == "harness"]
+    assert len(ours) <= LOADED_BY_THE_CONTRACT, ours
+    assert not READERS_OF_FILES & {name.split(".")[1] for name in ours if "." in name}
+
+
+def test_there_are_few_modules_and_few_with_a_single_importer() -> None:
+    importers: dict[Path, set[Path]] = defaultdict(set)
+    for path in modules():
+        for used in files_of(path):
+            importers[used].add(path)
+    alone = [path for path, users in importers.items() if len(users) == 1 and path.name != "__init__.py"]
+    assert len(modules()) <= MODULES
+    assert len(alone) <= SINGLE_IMPORTERS, sorted(str(path.relative_to(ROOT)) for path in alone)
+
+
+def test_no_file_is_long() -> None:
+    tops = ("harness", "strategies", "tests", "benchmarks")
+    lengths = {path: path.read_text().count("\n") for top in tops for path in (ROOT / top).rglob("*.py")}
+    assert not {path: lines for path, lines in lengths.items() if lines > LINES_OF_A_FILE}
+
+
+def test_strategies_are_shallow() -> None:
+    """Classes between a built-in strategy and `Strategy`, itself included, along the longest line."""
+    code = """
+from harness.registry import load_strategy, registered
+from harness.strategy import Strategy
+
+def depth(kind):
+    return 0 if kind is Strategy else 1 + max(depth(base) for base in kind.__bases__ if issubclass(base, Strategy))
+
+for point in registered():
+    if point.value.startswith("strategies."):
+        print(point.name, depth(load_strategy(point.name)))
+"""
+    depths = dict(line.split() for line in printed(code).splitlines())
+    assert len(depths) > 20
+    assert max(map(int, depths.values())) <= DEPTH_OF_STRATEGIES, depths
+
+
+def printed(code: str) -> str:
+    """What a new process prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_no_imports_go_in_a_circle() -> None:

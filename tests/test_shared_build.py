@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
 from tests import snakemakes
 
 ROOT = Path(__file__).parents[1]

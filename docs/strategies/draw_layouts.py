@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from harness.comm.layout import coordinates
+from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, INK, PAPER
-from harness.figures.save import rendered, styled
 from harness.files import replace_files
 from harness.parallel.rows import RowStrategy
 from harness.registry import load_strategy

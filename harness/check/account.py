@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from harness.graph.blocks import Blocks
 from harness.ledger import MOVING, Amounts, Direction, Key, Op, TensorName
 from harness.replay import replay
-from harness.store.blocks import Blocks
 from harness.strategy import Counts, Published, Quantity, Strategy, WordsKey
 
 LAYERS = 1 << 30

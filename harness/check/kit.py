@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, get_args
 
-from harness.check.batches import unbiased_batches
+from harness.check.batches import multiplier_of, unbiased, unbiased_batches
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import (
     Finding,
@@ -20,14 +20,13 @@ from harness.check.laws import (
     memory_equal_to_formula,
     repeats,
 )
-from harness.check.multiplier import multiplier_of, unbiased
 from harness.check.reference import Trained, train_densely
 from harness.errors import UserError
 from harness.ledger import AxisName
 from harness.registry import load_strategy
+from harness.spec.dataset import DatasetChoice
 from harness.spec.machine import Machine
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice, Training, grid_text
-from harness.store.choice import DatasetChoice
 from harness.store.memory import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
 

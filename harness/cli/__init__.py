@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import __version__
 from harness.cli import check, data, doctor, external, listing, planning, replaying, running, tables, words
-from harness.cli.options import Parser
+from harness.cli.request import Parser
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root, results_folder
 from harness.validation import clipped

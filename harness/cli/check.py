@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.request import Verbs, add_verb, columns, show
 
 if TYPE_CHECKING:
     from harness.check import Finding
@@ -21,7 +21,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     from harness.check import check
-    from harness.launch.pool import Pool
+    from harness.launch.worker_pool import Pool
 
     begun, findings = time.monotonic(), []
     with Pool() as pool:

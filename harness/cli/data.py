@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, ranks, real, say, show, whole
+from harness.cli.request import Verbs, add_verb, ranks, real, say, show, whole
 from harness.errors import UserError
+from harness.spec.dataset import ACCEPTED, DatasetChoice
 from harness.spec.root import project_root
-from harness.store.choice import ACCEPTED, DatasetChoice
 from harness.validation import CLASSES, RANKS, VERTICES, validated
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _data(options: argparse.Namespace) -> int:
     if options.action == "balance":
         return _balance(root, options, choice)
     if options.action == "fetch":
-        from harness.fetch.dataset import fetch
+        from harness.fetch.download import fetch
 
         paths = [str(path) for path in fetch(root, options.name, say)]
         show(options, {"files": paths}, "\n".join(paths) or f"{options.name} needs no file from the network.")
@@ -134,11 +134,12 @@ def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Non
 
 def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
     """What every strategy would take; by the card where there is no store yet."""
+    from harness.experiment.expected_facts import facts_of_card
     from harness.registry import registered
     from harness.replay.needs import needs
     from harness.store.build import open_dataset
     from harness.store.catalog import load_card
-    from harness.strategy import facts_of, facts_of_card
+    from harness.strategy import facts_of
 
     facts = facts_of(open_dataset(root, choice)) if built else facts_of_card(load_card(root, choice.name))
     names = [point.name for point in registered()]
@@ -176,8 +177,8 @@ def _means(options: argparse.Namespace) -> "Means":
 
 def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> int:
     """The fullest shard over the mean in every order, and what loops alone would make of a single permutation."""
-    from harness.store.balance import balance, law_of_loops
     from harness.store.build import open_dataset
+    from harness.store.info import balance, law_of_loops
 
     if choice.permutation != "none" or choice.partitioned:
         raise UserError("balance speaks of every permutation: leave out --permutation and --partition.")

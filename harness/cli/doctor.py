@@ -3,12 +3,9 @@
 import argparse
 from dataclasses import asdict
 
-from harness.cli.options import Verbs, add_verb, columns, ranks, say, show
-from harness.doctor.examined import Examined
-from harness.doctor.machine import machine
-from harness.doctor.places import places
+from harness.cli.request import Verbs, add_verb, columns, ranks, say, show
+from harness.doctor.machine import Examined, machine, places, software
 from harness.doctor.slurm import slurm
-from harness.doctor.software import software
 from harness.errors import UserError
 from harness.spec.root import project_root
 
@@ -39,8 +36,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _links(options: argparse.Namespace) -> int:
-    from harness.doctor.card import write_card
-    from harness.doctor.measuring import measure
+    from harness.doctor.card import measure, write_card
     from harness.slurm.site import load_site
 
     root = project_root(options.root)

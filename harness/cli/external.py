@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.cli.options import Verbs, add_verb, show
-from harness.cli.request import add_settings, settings
+from harness.cli.request import Verbs, add_settings, add_verb, settings, show
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.spec.root import project_root, results_folder
@@ -47,7 +46,7 @@ def _read(options: argparse.Namespace) -> int:
 def _record(
     options: argparse.Namespace, logs: list[Path], provenance: dict[str, Any], exit_code: int | None
 ) -> int:
-    from harness.external.log import Log
+    from harness.external.programs import Log
     from harness.external.record import record_log
 
     root = project_root(options.root)

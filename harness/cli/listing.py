@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.options import Verbs, add_verb, columns, show
+from harness.cli.request import Verbs, add_verb, columns, show
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.spec.root import project_root

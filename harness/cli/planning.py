@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.cli.options import Verbs, add_verb, columns, ranks, show
-from harness.cli.request import requested
+from harness.cli.request import Verbs, add_verb, columns, ranks, requested, show
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
@@ -96,10 +95,11 @@ class Answer(NamedTuple):
 
 
 def _facts(options: argparse.Namespace) -> "Facts":
+    from harness.experiment.expected_facts import facts_of_card
+    from harness.spec.dataset import DatasetChoice
     from harness.store.build import open_dataset
     from harness.store.catalog import load_card
-    from harness.store.choice import DatasetChoice
-    from harness.strategy import facts_of, facts_of_card
+    from harness.strategy import facts_of
 
     root = project_root(options.root)
     if options.from_card:

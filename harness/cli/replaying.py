@@ -5,16 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, columns, show, whole
-from harness.cli.request import add_request, requested
+from harness.cli.request import Verbs, add_request, add_verb, columns, requested, show, whole
 from harness.spec.root import project_root
 from harness.validation import RANKS
 
 if TYPE_CHECKING:
+    from harness.graph.blocks import Blocks
     from harness.ledger import Amounts, Key
     from harness.replay import Replayed
     from harness.spec.spec import Spec
-    from harness.store.blocks import Blocks
     from harness.strategy import Facts, Strategy
 
 
@@ -40,10 +39,11 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
+    from harness.experiment.expected_facts import facts_of_card
     from harness.registry import load_strategy
     from harness.run.opening import opened
     from harness.store.catalog import load_card
-    from harness.strategy import admit, facts_of_card
+    from harness.strategy import admit
 
     if not from_card:
         return opened(root, spec)

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.cli.options import Verbs, add_verb, say, show
-from harness.cli.request import add_request, requested
+from harness.cli.request import Verbs, add_request, add_verb, requested, say, show
 from harness.documents import read_json
 from harness.results.record import read_record
 from harness.spec.root import project_root, results_folder

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.options import Verbs, add_verb, show
+from harness.cli.request import Verbs, add_verb, show
 from harness.spec.root import project_root, results_folder
 
 

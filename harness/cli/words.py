@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, columns, show, whole
-from harness.cli.request import add_request, requested
+from harness.cli.request import Verbs, add_request, add_verb, columns, requested, show, whole
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root
 from harness.validation import RANKS

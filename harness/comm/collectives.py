@@ -3,7 +3,7 @@
 The only file that names a collective of the library. It hands over contiguous buffers only (gloo ignores strides
 and is silently wrong), pads nothing, and works on empty buffers. It knows nothing of grids or ledgers.
 
-With `rounds` a call is composed of those (`harness.comm.rounds`) instead of being the library's collective.
+With `rounds` a call is composed of those (`harness.comm.ring_collectives`) instead of being the library's collective.
 
 Every function returns a `Started`: what to wait for, how the result is had afterwards, and the bytes of the full
 buffer in the type that travels.
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm.rounds import Flight, Rounds
+from harness.comm.ring_collectives import Flight, Rounds
 
 T = TypeVar("T")
 Group = dist.ProcessGroup

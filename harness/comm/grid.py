@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.comm import engine
 from harness.comm.axis import Axis
+from harness.comm.call import settle
 from harness.comm.collectives import Group
 from harness.comm.layout import coordinates, rank_at
-from harness.comm.pending import settle
-from harness.comm.rounds import Rounds
+from harness.comm.ring_collectives import Rounds
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
 

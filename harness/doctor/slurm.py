@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.doctor.examined import Examined, answer
+from harness.doctor.machine import Examined, answer
 from harness.errors import UserError
-from harness.slurm.allocation import seconds_left
 from harness.slurm.site import FILE, Site, load_site, slurm_of
+from harness.slurm.srun import seconds_left
 from harness.spec.root import project_root
 
 SHORTEST_MEMORY = 60

@@ -1,14 +1,178 @@
 """From what was asked for to a whole spec: what is to be as large as fits is chosen, what was left out filled in."""
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.experiment.filled import filled
-from harness.experiment.largest import chosen
+from harness.experiment.expected_facts import facts_of_card
+from harness.ledger import AxisName
+from harness.registry import load_strategy
+from harness.spec.machine import Machine, load_machine, load_machine_card
 from harness.spec.spec import Spec
-from harness.validation import shown
+from harness.store.catalog import load_card
+from harness.strategy import BlockCounts, ShapeBlocks, admit
+from harness.strategy.admit import parse_grid
+from harness.strategy.contract import Strategy
+from harness.validation import shown, validated
+
+# What a request leaves out, filled in: the machine's card, the grid, the strategy's defaults.
+
+
+def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
+    """The spec of a request that leaves nothing to be chosen."""
+    asked = dict(request)
+    for key in ("strategy", "dataset"):
+        if key not in asked:
+            raise UserError(f"{where}: {key} is missing.")
+    choice = named(asked["strategy"])
+    strategy = load_strategy(choice["name"])
+    params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
+    asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
+    asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
+    cuts = strategy.parts_of_block(params)
+    asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
+    asked["machine"] = _machine(root, asked.get("machine", "local"), where)
+    return validated(Spec, asked, where)
+
+
+def named(choice: Any) -> dict[str, Any]:
+    """A strategy or a dataset that was asked for by its name alone, or with more."""
+    return {"name": choice} if isinstance(choice, str) else dict(choice)
+
+
+def _machine(root: Path, name: Any, where: str) -> Machine:
+    if not isinstance(name, str):
+        raise UserError(
+            f"{where}: machine = {shown(name)} is not accepted: name a card, and say in machines/ what that machine is "
+            "like."
+        )
+    return load_machine(root, name)
+
+
+def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where: str) -> dict[str, Any]:
+    """A partition that is asked for by its method alone has as many parts as the strategy cuts rows."""
+    choice = named(dataset)
+    partition = choice.get("partition", "block")
+    if partition == "block" or choice.get("parts"):
+        return choice
+    axis = strategy.partitioned_over
+    if axis is None:
+        raise UserError(
+            f"{where}: partition = {shown(partition)}: {strategy.name} has no use for a partition. Leave it out."
+        )
+    return {**choice, "parts": grid.get(axis, 0) * cuts}
+
+
+def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:
+    if not isinstance(ranks, int) or ranks < 1:
+        raise UserError(f"{where}: ranks = {shown(ranks)} is not accepted: a whole number from 1 on.")
+    return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)
+
+
+# `largest`: a grid, or a parameter that counts, as large as the memory of a rank allows by the strategy's
+# formulas.
+#
+# First the grid, that on which a rank holds most; then each such parameter, up to where more of it changes
+# nothing. Sizes are those of the dataset's card, so the choice does not hang on what was built. What was
+# chosen stands in the spec.
+
+LARGEST = "largest"
+GB = 1 << 30
+
+Request = dict[str, Any]
+
+
+def chosen(root: Path, request: Request, where: str) -> Request:
+    """The request with nothing left to choose."""
+    asked = dict(request)
+    memory = asked.pop("memory_gb", None)
+    params = named(asked.get("strategy", {})).get("params", {})
+    open_params = [key for key, value in params.items() if value == LARGEST]
+    if asked.get("grid") != LARGEST and not open_params:
+        if memory is not None:
+            raise UserError(
+                f"{where}: memory_gb = {shown(memory)}, and nothing is to be `{LARGEST}`: leave it out."
+            )
+        return asked
+    budget = _budget(root, asked, memory, where)
+    size = _sizes(root, asked, where)
+    asked = _with_params(asked, dict.fromkeys(open_params, 1))
+    if asked.get("grid") == LARGEST:
+        asked = _largest_grid(asked, size, budget, where)
+    _check_fit(size(asked), budget, where)
+    for key in open_params:
+        asked = _largest_param(asked, key, size, budget)
+    return asked
+
+
+def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
+    """Bytes of a rank: of the request, or of the machine's card."""
+    machine = asked.get("machine", "local")
+    if memory is None:
+        memory = load_machine_card(root, machine).memory_gb
+    if memory is None:
+        raise UserError(
+            f"{where}: what is to be `{LARGEST}` needs to know how much memory a rank has, and machines/{machine}.yaml "
+            "does not say: set memory_gb there or here, as memory_gb: 40."
+        )
+    if not isinstance(memory, int | float) or not memory > 0:
+        raise UserError(f"{where}: memory_gb = {shown(memory)} is not accepted: a number above 0.")
+    return memory * GB
+
+
+def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
+    """What says how many bytes the first rank holds, and its largest blocks, in a run that is asked for."""
+    facts = facts_of_card(load_card(root, named(asked["dataset"])["name"]))
+    counts = BlockCounts(ShapeBlocks(facts))
+
+    def size(request: Request) -> int:
+        spec = filled(root, request, where)
+        strategy = admit(load_strategy(spec.strategy.name), spec, facts)
+        return sum(strategy.memory(strategy.coordinates(0), counts).values()) + strategy.samples(counts)
+
+    return size
+
+
+def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:
+    """That on which most is held of those that fit; the first of several."""
+    strategy = load_strategy(named(asked["strategy"])["name"])
+    on_grid = [{**asked, "grid": grid} for grid in strategy.grids(asked.get("ranks", 1))]
+    if not on_grid:
+        return {**asked, "grid": None}  # refused, with the reason, where grids are
+    sizes = [size(one) for one in on_grid]
+    _check_fit(min(sizes), budget, where)
+    return max(
+        (pair for pair in zip(sizes, on_grid, strict=True) if pair[0] <= budget), key=lambda pair: pair[0]
+    )[1]
+
+
+def _check_fit(smallest: int, budget: float, where: str) -> None:
+    if smallest > budget:
+        raise UserError(
+            f"{where}: even the smallest of what is to be `{LARGEST}` takes {smallest / GB:.3g} GB a rank, and "
+            f"memory_gb = {budget / GB:.3g}: give it more memory, or more ranks."
+        )
+
+
+def _largest_param(asked: Request, key: str, size: Callable[[Request], int], budget: float) -> Request:
+    """With the largest number that fits, or the smallest from which on nothing grows; 1 fits, and sizes never fall."""
+
+    def bytes_of(count: int) -> int:
+        return size(_with_params(asked, {key: count}))
+
+    top = 1
+    while bytes_of(top) <= budget and bytes_of(2 * top) > bytes_of(top):
+        top *= 2
+    fits = bisect_right(range(1, 2 * top + 1), budget, key=bytes_of)
+    smallest = bisect_left(range(1, fits + 1), bytes_of(fits), key=bytes_of) + 1
+    return _with_params(asked, {key: smallest})
+
+
+def _with_params(asked: Request, params: dict[str, int]) -> Request:
+    choice = named(asked["strategy"])
+    return {**asked, "strategy": {**choice, "params": {**choice.get("params", {}), **params}}}
 
 
 def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:

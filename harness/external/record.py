@@ -4,27 +4,159 @@ What neither tells is null in that spec, and never a default of ours.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from harness.errors import RunError, UserError
 from harness.experiment.request import make_spec, nested
-from harness.external.judging import (
-    check_processes,
-    check_that_it_is_one_run,
-    check_that_it_reports,
-    divergence_of,
-    failure_of,
-)
-from harness.external.log import Log
-from harness.external.programs import Program, Told, told_by
-from harness.external.tables import summary, tables
+from harness.external.programs import KEYS, Line, Log, Program, Told, told_by
+from harness.ledger import NOBODY, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
 from harness.run.fault import status_of
+from harness.run.tables import entry
 from harness.spec.spec import Spec, digest, grid_text
 from harness.store.catalog import load_card
+
+# What a log says, as our tables. Where a run of ours has epochs, a log has means over all that went before.
+
+EXCHANGE = Key(Phase.CONVOLVE, NOBODY, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
+REDUCTION = Key(Phase.SYNC, NOBODY, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
+REST = Key(Phase.OTHER, NOBODY, Direction.FORWARD)
+
+
+def tables(log: Log) -> dict[str, pd.DataFrame]:
+    """Everything in it that has a column."""
+    rows = {
+        "epochs": [
+            {"epoch": line.epoch, "rank": line.rank, "seconds": line.seconds, "loss": line.loss}
+            for line in log.lines
+        ],
+        "ledger": [row for line in log.lines if isfinite(line.seconds) for row in _ledger(line)],
+        "accuracy": [
+            {
+                "epoch": epoch,
+                "train_seconds": _trained(log, epoch),
+                "eval_seconds": None,
+                "split": split,
+                "accuracy": share,
+            }
+            for epoch, split, share in log.accuracies
+        ],
+        "memory": [
+            {
+                "rank": rank,
+                "host_peak_bytes": 0,
+                "device_peak_bytes": peak,
+                "persistent_bytes": 0,
+                "tensor": "",
+            }
+            for rank, peak in log.device_peaks.items()
+        ],
+    }
+    return {name: pd.DataFrame(each) for name, each in rows.items()}
+
+
+def summary(log: Log, vertices: int | None) -> dict[str, Any]:
+    """Of a whole log: the last mean of its slowest process is its epoch time."""
+    seconds = max(line.seconds for line in log.last.values())
+    known = isfinite(seconds)
+    accuracy = {f"accuracy_{split}": share for _, split, share in log.accuracies}
+    accuracy |= {"accuracy_test": log.result} if log.result is not None else {}
+    return {
+        "epochs": max(line.epoch for line in log.last.values()) + 1,
+        "epoch_seconds_median": seconds if known else None,
+        "vertices_per_second": vertices / seconds if known and vertices else None,
+        **accuracy,
+    }
+
+
+def _ledger(line: Line) -> list[dict[str, Any]]:
+    """What it says of an epoch: the exchange of rows, the reduction of gradients, and the rest."""
+    parts = {EXCHANGE: line.communicating, REDUCTION: line.reducing}
+    parts[REST] = line.seconds - sum(parts.values())
+    at = {"epoch": line.epoch, "rank": line.rank}
+    return [{**at, **entry(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
+
+
+def _trained(log: Log, epoch: int) -> float | None:
+    """Seconds of training up to an evaluation, by the mean that the slowest process had then."""
+    means = [line.seconds for line in log.lines if line.epoch == epoch and isfinite(line.seconds)]
+    return (epoch + 1) * max(means) if means else None
+
+
+# What a log must hold to be read as one run, and what shows that the run broke off.
+
+
+def check_that_it_reports(log: Log, program: Program) -> None:
+    """A program that was run and failed before its first epoch is a result, if it said what it was to do."""
+    ran = log.exit_code is not None
+    if log.lines or (ran and log.settings):
+        return
+    ended = f" (exit code {log.exit_code})" if ran else ""
+    raise (RunError if ran else UserError)(
+        f"{log.where}{ended} has no line of an epoch as {program.title} writes them (Process 000 | Epoch 00009 | "
+        "Time(s) ... | Comm(s) ... | Reduce(s) ... | Loss ...). Was it stopped before its first report (--log-every), "
+        f"or is it another program's? It ends:\n{log.ending()}"
+    )
+
+
+def check_processes(log: Log, world: int) -> None:
+    """All processes, and one report of each after an epoch."""
+    there, nodes = set(log.last), log.settings.get("parts_per_node", world) < world
+    if there - set(range(world)) or (nodes and len(there) < world):
+        raise UserError(
+            f"{log.where} has lines of the processes {sorted(there)}, and the run had {world}. A run over several "
+            "nodes leaves a log on each: give all of them."
+        )
+    reports = Counter((line.rank, line.epoch) for line in log.lines)
+    if twice := [report for report, times in reports.items() if times > 1]:
+        rank, epoch = min(twice)
+        raise UserError(
+            f"{log.where} has epoch {epoch} of process {rank} more than once, so it holds several runs. Give the log "
+            "of one."
+        )
+
+
+def check_that_it_is_one_run(log: Log, program: Program) -> None:
+    """Nodes print the same options, but for what a node has of its own."""
+    for other in log.each_settings:
+        ours = {key: value for key, value in log.settings.items() if key in KEYS and key != "seed"}
+        differing = [key for key, value in ours.items() if other.get(key, value) != value]
+        if program.mark in other and differing:
+            raise UserError(
+                f"{log.where} has options of several runs, which differ in {', '.join(differing)}. Give the log of one."
+            )
+
+
+def divergence_of(log: Log) -> str | None:
+    """Which process first had a loss that is no number; it never finds back from there."""
+    lost = min(
+        ((line.epoch, line.rank, line.loss) for line in log.lines if not isfinite(line.loss)), default=None
+    )
+    return None if lost is None else f"In epoch {lost[0]} the loss of process {lost[1]} was {lost[2]}"
+
+
+def failure_of(log: Log, world: int, epochs: int | None) -> str | None:
+    """Whether training broke off. These programs end with exit code 0 also when one of their processes fails.
+
+    Each process reports every so many epochs, and all come to the same last one; how many epochs there were to be, a
+    log without options does not say.
+    """
+    if log.exit_code:
+        return f"It ended with exit code {log.exit_code}"
+    if silent := sorted(set(range(world)) - set(log.last)):
+        return f"Of its {world} processes {', '.join(map(str, silent))} reported no epoch"
+    ends, every = {line.epoch for line in log.last.values()}, log.lines[0].epoch + 1
+    if len(ends) > 1 or (epochs is not None and max(ends) + 1 + every <= epochs):
+        of = "" if epochs is None else f" of {epochs}"
+        return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{of}"
+    return None
+
 
 NEEDED = {
     "dataset.name": "which graph it trains on: name it by --dataset.",

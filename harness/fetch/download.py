@@ -29,6 +29,8 @@ from harness.files import DATASETS, refusals, sha256_of, sibling, sweep, sync_fi
 from harness.locks import locked
 from harness.sources.archive import damage
 from harness.sources.remote import Remote
+from harness.store.build import data_folder
+from harness.store.catalog import load_card
 from harness.store.work import Say
 
 
@@ -193,3 +195,12 @@ def _known(remote: Remote, path: Path) -> str | None:
             "or delete it and the file as it is will be trusted."
         )
     return found[0].lower()
+
+
+# All files that a dataset's card says are published.
+
+
+def fetch(root: Path, name: str, say: Say) -> list[Path]:
+    """Fetches what is lacking and checks what is there; nothing, for a graph that is drawn or brought."""
+    remotes = load_card(root, name).source.remotes()
+    return [download(remote, data_folder(root), say) for remote in remotes]

@@ -3,9 +3,138 @@
 Groups have one order and one look everywhere; local work comes first, communication after it.
 """
 
-from harness.figures.palette import GROUPS
-from harness.figures.stacked import Stack
-from harness.ledger import SAMPLING, Op, Phase, TensorName
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from harness.figures import layout
+from harness.figures.kind import Kind, Tables
+from harness.figures.layout import (
+    UNITS,
+    Group,
+    frame,
+    inches,
+    places,
+    ranks_and_grid,
+    three_digits,
+    unit_for,
+    write_beside,
+)
+from harness.figures.palette import GROUPS, PAPER, STEPS, Fill
+from harness.figures.panels import Curve, Panel, curves
+from harness.ledger import MOVING, SAMPLING, Op, Phase, TensorName
+from harness.results import composition
+
+# Stacked bars: one a number of ranks and grid, the seconds of a median epoch by groups of ledger rows.
+#
+# A bar is the median epoch on its slowest rank (`harness.results.composition`). What belongs to no group is
+# left out.
+
+
+class Bar(NamedTuple):
+    """A bar, or what stands in place of one that did not finish."""
+
+    label: str
+    seconds: dict[str, float]
+    status: str
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+
+Rows = list[Group[Bar]]
+"""Bars under the label of their curve."""
+
+
+class Stack(NamedTuple):
+    """What bars are made of."""
+
+    fills: Mapping[str, Fill]
+    """The groups, in the order of stacking, and their looks."""
+    group_of: Callable[[Phase, Op, str], str | None]
+    """The group that a row of the ledger counts in, by phase, op and tensor; None for none."""
+    axis: str
+    """What the length of a bar is."""
+
+    def grouped(self, parts: "pd.Series[float]") -> dict[str, float]:
+        """Seconds by group of seconds by phase, op and tensor."""
+        sums = dict.fromkeys(self.fills, 0.0)
+        for (phase, op, tensor), seconds in zip(parts.index, parts, strict=True):
+            if group := self.group_of(Phase(phase), Op(op), tensor):
+                sums[group] += seconds
+        return sums
+
+    def bars(self, curve: Curve, tables: Tables) -> list[Bar]:
+        """One for each number of ranks and grid, and one for each failure."""
+        found: list[tuple[int, Bar]] = []
+        for _, launches in curve.points.groupby(["ranks", "grid"]):
+            run = launches.iloc[0]
+            seconds = self.grouped(composition.of_launches(launches, tables.epochs, tables.ledgers))
+            found.append((int(run.ranks), Bar(ranks_and_grid(run), seconds, "ok")))
+        for _, run in curve.failures.iterrows():
+            found.append((int(run.ranks), Bar(ranks_and_grid(run), {}, run.status)))
+        return [bar for _, bar in sorted(found, key=lambda pair: pair[0])]
+
+    def rows(self, panel: Panel, tables: Tables) -> Rows:
+        """The bars of every measured curve, under its label."""
+        measured = [curve for curve in curves(panel) if curve.source == "measured"]
+        return [Group(curve.label, self.bars(curve, tables)) for curve in measured]
+
+    def draw(self, axes: Axes, rows: Rows) -> None:
+        """One panel, filled from the top."""
+        longest = max((bar.total for group in rows for bar in group.bars), default=0.0)
+        unit, ticks = unit_for(longest) if longest else UNITS[0], []
+        for top, label, bars in places(rows):
+            write_beside(axes, label, 0, top, fontweight="bold")
+            for y, bar in bars:
+                self._draw_bar(axes, y, bar, unit.per_second)
+                ticks.append((y, bar.label))
+        frame(axes, rows, ticks, 1.13 * longest * unit.per_second or 1)
+        if longest:
+            axes.set_xlabel(f"{self.axis} ({unit.name})")
+        else:
+            axes.set_xticks([])
+        axes.set_ylabel("ranks")
+
+    def _draw_bar(self, axes: Axes, y: float, bar: Bar, per_second: float) -> None:
+        if bar.status != "ok":
+            write_beside(axes, f"× {bar.status}", 0, y)
+            return
+        left = 0.0
+        for group, seconds in bar.seconds.items():
+            fill, width = self.fills[group], seconds * per_second
+            axes.barh(
+                y, width, 0.74, left, color=fill.colour, hatch=fill.hatch, edgecolor=PAPER, linewidth=0.3
+            )
+            left += width
+        write_beside(axes, three_digits(left), left, y)
+
+    def handles(self, some: Iterable[Rows]) -> list[Patch]:
+        """The legend of some panels: the groups that took any time, in their order."""
+        parts = [bar.seconds for rows in some for _, bars in rows for bar in bars]
+        return [
+            Patch(facecolor=fill.colour, hatch=fill.hatch, edgecolor=PAPER, label=name)
+            for name, fill in self.fills.items()
+            if any(seconds.get(name, 0.0) > 0 for seconds in parts)
+        ]
+
+    def page(self, some: Sequence[Panel], shown: Sequence[Rows]) -> Figure:
+        """A panel each, as tall as its bars need."""
+        figure, axes = layout.page([inches(rows) for rows in shown], [panel.title for panel in some])
+        layout.legend(figure, self.handles(shown))
+        for each, rows in zip(axes, shown, strict=True):
+            self.draw(each, rows)
+        return figure
+
+    def kind(self, name: str, title: str) -> Kind[Rows]:
+        """The kind of figure that shows these bars."""
+        return Kind(name, title, self.rows, self.page)
+
 
 SPARSE = "broadcast of A"
 GROUP_OF_PHASE = {Phase.LOAD: "fetching", Phase.FETCH: "fetching", **dict.fromkeys(SAMPLING, "sampling")}
@@ -35,3 +164,27 @@ def group_of(phase: Phase, op: Op, tensor: str) -> str:
 
 STACK = Stack(GROUPS, group_of, "time of the median epoch")
 KIND = STACK.kind("breakdown", "Where an epoch goes")
+
+
+# Where sampling goes: distributions, draws and extraction, each computed and sent (bulk sampling's figure
+# 5).
+
+STEP = dict(zip(SAMPLING, ("distributions", "sampling", "extraction"), strict=True))
+
+
+def step_of(phase: Phase, op: Op, _: str) -> str | None:
+    """Of the phases of sampling alone."""
+    if phase not in STEP:
+        return None
+    return f"{STEP[phase]}, sent" if op in MOVING else STEP[phase]
+
+
+SAMPLING_STACK = Stack(STEPS, step_of, "sampling in the median epoch")
+
+
+def rows(panel: Panel, tables: Tables) -> Rows:
+    """Of curves that sample."""
+    return [group for group in SAMPLING_STACK.rows(panel, tables) if any(bar.total for bar in group.bars)]
+
+
+SAMPLING_KIND = Kind("sampling", "Where sampling goes", rows, SAMPLING_STACK.page)

@@ -12,11 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures import layout
-from harness.figures.bars import Group, frame, inches, places, ranks_and_grid, write_beside
 from harness.figures.kind import Kind, Tables
+from harness.figures.layout import Group, frame, inches, places, ranks_and_grid, three_digits, write_beside
 from harness.figures.palette import PAPER, Look
 from harness.figures.panels import Panel, largest
-from harness.figures.units import three_digits
 
 QUANTITIES = {"epoch (ms)": 1e3, "messages": 1, "words (millions)": 1e-6, "held (MB)": 1e-6}
 """What is drawn, from left to right, and how many of that unit one second, message, word or byte is."""

@@ -1,23 +1,74 @@
 """All figures of some collected tables: of each dataset by itself, and of all datasets on one page."""
 
+import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+import matplotlib.style
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import accuracy, breakdown, costs, layout, sampling, scaling, throughput, utilisation
+from harness.figures import accuracy, breakdown, costs, layout, scaling, throughput, utilisation
 from harness.figures.kind import Kind, Tables, read_tables
-from harness.figures.save import EMPTY, save, styled, tables_digest
+from harness.files import replace_files
 from harness.results.parquet import read_collected
-from harness.results.schema import MISSING
+from harness.results.schema import MISSING, TABLES
+
+# A figure as PDF, PNG and SVG, the same bytes for the same figure.
+#
+# Each file says which tables it was drawn from, so that a report can tell a figure of other tables.
+
+STYLE = Path(__file__).with_name("style.mplstyle")
+FORMATS = ("pdf", "png", "svg")
+EMPTY = "nothing to show"
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Our look, whatever the user's settings; figures are both drawn and saved inside."""
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def tables_digest(tables: Path) -> str:
+    """What stands for the contents of the collected tables that figures are drawn from."""
+    digest = hashlib.sha256()
+    for name in TABLES:
+        digest.update((tables / f"{name}.parquet").read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def save(figure: Figure, folder: Path, name: str, said: str) -> list[Path]:
+    """The three files of a figure; `said` is what they say of its origin."""
+    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, said) for kind in FORMATS}
+    replace_files(files)
+    return list(files)
+
+
+def rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
+    """One file of a figure."""
+    metadata = {
+        "pdf": {"CreationDate": None, "Title": name, "Subject": said},
+        "png": {"Title": name, "Description": said},
+        "svg": {"Date": None, "Title": name, "Description": said},
+    }
+    buffer = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format=kind, metadata=metadata[kind])
+    return buffer.getvalue()
+
 
 KINDS: tuple[Kind[Any], ...] = (
     scaling.KIND,
     throughput.KIND,
     breakdown.KIND,
-    sampling.KIND,
+    breakdown.SAMPLING_KIND,
     utilisation.KIND,
     costs.KIND,
     accuracy.KIND,

@@ -1,12 +1,42 @@
 """Panels on a page: one column of a paper for one panel, two for more, the legend above them and over no data."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import count as from_one
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+# Seconds in the unit that suits a figure or a table, and numbers with three significant digits.
+
+
+class Unit(NamedTuple):
+    """A unit of time and how many of it a second has."""
+
+    name: str
+    per_second: float
+
+
+UNITS = (Unit("s", 1.0), Unit("ms", 1e3), Unit("µs", 1e6))
+
+
+def unit_for(seconds: float) -> Unit:
+    """The largest unit in which this time is at least one."""
+    return next((unit for unit in UNITS if seconds * unit.per_second >= 1), UNITS[-1])
+
+
+def three_digits(value: float) -> str:
+    """12345 as 12,345; 123.4 as 123; 1.2345 as 1.23."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    rounded = float(f"{value:.2e}")
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:,.{decimals}f}"
+
 
 COLUMN, PAGE = 3.4, 7.0  # widths in inches
 LEGEND_LINE, CHARACTER, SAMPLE = 0.155, 0.051, 0.38  # inches of a legend
@@ -73,3 +103,125 @@ def _width(labels: list[str], lines: int) -> float:
     """How wide a legend of so many lines is, filled column by column."""
     columns = [labels[start : start + lines] for start in range(0, len(labels), lines)]
     return sum(SAMPLE + CHARACTER * max(map(len, column)) for column in columns)
+
+
+# The two logarithmic axes of a scaling figure: ticks at what was tried and at powers of two of a unit.
+
+MOST_TICKS = 7
+WIDE = 100  # times a range of seconds from which its middle chooses the unit
+
+
+def unit_of(times: Sequence[float]) -> Unit:
+    """The unit of the slowest epoch, unless the fastest would be a tiny fraction of it."""
+    if not times:
+        return UNITS[0]
+    wide = max(times) > WIDE * min(times)
+    return unit_for(math.sqrt(min(times) * max(times)) if wide else max(times))
+
+
+def tried_axis(axes: Axes, tried: list[int], label: str = "ranks") -> None:
+    """Ticks at the numbers that were tried, labelled where there is room."""
+    axes.set_xscale("log", base=2)
+    pad = 2.0 if len(tried) == 1 else 2**0.4
+    axes.set_xlim(tried[0] / pad, tried[-1] * pad)
+    labelled = _labelled(tried)
+    axes.xaxis.set_major_locator(FixedLocator(tried))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{p:,}" if p in labelled else "" for p in tried]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(label)
+
+
+def seconds_axis(axes: Axes, times: Sequence[float], unit: Unit, strip: float) -> None:
+    """Ticks around these times, in the unit."""
+    octaves_axis(axes, [seconds * unit.per_second for seconds in times], f"epoch time ({unit.name})", strip)
+
+
+def octaves_axis(axes: Axes, values: Sequence[float], label: str, strip: float = 0.0) -> None:
+    """Ticks at powers of two around these values; above them a strip, a share of the height, stays free."""
+    low, high = _octaves(values)
+    top = low + (high - low) / (1 - strip)
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(2**low, 2**top)
+    powers = range(math.ceil(low), math.floor(high) + 1, math.ceil((high - low) / MOST_TICKS))
+    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in powers] if values else []))
+    axes.yaxis.set_major_formatter(FixedFormatter([f"{2.0**power:,g}" for power in powers]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel(label)
+    axes.grid(axis="y")
+
+
+def _labelled(tried: list[int]) -> set[int]:
+    """Those that can have a label without touching another's; powers of two first."""
+    room = math.log2(tried[-1] / tried[0]) / 14
+    chosen: set[int] = set()
+    for ranks in sorted(tried, key=lambda ranks: (ranks & (ranks - 1) > 0, ranks)):
+        if all(abs(math.log2(ranks / other)) > room for other in chosen):
+            chosen.add(ranks)
+    return chosen
+
+
+def _octaves(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis for these values, as powers of two, with at least two ticks between them."""
+    if not values:
+        return 0.0, 1.0
+    low, high = math.log2(min(values)) - 0.3, math.log2(max(values)) + 0.3
+    if math.floor(high) - math.ceil(low) < 1:
+        low, high = math.floor(low), math.ceil(high)
+    return low, high
+
+
+# Bars from the top of a panel down, in groups under headings: what figures of bars share.
+
+HEADING, BETWEEN = 1.0, 0.35  # heights, where a bar's row is one
+BAR, FRAME = 0.145, 0.62  # inches
+
+T = TypeVar("T")
+
+
+class Group(NamedTuple, Generic[T]):
+    """Bars and the label above them."""
+
+    label: str
+    bars: Sequence[T]
+
+
+def height(groups: Sequence[Group[T]]) -> float:
+    """How tall they are, in bars."""
+    return sum(len(group.bars) + HEADING + BETWEEN for group in groups)
+
+
+def inches(groups: Sequence[Group[T]]) -> float:
+    """How tall their panel is."""
+    return FRAME + BAR * height(groups)
+
+
+def places(groups: Sequence[Group[T]]) -> Iterator[tuple[float, str, list[tuple[float, T]]]]:
+    """For each group the height of its label, the label, and every bar with its height; the top is 0."""
+    y = 0.0
+    for label, bars in groups:
+        first = y + HEADING
+        yield y, label, [(first + number, bar) for number, bar in enumerate(bars)]
+        y = first + len(bars) + BETWEEN
+
+
+def frame(axes: Axes, groups: Sequence[Group[T]], ticks: Sequence[tuple[float, str]], width: float) -> None:
+    """Room for the groups, a label at each bar, and a grid across."""
+    axes.set_ylim(height(groups) - BETWEEN - 0.35, -0.6)
+    axes.set_xlim(0, width)
+    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+
+
+def write_beside(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
+    """Text that begins a little to the right of a point, on the line of the tick's label."""
+    written = axes.annotate(
+        text, (x, y), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontweight=fontweight
+    )
+    written.set_in_layout(False)  # a long label makes no axes wide
+
+
+def ranks_and_grid(run: "pd.Series[str]") -> str:
+    """The number of ranks, with the grid where it does not follow from that."""
+    axes = [name for name in run.index if name.startswith("grid.") and pd.notna(run[name])]
+    return f"{run.grid}  {run.ranks}" if len(axes) > 1 else f"{run.ranks}"

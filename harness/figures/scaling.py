@@ -16,11 +16,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
 from harness.figures import layout
-from harness.figures.axes import seconds_axis, tried_axis, unit_of
 from harness.figures.kind import Kind, Tables
+from harness.figures.layout import Unit, seconds_axis, tried_axis, unit_of
 from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
-from harness.figures.units import Unit
 
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
 FRAME, PLOT, SLOT = 0.45, 1.75, 0.22  # inches: around the axes, of the data, of one failure above it

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.figures import layout
-from harness.figures.axes import octaves_axis, tried_axis
 from harness.figures.kind import Kind, Tables
+from harness.figures.layout import octaves_axis, tried_axis
 from harness.figures.palette import MUTED
 from harness.figures.panels import Curve, Panel, curves, panels
 from harness.figures.scaling import DOTTED, sample
-from harness.store.choice import without_width
+from harness.spec.dataset import without_width
 
 HEIGHT = 2.2  # inches
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}

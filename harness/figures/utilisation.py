@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures import layout
-from harness.figures.bars import write_beside
 from harness.figures.kind import Kind, Tables
+from harness.figures.layout import write_beside
 from harness.figures.palette import Look
 from harness.figures.panels import Panel, largest
 

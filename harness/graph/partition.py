@@ -14,13 +14,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from harness.graph import partition_hypergraph, partition_metis, partition_swap
+from harness.graph import partition_swap
 from harness.graph.order import Orders
-from harness.graph.partition_balanced import balanced_parts
-from harness.graph.partition_hypergraph import hypergraph_parts
-from harness.graph.partition_metis import metis_parts
 from harness.graph.partition_swap import Swapped, g3_parts
-from harness.kernels.csr import Csr, index_dtype
+from harness.graph.partitioners import (
+    HYPERGRAPH_BYTES_PER_ENTRY,
+    METIS_BYTES_PER_ENTRY,
+    balanced_parts,
+    hypergraph_parts,
+    metis_parts,
+)
+from harness.kernels.csr import Csr, block, index_dtype
+from harness.kernels.parts import filled_columns
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
 from harness.ranges import between
@@ -108,7 +113,27 @@ ENGINES: dict[Method, Callable[[Csr, int, int], Tensor | Swapped]] = {
 def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bool) -> int:
     """Bytes that an engine takes in all, roughly and at most (benchmarks/partition_memory.py)."""
     if method == "hypergraph":
-        return partition_hypergraph.BYTES_AN_ENTRY * nonzeros
+        return HYPERGRAPH_BYTES_PER_ENTRY * nonzeros
     neighbours = nonzeros * (2 if directed else 1)
     swapped = partition_swap.BYTES_A_COUNT * n * parts if method.startswith("g3") else 0
-    return partition_metis.BYTES_AN_ENTRY * neighbours + swapped
+    return METIS_BYTES_PER_ENTRY * neighbours + swapped
+
+
+# What a partition costs where rows are exchanged as they are needed: rows of H that a part must get from
+# others.
+#
+# An aggregation sends each of them once, so times the width of H these are its words. Sending whole blocks,
+# as the sparsity-oblivious algorithms do, costs each part all rows but its own, whatever the partition.
+# Verifier (tests/graph/test_volume.py): distinct columns counted by scipy.
+
+
+def volumes(A: Csr, bounds: tuple[int, ...]) -> list[int]:
+    """For each part the rows of other parts it needs; A stands in the order of the partition."""
+    assert bounds[0] == 0 and bounds[-1] == A.rows == A.cols, (bounds, A.shape)
+    return [needed(block(A, rows, range(A.cols)), rows) for rows in between(bounds)]
+
+
+def needed(A: Csr, own: range) -> int:
+    """Columns outside `own` in which these rows have a nonzero."""
+    filled = filled_columns(A)
+    return int(((filled < own.start) | (filled >= own.stop)).sum())

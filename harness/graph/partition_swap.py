@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.graph import partition_swap_compiled as loops
-from harness.graph.partition_balanced import balanced_parts
-from harness.graph.partition_metis import neighbours
+from harness.graph.partitioners import balanced_parts, neighbours
 from harness.kernels.csr import Csr
+from harness.kernels.jit import compiled
 
 Ints = NDArray[np.int64]
 
@@ -67,7 +66,7 @@ class Parts:
         self.part: Ints = part.numpy().astype(np.int64)
         self.count = np.zeros((parts, A.rows), np.int32)
         self.remote = np.zeros(parts, np.int64)
-        loops.count_neighbours(*self.state)
+        count_neighbours(*self.state)
         self.load = np.bincount(self.part, weights=self.starts[1:] - self.starts[:-1], minlength=parts)
         """The sum of degrees of every part."""
 
@@ -80,7 +79,7 @@ class Parts:
         degree = self.starts[v + 1] - self.starts[v]
         self.load[self.part[v]] -= degree
         self.load[to] += degree
-        loops.move(v, to, *self.state)
+        move_vertex(v, to, *self.state)
 
     def swap(self, v: int, w: int) -> None:
         """Each takes the other's part."""
@@ -89,21 +88,21 @@ class Parts:
         self.move(w, a)
 
     def hub(self, p: int) -> int:
-        return int(loops.hub_of(p, self.starts, self.part, self.count))
+        return int(hub_of(p, self.starts, self.part, self.count))
 
     def leaf(self, p: int, other: int) -> int:
-        return int(loops.leaf_of(p, other, self.starts, self.part, self.count))
+        return int(leaf_of(p, other, self.starts, self.part, self.count))
 
     def best_to_leave(self, a: int) -> list[int]:
         """Vertices of a without which `remote[a]` is smallest, the best first."""
         change = np.empty(len(self.part), np.int64)
-        loops.changes_by_leaving(a, self.starts, self.ends, self.part, self.count, change)
+        changes_by_leaving(a, self.starts, self.ends, self.part, self.count, change)
         return self._smallest(change, a)
 
     def best_to_enter(self, a: int, b: int) -> list[int]:
         """Vertices of b with which `remote[a]` is smallest, the best first."""
         change = np.empty(len(self.part), np.int64)
-        loops.changes_by_entering(a, b, self.starts, self.ends, self.part, self.count, change)
+        changes_by_entering(a, b, self.starts, self.ends, self.part, self.count, change)
         return self._smallest(change, b)
 
     def _smallest(self, change: Ints, p: int) -> list[int]:
@@ -185,3 +184,84 @@ def _tried(state: Parts, v: int, w: int, most_in_all: float) -> bool:
         return True
     state.swap(w, v)
     return False
+
+
+# The loops of `harness.graph.partition_swap`: what moves of vertices change, in the time of their
+# neighbours.
+#
+# `count[p, v]` is how many neighbours of v are in part p, `remote[p]` how many vertices outside p have any
+# there.
+
+
+@compiled()
+def count_neighbours(starts: Any, ends: Any, part: Any, count: Any, remote: Any) -> None:
+    """From nothing, over all edges."""
+    for v in range(part.size):
+        for e in range(starts[v], starts[v + 1]):
+            count[part[ends[e]], v] += 1
+    for p in range(remote.size):
+        for v in range(part.size):
+            remote[p] += part[v] != p and count[p, v] > 0
+
+
+@compiled()
+def move_vertex(v: int, b: int, starts: Any, ends: Any, part: Any, count: Any, remote: Any) -> None:
+    """Takes v out of its part and into b."""
+    a = part[v]
+    remote[b] -= count[b, v] > 0
+    part[v] = b
+    remote[a] += count[a, v] > 0
+    for e in range(starts[v], starts[v + 1]):
+        u = ends[e]
+        count[a, u] -= 1
+        remote[a] -= count[a, u] == 0 and part[u] != a
+        remote[b] += count[b, u] == 0 and part[u] != b
+        count[b, u] += 1
+
+
+@compiled()
+def hub_of(p: int, starts: Any, part: Any, count: Any) -> int:
+    """The vertex of part p with most neighbours outside it; of equal ones the first."""
+    best, most = -1, -1
+    for v in range(part.size):
+        if part[v] == p:
+            outside = starts[v + 1] - starts[v] - count[p, v]
+            if outside > most:
+                best, most = v, outside
+    return best
+
+
+@compiled()
+def leaf_of(p: int, other: int, starts: Any, part: Any, count: Any) -> int:
+    """The vertex of part p with fewest neighbours outside the other part; of equal ones the first."""
+    best, fewest = -1, starts[-1] + 1
+    for v in range(part.size):
+        if part[v] == p:
+            outside = starts[v + 1] - starts[v] - count[other, v]
+            if outside < fewest:
+                best, fewest = v, outside
+    return best
+
+
+@compiled()
+def changes_by_leaving(a: int, starts: Any, ends: Any, part: Any, count: Any, change: Any) -> None:
+    """By how much `remote[a]` changes if a vertex leaves part a for any other; of vertices elsewhere more than all."""
+    for v in range(part.size):
+        change[v] = part.size
+        if part[v] == a:
+            change[v] = count[a, v] > 0
+            for e in range(starts[v], starts[v + 1]):
+                u = ends[e]
+                change[v] -= count[a, u] == 1 and part[u] != a
+
+
+@compiled()
+def changes_by_entering(a: int, b: int, starts: Any, ends: Any, part: Any, count: Any, change: Any) -> None:
+    """By how much `remote[a]` changes if a vertex of part b enters; of vertices elsewhere more than all."""
+    for v in range(part.size):
+        change[v] = part.size + starts[-1]
+        if part[v] == b:
+            change[v] = -(count[a, v] > 0)
+            for e in range(starts[v], starts[v + 1]):
+                u = ends[e]
+                change[v] += count[a, u] == 0 and part[u] != a

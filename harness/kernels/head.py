@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from harness.kernels.csr import Csr, row_of, take
-from harness.kernels.multiply import inner_products, multiply
+from harness.kernels.spmm import inner_products, multiply
 
 SLOPE = 0.2
 """Of the leaky ReLU, where it leaks."""

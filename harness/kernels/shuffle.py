@@ -8,13 +8,26 @@ Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics 
 """
 
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from harness.kernels.random import COMPILED_FROM, Index, Purpose, Seed, bits, mixed, shift_right, signed
-from harness.kernels.splitmix import GOLDEN
+from harness.kernels.jit import compiled
+from harness.kernels.random import (
+    COMPILED_FROM,
+    GOLDEN,
+    G,
+    Index,
+    Purpose,
+    Seed,
+    bits,
+    mixed,
+    mixed_word,
+    shift_right,
+    signed,
+)
 
 ROUNDS, ROUNDS_OF_FEW = 4, 16
 """Four make a network of random functions look random (Luby and Rackoff, 1988) if these have many values."""
@@ -74,7 +87,6 @@ def distinct(seed: Seed, below: int, size: int, device: torch.device | None = No
 
 def by_loop(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
     """With a compiled loop."""
-    from harness.kernels.shuffle_compiled import walked
 
     n, keys = permutation
     return torch.from_numpy(walked(index.numpy(), n, permutation.sides, keys.numpy(), back))
@@ -102,3 +114,63 @@ def _once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Te
 def _below(x: Tensor, key: int, bound: int) -> Tensor:
     """A random number for each x."""
     return (shift_right(mixed(x * signed(GOLDEN) + key), HIGH) * bound) >> HIGH
+
+
+# The compiled twin of `shuffle.by_tensors`: many numbers at once, and what is left outside once more.
+
+HIGH_BITS = np.uint64(32)
+AT_ONCE = 1024
+
+
+def walked(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) -> Any:
+    """int64, as the index is."""
+    flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
+    height, width = np.uint64(sides[0]), np.uint64(sides[1])
+    found = _walk(flat, np.uint64(n), height, width, keys.view(np.uint64), back)
+    return found.view(np.int64).reshape(index.shape)
+
+
+@compiled(nogil=True)
+def _walk(index: Any, n: Any, height: Any, width: Any, keys: Any, back: bool) -> Any:
+    found = np.empty_like(index)
+    for start in range(0, index.size, AT_ONCE):
+        _walk_once(index[start : start + AT_ONCE], found[start : start + AT_ONCE], height, width, keys, back)
+    for i in range(index.size):
+        while found[i] >= n:
+            _walk_once(found[i : i + 1], found[i : i + 1], height, width, keys, back)
+    return found
+
+
+@compiled(nogil=True)
+def _walk_once(index: Any, found: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
+    """All through one round before any goes through the next, or back: so the loops become vectors."""
+    rows = index // width
+    cols = index - rows * width
+    if back:
+        for last in range(keys.size, 0, -2):
+            _take_back(cols, rows, keys[last - 1], width)
+            _take_back(rows, cols, keys[last - 2], height)
+    else:
+        for number in range(0, keys.size, 2):
+            _move(rows, cols, keys[number], height)
+            _move(cols, rows, keys[number + 1], width)
+    found[:] = rows * width + cols
+
+
+@compiled(nogil=True)
+def _move(ends: Any, others: Any, key: Any, bound: Any) -> None:
+    for i in range(ends.size):
+        moved = ends[i] + _drawn_below(others[i], key, bound)
+        ends[i] = moved - bound if moved >= bound else moved
+
+
+@compiled(nogil=True)
+def _take_back(ends: Any, others: Any, key: Any, bound: Any) -> None:
+    for i in range(ends.size):
+        step = _drawn_below(others[i], key, bound)
+        ends[i] = ends[i] - step if ends[i] >= step else ends[i] + (bound - step)
+
+
+@compiled(nogil=True, forceinline=True)
+def _drawn_below(x: Any, key: Any, bound: Any) -> Any:
+    return ((mixed_word(x * G + key) >> HIGH_BITS) * bound) >> HIGH_BITS

@@ -5,15 +5,189 @@ do not exist. Legend: N rows of A, K columns of A, F features.
 Verifier (tests/kernels/test_spmm.py): dense torch.
 """
 
+import warnings
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import numba
 import torch
 from torch import Tensor
 from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 
 from harness.kernels.csr import Csr
-from harness.kernels.multiply import Way, multiply
+from harness.kernels.jit import compiled, prefetch
+
+# The ways to multiply a sparse matrix by a dense one, and which is taken when; and two dense ones where one
+# is sparse.
+#
+# What `choose` knows comes from benchmarks/spmm.py; its table stands in benchmarks/results/spmm.md.
+# Verifier (tests/kernels/test_multiply.py): scipy, for every way whether it would be chosen or not.
+
+Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
+"""A H for contiguous operands, or add_to + A H in add_to."""
+
+WORTH_COMPILING = 1 << 18
+"""Products (nonzeros times features) from which the compiled loop saves more than its call costs."""
+
+NEAR_BYTES = 8 << 20
+"""An H of this size stays in cache."""
+
+WIDE_NEAR, WIDE_FAR = 256, 64
+"""Bytes of a row of H from which the loop wins: the library keeps narrower ones in registers, which matters
+while H is near; the loop asks for rows ahead, which matters when it is far."""
+
+
+def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """A H, or add_to + A H in add_to, for any strides and sizes."""
+    if A.nnz * H.shape[1] == 0:
+        return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
+    if add_to is not None and not add_to.is_contiguous():
+        return add_to.add_(multiply(A, H, None))
+    return choose(A, H)(A, H.contiguous(), add_to)
+
+
+def choose(A: Csr, H: Tensor) -> Way:
+    """The fastest way on this device that takes this type; more threads help all of them alike."""
+    if H.is_cuda:
+        return by_matmul
+    if H.dtype not in (torch.float32, torch.float64):
+        return by_reduction
+    features = H.shape[1]
+    wide = features * H.dtype.itemsize >= (WIDE_FAR if _is_far(H) else WIDE_NEAR)
+    return by_loop if wide and A.nnz * features >= WORTH_COMPILING else by_matmul
+
+
+def by_matmul(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """The library behind torch: MKL or cuSPARSE."""
+    return _sparse(A) @ H if add_to is None else torch.addmm(add_to, _sparse(A), H, out=add_to)
+
+
+def by_reduction(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """torch's own loop: any floating type, sums in float32 at least, then rounds."""
+    Z = torch.sparse.mm(_sparse(A), H, "sum")
+    return Z if add_to is None else add_to.add_(Z)
+
+
+def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """Our compiled loop."""
+
+    Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
+    rowptr, col, val, *dense = (tensor.detach().numpy() for tensor in (A.rowptr, A.col, A.val, H, Z))
+    threads = torch.get_num_threads()
+    multiply_arrays((rowptr, col, val), *dense, add=add_to is not None, far=_is_far(H), threads=threads)
+    return Z
+
+
+def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
+    """x_i y_j for every entry (i, j) of A, whatever its value."""
+    places = _sparse(A._replace(val=X.new_zeros(A.col.shape)))
+    found: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
+    return found
+
+
+def _is_far(H: Tensor) -> bool:
+    return H.nbytes > NEAR_BYTES
+
+
+def _sparse(A: Csr) -> Tensor:
+    """torch wants both indices of one type, and need not check what we made."""
+    _hear_beta_warning()
+    col = A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
+    rowptr = A.rowptr.to(col.dtype)
+    return torch.sparse_csr_tensor(rowptr, col, A.val, (A.rows, A.cols), check_invariants=False)
+
+
+@cache
+def _hear_beta_warning() -> None:
+    """torch says once a process that its CSR is in beta."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0], [], [], (0, 0), check_invariants=False)
+
+
+# Sparse times dense as a compiled loop over rows.
+#
+# Four entries of a row are added at a time, so that a row of the result is read and written once for four
+# rows of H, and the rows of H that come soon are asked of memory ahead. A row is summed from left to right
+# by one thread, so the bits do not depend on how many threads there are. Verifier: scipy.
+
+LINE = 64  # bytes
+AHEAD = 8  # entries between asking for a row of H and using it
+
+Arrays = tuple[Any, Any, Any]
+"""rowptr, col, val."""
+
+
+def multiply_arrays(A: Arrays, H: Any, Z: Any, *, add: bool, far: bool, threads: int) -> None:
+    """Z = A H, or Z += A H; all arrays contiguous. `far`: ask for rows of H ahead, it is not in cache."""
+    threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if threads == 1:
+        multiply_rows(A, H, Z, add, far, 0, Z.shape[0])
+    else:
+        numba.set_num_threads(threads)
+        multiply_shares(A, H, Z, add, far, threads)
+
+
+@compiled(parallel=True)
+def multiply_shares(A: Arrays, H: Any, Z: Any, add: bool, far: bool, shares: int) -> None:
+    """A share of the rows for each thread; shares have equally much to do, not equally many rows."""
+    for share in numba.prange(shares):
+        first, last = first_row(A[0], share, shares), first_row(A[0], share + 1, shares)
+        multiply_rows(A, H, Z, add, far, first, last)
+
+
+@compiled(fastmath={"contract"})
+def multiply_rows(A: Arrays, H: Any, Z: Any, add: bool, far: bool, first: int, last: int) -> None:
+    """Rows first .. last - 1."""
+    rowptr, col, val = A
+    for i in range(first, last):
+        row = Z[i]
+        if not add:
+            row[:] = 0
+        e, end = rowptr[i], rowptr[i + 1]
+        while e + 4 <= end:
+            if far:
+                _ask_for_rows(H, col, e + AHEAD, e + AHEAD + 4)
+            h0, h1, h2, h3 = H[col[e]], H[col[e + 1]], H[col[e + 2]], H[col[e + 3]]
+            a0, a1, a2, a3 = val[e], val[e + 1], val[e + 2], val[e + 3]
+            for k in range(row.size):
+                row[k] = row[k] + a0 * h0[k] + a1 * h1[k] + a2 * h2[k] + a3 * h3[k]
+            e += 4
+        while e < end:
+            if far:
+                _ask_for_rows(H, col, e + AHEAD, e + AHEAD + 1)
+            h0, a0 = H[col[e]], val[e]
+            for k in range(row.size):
+                row[k] += a0 * h0[k]
+            e += 1
+
+
+@compiled()
+def first_row(rowptr: Any, share: int, shares: int) -> int:
+    """Where a share begins if all have about equally many rows and entries together."""
+    rows = rowptr.size - 1
+    target = (rows + rowptr[rows]) * share // shares
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high) // 2
+        if middle + rowptr[middle] < target:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled(forceinline=True)
+def _ask_for_rows(H: Any, col: Any, first: int, last: int) -> None:
+    width = H.shape[1] * H.itemsize
+    if last <= col.size:
+        for e in range(first, last):
+            start = H.ctypes.data + col[e] * width
+            for byte in range(0, width, LINE):
+                prefetch(start + byte)
+
 
 OPERATORS = Library("harness", "DEF")
 OPERATORS.define("spmm(Tensor rowptr, Tensor col, Tensor val, int cols, Tensor H) -> Tensor")

@@ -16,10 +16,9 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.launch import Patience, Progress, launch
 from harness.results.record import read_record
 from harness.results.statuses import SETTLED
-from harness.slurm.allocation import seconds_left
-from harness.slurm.limits import run_minutes
-from harness.slurm.past import Past
+from harness.slurm.run_history import Past, run_minutes
 from harness.slurm.site import load_site, slurm_of
+from harness.slurm.srun import seconds_left
 from harness.spec.spec import Spec
 
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
-from harness.slurm.said import said
 from harness.slurm.site import load_site, slurm_of
-from harness.slurm.step import in_allocation, step
+from harness.slurm.srun import in_allocation, said, step
 from harness.spec.machine import Machine, Slurm, start_seconds
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")

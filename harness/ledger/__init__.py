@@ -1,16 +1,16 @@
 """What happened, when and how much: records, no opinions."""
 
-from harness.ledger.backward import apply as apply
-from harness.ledger.backward import follow as follow
-from harness.ledger.clock import Clock as Clock
-from harness.ledger.clock import HostClock as HostClock
-from harness.ledger.clock import clock_for as clock_for
 from harness.ledger.ledger import AMOUNTS as AMOUNTS
 from harness.ledger.ledger import NOBODY as NOBODY
 from harness.ledger.ledger import Amounts as Amounts
+from harness.ledger.ledger import Clock as Clock
+from harness.ledger.ledger import HostClock as HostClock
 from harness.ledger.ledger import Key as Key
 from harness.ledger.ledger import Ledger as Ledger
 from harness.ledger.ledger import Scope as Scope
+from harness.ledger.ledger import apply as apply
+from harness.ledger.ledger import clock_for as clock_for
+from harness.ledger.ledger import follow as follow
 from harness.ledger.vocabulary import COMPUTING as COMPUTING
 from harness.ledger.vocabulary import MOVING as MOVING
 from harness.ledger.vocabulary import SAMPLING as SAMPLING

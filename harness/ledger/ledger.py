@@ -9,12 +9,69 @@ numbers mean. Entering a scope moves time to another key and leaving it moves ti
             ledger.count(payload=words, received=words, bytes=4 * words)
 """
 
-from dataclasses import dataclass, fields
-from types import TracebackType
-from typing import Any, NamedTuple
+from __future__ import annotations
 
-from harness.ledger.clock import Clock, HostClock
+from dataclasses import dataclass, fields
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
 from harness.ledger.vocabulary import Direction, Op, Phase, TensorName
+
+if TYPE_CHECKING:
+    import torch
+
+
+# Clocks that never make a device wait: a mark is taken now and turned into seconds after the epoch.
+
+
+class Clock(Protocol):
+    def mark(self) -> Any:
+        """A point in time, cheap to take."""
+
+    def settle(self) -> None:
+        """Wait until every mark taken so far can be read."""
+
+    def between(self, earlier: Any, later: Any) -> float:
+        """Seconds from one mark to another; only after `settle`."""
+
+
+class HostClock:
+    """The host's monotonic clock: for devices whose kernels return when they are done."""
+
+    mark = staticmethod(perf_counter)
+
+    def settle(self) -> None:
+        """Host marks can always be read."""
+
+    def between(self, earlier: float, later: float) -> float:
+        return later - earlier
+
+
+class DeviceClock:
+    """Events on the current compute stream of a GPU, read once after the epoch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+
+    def mark(self) -> torch.cuda.Event:
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settle(self) -> None:
+        self._cuda.synchronize()
+
+    def between(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
+        return float(earlier.elapsed_time(later)) / 1e3
+
+
+def clock_for(device: torch.device) -> Clock:
+    """The clock that tells the truth about work on this device."""
+    return DeviceClock() if device.type == "cuda" else HostClock()
+
 
 NOBODY = -1  # no layer, no peer
 
@@ -54,7 +111,7 @@ class _Scope:
 
     __slots__ = ("_before", "_key", "_ledger")
 
-    def __init__(self, ledger: "Ledger", key: Key) -> None:
+    def __init__(self, ledger: Ledger, key: Key) -> None:
         self._ledger = ledger
         self._key = key
 
@@ -183,3 +240,64 @@ class Ledger:
             self.add(key, in_flight_seconds=between(issued, done))
         entries, self._amounts, self._moves, self._flights = self._amounts, {}, [], []
         return entries
+
+
+# Charges the backward pass of an operator to the place where its forward pass stood.
+#
+# Autograd runs backward nodes in an order of its own. A hook before and a hook after a node bracket it
+# exactly, so its time lands on the phase and layer of its forward pass, with direction backward. Hooks on
+# tensors would not do: those of one tensor fire in the order of registration, and the producer's would run
+# before the consumer's had ended.
+
+
+def follow(
+    ledger: Ledger,
+    result: torch.Tensor,
+    inputs: tuple[torch.Tensor, ...] = (),
+    *,
+    op: Op = Op.GLUE,
+    tensor: TensorName | None = None,
+) -> torch.Tensor:
+    """Charges every backward node between `inputs` and `result` to where the ledger stands now."""
+    if ledger.recording and result.grad_fn is not None:
+        here = ledger.here
+        key = Key(here.phase, here.layer, Direction.BACKWARD, op, tensor=tensor)
+        for node in _nodes(result, inputs):
+            _bracket(ledger, node, key)
+    return result
+
+
+def apply(ledger: Ledger, function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """`function.apply`, its backward charged to where the ledger stands now; ops inside name themselves."""
+    return follow(ledger, function.apply(*arguments), _tensors(arguments))
+
+
+def _tensors(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(argument for argument in arguments if hasattr(argument, "grad_fn"))
+
+
+def _nodes(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
+    """The nodes from `result` back to `inputs`, which belong to somebody else."""
+    foreign = {tensor.grad_fn for tensor in inputs}
+    found: list[Any] = []
+    waiting: list[Any] = [result.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in foreign or node in found or hasattr(node, "variable"):
+            continue
+        found.append(node)
+        waiting.extend(parent for parent, _ in node.next_functions)
+    return found
+
+
+def _bracket(ledger: Ledger, node: Any, key: Key) -> None:
+    before: list[Key] = []
+
+    def enter(_: Any) -> None:
+        before.append(ledger.move_to(key))
+
+    def leave(_: Any, __: Any) -> None:
+        ledger.move_to(before.pop())
+
+    node.register_prehook(enter)
+    node.register_hook(leave)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.comm.pending import Pending
+from harness.comm.call import Pending
 from harness.ledger import Phase, TensorName
 
 

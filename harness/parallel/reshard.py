@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.comm.axis import Axis
+from harness.comm.call import Pending
 from harness.comm.layout import Coordinates, coordinates
-from harness.comm.pending import Pending
 from harness.ledger import AxisName, Op, TensorName, apply, follow
 from harness.ranges import common
 

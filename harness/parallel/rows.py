@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Phase, TensorName
 from harness.models import Hits, Part, Skip, Weight
-from harness.models.dropout import dropout_mask, dropped
+from harness.models.operators import dropout_mask, dropped
 from harness.parallel.halo import Boundary
 from harness.parallel.label_loss import label_loss
 from harness.strategy import (

@@ -11,15 +11,13 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from harness.errors import UserError
-from harness.figures.drawing import KINDS, name_of
+from harness.figures.drawing import KINDS, name_of, tables_digest
 from harness.figures.kind import Kind
 from harness.figures.palette import place_of
 from harness.figures.panels import panels
-from harness.figures.save import tables_digest
 from harness.files import write_text
 from harness.report import origin, story
-from harness.report.graphs import graphs
-from harness.report.svg import Picture, inlined
+from harness.report.svg import Picture, graphs, inlined
 from harness.report.table import results
 from harness.results.parquet import read_collected
 from harness.results.schema import SCHEMA

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from harness.figures.layout import three_digits
 from harness.figures.palette import place_of
-from harness.figures.units import three_digits
 from harness.results.collect import cause
 from harness.results.schema import MISSING
 from harness.results.statuses import OK, STATUSES
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 
 Runs = pd.DataFrame
 STORE = [f"dataset.{key}" for key in DatasetChoice.model_fields]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
+from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
-from harness.store.blocks import Blocks
 from harness.store.build import open_dataset
 from harness.strategy import Strategy, admit, facts_of
 

@@ -22,11 +22,10 @@ from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.run.divergence import divergence, signs
 from harness.run.fault import answer_for_stacks, write_fault
-from harness.run.gather import gather
 from harness.run.opening import opened
 from harness.run.provenance import place, provenance
 from harness.run.ready import make_ready
-from harness.run.replicas import checksum, compare, everyone
+from harness.run.replicas import checksum, compare, everyone, gather
 from harness.run.tables import RankTables
 from harness.run.trainer import Trainer
 from harness.run.unfinished import Journal

@@ -9,9 +9,9 @@ import gc
 import torch
 
 from harness.comm.grid import Grid
+from harness.graph.blocks import Blocks
 from harness.run.trainer import Trainer
 from harness.spec.spec import Training
-from harness.store.blocks import Blocks
 from harness.strategy import Strategy
 
 STEPS = 2

@@ -4,15 +4,32 @@ Comparing later costs no synchronisation between epochs and finds the same epoch
 finite has one checksum of its own, whatever its bits, so the same comparison shows when a parameter was lost.
 """
 
+import pickle
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.errors import RunError
 from harness.ledger import TensorName
 from harness.strategy import Piece, Strategy
+
+# Brings what every rank has to say to rank 0, through the grid that the ranks already share.
+
+T = TypeVar("T")
+
+
+def gather(world: Axis, said: T) -> list[T]:
+    """Everybody's, in rank order, on rank 0; nothing elsewhere."""
+    data = torch.frombuffer(bytearray(pickle.dumps(said)), dtype=torch.uint8).to(world.device)
+    sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
+    receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
+    arrived = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)
+    return [pickle.loads(arrived[rank].cpu().numpy().tobytes()) for rank in sorted(arrived)]
+
 
 NOT_FINITE = torch.iinfo(torch.int64).min
 """The checksum of a tensor that holds an infinity or a NaN."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from harness.comm.grid import Grid
+from harness.graph.blocks import Blocks
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, Operators, by_part
 from harness.run.utilisation import Window, windows
 from harness.spec.spec import Training
-from harness.store.blocks import Blocks
 from harness.strategy import Context, Strategy
 
 

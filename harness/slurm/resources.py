@@ -7,10 +7,31 @@ one task, and its mere presence decides who calls srun. So GPUs are never given 
 
 from collections.abc import Collection
 from math import ceil
+from typing import NamedTuple
 
-from harness.slurm.geometry import devices, geometry
 from harness.slurm.site import Site
 from harness.spec.machine import Slurm
+
+# How many nodes ranks take, and the words that say so to Slurm.
+
+
+class Geometry(NamedTuple):
+    """Ranks fill one node after the other."""
+
+    nodes: int
+    per_node: int
+    """Ranks on a node that is full."""
+
+
+def geometry(ranks: int, slurm: Slurm) -> Geometry:
+    """The fewest nodes that hold the ranks."""
+    return Geometry(-(-ranks // slurm.ranks_per_node), min(ranks, slurm.ranks_per_node))
+
+
+def devices(slurm: Slurm) -> list[str]:
+    """The same words for a job and for its steps, which would else see none of the job's devices, or one each."""
+    return [f"--gpus-per-node={slurm.gpus_per_node}"] if slurm.gpus_per_node else []
+
 
 Resources = dict[str, int | str | None]
 

@@ -4,23 +4,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.sources.combblas import CombBlas
-from harness.sources.edge_list import EdgeList
+from harness.sources.edge_list import EdgeList, Parquet
 from harness.sources.graphsaint import GraphSaint
+from harness.sources.hipmcl import CombBlas, Triples
 from harness.sources.lattice import LatticeSource
-from harness.sources.matrix_market import MatrixMarket
+from harness.sources.matrix_market import MatrixMarket, SuiteSparse
 from harness.sources.metis import Metis
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
-from harness.sources.parquet import Parquet
 from harness.sources.planetoid import Planetoid
 from harness.sources.pyg import Pyg
 from harness.sources.reddit import Reddit
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
 from harness.sources.source import Rest as Rest
-from harness.sources.suitesparse import SuiteSparse
-from harness.sources.triples import Triples
 from harness.sources.twin import TwinSource
 
 AnySource = Annotated[

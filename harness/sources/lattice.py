@@ -20,8 +20,7 @@ from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
 from harness.kernels.random import Purpose, uniform
-from harness.sources.generator import generate
-from harness.sources.source import Rest, Size, Source
+from harness.sources.source import Rest, Size, Source, generate
 from harness.sources.stream import Stream, stream_of
 from harness.validation import DEGREE
 

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from harness.errors import UserError
 from harness.sources.archive import Place, opened
 from harness.sources.refusal import refusing
-from harness.sources.source import FileSource, Rest
+from harness.sources.remote import Remote
+from harness.sources.source import FileSource, Rest, Source
 from harness.sources.stream import Edges, Piece, Stream
 from harness.sources.text import AT_ONCE, Begin, counted, decoded, pairs_of
 from harness.validation import clipped
@@ -122,3 +124,30 @@ def _fault(text: Place, header: _Header) -> str:
 
 def _wanted() -> str:
     return f"Expected {EXPECTED}."
+
+
+# A matrix of the SuiteSparse collection: an archive with one Matrix Market file and perhaps others beside
+# it.
+#
+# Group and name together are the key: names repeat across groups.
+
+WORD = r"^[A-Za-z0-9][\w.+-]*$"
+
+
+class SuiteSparse(Source):
+    """GROUP/NAME of https://sparse.tamu.edu."""
+
+    kind: Literal["suitesparse"]
+    group: str = Field(pattern=WORD)
+    name: str = Field(pattern=WORD)
+    sha256: str | None = None
+    """Of the archive; none is published."""
+
+    def remotes(self) -> list[Remote]:
+        where = f"{self.group}/{self.name}.tar.gz"
+        url = f"https://sparse.tamu.edu/MM/{where}"
+        return [Remote(url=url, file=f"raw/suitesparse/{where}", sha256=self.sha256)]
+
+    def stream(self, rest: Rest) -> Stream:
+        (archive,) = self.remotes()
+        return matrix_stream(Place(rest.folder / archive.file, f"{self.name}/{self.name}.mtx"))

@@ -99,14 +99,14 @@ def _lines(text: Place, header: _Header, at_once: int) -> list[Lines]:
 
 def _rows_in(lines: Lines) -> int:
     """Lines that are no comments, each of a vertex."""
-    from harness.sources.text_compiled import count_rows
+    from harness.sources.text import count_rows
 
     return sum(count_rows(data) for data in lines())
 
 
 def _edges(text: Place, header: _Header, lines: Lines, row: int) -> Iterator[Edges]:
     """Those of some lines, the first of which is of this vertex."""
-    from harness.sources.text_compiled import parse_rows
+    from harness.sources.text import parse_rows
 
     for data in lines():
         source, target = (np.empty(len(data) // 2 + 1, np.int64) for _ in range(2))

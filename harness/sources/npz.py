@@ -17,8 +17,7 @@ from scipy import sparse
 
 from harness.errors import UserError
 from harness.graph.model import RawGraph
-from harness.sources.brought import MASKS, check_ends, split_of
-from harness.sources.refusal import refusing
+from harness.sources.refusal import MASKS, check_ends, refusing, split_of
 from harness.sources.remote import Remote
 from harness.sources.source import FileSource, Rest
 

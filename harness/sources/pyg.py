@@ -12,8 +12,7 @@ import torch
 
 from harness.errors import UserError
 from harness.graph.model import Bytes, Labels, RawGraph
-from harness.sources.brought import MASKS, check_ends, split_of
-from harness.sources.refusal import refusing
+from harness.sources.refusal import MASKS, check_ends, refusing, split_of
 from harness.sources.source import FileSource, Rest
 
 EXPECTED = "a torch_geometric.data.Data, saved with torch.save, that has an edge_index"

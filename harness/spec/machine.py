@@ -32,7 +32,7 @@ class Links(Frozen):
 
 
 class SpmmModel(Frozen):
-    """Coefficients of Plexus' equation 4.4, in milliseconds (`strategies.plexus.model`).
+    """Coefficients of Plexus' equation 4.4, in milliseconds (`strategies.plexus.formulas`).
 
     None is negative: the terms grow without bound, and no product takes less than no time.
     """

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from harness.ledger import AxisName
+from harness.spec.dataset import DatasetChoice
 from harness.spec.machine import Machine
-from harness.store.choice import DatasetChoice
 from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed
 
 Protocol = Literal["corrected", "faithful"]

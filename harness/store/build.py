@@ -11,27 +11,29 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import ceil
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from harness.errors import UserError
 from harness.files import sha256_of
+from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
-from harness.graph.partition import Partition
-from harness.store.blocks import Blocks
+from harness.graph.partition import Method, Partition, memory_of
+from harness.kernels.csr import Csr
+from harness.spec.dataset import DatasetChoice
 from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
-from harness.store.choice import DatasetChoice
-from harness.store.compose import check_counts, compose, contents, generator_of, source_files
+from harness.store.compose import Contents, check_counts, compose, contents, generator_of, source_files
 from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory import MemoryStore
-from harness.store.parting import parted
-from harness.store.partitions import brought, check_parts, partition_of
+from harness.store.partitions import brought, bytes_of_structure, check_parts, partition_of, structure
 from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
 from harness.store.share import Share
-from harness.store.task import Means
+from harness.store.task import GIB, Means
 from harness.store.work import forget_if_idle, take_back
 
 SMALL = 1 << 20
@@ -196,3 +198,32 @@ def _unchanged(path: Path, record: FileRecord | None) -> bool:
 
 def _record(path: Path) -> FileRecord:
     return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+# The partition of a dataset that is to be built, in the memory that a build may take.
+
+
+def parted(found: Contents, choice: DatasetChoice, means: Means) -> Partition | None:
+    """The partition of a choice. What has to see the graph whole is refused where that takes too much."""
+
+    def graph() -> Csr:
+        _check_memory(choice, "the graph", bytes_of_structure(found), means)
+        return structure(found)
+
+    def allow(A: Csr) -> None:
+        method, directed = cast(Method, choice.partition), found.card.directed
+        needed = memory_of(method, found.n, A.nnz, choice.parts, directed=directed)
+        means.say(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
+        _check_memory(choice, choice.partition, needed, means)
+
+    return partition_of(choice, found.n, found.folder, graph, allow)
+
+
+def _check_memory(choice: DatasetChoice, what: str, needed: int, means: Means) -> None:
+    if needed > means.memory:
+        raise UserError(
+            f"{choice.partition} has to see {choice.name} whole: {what} takes about {needed / GIB:.1f} GiB of memory, "
+            f"and {means.memory / GIB:.1f} are allowed. Allow more where there is more (--memory "
+            f"{ceil(1.1 * needed / GIB)}), compute the partition elsewhere and bring it (--partition file:NAME), or "
+            "choose random, which takes next to none."
+        )

@@ -1,12 +1,107 @@
 """The catalog: the cards of all datasets, by name."""
 
+import re
+from bisect import bisect_left
+from fractions import Fraction
 from pathlib import Path
 
 from harness.documents import read_yaml
 from harness.errors import UserError
+from harness.sources.twin import most_edges
 from harness.store.card import DatasetCard
-from harness.store.twin import twin_of
-from harness.validation import unknown, validated
+from harness.validation import clipped, unknown, validated
+
+# Twins of published graphs: NAME@SCALE, as ogbn-products@1/16, with so many of its vertices and edges.
+#
+# A twin has the width, the classes and the split of its card, drawn anew, and degrees of the same nature;
+# NAME@1/16w256 has features 256 wide. Its nonzeros are those of the published graph, times the scale,
+# within 1 %: otherwise it is not built. Whatever is measured on it says so, because its name does.
+
+TOLERANCE = 0.01
+"""The share by which the nonzeros of a twin may be off."""
+SCALE = re.compile(r"(?P<of>[1-9]\d*)([/-](?P<parts>[1-9]\d*))?(w(?P<width>[1-9]\d*))?")
+
+
+def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
+    """The card of a twin. What the published graph's card leaves open is an error."""
+    n, edges = card.expected.n, card.edges
+    width = getattr(card.features, "width", None) or card.expected.features
+    known = {"nature": card.nature, "expected.n": n, "expected.nnz_adj": edges, "expected.features": width}
+    if missing := [key for key, value in known.items() if value is None]:
+        raise UserError(f"{card.name} has no twins: its card does not say {', '.join(missing)}.")
+    assert n is not None and edges is not None and card.nature is not None
+    share, own_width = _asked(card.name, scale)
+    vertices, its_edges = _size(n, edges, share)
+    _check_room(card, scale, n, edges)
+    nonzeros = (1 if card.directed else 2) * its_edges + vertices
+    return validated(
+        DatasetCard,
+        {
+            "name": f"{card.name}@{scale.replace('/', '-')}",
+            "description": f"Twin of {card.name}, {share} of its size, nature: {card.nature}; {nonzeros:,} nonzeros as "
+            f"published, within {TOLERANCE:.0%}",
+            "source": {
+                "kind": "twin",
+                "nature": card.nature,
+                "n": vertices,
+                "edges": its_edges,
+                "directed": card.directed,
+            },
+            "directed": card.directed,
+            "classes": min(card.classes, vertices),
+            "features": {"kind": "uniform", "width": own_width or width},
+            "task": card.task,
+            "labels": {"kind": "degree" if card.task == "single-label" else "uniform"},
+            "split": {"kind": "all"}
+            if card.split.kind == "all"
+            else {"kind": "random", "train": 0.6, "valid": 0.2},
+            "seed": card.seed,
+            "expected": {"n": vertices, "nnz_adj": nonzeros, "tolerance": TOLERANCE},
+        },
+        f"the twin {card.name}@{clipped(scale, 60)}",
+    )
+
+
+def _size(n: int, edges: int, share: Fraction) -> tuple[int, int]:
+    """Vertices and edges of a twin."""
+    return max(round(n * share), 2), round(edges * share)
+
+
+def _check_room(card: DatasetCard, scale: str, n: int, edges: int) -> None:
+    """Refuses a scale at which so few vertices have no room for so many edges."""
+    nature = card.nature
+    assert nature is not None
+
+    def lacking(share: Fraction) -> bool:
+        vertices, its_edges = _size(n, edges, share)
+        return its_edges > most_edges(nature, vertices, directed=card.directed)
+
+    share, _ = _asked(card.name, scale)
+    if not lacking(share):
+        return
+    parts = bisect_left(range(1, n + 1), True, key=lambda parts: lacking(Fraction(1, parts)))
+    vertices, its_edges = _size(n, edges, share)
+    raise UserError(
+        f"{card.name}@{scale}: {vertices:,} vertices have no room for {its_edges:,} edges of nature {nature}. "
+        + (
+            f"The smallest twin is about @1/{parts}."
+            if parts
+            else "The published graph is not of this nature."
+        )
+    )
+
+
+def _asked(name: str, scale: str) -> tuple[Fraction, int | None]:
+    """The scale, and the width of the features if it says one."""
+    found = SCALE.fullmatch(scale)
+    share = Fraction(int(found["of"]), int(found["parts"] or 1)) if found else Fraction(0)
+    if not found or not 0 < share <= 1:
+        raise UserError(
+            f"{name}@{scale}: a twin is as large as its graph or smaller, with features as wide or of a width of "
+            "their own: @1, @1/16, @1/16w256."
+        )
+    return share, int(found["width"]) if found["width"] else None
+
 
 CATALOG = Path("datasets") / "catalog"
 

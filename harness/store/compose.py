@@ -9,19 +9,38 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.features import gaussian_features, row_normalised, uniform_features
-from harness.graph.labels import degree_labels, uniform_label_sets, uniform_labels
 from harness.graph.model import NO_LABEL, TRAIN, Graph, StageCounts
 from harness.graph.normalise import normalise
-from harness.graph.split import all_train, labelled_only, random_split
+from harness.graph.vertex_data import (
+    all_train,
+    degree_labels,
+    gaussian_features,
+    labelled_only,
+    random_split,
+    row_normalised,
+    uniform_features,
+    uniform_label_sets,
+    uniform_labels,
+)
 from harness.kernels.random import Index
 from harness.sources import Rest
-from harness.sources.generator import Generator
 from harness.sources.refusal import IN_CARD
+from harness.sources.source import Generator
 from harness.sources.stream import Stream, stream_of
 from harness.sources.table import check_labels, read_column, read_label_sets, read_split, read_table
-from harness.store import recipes
-from harness.store.card import DatasetCard
+from harness.store.card import (
+    AllTrain,
+    DatasetCard,
+    DegreeLabels,
+    FileFeatures,
+    FileLabels,
+    FileSplit,
+    GaussianFeatures,
+    PlantedLabels,
+    RandomSplit,
+    UniformFeatures,
+    UniformLabels,
+)
 from harness.validation import VERTICES
 
 VERSION = 1
@@ -72,11 +91,11 @@ class Contents:
         """The features of some vertices, (len(vertices), width) float32; `y` has the labels of all."""
         card = self.card
         match card.features:
-            case recipes.GaussianFeatures(width=width, separation=separation):
+            case GaussianFeatures(width=width, separation=separation):
                 return gaussian_features(y, vertices, card.classes, width, separation, card.seed)
-            case recipes.UniformFeatures(width=width, normalise=normalised):
+            case UniformFeatures(width=width, normalise=normalised):
                 X = uniform_features(vertices, width, card.seed)
-            case recipes.FileFeatures(normalise=normalised):
+            case FileFeatures(normalise=normalised):
                 rows = (
                     slice(vertices.start, vertices.stop) if isinstance(vertices, range) else vertices.numpy()
                 )
@@ -86,7 +105,7 @@ class Contents:
     def check(self) -> None:
         """Refuses what files say of vertices where nothing can be trained on it, before anything else is done."""
         y = self.vertices(torch.zeros(self.n, dtype=torch.int64)).y
-        if isinstance(self.card.features, recipes.FileFeatures):
+        if isinstance(self.card.features, FileFeatures):
             step = max(NUMBERS_AT_ONCE // max(self.width, 1), 1)
             for start in range(0, self.n, step):
                 self.features(range(start, min(start + step, self.n)), y)
@@ -113,7 +132,7 @@ class Contents:
     @cached_property
     def _table(self) -> Any:
         """The features of a file, as far as possible still in it."""
-        path = self.card.features.path if isinstance(self.card.features, recipes.FileFeatures) else None
+        path = self.card.features.path if isinstance(self.card.features, FileFeatures) else None
         if path is not None:
             return read_table(self.folder / path, self.n)
         X = self._given("features", self.stream.X)()
@@ -122,19 +141,19 @@ class Contents:
     def _labels(self, degrees: Tensor) -> Tensor:
         card, many = self.card, self.card.task == "multi-label"
         match card.labels:
-            case recipes.PlantedLabels():
+            case PlantedLabels():
                 planted = card.source.planted_labels(range(self.n), card.classes)
                 return (
                     uniform_label_sets(range(card.classes), card.classes, card.seed)[planted]
                     if many
                     else planted
                 )
-            case recipes.DegreeLabels():
+            case DegreeLabels():
                 return degree_labels(degrees, card.classes)
-            case recipes.UniformLabels():
+            case UniformLabels():
                 drawn = uniform_label_sets if many else uniform_labels
                 return drawn(range(self.n), card.classes, card.seed)
-            case recipes.FileLabels(path=path):
+            case FileLabels(path=path):
                 read = read_label_sets if many else read_column
                 y = self._given("labels", self.stream.y if path is None else read(self.folder / path, self.n))
                 where = self._origin(card.labels)
@@ -143,11 +162,11 @@ class Contents:
     def _split(self, y: Tensor) -> Tensor:
         card = self.card
         match card.split:
-            case recipes.RandomSplit(train=train, valid=valid):
+            case RandomSplit(train=train, valid=valid):
                 return random_split(y, 0, train, valid, card.seed)
-            case recipes.AllTrain():
+            case AllTrain():
                 return all_train(y)
-            case recipes.FileSplit(path=path):
+            case FileSplit(path=path):
                 split = self.stream.split if path is None else read_split(self.folder / path, self.n)
                 parts = torch.from_numpy(self._one_each(self._given("split", split), card.split))
                 wrong = (~torch.isin(parts, torch.arange(4))).nonzero()
@@ -193,7 +212,7 @@ def compose(card: DatasetCard, folder: Path) -> Graph:
 
 
 def _rest(card: DatasetCard, folder: Path) -> Rest:
-    which = card.split.index if isinstance(card.split, recipes.FileSplit) else 0
+    which = card.split.index if isinstance(card.split, FileSplit) else 0
     return Rest(folder, card.seed, card.classes, which)
 
 

@@ -15,10 +15,10 @@ from harness.sources.npz import Npz
 from harness.sources.pyg import Pyg
 from harness.sources.refusal import IN_CARD
 from harness.sources.table import classes_in
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, taken_back
 from harness.store.card import DatasetCard
 from harness.store.catalog import CATALOG, list_cards, load_card
-from harness.store.choice import DatasetChoice
 from harness.store.task import Means
 from harness.validation import CLASSES, VERTICES, Frozen, Name, validated
 

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from harness.errors import UserError
 from harness.graph.model import LabelTask, StageCounts
 from harness.graph.order import Permutation
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.validation import Frozen, validated
 
 SCHEMA = 5

@@ -5,11 +5,11 @@ from functools import cached_property
 
 from torch import Tensor
 
+from harness.graph.blocks import assert_within
 from harness.graph.model import Graph, LabelTask
 from harness.graph.order import Orders, Permutation, orders, permuted
 from harness.graph.partition import Partition
 from harness.kernels.csr import Csr, block
-from harness.store.blocks import assert_within
 
 
 class MemoryStore:

@@ -8,7 +8,9 @@ whoever wrote it. A folder that does not fit is refused, never repaired unasked.
 
 import hashlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Never, cast
 
@@ -19,11 +21,15 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.graph.model import Ints
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
-from harness.graph.partition_engine import PACKAGES, engine
+from harness.graph.partitioners import PACKAGES, engine
 from harness.kernels.csr import Csr
-from harness.sources.partition import check_there, read_partition
-from harness.store.choice import DatasetChoice
+from harness.sources.stream import Edges, Piece
+from harness.spec.dataset import DatasetChoice
+from harness.store.adjacency import LARGEST
+from harness.store.compose import Contents
+from harness.store.entries import BYTES, Layout, scatter, settle
 from harness.store.manifest import FileRecord
 from harness.store.writer import whole_folder
 from harness.validation import Frozen, validated
@@ -167,3 +173,98 @@ def _structure(A: Csr) -> str:
         digest.update(f"{tensor.dtype} {len(tensor)}".encode())
         digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
+
+
+# A partition that the user brings: one part number a line, as METIS, PaToH and KaHyPar write them.
+#
+# Line v is the part of vertex v, in the order of the dataset's vertices before any permutation.
+
+EXPECTED = "one part number a line, in the order of the dataset's vertices"
+
+
+def read_partition(path: Path, n: int, parts: int) -> Ints:
+    """The part of every vertex, (n,)."""
+    check_there(path)
+    part = _numbers(path)
+    if len(part) != n:
+        raise UserError(
+            f"{path} holds {len(part):,} lines, but the graph has {n:,} vertices: it is a partition of another graph. "
+            f"Expected {EXPECTED}."
+        )
+    wrong = np.flatnonzero((part < 0) | (part >= parts))
+    if len(wrong):
+        raise UserError(
+            f"{path}, line {wrong[0] + 1}: {part[wrong[0]]} is not one of the parts 0 .. {parts - 1}. Correct the "
+            "file, or ask for as many parts as it has."
+        )
+    return part
+
+
+def check_there(path: Path) -> None:
+    """Refuses a partition that nobody has put there."""
+    if not path.is_file():
+        raise UserError(
+            f"{path} is no file. A partition of your own stands there: {EXPECTED}. Put it there, or choose another "
+            "partition."
+        )
+
+
+def _numbers(path: Path) -> Ints:
+    import pandas as pd  # half a second that opening a drawn graph does not need
+
+    try:
+        table = pd.read_csv(path, header=None, dtype=np.int64, skip_blank_lines=False)
+    except pd.errors.EmptyDataError:
+        return np.zeros(0, dtype=np.int64)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"{path} cannot be read: {_fault(path) or error}. Expected {EXPECTED}.") from None
+    if table.shape[1] != 1:
+        raise UserError(f"{path} has {table.shape[1]} numbers a line. Expected {EXPECTED}.")
+    return table[0].to_numpy(copy=True)
+
+
+def _fault(path: Path) -> str:
+    """The first line that is no number."""
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not re.fullmatch(r"-?\d{1,18}", line.strip()):
+                return f"line {number} is {line.strip()[:40]!r}"
+    return ""
+
+
+# The places of all nonzeros of a graph, in memory: what those who partition have to see whole.
+#
+# It is one block of a store that has no others (`harness.store.entries`).
+
+PER_ENTRY, PER_VERTEX = BYTES + 8, 16
+"""Bytes that it takes at most: keys and columns beside each other, row pointers of 32 bits and of 64."""
+
+
+def bytes_of_structure(contents: Contents) -> int:
+    """What `structure` takes at most."""
+    return PER_ENTRY * _most(contents) + PER_VERTEX * contents.n
+
+
+def structure(contents: Contents) -> Csr:
+    """The pattern of A, in the graph's own order; its values say nothing and take no room."""
+    n, keys, filled = contents.n, np.empty(_most(contents), np.uint64), 0
+    pieces: list[Piece] = [*contents.stream.pieces(LARGEST), partial(_loops, n)]
+    for piece in pieces:
+        for source, target in piece():  # a loop is its own mirror image
+            found = scatter(source, target, Layout(n, 1), both=not contents.card.directed).keys
+            keys[filled : filled + len(found)] = found
+            filled += len(found)
+    block = settle(keys[:filled], n)
+    rowptr, col = torch.from_numpy(block.rowptr).long(), torch.from_numpy(block.col)
+    return Csr(rowptr, col, torch.ones((), dtype=torch.bool).expand(len(col)), n)
+
+
+def _loops(n: int) -> Iterator[Edges]:
+    for start in range(0, n, LARGEST):
+        some = np.arange(start, min(start + LARGEST, n))
+        yield some, some
+
+
+def _most(contents: Contents) -> int:
+    """Entries that there can be, repetitions among them."""
+    return contents.stream.entries * (1 if contents.card.directed else 2) + contents.n

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.files import sha256_of
+from harness.graph.blocks import assert_within
 from harness.graph.model import LabelTask
 from harness.graph.order import Orders, Permutation, orders
 from harness.kernels.assemble import Part, Scales, assemble
 from harness.kernels.csr import Csr, transpose
-from harness.store.blocks import assert_within
 from harness.store.manifest import Manifest, read_manifest
 
 

@@ -11,26 +11,152 @@ is the transpose of order 0. What is written does not depend on how much memory 
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from harness import __version__
 from harness.errors import RunError, UserError
 from harness.files import check_room
 from harness.graph.partition import VERSION
-from harness.store.adjacency import at_once, counts_of, put_adjacency, scatter_edges, settle_blocks
+from harness.ranges import between, common, split
+from harness.spec.dataset import COMPUTED, DatasetChoice
+from harness.store.adjacency import (
+    at_once,
+    counts_of,
+    degrees_of,
+    put_adjacency,
+    scatter_edges,
+    settle_blocks,
+)
 from harness.store.card import DatasetCard
-from harness.store.choice import COMPUTED, DatasetChoice
 from harness.store.compose import Contents, check_counts, versions
-from harness.store.cut import cut_of
 from harness.store.entries import BYTES
-from harness.store.manifest import FILE, SCHEMA, BlockGrid, FileRecord, Manifest, Provenance
-from harness.store.share import Share
+from harness.store.manifest import FILE, SCHEMA, BlockGrid, Cut, FileRecord, Manifest, Provenance
+from harness.store.share import EVERYTHING, Share
 from harness.store.task import ORDER, Means, Parted, Task, ordered, orders_stored
-from harness.store.vertices import put_features, put_vertices
 from harness.store.work import Work, forget_if_idle, working
+
+# What a partition makes of a graph, counted in the blocks of its store: none of it is ever whole in memory.
+#
+# Verifier (tests/store/test_cut.py): `harness.graph.partition` of the whole matrix.
+
+
+def cut_of(task: Task) -> Cut | None:
+    """Nonzeros of every part, and the rows it needs of others; None without a partition. All blocks are there."""
+    bounds = task.order.bounds
+    if bounds is None:
+        return None
+    before = np.concatenate([[0], np.cumsum(task.work.array("degrees/0"), dtype=np.int64)])
+    nonzeros = np.diff(before[list(bounds)]).tolist()
+    given = [partial(_needed, task, own) for own in between(bounds)]
+    needed = task.means.in_parallel("counting what parts exchange", given)
+    return Cut(bounds=bounds, nonzeros=tuple(nonzeros), needed=tuple(needed))
+
+
+def _needed(task: Task, own: range) -> int:
+    """Columns outside the part in which its rows have a nonzero, a column of blocks at a time."""
+    return sum(_needed_of(task, own, j) for j in range(task.grid.vertices))
+
+
+def _needed_of(task: Task, own: range, j: int) -> int:
+    cols = task.ranges[j]
+    filled = np.zeros(len(cols), bool)
+    for i, block in enumerate(task.ranges):
+        if rows := common(block, own):
+            name = f"adjacency/0/{i}-{j}"
+            ends = task.work.array(f"{name}.rowptr")
+            first, last = ends[rows.start - block.start], ends[rows.stop - block.start]
+            filled[task.work.array(f"{name}.col")[first:last]] = True
+    inside = common(cols, own)
+    filled[inside.start - cols.start : inside.stop - cols.start] = False
+    return int(filled.sum())
+
+
+# What a store has of the vertices: labels, split and features in the order of its rows.
+
+PER_NUMBER = 48
+"""Bytes that a worker needs for one feature while it is made."""
+
+
+AT_ONCE = 1 << 22
+"""Vertices that are moved at a time."""
+
+
+def put_vertices(task: Task) -> None:
+    """All of it, when all blocks are there."""
+    order = task.order
+    degrees = _degrees(task)
+    y, parts = task.contents.vertices(degrees)
+    for number in (0, 1) if order.double else (0,):
+        for name, whole in (("labels", y), ("split", parts), ("degrees", degrees)):
+            _put_moved(task, f"{name}/{number}", whole, number)
+    _put_features(task, y, EVERYTHING)
+
+
+def put_features(task: Task, some: slice) -> None:
+    """The features of these rows of blocks."""
+    _put_features(task, task.contents.vertices(_degrees(task)).y, some)
+
+
+def _put_features(task: Task, y: Tensor, some: slice) -> None:
+    rows = range(task.grid.vertices)[some]
+    task.means.in_parallel("writing features", [partial(_put_rows, task, i, y) for i in rows])
+
+
+def _degrees(task: Task) -> Tensor:
+    """In the graph's own order."""
+    moved, maps = torch.from_numpy(degrees_of(task, 0)), task.order.maps
+    if maps is None:
+        return moved
+    degrees = torch.empty_like(moved)
+    for some in _runs(task):
+        degrees[maps.rows(0).at(some)] = moved[some.start : some.stop]
+    return degrees
+
+
+def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
+    """A vector in this order of the rows, unless it is there."""
+    if task.work.noted(f"{name}.npy"):
+        return
+    maps = task.order.maps
+    with task.work.rows(name, tuple(whole.shape), whole.numpy().dtype) as write:
+        for some in _runs(task):
+            moved = whole[maps.rows(order).at(some)] if maps else whole[some.start : some.stop]
+            write(moved.numpy())
+
+
+def _runs(task: Task) -> list[range]:
+    """All positions, some at a time."""
+    return [range(start, min(start + AT_ONCE, task.n)) for start in range(0, task.n, AT_ONCE)]
+
+
+def _put_rows(task: Task, i: int, y: Tensor) -> None:
+    """The features of a block of rows, some rows at a time."""
+    rows, width, maps = task.ranges[i], task.contents.width, task.order.maps
+    cuts = split(width, task.grid.features)
+    if task.work.noted(f"features/{i}-{len(cuts) - 1}.npy"):
+        return
+    step = max(1, task.share // (PER_NUMBER * max(width, 1)))
+    with ExitStack() as files:
+        write = [
+            files.enter_context(task.work.rows(f"features/{i}-{j}", (len(rows), len(cols)), np.float32))
+            for j, cols in enumerate(cuts)
+        ]
+        for start in range(rows.start, rows.stop, step):
+            stop = min(start + step, rows.stop)
+            some = range(start, stop) if maps is None else maps.q.at(range(start, stop))
+            X_NF = task.contents.features(some, y).numpy()
+            for put, cols in zip(write, cuts, strict=True):
+                put(X_NF[:, cols.start : cols.stop])
+
 
 BLOCK_NONZEROS = 1 << 22
 """What a block aims to hold: 16 MB, read in a blink and small beside a rank's share of a large graph."""

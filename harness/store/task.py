@@ -13,7 +13,7 @@ from harness.graph.order import Map, Orders, Table, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
 from harness.sources.stream import Piece
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.compose import Contents
 from harness.store.manifest import BlockGrid
 from harness.store.work import Say, Work, silent

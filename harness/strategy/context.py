@@ -7,6 +7,7 @@ are in the precision and on the device of the run. What is handed out here is wh
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,22 +16,35 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
 from harness.errors import UserError
+from harness.graph.blocks import Blocks, Rectangle, feature_rows, multiplied, rectangle_of
 from harness.graph.model import SPLITS, TRAIN, labelled
 from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.assemble import beside
 from harness.kernels.packed import Form, form_of, pack
 from harness.kernels.parts import apart, filled_columns, without_empty_columns
-from harness.kernels.quickest import quickest
-from harness.kernels.recorded import Kernels
+from harness.kernels.recorded import Kernels, quickest
 from harness.ledger import TensorName
 from harness.models.weights import Weight, initial_weight
 from harness.spec.spec import Spec
-from harness.store.averaged import multiplied
-from harness.store.blocks import Blocks, Rectangle, feature_rows, rectangle_of
-from harness.strategy.counts import BlockCounts, Counts, targets_of
+from harness.strategy.counts import BlockCounts, Counts, Piece, targets_of
 from harness.strategy.facts import Facts
-from harness.strategy.piece import Piece
-from harness.strategy.remote import Remote
+
+# What mini-batches needed of other ranks: counted by whoever fetches it, told in a run's record.
+
+
+@dataclass
+class Remote:
+    """Rows of features."""
+
+    rows: int = 0
+    """That other ranks have."""
+    cached: int = 0
+    """Those of them that were at hand."""
+
+    def forget(self) -> None:
+        """Counting begins anew."""
+        self.rows = self.cached = 0
+
 
 IGNORED = -100
 """The label of a vertex that does not count."""

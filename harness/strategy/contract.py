@@ -5,25 +5,22 @@ clocks, tables or plots.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 from torch import Tensor
 
 from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.kernels import Csr
-from harness.ledger import AxisName, TensorName
+from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models.gcn import gcn
 from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
-from harness.strategy.counts import Counts
+from harness.strategy.counts import Counts, Piece
 from harness.strategy.facts import Facts, weights_of_model
-from harness.strategy.minibatch import MiniBatch
-from harness.strategy.piece import Piece
-from harness.strategy.published import Published
-from harness.strategy.words import Words
 from harness.validation import Frozen, shown, validated
 
 if TYPE_CHECKING:
@@ -31,6 +28,89 @@ if TYPE_CHECKING:
 
     from harness.models.operators import Operators
     from harness.strategy.context import Context
+
+
+# The communication contract of a strategy: payload words of one rank and epoch, by row of the ledger.
+
+
+class WordsKey(NamedTuple):
+    """The part of a ledger's key that a formula speaks of."""
+
+    direction: Direction
+    layer: int
+    op: Op
+    axis: str
+    tensor: TensorName
+
+
+class Words(dict[WordsKey, float]):
+    """A table of words, written row by row as in the paper. An axis of one rank carries nothing."""
+
+    def __init__(self, grid: Mapping[AxisName, int]) -> None:
+        super().__init__()
+        self._grid = grid
+
+    def put(
+        self,
+        direction: Direction,
+        layer: int,
+        op: Op,
+        axes: AxisName | tuple[AxisName, ...],
+        tensor: TensorName,
+        words: float,
+    ) -> None:
+        """Adds words to a row of an axis, or of several taken as one; rows without any do not appear."""
+        joint = (axes,) if isinstance(axes, AxisName) else axes
+        if prod(self._grid[axis] for axis in joint) > 1 and words:
+            name = "+".join(axis for axis in self._grid if axis in joint)
+            key = WordsKey(direction, layer, op, name, tensor)
+            self[key] = self.get(key, 0) + words
+
+
+# A mini-batch of the whole graph: what a training step computes from what.
+
+
+class MiniBatch(NamedTuple):
+    """As one rank that has the whole graph draws it.
+
+    The vertices of a layer's input begin with those of its output. A sampled subgraph has the same in all layers.
+    """
+
+    vertices: Sequence[Tensor]
+    """Of the input of every layer in turn, and of the output."""
+    A: Sequence[Csr]
+    """By what each layer multiplies: as many rows as its output has vertices, as many columns as its input."""
+    importance: Tensor | None = None
+    """By what the loss of each vertex of the output is multiplied; None: all alike."""
+
+
+# What a paper says a strategy costs: one line a quantity, to be held against what it costs here.
+
+
+class Quantity(StrEnum):
+    """What a formula speaks of, of one rank and epoch."""
+
+    WORDS = "words"
+    CALLS = "messages"
+    FORWARD_WORDS = "words forward"
+    FORWARD_CALLS = "messages forward"
+    """Those of the layers' forward pass alone, without the loss."""
+    LAYOUT = "layout"
+    """A factor that follows from who holds what."""
+
+
+class Published(NamedTuple):
+    """A formula of a paper, with its value for one spec."""
+
+    quantity: Quantity
+    formula: str
+    claims: tuple[str, ...]
+    """The ids under which the numbers of papers are listed."""
+    value: float
+    because: str
+    """Where and why ours differs."""
+    ours: float | None = None
+    """The same by our layouts; words and messages are counted instead."""
 
 
 class Promise(StrEnum):

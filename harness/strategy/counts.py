@@ -1,15 +1,61 @@
 """Counts of a graph's structure, for formulas and for the sizes of messages: what no formula knows by itself."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from harness.graph.model import TRAIN, labelled
+from harness.graph.blocks import Blocks, Rectangle, rectangle_of
+from harness.graph.model import SPLITS, TRAIN, LabelTask, labelled
 from harness.kernels import Csr
 from harness.kernels.parts import filled_columns, filled_rows
 from harness.spec.spec import Protocol as ProtocolChoice
-from harness.store.blocks import Blocks, Rectangle, rectangle_of
+
+# A rectangle of a matrix: the part that one rank holds.
+
+
+class Piece(NamedTuple):
+    """Which rows, and which columns."""
+
+    rows: range
+    cols: range
+
+
+# Bytes of what a rank holds all the time, for formulas of memory.
+
+WORD = {"float32": 4, "float64": 8}
+"""Of a number, by the precision of the run."""
+
+INDEX, LONG = 4, 8
+"""Of a column of a sparse matrix; of a row pointer, a position or a label."""
+
+NARROW = 2**31 - 1
+"""The largest number that a row pointer of a packed matrix counts in INDEX bytes."""
+
+
+LABELS = 1 + len(SPLITS)
+"""Training's, and each split's."""
+
+
+def label_bytes(output: Piece, task: LabelTask) -> int:
+    """Of a rank's vertices: a class of each, or for each of its classes yes or no."""
+    return LABELS * len(output.rows) * (LONG if task == "single-label" else len(output.cols))
+
+
+def turned_bytes(rows: int, nonzeros: int) -> int:
+    """Of a transpose that has, as values, the places of its entries: row pointers, columns and places."""
+    return LONG * (rows + 1) + (INDEX + LONG) * nonzeros
+
+
+def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
+    """Of a sparse matrix: row pointers, columns and values."""
+    return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
+
+
+def packed_bytes(rows: int, nonzeros: int, precision: str) -> int:
+    """Of a sparse matrix that travels (`harness.kernels.packed`): its row pointers are as narrow as they can be."""
+    pointer = INDEX if nonzeros <= NARROW else LONG
+    return pointer * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 
 
 class Counts(Protocol):

@@ -3,13 +3,17 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.errors import UserError
+import torch
+from torch import Tensor
+
+from harness.graph.blocks import assert_within
 from harness.graph.model import LabelTask
+from harness.graph.order import Permutation
+from harness.kernels import Csr
+from harness.kernels.csr import index_dtype
 from harness.models.weights import Part, Weight
 from harness.ranges import between, split
 from harness.spec.spec import ModelChoice, Protocol
-from harness.store.card import DatasetCard
-from harness.store.recipes import RandomSplit
 
 
 @dataclass(frozen=True)
@@ -67,44 +71,45 @@ def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
     return found
 
 
-def facts_of_card(card: DatasetCard) -> Facts:
-    """What a card lets expect of a graph that nobody has built. What it leaves open is an error.
+# Blocks of a graph nobody has: shapes alone, as many nonzeros as its facts let expect.
 
-    Edges count as if none were there twice. Labels and splits that files bring count as whole: nothing hangs on them
-    but the value of a loss.
-    """
-    n, nonzeros = _size(card)
-    known = {
-        "expected.n": n,
-        "expected.nnz_adj": nonzeros,
-        "expected.features": getattr(card.features, "width", None) or card.expected.features,
-    }
-    if missing := [key for key, value in known.items() if value is None]:
-        raise UserError(
-            f"The card of {card.name} does not say {', '.join(missing)}, so sizes cannot be expected from it. "
-            f"Build the dataset (harness data build {card.name}) and take them from its store."
+META = torch.device("meta")
+
+
+class ShapeBlocks:
+    """Nonzeros are spread evenly, as a random permutation spreads them (`harness.graph.blocks.Blocks`)."""
+
+    def __init__(self, facts: Facts, permutation: Permutation = "none") -> None:
+        self.n, self.nnz = facts.vertices, facts.nonzeros
+        self.features, self.classes, self.directed = facts.features, facts.classes, facts.directed
+        self.permutation: Permutation = permutation
+        self.task = facts.task
+        self.bounds = facts.bounds
+        self.manifest_hash = "shapes"
+
+    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """The nonzeros of stripes add up: both edges are rounded, not the difference."""
+        assert_within(self.n, rows, cols)
+        columns = round(self.nnz * cols.stop / self.n) - round(self.nnz * cols.start / self.n)
+        nnz = round(columns * rows.stop / self.n) - round(columns * rows.start / self.n)
+        return Csr(
+            torch.empty(len(rows) + 1, dtype=torch.int64, device=META),
+            torch.empty(nnz, dtype=index_dtype(len(cols)), device=META),
+            torch.empty(nnz, device=META),
+            len(cols),
         )
-    assert n is not None
-    assert nonzeros is not None
-    share = card.split.train if isinstance(card.split, RandomSplit) else 1.0
-    return Facts(
-        vertices=n,
-        nonzeros=nonzeros,
-        features=int(known["expected.features"] or 0),
-        task=card.task,
-        classes=card.classes,
-        directed=card.directed,
-        labelled=n,
-        training=round(n * share),
-        exact=False,
-    )
 
+    def feature_block(self, rows: range, cols: range) -> Tensor:
+        assert_within(self.n, rows)
+        assert_within(self.features, cols)
+        return torch.empty(len(rows), len(cols), device=META)
 
-def _size(card: DatasetCard) -> tuple[int | None, int | None]:
-    """Vertices and nonzeros, as the card expects them or as they will be drawn."""
-    n, edges = card.expected.n, card.edges
-    if n is None and (drawn := card.source.size(card.seed, card.classes)):
-        n, edges = drawn
-    if card.expected.nnz_adj is not None or n is None or edges is None:
-        return n, card.expected.nnz_adj
-    return n, min((1 if card.directed else 2) * edges + n, n * n)
+    def labels(self, rows: range, order: int = 0) -> Tensor:
+        assert_within(self.n, rows)
+        if self.task == "multi-label":
+            return torch.empty(len(rows), self.classes, dtype=torch.int8, device=META)
+        return torch.empty(len(rows), dtype=torch.int64, device=META)
+
+    def split(self, rows: range, order: int = 0) -> Tensor:
+        assert_within(self.n, rows)
+        return torch.empty(len(rows), dtype=torch.uint8, device=META)

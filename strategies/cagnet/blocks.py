@@ -14,11 +14,10 @@ from torch import Tensor
 from harness.comm.call import Call
 from harness.kernels.packed import Form
 from harness.ledger import AxisName, TensorName
-from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowOperators
-from harness.parallel.summa import Split3D, Stage
 from harness.ranges import balanced
 from harness.strategy import Context, Strategy
+from strategies.cagnet.summa import Split3D, Stage, arrivals
 
 ROW, COL = AxisName.ROW, AxisName.COL
 

@@ -17,10 +17,10 @@ from torch.autograd import Function
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
-from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words
 from harness.validation import Frozen
+from strategies.cagnet.summa import arrivals
 from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
 P = AxisName.P

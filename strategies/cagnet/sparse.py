@@ -9,7 +9,7 @@ others without their empty columns (`harness.parallel.halo`).
 
 from torch import Tensor
 
-from harness.comm.pending import Landed
+from harness.comm.call import Landed
 from harness.ledger import AxisName, Op, TensorName
 from harness.parallel.halo import BlockRow, Boundary, block_row
 from harness.strategy import Context, Coordinates, Counts, Piece

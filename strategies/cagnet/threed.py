@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from harness.ledger import AxisName, Op, TensorName
-from harness.parallel.summa import Split3D
 from harness.ranges import balanced
 from harness.strategy import Context, Coordinates, Published, Quantity, Words
 from strategies.cagnet.blocks import COL, ROW, Travelling
+from strategies.cagnet.summa import Split3D
 from strategies.cagnet.terms import BACKWARD, Moved
 from strategies.cagnet.twod import Summa, TwoD
 

@@ -19,10 +19,7 @@ from torch.autograd import Function
 
 from harness.kernels.packed import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.parallel.arrivals import arrivals
 from harness.parallel.rows import RowStrategy
-from harness.parallel.summa import Split3D
-from harness.parallel.transposition import transposed_layout
 from harness.ranges import balanced, common, split
 from harness.strategy import (
     Context,
@@ -37,6 +34,7 @@ from harness.strategy import (
 )
 from harness.validation import Frozen
 from strategies.cagnet.blocks import COL, ROW, Blocks, Travelling
+from strategies.cagnet.summa import Split3D, arrivals, transposed_layout
 from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
 

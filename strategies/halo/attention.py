@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.pending import Pending
+from harness.comm.call import Pending
 from harness.kernels import Csr
 from harness.kernels.assemble import beside
 from harness.kernels.gather import scatter_matrix

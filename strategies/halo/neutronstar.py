@@ -15,20 +15,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.pending import Landed, Pending
+from harness.comm.call import Landed, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.assemble import beside
-from harness.kernels.closure import Prices
 from harness.kernels.gather import scatter_matrix
 from harness.kernels.parts import select_columns, select_rows
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
 from harness.parallel.attention import Edges, edges_of
-from harness.parallel.dependencies import Choice, arriving, choices, leaving
 from harness.parallel.halo import Boundary, Halo
 from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Promise, csr_bytes, turned_bytes
 from harness.validation import Frozen
 from strategies.halo.attention import AttendingRows, Neighbours
+from strategies.halo.dependencies import Choice, Prices, arriving, choices, leaving
 from strategies.halo.rows import P, Part, PartRows, PartScheme
 
 

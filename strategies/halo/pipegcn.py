@@ -11,8 +11,7 @@ Legend as in `rows`.
 from pydantic import Field
 from torch import Tensor
 
-from harness.comm.call import Call
-from harness.comm.pending import Landed, Pending
+from harness.comm.call import Call, Landed, Pending
 from harness.ledger import Direction, Op, TensorName
 from harness.parallel.halo import Halo
 from harness.strategy import WORD, Context, Coordinates, Counts, Promise

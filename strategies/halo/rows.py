@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.pending import Landed, Pending
+from harness.comm.call import Landed, Pending
 from harness.kernels import Csr, transpose
 from harness.kernels.gather import scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply

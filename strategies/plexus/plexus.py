@@ -48,8 +48,7 @@ from harness.strategy import (
     label_bytes,
 )
 from harness.validation import Frozen
-from strategies.plexus.model import Terms, terms_of_the_code
-from strategies.plexus.published import words_of_the_authors
+from strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FIRST = Roles(R=Z, S=X, T=Y)

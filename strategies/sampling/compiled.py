@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.kernels.intrinsics import prefetch, upper_half
-from harness.kernels.jit import compiled
-from harness.kernels.random_compiled import bits_at
+from harness.kernels.jit import compiled, prefetch, upper_half
+from harness.kernels.random import bits_at
 
 HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
 """Half a word, and the bits of a counter that tell the draws of a row apart."""

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.comm.pending import Landed, Pending
+from harness.comm.call import Landed, Pending
 from harness.kernels import Csr, block
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.label_loss import LabelLoss

@@ -37,7 +37,7 @@ from harness.strategy import (
     csr_bytes,
     label_bytes,
 )
-from harness.strategy.sizes import LABELS
+from harness.strategy.counts import LABELS
 from strategies.sampling.features import Arriving, Features
 from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Tally, WholeGraph
 from strategies.sampling.sampler import Sampler

@@ -6,7 +6,7 @@ import pytest
 
 from harness.check.account import Sent, account, seen_in_replay
 from harness.check.case import Case
-from harness.check.counts import ScipyCounts
+from harness.check.laws import ScipyCounts
 from harness.ledger import Direction, TensorName
 from harness.spec.spec import Spec
 from harness.strategy import Quantity

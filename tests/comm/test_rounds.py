@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.comm import engine, rounds
+from harness.comm import engine, ring_collectives
 from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, TensorName
@@ -85,7 +85,7 @@ def more_than_there_are_tags_for() -> list[bool]:
     axis = axis_here(0)
     coming = [
         axis.broadcast.later(torch.full((3,), float(number)), root=number % axis.size, shape=(3,), tensor=H)
-        for number in range(2 * rounds.CALLS + 7)
+        for number in range(2 * ring_collectives.CALLS + 7)
     ]
     return [bool((pending.wait() == number).all()) for number, pending in enumerate(coming)]
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.doctor.examined import Examined
-from harness.doctor.places import file_system
+from harness.doctor.machine import Examined, file_system
 from harness.doctor.slurm import slurm
 
 ROOT = Path(__file__).parents[2]

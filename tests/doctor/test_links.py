@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.cost.links import bandwidth
-from harness.doctor.card import write_card
+from harness.cost.epoch import bandwidth
+from harness.doctor.card import Measured, measure, write_card
 from harness.doctor.links import axes
-from harness.doctor.measuring import Measured, measure
 from harness.errors import RunError, UserError
 from harness.spec.machine import MeasuredLink, load_machine_card
 

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
+from harness.experiment.expected_facts import facts_of_card
 from harness.experiment.request import make_spec
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
 from harness.store.build import open_dataset
 from harness.store.catalog import load_card
-from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of, facts_of_card
+from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of
 from strategies.sampling.bulk import Bulk
 from strategies.sampling.trainer import Sampled
 

@@ -17,8 +17,8 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.sources.graphsaint import PUBLISHED
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
 from harness.store.reader import Store
 
 N, EDGES, WIDTH, CLASSES = 60, 240, 8, 5

@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.figures import accuracy
+from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.panels import panels
-from harness.figures.save import styled
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.record import write_record

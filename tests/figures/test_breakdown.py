@@ -6,12 +6,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.breakdown import STACK
+from harness.figures.breakdown import STACK, Rows
+from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
 from harness.figures.panels import Panel, curves, panels
-from harness.figures.save import styled
-from harness.figures.stacked import Rows
 
 
 @pytest.fixture(scope="module")

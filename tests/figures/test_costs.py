@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.figures import costs
+from harness.figures.drawing import styled
 from harness.figures.kind import Tables, read_tables
 from harness.figures.panels import Panel, curves, panels
-from harness.figures.save import styled
 
 
 @pytest.fixture(scope="module")

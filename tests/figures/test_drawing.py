@@ -12,10 +12,9 @@ import pytest
 
 from harness.errors import UserError
 from harness.figures import draw_all, scaling
-from harness.figures.drawing import KINDS, name_of
+from harness.figures.drawing import FORMATS, KINDS, name_of, save, styled
 from harness.figures.kind import CAPTIONS
 from harness.figures.panels import panels
-from harness.figures.save import FORMATS, save, styled
 from harness.results.schema import RUN_TABLES, RUNS
 
 Collected = Callable[[Callable[[Path], object]], Path]

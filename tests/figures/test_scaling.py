@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.figures import scaling
+from harness.figures.drawing import styled
 from harness.figures.palette import look_of
 from harness.figures.panels import Panel, panels
-from harness.figures.save import styled
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from harness.figures import sampling, throughput
+from harness.figures import breakdown, throughput
 from harness.figures.kind import read_tables
 from harness.ledger import SAMPLING
 from harness.results.parquet import read_collected
@@ -70,9 +70,11 @@ def test_depths_and_widths_stand_in_one_panel(
 def test_sampling_is_shown_of_who_samples(tables: Path) -> None:
     """Its parts add up to what the ledger has in these phases."""
     collected = read_tables(tables)
-    panels = {panel.dataset: panel for panel in sampling.KIND.panels(read_collected(tables, "runs"))}
-    assert sampling.rows(panels["products-14m"], collected) == []
-    (group,) = sampling.rows(panels["isolate-3-8m"], collected)
+    panels = {
+        panel.dataset: panel for panel in breakdown.SAMPLING_KIND.panels(read_collected(tables, "runs"))
+    }
+    assert breakdown.rows(panels["products-14m"], collected) == []
+    (group,) = breakdown.rows(panels["isolate-3-8m"], collected)
     ledgers = [rows for rows in collected.ledgers.values() if rows.phase.isin(SAMPLING).any()]
     every = pd.concat(ledgers)
     seconds = every[every.phase.isin(SAMPLING) & (every.epoch >= 0)].seconds

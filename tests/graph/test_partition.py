@@ -14,13 +14,11 @@ from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.order import permuted
-from harness.graph.partition import in_order, parts_of, random_parts
-from harness.graph.partition_hypergraph import EPSILON, nets
-from harness.graph.partition_metis import neighbours
-from harness.graph.volume import volumes
+from harness.graph.partition import in_order, parts_of, random_parts, volumes
+from harness.graph.partitioners import EPSILON, neighbours, nets
 from harness.kernels.csr import from_coo, to_scipy
-from harness.sources.generator import generate
 from harness.sources.sbm import Sbm
+from harness.sources.source import generate
 
 METHODS = ["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
 N, PARTS = 307, 4

@@ -13,13 +13,12 @@ from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.partition import parts_of
-from harness.graph.partition_balanced import balanced_parts, kway
-from harness.graph.partition_metis import neighbours
 from harness.graph.partition_swap import GAMMA, Parts, ratio, swapped
+from harness.graph.partitioners import balanced_parts, kway, neighbours
 from harness.kernels.csr import Csr
-from harness.sources.generator import generate
 from harness.sources.rmat import Rmat
 from harness.sources.sbm import Sbm
+from harness.sources.source import generate
 
 PARTS = 8
 
@@ -63,7 +62,7 @@ def test_a_library_that_ignores_a_constraint_is_refused(communities: Csr, monkey
     def first_alone(metis: Any, starts: Any, ends: Any, weights: Any, parts: int, seed: int) -> Any:
         return kway(metis, starts, ends, weights[:, :1], parts, seed)
 
-    monkeypatch.setattr("harness.graph.partition_balanced.kway", first_alone)
+    monkeypatch.setattr("harness.graph.partitioners.kway", first_alone)
     with pytest.raises(UserError, match=r"times as heavy as the mean.*use metis or hypergraph"):
         balanced_parts(communities, PARTS, 0)
 

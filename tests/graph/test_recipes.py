@@ -6,11 +6,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as draw
 
-from harness.graph.features import CHUNK, gaussian_features, row_normalised, uniform_features
-from harness.graph.labels import AT_ONCE, degree_labels, uniform_label_sets, uniform_labels
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, RawGraph
 from harness.graph.normalise import normalise
-from harness.graph.split import all_train, random_split
+from harness.graph.vertex_data import (
+    CHUNK,
+    LABELS_AT_ONCE,
+    all_train,
+    degree_labels,
+    gaussian_features,
+    random_split,
+    row_normalised,
+    uniform_features,
+    uniform_label_sets,
+    uniform_labels,
+)
 
 Y = torch.arange(5003) % 5
 
@@ -67,7 +76,7 @@ class TestLabels:
         assert sets.dtype == torch.int8
         assert sets.double().mean(0).sub(0.5).abs().max() < 0.06
         assert torch.equal(sets[70:900], uniform_label_sets(range(70, 900), 9, seed=3))
-        width = AT_ONCE // 2
+        width = LABELS_AT_ONCE // 2
         assert torch.equal(
             uniform_label_sets(range(3), width, 0)[2:], uniform_label_sets(range(2, 3), width, 0)
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from harness.graph.volume import volumes
+from harness.graph.partition import volumes
 from harness.kernels.csr import from_scipy
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from harness.kernels.closure import Prices, boundary, heights
 from harness.kernels.csr import Csr, from_scipy
+from strategies.halo.dependencies import Prices, boundary, heights
 
 LAYERS = 3
 

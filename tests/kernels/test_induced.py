@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.kernels import Csr, block, to_scipy
 from harness.kernels.induced import by_tensors, induced_pair, mark, places
 from harness.kernels.shuffle import distinct

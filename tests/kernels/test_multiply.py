@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels.csr import Csr, cast, from_coo, to_scipy
-from harness.kernels.multiply import (
+from harness.kernels.random import Purpose, integers, uniform
+from harness.kernels.spmm import (
     WORTH_COMPILING,
     by_loop,
     by_matmul,
     by_reduction,
     choose,
+    first_row,
     multiply,
+    multiply_rows,
 )
-from harness.kernels.multiply_compiled import first_row, multiply_rows
-from harness.kernels.random import Purpose, integers, uniform
 
 WAYS = [
     pytest.param(way, dtype, id=f"{way.__name__}-{str(dtype)[6:]}")

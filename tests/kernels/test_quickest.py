@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from harness.kernels.quickest import TURNS, WARM, quickest
+from harness.kernels.recorded import TURNS, WARM, quickest
 
 
 def test_the_one_that_waits_loses() -> None:

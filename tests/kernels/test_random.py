@@ -14,6 +14,7 @@ from harness.kernels.random import (
     COMPILED_FROM,
     Purpose,
     bits,
+    bits_of,
     integers,
     mask,
     normal,
@@ -22,7 +23,6 @@ from harness.kernels.random import (
     shuffled,
     uniform,
 )
-from harness.kernels.random_compiled import bits_of
 
 LIKELY = 1e-6  # a sound generator fails a test at this level once in a million seeds, and ours are fixed
 MANY = 1 << 16

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.kernels.random import Purpose, bits
+from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, bits
 from harness.kernels.shuffle import FEW, ROUNDS, ROUNDS_OF_FEW, by_loop, by_tensors, distinct, shuffle
-from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
 
 LIKELY = 1e-6
 SIZES = [0, 1, 2, 3, 4, 5, 10, 53, 257, 1000, 65536, 65537]

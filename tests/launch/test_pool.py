@@ -18,7 +18,7 @@ import torch
 
 from harness.comm import engine
 from harness.comm.grid import Grid
-from harness.launch.pool import Pool, RankError
+from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
 
 P, COUNT = AxisName.P, TensorName.COUNT
@@ -194,7 +194,7 @@ def abandoned(tmp_path: Path) -> Iterator[list[int]]:
     (tmp_path / "away.py").write_text(
         dedent("""
         import os, pathlib, sys, time
-        from harness.launch.pool import Pool
+        from harness.launch.worker_pool import Pool
 
         def work(folder):
             pathlib.Path(folder, f"{os.getpid()}.pid").touch()
@@ -242,7 +242,7 @@ def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
         """)
     )
     root = Path(__file__).parents[2]
-    code = "import os; from harness.launch.pool import Pool; Pool().run(1, os.getpid)"
+    code = "import os; from harness.launch.worker_pool import Pool; Pool().run(1, os.getpid)"
     path = os.pathsep.join(map(str, (tmp_path, root)))
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True

@@ -12,7 +12,7 @@ from harness.check.case import Case
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger
-from harness.models.dropout import dropout_mask
+from harness.models.operators import dropout_mask
 from harness.parallel.rows import EPSILON
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer

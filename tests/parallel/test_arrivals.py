@@ -3,7 +3,7 @@
 import pytest
 
 from harness.comm.call import Nothing
-from harness.parallel.arrivals import arrivals
+from strategies.cagnet.summa import arrivals
 
 
 class Logged:

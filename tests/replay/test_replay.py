@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from harness.check.account import seen_in_replay
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine, Place
 from harness.comm.grid import Grid
 from harness.errors import UserError
+from harness.experiment.expected_facts import facts_of_card
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.registry import load_strategy
 from harness.replay import Meter, Tape, outline, replay
 from harness.spec.spec import Spec
 from harness.store.card import DatasetCard
 from harness.store.memory import MemoryStore
-from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of, facts_of_card
+from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 FEW = Facts(24_490, 1_261_670, 100, 47, False, 24_490, 1_966, exact=False)

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.figures import draw_all
-from harness.figures.drawing import KINDS, name_of
-from harness.figures.save import tables_digest
+from harness.figures.drawing import KINDS, name_of, tables_digest
 from harness.report import write
 from harness.results.collect import collect
 from harness.results.parquet import read_collected

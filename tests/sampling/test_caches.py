@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.kernels import Csr, block, from_coo, to_scipy
 from harness.ranges import split
 from strategies.sampling.caches import Evicting, Static, elsewhere, inclusion, listeners, top

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.check.case import Case
-from harness.check.counts import ScipyCounts
+from harness.check.laws import ScipyCounts
 from harness.check.reference import dense_matrix, mean_matrix
 from harness.spec.spec import Spec
 from strategies.sampling.clusters import Cluster, JoinedClusters

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.kernels import block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName

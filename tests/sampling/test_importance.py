@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.kernels import to_scipy
 from strategies.sampling.graph_at import WholeGraph
 from strategies.sampling.sampler import NodesByImportance

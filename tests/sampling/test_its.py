@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, bits
 from strategies.sampling.matrices import draw_masses, draw_rows, keys_of, one_batch, stacked

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from strategies.sampling.bulk import Algorithm1, Layer

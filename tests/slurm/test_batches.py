@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.slurm.batches import TOGETHER, batches
-from harness.slurm.jobs import Jobs
-from harness.slurm.limits import AROUND, MARGIN, START, job_minutes, run_minutes
-from harness.slurm.past import Past
+from harness.slurm.jobs import TOGETHER, Jobs, batches
+from harness.slurm.run_history import AROUND, MARGIN, START, Past, job_minutes, run_minutes
 from harness.slurm.site import Site
 from harness.spec.machine import Slurm
 

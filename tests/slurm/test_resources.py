@@ -14,7 +14,7 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
 from harness.slurm.resources import NAMES, Resources, job, one_node, place
 from harness.slurm.site import Site, load_site, slurm_of
-from harness.slurm.step import step
+from harness.slurm.srun import step
 from harness.spec.machine import Slurm, list_machines
 
 ROOT = Path(__file__).parents[2]

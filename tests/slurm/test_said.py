@@ -4,9 +4,7 @@ import signal
 
 import pytest
 
-from harness.slurm.allocation import as_seconds
-from harness.slurm.said import said
-from harness.slurm.step import in_allocation
+from harness.slurm.srun import as_seconds, in_allocation, said
 
 KILLED = """epoch 3
 srun: error: n2: task 2: Killed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.results.record import Record, read_record
-from harness.slurm.step import step
+from harness.slurm.srun import step
 from harness.spec.machine import Slurm
 from tests.slurm.project import ROOT, Project
 

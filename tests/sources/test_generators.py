@@ -9,10 +9,10 @@ from scipy import sparse
 
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
-from harness.sources.generator import generate
 from harness.sources.lattice import SLOTS, Lattice, largest_component, subdivided
 from harness.sources.rmat import Rmat
 from harness.sources.sbm import Sbm
+from harness.sources.source import generate
 
 GENERATORS = [Rmat(8, 6.5, 1), Sbm(211, 4, 9, 0.7, 1), Lattice(13, 17, 1)]
 

@@ -8,8 +8,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.sources import Rest
-from harness.sources.combblas import HEAD, CombBlas
-from harness.sources.triples import Triples
+from harness.sources.hipmcl import HEAD, CombBlas, Triples
 
 NAMES = [f"protein|{number % 7}_{chr(97 + number)}" for number in range(20)] + ["ö", "Z"]
 RNG = np.random.default_rng(2)

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from harness.graph.features import gaussian_features
 from harness.graph.model import TEST, TRAIN
 from harness.graph.normalise import normalise
-from harness.graph.split import random_split
+from harness.graph.vertex_data import gaussian_features, random_split
 from harness.kernels.csr import row_of
-from harness.sources.generator import generate
 from harness.sources.sbm import Sbm
+from harness.sources.source import generate
 
 
 def accuracy(homophily, seed, epochs, use_graph=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import UserError
-from harness.sources.partition import read_partition
+from harness.store.partitions import read_partition
 
 
 @pytest.mark.parametrize("text", ["0\n2\n1\n", "0\n2\n1", "0\r\n2\r\n1\r\n", " 0\n 2\n 1\n"])

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.kernels.random import Purpose, key_of
-from harness.kernels.splitmix import GOLDEN, MIX_1, MIX_2
-from harness.sources.generator import drawn
-from harness.sources.twin import CLUSTER, COUNTED, WITHIN, Roads, Twin, most_edges
-from harness.sources.twin_compiled import name_of
+from harness.kernels.random import GOLDEN, MIX_1, MIX_2, Purpose, key_of
+from harness.sources.source import drawn
+from harness.sources.twin import CLUSTER, COUNTED, WITHIN, Roads, Twin, most_edges, name_of
 
 WORD = (1 << 64) - 1
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
+from harness.graph.blocks import Averaged
 from harness.kernels.csr import to_scipy
-from harness.store.averaged import Averaged
 from harness.store.memory import MemoryStore
 
 

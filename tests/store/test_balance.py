@@ -5,13 +5,13 @@ import pytest
 import torch
 from scipy import sparse
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.order import orders, permuted
 from harness.kernels import to_scipy
 from harness.sources.lattice import Lattice, largest_component, subdivided
-from harness.store.balance import balance, law_of_loops
+from harness.store.info import balance, law_of_loops
 from harness.store.memory import MemoryStore
 
 

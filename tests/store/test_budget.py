@@ -12,7 +12,7 @@ PROGRAM = """
 import sys, threading
 from pathlib import Path
 from harness.store.card import DatasetCard
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.compose import contents
 from harness.store.shard import Order, write
 from harness.store.task import Means

@@ -10,8 +10,8 @@ import torch
 from scipy import sparse
 
 from harness.errors import RunError, UserError
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import SMALL, build, open_dataset, verify
-from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store

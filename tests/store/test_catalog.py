@@ -6,10 +6,10 @@ import pytest
 
 from harness.graph.model import TRAIN
 from harness.kernels.csr import to_scipy
-from harness.store.balance import balance
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, open_dataset
 from harness.store.catalog import list_cards, load_card
-from harness.store.choice import DatasetChoice
+from harness.store.info import balance
 from harness.store.reader import Store
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import UserError
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.validation import validated
 
 

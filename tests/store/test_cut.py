@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from harness.graph.partition import in_order
-from harness.graph.volume import volumes
-from harness.store.choice import DatasetChoice
+from harness.graph.partition import in_order, volumes
+from harness.spec.dataset import DatasetChoice
 from harness.store.reader import Store
 
 PARTS = {

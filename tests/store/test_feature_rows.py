@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from harness.check.graph import check_graph
-from harness.store import blocks
+from harness.check.case import check_graph
+from harness.graph import blocks
 from harness.store.memory import MemoryStore
 
 

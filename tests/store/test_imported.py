@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 
 from harness.cli import main
 from harness.kernels.csr import to_scipy
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import open_dataset
 from harness.store.catalog import load_card
-from harness.store.choice import DatasetChoice
 
 N, M = 40, 150
 

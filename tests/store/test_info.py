@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.graph.volume import volumes
+from harness.graph.partition import volumes
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, open_dataset
-from harness.store.choice import DatasetChoice
 from harness.store.info import info
 
 PLAIN = DatasetChoice(name="toy")

@@ -11,13 +11,13 @@ import torch
 from harness.errors import UserError
 from harness.graph import partition as engines
 from harness.kernels.csr import to_scipy
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, open_dataset, store_folder, verify
 from harness.store.catalog import load_card
-from harness.store.choice import DatasetChoice
 from harness.store.compose import compose, contents
 from harness.store.memory import MemoryStore
+from harness.store.partitions import structure
 from harness.store.reader import Store
-from harness.store.structure import structure
 from harness.store.task import Means
 
 PLAIN = DatasetChoice(name="toy")

@@ -10,7 +10,7 @@ from harness.errors import UserError
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.ranges import split
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.manifest import FILE, SCHEMA
 from harness.store.reader import Store
 

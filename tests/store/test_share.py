@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunError, UserError
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, store_folder
 from harness.store.catalog import load_card
-from harness.store.choice import DatasetChoice
 from harness.store.reader import Store
 from harness.store.share import STEPS, Share, share
 from harness.store.task import Means
@@ -142,7 +142,7 @@ def start(root, choice, each=None):
 import sys
 from pathlib import Path
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.share import share
 from harness.store.task import Means
 given = share(sys.argv[2]) if sys.argv[2] else None

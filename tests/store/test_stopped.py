@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
+from harness.spec.dataset import DatasetChoice
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
 from harness.store.manifest import FILE
 from harness.store.reader import Store
 from harness.store.task import Means
@@ -104,7 +104,7 @@ def start_build(root):
 import sys
 from pathlib import Path
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.task import Means
 build(Path(sys.argv[1]), DatasetChoice(**{CHOICE.model_dump()!r}), means=Means(memory=1 << 20, workers=2))
 """

@@ -10,7 +10,7 @@ import torch
 from harness.graph.order import orders
 from harness.graph.partition import in_order
 from harness.kernels.csr import to_scipy
-from harness.store.choice import DatasetChoice
+from harness.spec.dataset import DatasetChoice
 from harness.store.memory import MemoryStore
 from harness.store.reader import Store
 

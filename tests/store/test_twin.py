@@ -7,10 +7,10 @@ import pytest
 
 from harness.errors import UserError
 from harness.sources.twin import COUNTED, Roads, Twin
+from harness.spec.dataset import DatasetChoice, without_width
 from harness.store.build import build, open_dataset
 from harness.store.card import DatasetCard
 from harness.store.catalog import list_cards, load_card
-from harness.store.choice import DatasetChoice, without_width
 from harness.store.compose import compose, generator_of
 from harness.store.info import info
 

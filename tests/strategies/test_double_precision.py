@@ -23,9 +23,9 @@ from harness.models.weights import initial_weight
 from harness.registry import load_strategy, registered
 from harness.run.opening import opened
 from harness.run.trainer import Trainer
+from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
 from harness.store.build import build
-from harness.store.choice import DatasetChoice
 from harness.strategy import Piece, Strategy
 
 N, CLASSES, HEADS, EPOCHS, LR = 37, 5, 2, 3, 0.5

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
+from harness.check.batches import multiplier_of
 from harness.check.case import Case, RankResult, train_rank
-from harness.check.multiplier import multiplier_of
 from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
 from harness.experiment.request import make_spec

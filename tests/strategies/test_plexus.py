@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.comm.layout import grids_of
-from harness.cost import links
-from harness.cost import products as cost
+from harness.cost import epoch as cost
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
 from harness.registry import load_strategy
@@ -32,8 +31,8 @@ from harness.strategy import (
     admit,
     facts_of,
 )
+from strategies.plexus.formulas import words_of_the_authors
 from strategies.plexus.plexus import FIRST
-from strategies.plexus.published import words_of_the_authors
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 PRODUCTS = Facts(
@@ -235,7 +234,7 @@ def test_the_model_is_that_of_the_authors_code(grid: str, products: float, commu
     assert terms is not None
     assert cost.products(terms, card.spmm) == pytest.approx(products / 1e3, rel=0.005)
     words = strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS)))
-    moving = links.communication(words, strategy.grid, card.links, "float32")
+    moving = cost.communication(words, strategy.grid, card.links, "float32")
     assert moving == pytest.approx(communication / 1e3, rel=0.03)
 
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from harness.check.graph import check_graph
+from harness.check.case import check_graph
 from harness.graph.partition import in_order
 from harness.store.memory import MemoryStore
 from harness.strategy import facts_of
-from harness.strategy.shapes import ShapeBlocks
+from harness.strategy.facts import ShapeBlocks
 
 N = 101
 

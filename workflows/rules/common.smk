@@ -18,10 +18,10 @@ import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.slurm.jobs import Jobs
-from harness.slurm.orphans import orphans
+from harness.slurm.jobs import orphans
 from harness.slurm.resources import NAMES
 from harness.slurm.site import load_site
-from harness.store.choice import COMPUTED
+from harness.spec.dataset import COMPUTED
 from harness.validation import clipped
 
 PLAN_SCHEMA = 2

@@ -1,0 +1,190 @@
+"""The libraries that partition, imported where they are needed: most runs need none of them."""
+
+import ctypes
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.kernels.csr import Csr
+from harness.kernels.random import Purpose, shuffled
+
+PACKAGES = {
+    "metis": "pymetis",
+    "metis-balanced": "pymetis",
+    "g3-literal": "pymetis",
+    "g3-guarded": "pymetis",
+    "hypergraph": "mtkahypar",
+}
+"""By the method that needs them."""
+
+
+def library(method: str) -> Any:
+    """The module behind a method."""
+    package = PACKAGES[method]
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(
+            f"the partition {method} needs the package {package}, which cannot be imported ({error}). Install it: "
+            f"pip install --constraint constraints.txt {package}. Without it there are block, random and file:NAME."
+        ) from None
+
+
+def engine(method: str) -> str:
+    """The library of a method and its version; empty if the method is our own."""
+    package = PACKAGES.get(method)
+    return f"{package} {version(package)}" if package else ""
+
+
+# METIS: parts of equal numbers of vertices that cut few edges (Karypis and Kumar, 1998), as CAGNET uses it.
+#
+# METIS sees the undirected graph without loops: u and v are neighbours if A has (u, v) or (v, u). Vertices
+# and edges weigh 1, so it balances vertices, not nonzeros, and counts cut edges, not words. It may leave
+# parts empty.
+
+SEEDS = 1 << 31
+"""METIS takes so many seeds."""
+METIS_BYTES_PER_ENTRY = 160
+"""Of memory, for every neighbour of a vertex: METIS keeps the graphs of all levels, many of one that coarsens badly."""
+
+
+def metis_parts(A: Csr, parts: int, seed: int) -> Tensor:
+    """The part of every vertex, by k-way partitioning."""
+    pymetis = library("metis")
+    index = pymetis.zero_copy_dtype()
+    M = neighbours(A)
+    graph = pymetis.CSRAdjacency(M.indptr.astype(index), M.indices.astype(index))
+    options = pymetis.Options(seed=seed % SEEDS)
+    found = pymetis.part_graph(parts, graph, recursive=False, options=options)
+    return torch.from_numpy(np.array(found.vertex_part, dtype=np.int64))
+
+
+def neighbours(A: Csr) -> Any:
+    """A or A^T without the diagonal, as a boolean scipy matrix."""
+    from scipy.sparse import csr_array
+
+    pattern = csr_array((np.ones(A.nnz, dtype=bool), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
+    M = (pattern + pattern.T).tocsr()
+    M.setdiag(False)
+    M.eliminate_zeros()
+    return M
+
+
+# METIS with two constraints: parts of equal numbers of vertices and of equal sums of degrees (G3, equations
+# 1 to 3).
+#
+# pymetis has no call for several constraints, and takes a list of weights of any length without a word, so
+# METIS's own function is called in the library that pymetis brings. Whether that works is tried on a small
+# graph first, of which one constraint alone would balance only one of the two. Verifier
+# (tests/graph/test_partition_swap.py): both balances, counted.
+
+Ints = NDArray[np.int64]
+OPTIONS, OK = 40, 1
+STAR = 32
+TOLERANCE = 1.2
+"""What METIS may miss its 3 % by on the small graph, where a vertex is 3 % of a part."""
+
+
+def balanced_parts(A: Csr, parts: int, seed: int) -> Tensor:
+    """The part of every vertex."""
+    metis = library("metis-balanced")
+    _try(metis)
+    M = neighbours(A)
+    degrees = np.diff(M.indptr)
+    weights = np.stack([np.ones_like(degrees), degrees], axis=1)
+    return torch.from_numpy(kway(metis, M.indptr, M.indices, weights, parts, seed % SEEDS))
+
+
+def kway(metis: Any, starts: Any, ends: Any, weights: Any, parts: int, seed: int) -> Ints:
+    """METIS_PartGraphKway with as many constraints as the weights have columns, and METIS's own tolerances."""
+    call, defaults = _functions(metis)
+    index = metis.zero_copy_dtype()
+    xadj, adjncy, vwgt = (np.ascontiguousarray(each, dtype=index) for each in (starts, ends, weights))
+    options, part, cut = np.zeros(OPTIONS, index), np.zeros(len(xadj) - 1, index), np.zeros(1, index)
+    defaults(options.ctypes)
+    options[int(metis._internal.options_indices.SEED)] = seed
+    n, constraints, few = (np.array([each], index) for each in (len(part), vwgt.shape[1], parts))
+    given = [n, constraints, xadj, adjncy, vwgt, None, None, few, None, None, options, cut, part]
+    status = call(*(None if each is None else each.ctypes for each in given))
+    assert status == OK, f"METIS ended with status {status}"
+    return part.astype(np.int64)
+
+
+def _functions(metis: Any) -> tuple[Any, Any]:
+    """In the library that pymetis is made of, by METIS's own names."""
+    try:
+        inside = ctypes.CDLL(metis._internal.__file__)
+        return inside.METIS_PartGraphKway, inside.METIS_SetDefaultOptions
+    except (OSError, AttributeError) as error:
+        raise UserError(_told(f"has no METIS_PartGraphKway ({error})")) from None
+
+
+def _try(metis: Any) -> None:
+    """A complete graph beside as many vertices on a path: by number alone, one half has nearly all degrees."""
+    clique = [(i, j) for i in range(STAR) for j in range(STAR) if i != j]
+    path = [(i, i + 1) for i in range(STAR, 2 * STAR - 1)]
+    edges = np.array(sorted([*clique, *path, *((j, i) for i, j in path)]))
+    degrees = np.bincount(edges[:, 0], minlength=2 * STAR)
+    starts = np.concatenate([[0], degrees.cumsum()])
+    weights = np.stack([np.ones_like(degrees), degrees], axis=1)
+    part = kway(metis, starts, edges[:, 1], weights, 2, seed=0)
+    for each in weights.T:
+        worst = np.bincount(part, weights=each, minlength=2).max() / (each.sum() / 2)
+        if worst > TOLERANCE:
+            raise UserError(_told(f"left one of two equal halves {worst:.2f} times as heavy as the mean"))
+
+
+def _told(what: str) -> str:
+    return (
+        f"the partition metis-balanced needs METIS with two constraints, and the library of this pymetis {what}. "
+        "Install the version of constraints.txt, or use metis or hypergraph."
+    )
+
+
+# Mt-KaHyPar: parts of equal numbers of nonzeros that exchange few rows. It stands for CAGNET's Graph-VB.
+#
+# The column-net model (Çatalyürek and Aykanat, 1999): vertex i is row i of A and weighs its nonzeros; net j
+# holds the rows with a nonzero in column j, and row j itself. A net that touches k parts is a row of H that
+# k - 1 others need, so the metric km1, which is minimised, is the number of rows sent in an aggregation,
+# exactly. Graph-VB bounds the largest part's share as well; here that share is what it turns out to be
+# (`harness.graph.partition` counts it).
+
+HYPERGRAPH_BYTES_PER_ENTRY = 320
+"""Of memory, for every nonzero."""
+EPSILON = 0.03
+"""How much heavier than the mean a part may be."""
+
+
+def hypergraph_parts(A: Csr, parts: int, seed: int) -> Tensor:
+    """The part of every vertex.
+
+    The preset gives the same partition on any number of threads and, up to version 1.7, whatever `set_seed` was told:
+    here the seed decides how the vertices are numbered.
+    """
+    mtkahypar = library("hypergraph")
+    number = shuffled(seed, Purpose.PARTITION, range(A.rows))
+    weights = np.empty(A.rows, dtype=np.int64)
+    weights[number] = A.rowptr.diff().numpy()
+    start = mtkahypar.initialize(torch.get_num_threads(), False)
+    context = start.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
+    context.set_partitioning_parameters(parts, EPSILON, mtkahypar.Objective.KM1)
+    context.logging = False
+    ones = np.ones(A.cols, dtype=np.int64)
+    graph = start.create_hypergraph(context, A.rows, A.cols, nets(A, number.numpy()), weights, ones)
+    part = np.asarray(graph.partition(context).get_partition(), dtype=np.int64)
+    return torch.from_numpy(part)[number]
+
+
+def nets(A: Csr, number: Any) -> list[Any]:
+    """For every column, the numbers of the rows with a nonzero in it and of the row of the same name."""
+    from scipy.sparse import csr_array, eye_array
+
+    pattern = csr_array((np.ones(A.nnz, dtype=bool), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
+    columns = (pattern + eye_array(A.rows, dtype=bool)).tocsc()
+    return np.split(number[columns.indices], columns.indptr[1:-1])

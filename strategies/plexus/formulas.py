@@ -1,0 +1,101 @@
+"""Plexus' model of its products with A (section 4.1): what a grid costs beyond its flops, which are the same on all.
+
+Equation 4.4 has two spellings. The paper weighs the shape of each layer by the flops of that layer; the authors' code,
+which made their figures, by those of all layers. Both divide the flops by the ranks, which the printed equation leaves
+out. Coefficients stand in the cards of machines.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod, sqrt
+from typing import NamedTuple
+
+from harness.ledger import AxisName, Direction, Op, TensorName
+from harness.parallel.roles import Roles, roles_of
+from harness.strategy import Words
+
+
+class Terms(NamedTuple):
+    """What the three coefficients are multiplied by."""
+
+    flops: float
+    forward: float
+    backward: float
+
+
+def terms_of_the_code(
+    grid: Mapping[AxisName, int], first: Roles, vertices: int, nonzeros: int, widths: Sequence[int]
+) -> Terms:
+    """`widths` are those of the dense factors: the features, then the hidden layers, without the classes."""
+    layers = list(_layers(grid, first, vertices, widths))
+    ranks = _ranks(grid)
+    cost = sqrt(sum(nonzeros * d for d in widths) / ranks)
+    return Terms(
+        cost,
+        cost * sum(forward for forward, _ in layers),
+        cost * sum(backward for _, backward in layers),
+    )
+
+
+def terms_of_the_paper(
+    grid: Mapping[AxisName, int], first: Roles, vertices: int, nonzeros: int, widths: Sequence[int]
+) -> Terms:
+    """Equation 4.4, summed over layers."""
+    costs = [sqrt(nonzeros * d / _ranks(grid)) for d in widths]
+    layers = list(_layers(grid, first, vertices, widths))
+    return Terms(
+        sum(costs),
+        sum(cost * forward for cost, (forward, _) in zip(costs, layers, strict=True)),
+        sum(cost * backward for cost, (_, backward) in zip(costs, layers, strict=True)),
+    )
+
+
+def _layers(
+    grid: Mapping[AxisName, int], first: Roles, vertices: int, widths: Sequence[int]
+) -> list[tuple[float, float]]:
+    """The penalties of tall and narrow factors, forward and backward."""
+    found = []
+    for layer, d in enumerate(widths):
+        R, S, T = (grid[axis] for axis in roles_of(layer, first))
+        found.append((vertices / S * T / d, vertices / R * T / d))
+    return found
+
+
+def _ranks(grid: Mapping[AxisName, int]) -> int:
+    return prod(grid.values())
+
+
+# What the authors' code sends, with its padding: the account that ours is held against.
+#
+# Counted in their code on three grids, this table was right to the word. Letters as in `plexus`.
+
+
+def words_of_the_authors(
+    grid: dict[AxisName, int], first: Roles, vertices: int, shapes: Sequence[tuple[int, int]]
+) -> Words:
+    """Payload words of an epoch; all ranks send the same, as all blocks are padded to the largest."""
+    words = Words(grid)
+    forward, backward = Direction.FORWARD, Direction.BACKWARD
+    for layer, (d, e) in enumerate(shapes):
+        R, S, T = roles_of(layer, first)
+        r, s, t = grid[R], grid[S], grid[T]
+        N, K = -(-vertices // r), -(-vertices // s)
+        sharded = layer == 0 or -(-d // t) % r == 0  # else W is whole along R, and its gradient summed
+        F = -(-d // (t * r)) * r if sharded else -(-d // t)
+        H = -(-e // s)
+        if layer == 0:
+            words.put(forward, layer, Op.ALL_GATHER, R, TensorName.X, K * F)
+        words.put(forward, layer, Op.ALL_REDUCE, S, TensorName.T, N * F)
+        words.put(forward, layer, Op.ALL_REDUCE, T, TensorName.Z, N * H)
+        if sharded:
+            words.put(forward, layer, Op.ALL_GATHER, R, TensorName.W, F * H)
+            words.put(backward, layer, Op.ALL_GATHER, R, TensorName.W, F * H)
+        gradient = Op.REDUCE_SCATTER if sharded else Op.ALL_REDUCE
+        words.put(backward, layer, gradient, R, TensorName.DW, F * H)
+        words.put(backward, layer, Op.ALL_REDUCE, S, TensorName.DT, N * F)
+        if layer == 0:
+            words.put(backward, layer, Op.REDUCE_SCATTER, R, TensorName.DX, K * F)
+        else:
+            words.put(backward, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
+    words.put(forward, -1, Op.ALL_REDUCE, S, TensorName.Z, 3 * N)
+    words.put(forward, -1, Op.ALL_REDUCE, R, TensorName.LOSS, 1)
+    return words

@@ -1,0 +1,299 @@
+"""Refusals name what was typed and where it is wrong, and leave nothing behind."""
+
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stderr
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from harness import registry
+from harness.cli import main
+from harness.sources import AnySource, Rest
+from harness.spec.dataset import DatasetChoice
+from harness.store.build import open_dataset
+from harness.store.imported import Brought, _source
+from harness.store.work import Work
+from tests.doors.command import EDGES, ROOT, N, array, bring, listing, say
+
+FEATURES = np.ones((N, 2))
+LABELS = np.arange(N) % 3
+
+
+def spoilt(sound: np.ndarray, place: Any, value: Any) -> bytes:
+    copied = sound.copy()
+    copied[place] = value
+    return array(copied)
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "said"),
+    [
+        (
+            {"features": spoilt(FEATURES, (4, 1), np.nan)},
+            [],
+            "--features {} row 5 (vertex 4), column 2: the feature is nan",
+        ),
+        (
+            {"features": spoilt(FEATURES, (0, 0), -np.inf)},
+            [],
+            "row 1 (vertex 0), column 1: the feature is -inf",
+        ),
+        (
+            {"features": spoilt(FEATURES, (5, 0), 1e39)},
+            [],
+            "row 6 (vertex 5), column 1: the feature is inf as a float32",
+        ),
+        ({"labels": spoilt(LABELS, 3, 1 << 40)}, [], "--labels {} vertex 3: the label 1099511627776 is none"),
+        ({"labels": spoilt(LABELS, 2, -2)}, [], "--labels {} vertex 2: the label -2 is none"),
+        (
+            {"labels": array(LABELS)},
+            ["--classes", "2"],
+            "--labels {} vertex 2: the label 2 is none. Labels are 0 .. 1",
+        ),
+        ({"labels": array(LABELS + 0.5)}, [], "vertex 0: 0.5 is not an integer"),
+        ({"split": array(np.eye(N, 3) + [[1, 0, 0]] > 0)}, [], "--split {} vertex 1: its masks overlap"),
+        ({"split": spoilt(LABELS, 1, 4)}, [], "--split {} vertex 1: 4 is no part of a split"),
+        ({}, ["--classes", "0"], "argument --classes: 0 is not accepted"),
+        ({}, ["--memory", "1e-9"], "argument --memory: 1e-9 is not accepted: a number from 0.015625"),
+        ({}, ["--memory", "nan"], "argument --memory: nan is not accepted"),
+        ({}, ["--vertices", "3"], "--edges {} line 3: the id 3 is not among 0 .. 2: set --vertices"),
+    ],
+)
+def test_a_refused_import_names_what_was_typed_and_where_it_is_wrong(project, files, more, said):
+    named = {option: (f"{option}.npy", data) for option, data in files.items()}
+    got = bring(project, {"edges": ("edges.txt", EDGES["edges.txt"]), **named}, *more)
+    assert got.code == 2
+    option = next(iter(files), "edges")
+    name = project / "brought" / (named[option][0] if files else "edges.txt")
+    assert said.format(f"{name},") in got.err
+
+
+def test_masks_and_a_byte_order_mark_are_read(project):
+    def splits(split: bytes, mark: bytes) -> list[int]:
+        files = {
+            "edges": ("edges.txt", mark + b"# from, to\n" + EDGES["edges.txt"]),
+            "split": ("split.npy", split),
+        }
+        for option, (name, data) in files.items():
+            (project / "brought" / name).write_bytes(data)
+            files[option] = project / "brought" / name
+        said = say("data", "import", "mine", *(f"--{option}={path}" for option, path in files.items()))
+        assert said.code == 0, said
+        store = open_dataset(project, DatasetChoice(name="mine"))
+        assert (store.n, store.nnz) == (N, 2 * 5 + N)
+        found = store.split(range(N)).tolist()
+        shutil.rmtree(said.out.strip())
+        (project / "datasets/catalog/mine.yaml").unlink()
+        return found
+
+    numbers = np.array([1, 2, 3, 1, 0, 2])
+    masks = numbers[:, None] == [1, 2, 3]
+    marked = b"\xef\xbb\xbf"
+    assert splits(array(masks), marked) == splits(array(numbers), b"") == numbers.tolist()
+    assert splits(array(masks.astype(float)), b"") == numbers.tolist()
+    assert splits(array(masks[:, 0]), b"") == masks[:, 0].astype(int).tolist()
+
+
+@pytest.mark.parametrize("name", sorted(set(EDGES) - {"edges.bin"}))
+def test_a_byte_order_mark_changes_no_graph(project, name):
+    def ends(mark: bytes) -> list[list[int]]:
+        path = project / "brought" / name
+        path.write_bytes(mark + EDGES[name])
+        source = TypeAdapter(AnySource).validate_python(_source(Brought(name="a", edges=path)))
+        raw = source.graph(Rest(Path(), 0, 1, 0))
+        return [raw.source.tolist(), raw.target.tolist()]
+
+    assert ends(b"\xef\xbb\xbf") == ends(b"")
+
+
+def test_an_import_that_meets_a_full_disk_leaves_nothing(project, monkeypatch):
+    """The disk takes so many files and no more; wherever it ends, what is said to be gone is gone."""
+    original, left = Path.open, [0]
+
+    def full(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if "w" in mode and path.is_relative_to(project):
+            left[0] -= 1
+            if left[0] < 0:
+                original(path, mode, *rest, **named).close()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return original(path, mode, *rest, **named)
+
+    (project / "brought/edges.txt").write_bytes(EDGES["edges.txt"])
+    monkeypatch.setattr(Path, "open", full)
+    before, refused = listing(project), 0
+    for most in (0, 1, 2, 5, 20, 40, 60, 80, 90, 100, 110, 120, 130, 1000):
+        left[0] = most
+        said = say("data", "import", "mine", "--edges", project / "brought/edges.txt")
+        if said.code == 0:
+            shutil.rmtree(said.out.strip())
+            (project / "datasets/catalog/mine.yaml").unlink()
+            break
+        refused += 1
+        assert "No space left on device" in said.err
+        assert "Nothing of it was kept" in said.err
+        assert listing(project) == before
+    assert refused > 4
+    assert said.code == 0, "the disk was never large enough"
+
+
+def test_a_build_that_was_killed_after_its_seal_leaves_no_work(project, monkeypatch):
+    class Killed(BaseException):
+        """What no builder catches."""
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    folder = project / "datasets/store"
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "forget", killed)
+        with pytest.raises(Killed):
+            say("data", "build", "tiny-sbm")
+    assert any(path.name.endswith(".work") for path in folder.iterdir())
+    built = Path(say("data", "build", "tiny-sbm").out.strip())
+    assert [path.name for path in folder.iterdir()] == [built.name]
+    shutil.rmtree(built)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "mapping", "list"])
+def test_what_is_no_experiment_is_named_and_not_quoted(project, kind):
+    secret = "hunter2-is-the-word"
+    text = {
+        "scalar": f"root:x:0:{secret}:\nbin:x:1\n",
+        "mapping": f"user: {secret}\n",
+        "list": f"- {secret}\n",
+    }
+    path = project / "thrown.yaml"
+    path.write_text(text[kind])
+    for words in (["plan", "--experiment", path], ["run", "--spec", path], ["collect", "--plan", path]):
+        said = say(*words)
+        assert said.code == 2
+        assert "thrown.yaml" in said.err
+        assert secret not in said.err
+    path.unlink()
+
+
+def test_an_unforeseen_error_is_one_line_and_a_log(project, monkeypatch):
+    def broken(*_: object) -> int:
+        raise TypeError("a defect\nof two lines")
+
+    monkeypatch.setattr("harness.cli.listing._list", broken)
+    err = io.StringIO()
+    with redirect_stderr(err):
+        assert main(["list", "machines"]) == 70
+    assert re.fullmatch(
+        r"harness: An unforeseen error: TypeError: a defect of two lines\. [^\n]+\n", err.getvalue()
+    )
+    (log,) = (project / "results/logs/errors").iterdir()
+    assert str(log) in err.getvalue()
+    assert "Traceback" in log.read_text() and "in broken" in log.read_text()
+    shutil.move(project / "results", project / "aside")
+    (project / "results").write_text("in the way")
+    with redirect_stderr(err):
+        assert main(["list", "machines"]) == 70
+    named = re.findall(r"The traceback is in (\S+\.log):", err.getvalue())[-1]
+    assert not named.startswith(str(project))
+    assert "Traceback" in Path(named).read_text()
+    shutil.rmtree(Path(named).parent)
+    (project / "results").unlink()
+    shutil.move(project / "aside", project / "results")
+    monkeypatch.setenv("HARNESS_DEBUG", "1")
+    with pytest.raises(TypeError):
+        main(["list", "machines"])
+
+
+def test_an_answer_that_nobody_reads_to_its_end_is_no_error(project):
+    command = [sys.executable, "-m", "harness", "data", "info", "tiny-sbm"]
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    assert done.stdout is not None and done.stderr is not None
+    done.stdout.close()
+    assert done.stderr.read() == b""
+    done.stderr.close()
+    assert done.wait() == 1
+
+
+PLUGIN = """
+from harness.strategy import Strategy
+from strategies.serial import Serial
+class Meta(type(Serial)):
+    @property
+    def promise(cls):
+        raise RuntimeError
+class Raises(Serial, metaclass=Meta): pass
+class Lacks(Strategy):
+    refuse = weight = input = output = operators = words = memory = None
+class Promises(Serial): promise = "exact"
+class Axes(Serial): axes = ["p"]
+class Twice(Serial): axes = Serial.axes * 2
+class Slow(Serial): slowest_first = ()
+class Over(Serial): partitioned_over = 3
+class Models(Serial): models = "gcn"
+class Params(Serial): Params = dict
+class Named(Serial): name = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("Raises", "promise raises RuntimeError"),
+        ("Lacks", "axes is missing: a tuple of different harness.ledger.AxisName"),
+        ("Lacks", "promise is missing: a harness.strategy.Promise (EXACT, ESTIMATOR, APPROXIMATE)"),
+        ("Promises", "promise = 'exact' is not accepted: a harness.strategy.Promise"),
+        ("Axes", "axes = ['p'] is not accepted"),
+        ("Twice", "axes = (<AxisName.P: 'p'>, <AxisName.P: 'p'>) is not accepted"),
+        ("Slow", "slowest_first = () is not accepted: a tuple of the same axes, or None"),
+        ("Over", "partitioned_over = 3 is not accepted: one of its axes, or None"),
+        ("Models", "models = 'gcn' is not accepted: a tuple of gcn, sage, gat"),
+        ("Params", "Params = <class 'dict'> is not accepted"),
+        ("Named", "name = None is not accepted"),
+    ],
+)
+def test_a_plugin_is_told_what_it_does_not_say_of_itself(project, named, said):
+    path = project / "plugin.py"
+    path.write_text(PLUGIN)
+    for words in (["check"], ["plan", "--strategy"], ["run", "--dataset", "tiny-sbm", "--strategy"]):
+        told = say(*words, f"{path}:{named}")
+        assert told.code == 2
+        assert said in told.err
+        assert "docs/add-a-strategy.md" in told.err
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nothing.here", "ModuleNotFoundError: No module named 'nothing', {}, line 1"),
+        ("\ndef (", "SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3, {}, line 2"),
+        ("1 / 0", "ZeroDivisionError: division by zero, {}, line 1"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported_is_named_with_its_line(project, source, said):
+    path = project / "plugin.py"
+    path.write_text(source)
+    told = say("check", f"{path}:Mine")
+    assert told.code == 2
+    assert said.format(path) in told.err
+
+
+def test_a_broken_plugin_keeps_no_other_from_being_listed(project, monkeypatch):
+    broken = EntryPoint("broken", "nothing.here:Mine", registry.GROUP)
+    points = [*registry.registered(), broken]
+    monkeypatch.setattr(registry, "registered", lambda: points)
+    listed = say("list", "strategies")
+    assert listed.code == 0
+    assert "broken" in listed.out and "serial" in listed.out
+    rows = json.loads(say("data", "info", "tiny-sbm", "--ranks=1", "--json").out)["needs"]
+    needs = {row["strategy"]: row for row in rows}
+    assert "cannot be imported" in needs["broken"]["refused"]
+    assert needs["serial"]["persistent_bytes"] > 0
