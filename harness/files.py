@@ -10,12 +10,19 @@ import os
 import platform
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from harness.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HEADERS = threading.Lock()
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -169,3 +176,15 @@ def _space_left(path: Path) -> str:
     if there is None:
         return ""
     return f" ({shutil.disk_usage(there).free / 2**20:.0f} MiB are free there)"
+
+
+def mapped_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
+    """The array in an .npy file, mapped into memory: read-only, or writable in memory alone ("c").
+
+    Python 3.11 parses the header wrongly if two threads parse at once ("AST constructor recursion depth mismatch"), so
+    one does at a time.
+    """
+    import numpy as np
+
+    with _HEADERS:
+        return np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[no-any-return]

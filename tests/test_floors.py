@@ -43,7 +43,17 @@ FLOORS = (
     "cli",
 )
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
-STRATEGIES_MAY_USE = {"ledger", "kernels", "comm", "models", "strategy", "parallel", "validation", "ranges"}
+STRATEGIES_MAY_USE = {
+    "errors",
+    "ledger",
+    "kernels",
+    "comm",
+    "models",
+    "strategy",
+    "parallel",
+    "validation",
+    "ranges",
+}
 READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
 
 MODULES = 260

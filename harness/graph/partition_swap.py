@@ -186,7 +186,7 @@ def _tried(state: Parts, v: int, w: int, most_in_all: float) -> bool:
     return False
 
 
-# The loops of `harness.graph.partition_swap`: what moves of vertices change, in the time of their
+# The compiled loops: what moves of vertices change, in the time of their
 # neighbours.
 #
 # `count[p, v]` is how many neighbours of v are in part p, `remote[p]` how many vertices outside p have any

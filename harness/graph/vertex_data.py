@@ -100,7 +100,7 @@ def uniform_label_sets(sets: range, classes: int, seed: int) -> Tensor:
     return drawn
 
 
-# The loop of `harness.graph.vertex_data`: a label for every vertex, in one pass and no further memory.
+# The compiled loop: a label for every vertex, in one pass and no further memory.
 
 
 @compiled(nogil=True)

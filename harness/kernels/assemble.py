@@ -90,7 +90,7 @@ def _shape_beside(pieces: Sequence[Csr]) -> Csr:
     return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
 
 
-# The passes of `harness.kernels.assemble` as compiled loops: how long each row will be, its entries, their
+# The compiled loops: how long each row will be, its entries, their
 # values.
 
 

@@ -102,7 +102,7 @@ def _empty(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
     return Csr(A.rowptr.new_empty(rows + 1), col, A.val.new_empty(nnz), cols)
 
 
-# The passes of `harness.kernels.induced` as compiled loops: the kept entries of every row, then the
+# The compiled loops: the kept entries of every row, then the
 # transpose of that.
 #
 # Sampled rows lie far apart, so those that come soon are asked of memory ahead.

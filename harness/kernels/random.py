@@ -26,7 +26,7 @@ MIX_2 = 0x94D049BB133111EB
 
 
 COMPILED_FROM = 1 << 18
-"""Below this many numbers the tensor operations are done before the compiler has been imported."""
+"""Below this many numbers the tensor operations are done before a loop has been compiled."""
 
 
 class Purpose(StrEnum):
@@ -156,7 +156,7 @@ def signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-# The compiled twin of `random.bits_by_tensors`: one pass over the indices, a nanosecond each.
+# The compiled twin of `bits_by_tensors`: one pass over the indices, a nanosecond each.
 
 G, M1, M2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
 S20, LANE = np.uint64(20), np.uint64(0xFFFF)

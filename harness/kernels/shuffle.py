@@ -116,7 +116,7 @@ def _below(x: Tensor, key: int, bound: int) -> Tensor:
     return (shift_right(mixed(x * signed(GOLDEN) + key), HIGH) * bound) >> HIGH
 
 
-# The compiled twin of `shuffle.by_tensors`: many numbers at once, and what is left outside once more.
+# The compiled twin of `by_tensors`: many numbers at once, and what is left outside once more.
 
 HIGH_BITS = np.uint64(32)
 AT_ONCE = 1024

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.files import DATASETS, check_room, refusals, sibling
+from harness.files import DATASETS, check_room, mapped_array, refusals, sibling
 from harness.locks import locked
 from harness.sources.stream import Edges
 
@@ -98,7 +98,7 @@ def mapped(array: ArrayIn, beside: Path) -> NDArray[Any]:
         with refusals(beside, DATASETS), locked(beside.with_name(f".{beside.name}.lock")) as held:
             if not beside.exists():
                 _extract(array, beside, beside.with_name(f"{beside.name}.part") if held else sibling(beside))
-    return cast(NDArray[Any], np.load(beside, mmap_mode="r", allow_pickle=False))
+    return mapped_array(beside, "r")
 
 
 def _extract(array: ArrayIn, beside: Path, partial: Path) -> None:

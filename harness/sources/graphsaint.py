@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.errors import UserError
+from harness.files import mapped_array
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Floats, Ints, Labels
 from harness.sources.arrays import ArrayIn, head_of, part_of, whole_array
 from harness.sources.refusal import refusing
@@ -132,7 +133,7 @@ def _pieces(columns: ArrayIn, rowptr: Ints, at_once: int) -> list[Piece]:
 
 def _features(path: Path, n: int) -> Floats:
     with refusing(path, EXPECTED):
-        X: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        X: Any = mapped_array(path, "r")
     if X.ndim != 2 or len(X) != n:
         raise UserError(f"{path} has the shape {X.shape}, but there are {n:,} vertices.")
     return X  # type: ignore[no-any-return]

@@ -226,7 +226,7 @@ def _keys(seed: int) -> tuple[np.uint64, np.uint64]:
     return np.uint64(first), np.uint64(second)
 
 
-# The draws of `harness.sources.twin` as compiled loops. Verifier (tests/sources/test_twin.py): Python's
+# The compiled loops. Verifier (tests/sources/test_twin.py): Python's
 # integers.
 
 KEPT, UNIT = np.uint64(11), 0.5**53

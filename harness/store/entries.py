@@ -146,7 +146,7 @@ def _stripes(counts: Ints, at_once: int) -> list[tuple[int, int]]:
     return [*found, (first, len(counts))]
 
 
-# The loops of `harness.store.entries`: over edges that become keys, and over sorted keys that become rows.
+# The compiled loops: over edges that become keys, and over sorted keys that become rows.
 
 ROW, COL = np.uint64(33), np.uint64(1)
 COLUMN = np.uint64((1 << 32) - 1)

@@ -7,13 +7,12 @@ held against the manifest, so that a truncated or altered block is refused befor
 from pathlib import Path
 from typing import Any, Never
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.files import sha256_of
+from harness.files import mapped_array, sha256_of
 from harness.graph.blocks import assert_within
 from harness.graph.model import LabelTask
 from harness.graph.order import Orders, Permutation, orders
@@ -159,7 +158,7 @@ class Store:
                 self._check_content(name, self.manifest.files[name].sha256)
             self._seen.add(name)
         try:
-            return np.load(self.folder / name, mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
+            return mapped_array(self.folder / name, "c")
         except (OSError, ValueError) as error:
             self._refuse(name, f"cannot be read: {error}")
 

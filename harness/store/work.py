@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from harness.errors import RunError
-from harness.files import DATASETS, refusals, sibling, sweep, write_synced
+from harness.files import DATASETS, mapped_array, refusals, sibling, sweep, write_synced
 from harness.locks import locked, locked_if_free
 from harness.store.manifest import FileRecord
 from harness.store.writer import HashedFile, remove_folder
@@ -92,7 +92,7 @@ class Work:
 
     def array(self, name: str) -> NDArray[Any]:
         """An array that was put, mapped; what is written into it stays in memory."""
-        return np.load(self._whole / f"{name}.npy", mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
+        return mapped_array(self._whole / f"{name}.npy", "c")
 
     def files(self, names: Iterable[str]) -> dict[str, FileRecord]:
         """The records of these arrays, which are all there."""

@@ -60,7 +60,7 @@ def boundary(A: Csr, own: range) -> Tensor:
     return cols[(cols < own.start) | (cols >= own.stop)]
 
 
-# The search of `strategies.halo.dependencies` as compiled loops.
+# The compiled loops.
 #
 # Heights fall along the search, so it comes to a vertex once at most, and what was raised in vain can be
 # put back.
