@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
+from harness.files import mapped_array
 from harness.graph.model import NO_LABEL, SPLITS, LabelTask
 from harness.sources.refusal import refusing
 from harness.validation import CLASSES, clipped
@@ -112,7 +113,7 @@ def _table(path: Path) -> NDArray[Any]:
 
 def _numbers(path: Path) -> NDArray[Any]:
     if path.suffix == ".npy":
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        return np.asarray(mapped_array(path, "r"))
     import pandas as pd  # half a second that opening a drawn graph does not need
 
     plain = path.name.removesuffix(".gz")

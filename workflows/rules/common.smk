@@ -17,8 +17,7 @@ from snakemake.exceptions import WorkflowError
 import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.slurm.jobs import Jobs
-from harness.slurm.jobs import orphans
+from harness.slurm.jobs import Jobs, orphans
 from harness.slurm.resources import NAMES
 from harness.slurm.site import load_site
 from harness.spec.dataset import COMPUTED
