@@ -51,7 +51,9 @@ def check(data, schema, where):
         return
     place = ", ".join([where, *map(str, fault.path)])
     accepted = ", ".join(fault.schema.get("properties", {}))
-    raise WorkflowError(f"{place}: {clipped(fault.message, 300)}." + (f" Accepted keys: {accepted}." if accepted else ""))
+    raise WorkflowError(
+        f"{place}: {clipped(fault.message, 300)}." + (f" Accepted keys: {accepted}." if accepted else "")
+    )
 
 
 def read_experiment(path):
