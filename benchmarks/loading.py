@@ -70,7 +70,7 @@ def load(asked: dict[str, Any], whole: bool) -> tuple[int, float, int]:
     ctx = Context(strategy.spec, strategy.facts, grid, Whole(blocks) if whole else blocks)
     grid.world.barrier()
     peak, seconds = watched(lambda: strategy.operators(ctx))
-    return peak, seconds, ctx.persistent_bytes()[TensorName.A]
+    return peak, seconds, ctx.memory.persistent_bytes()[TensorName.A]
 
 
 def watched(act: Callable[[], object]) -> tuple[int, float]:

@@ -61,7 +61,7 @@ def observe(spec: Spec, epochs: int) -> tuple[float, float]:
         grid.world.barrier()
         seconds.append(trainer.epoch().seconds)
     observed = max(gather(grid.world, median(seconds[WARM:])), default=0.0)
-    return sum(forecast(strategy, trainer.ctx.counts)), observed
+    return sum(forecast(strategy, trainer.ctx.blocks.counts)), observed
 
 
 def forecast(strategy: Strategy, counts: Counts) -> tuple[float, float]:

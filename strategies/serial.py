@@ -16,8 +16,8 @@ class PlainTorch(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
-        self.A_NN = ctx.adjacency(self.rows, self.rows)
-        self.A_T_NN = ctx.transposed(self.rows, self.rows)
+        self.A_NN = ctx.blocks.adjacency(self.rows, self.rows)
+        self.A_T_NN = ctx.blocks.adjacency(self.rows, self.rows, transposed=True)
         self.combine_first = ctx.spec.model.order == "combine_first"
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class PlainAttention(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
-        self.edges = edges_of(ctx.host_block(self.rows, self.rows), ctx.hold_matrix)
+        self.edges = edges_of(ctx.blocks.host_block(self.rows, self.rows), ctx.memory.hold_matrix)
 
     def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):

@@ -144,7 +144,7 @@ def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> Ran
         words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
         lines=lines,
         unaccounted=unaccounted,
-        persistent_bytes=trainer.ctx.persistent_bytes(),
+        persistent_bytes=trainer.ctx.memory.persistent_bytes(),
     )
 
 

@@ -1,18 +1,21 @@
-"""Parts of sparse matrices: some rows, some columns, the filled columns, and the entries off a diagonal.
+"""Sparse matrices taken apart and put together: some rows, some columns, the entries off a diagonal; side by side.
 
 Of shapes alone nobody knows which columns are filled: as many are as if every nonzero had been thrown at random; and
 rows that are drawn at random have their share of all nonzeros.
-Verifier (tests/kernels/test_parts.py): dense matrices and scipy's indexing.
+Verifiers (tests/kernels/test_parts.py, test_assemble.py): dense matrices and scipy's indexing.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import expm1, log1p
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.kernels.csr import Csr, from_coo, index_dtype, row_of, take
+from harness.kernels.jit import compiled
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
@@ -114,3 +117,116 @@ def _rows_passed(A: Csr, offset: int) -> range:
     """The rows that the diagonal passes."""
     first = min(max(0, -offset), A.rows)
     return range(first, max(first, min(A.rows, A.cols - offset)))
+
+
+class Placed(NamedTuple):
+    """A rectangle of a matrix, and where its first row and column go."""
+
+    source: Csr
+    rows: range
+    cols: range
+    top: int
+    left: int
+
+
+class Scales(NamedTuple):
+    """What an entry is, whatever it is in its source: the product of its row's scale and its column's, in a type."""
+
+    rows: Tensor
+    cols: Tensor
+    dtype: torch.dtype
+
+
+def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | None = None) -> Csr:
+    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty."""
+
+    rows, cols = shape
+    lengths = torch.zeros(rows, dtype=torch.int64)
+    for part in parts:
+        rowptr, col, _ = _arrays(part)
+        count_entries(rowptr, col, _window(part), lengths[part.top :].numpy())
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    entries = int(starts[-1])
+    dtype = scales.dtype if scales else parts[0].source.val.dtype if parts else torch.float32
+    A = Csr(starts, torch.empty(entries, dtype=index_dtype(cols)), torch.empty(entries, dtype=dtype), cols)
+    free = starts[:-1].clone()
+    for part in parts:
+        left, here = part.left, free[part.top :].numpy()
+        place_entries(_arrays(part), _window(part), left, here, A.col.numpy(), A.val.numpy(), scales is None)
+    if scales:
+        scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
+    return A
+
+
+def beside(pieces: Sequence[Csr]) -> Csr:
+    """Matrices of the same rows, from left to right, as one."""
+    if pieces[0].val.is_meta:
+        return _shape_beside(pieces)
+    lefts = accumulate((piece.cols for piece in pieces), initial=0)
+    parts = [
+        Placed(piece, range(piece.rows), range(piece.cols), 0, left)
+        for piece, left in zip(pieces, lefts, strict=False)
+    ]
+    return assemble(parts, (pieces[0].rows, sum(piece.cols for piece in pieces)))
+
+
+def _arrays(part: Placed) -> tuple[object, object, object]:
+    A = part.source
+    return A.rowptr.numpy(), A.col.numpy(), A.val.numpy()
+
+
+def _window(part: Placed) -> tuple[int, int, int, int]:
+    return part.rows.start, part.rows.stop, part.cols.start, part.cols.stop
+
+
+def _shape_beside(pieces: Sequence[Csr]) -> Csr:
+    rowptr, col, val, _ = pieces[0]
+    nnz, width = sum(piece.nnz for piece in pieces), sum(piece.cols for piece in pieces)
+    return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
+
+
+# The compiled loops: how long each row will be, its entries, their
+# values.
+
+
+@compiled()
+def count_entries(rowptr: Any, col: Any, window: tuple[int, int, int, int], lengths: Any) -> None:
+    """Adds to lengths[i] the entries of row first + i that stand in the window of rows and columns."""
+    first, last, left, right = window
+    for i in range(first, last):
+        inside = 0
+        for e in range(rowptr[i], rowptr[i + 1]):
+            inside += left <= col[e] < right
+        lengths[i - first] += inside
+
+
+@compiled()
+def place_entries(
+    A: tuple[Any, Any, Any],
+    window: tuple[int, int, int, int],
+    shift: int,
+    free: Any,
+    out_col: Any,
+    out_val: Any,
+    with_values: bool,
+) -> None:
+    """Puts the entries in the window where free[i] says, the left column of the window to column `shift`."""
+    rowptr, col, val = A
+    first, last, left, right = window
+    for i in range(first, last):
+        at = free[i - first]
+        for e in range(rowptr[i], rowptr[i + 1]):
+            if left <= col[e] < right:
+                out_col[at] = col[e] - left + shift
+                if with_values:
+                    out_val[at] = val[e]
+                at += 1
+        free[i - first] = at
+
+
+@compiled()
+def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: Any) -> None:
+    """Every value the product of its row's scale and its column's."""
+    for i in range(row_scale.size):
+        for e in range(rowptr[i], rowptr[i + 1]):
+            val[e] = row_scale[i] * col_scale[col[e]]

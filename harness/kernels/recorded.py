@@ -11,14 +11,15 @@ from harness.kernels.csr import Csr
 from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, follow
 
-# Which of several ways to compute the same is the quickest here: a short measurement, on the shapes of the
-# run.
-
 WARM, TURNS = 2, 7
+"""Calls of each way that are not timed, and calls that are."""
 
 
-def quickest(ways: Mapping[str, Callable[[], object]], device: torch.device) -> str:
-    """The name of the way whose median time is the least; they take turns. On shapes alone, the first."""
+def autotune(ways: Mapping[str, Callable[[], object]], device: torch.device) -> str:
+    """The name of the fastest of several ways to compute the same, measured on the shapes of the run.
+
+    Ways take turns; the least median time wins. On shapes alone the first way is chosen.
+    """
     if device.type == "meta" or len(ways) == 1:
         return next(iter(ways))
     seconds: dict[str, list[float]] = {name: [] for name in ways}

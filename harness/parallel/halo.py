@@ -54,8 +54,8 @@ def block_row(
 ) -> BlockRow:
     """The block row of the rank whose vertices are `blocks[own]`, of the columns at the blocks in `stages`."""
     halo, A_NK = halo_of(ctx, blocks, own, stages, transposed=transposed)
-    A_NN = ctx.adjacency(blocks[own], blocks[own], transposed=transposed) if own in stages else None
-    return BlockRow(A_NN, ctx.hold_matrix(A_NK), halo)
+    A_NN = ctx.blocks.adjacency(blocks[own], blocks[own], transposed=transposed) if own in stages else None
+    return BlockRow(A_NN, ctx.memory.hold_matrix(A_NK), halo)
 
 
 def halo_of(
@@ -65,8 +65,8 @@ def halo_of(
     rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
     wanted = [i for i in others if i in stages]
     served = others if own in stages else []
-    A_NK, found = ctx.compact_on_host(rows, [blocks[i] for i in wanted], transposed=transposed)
-    leaving, needed = ctx.needed([blocks[i] for i in served], rows, transposed=transposed)
+    A_NK, found = ctx.blocks.compact_on_host(rows, [blocks[i] for i in wanted], transposed=transposed)
+    leaving, needed = ctx.blocks.needed([blocks[i] for i in served], rows, transposed=transposed)
     receive, send = dict(zip(wanted, found, strict=True)), dict(zip(served, needed, strict=True))
     everyone = range(len(blocks))
     sizes = ([rows.get(i, 0) for i in everyone] for rows in (send, receive))

@@ -157,8 +157,8 @@ def label_loss(
     ctx: Context, output: Piece, order: int, over: Axis, across: Axis | None, all_of: Axis
 ) -> LabelLoss:
     """The loss on a rank's piece of the output: `over` splits the rows, `across` the classes; `all_of` is both."""
-    labels, splits = ctx.training_labels(output, order), ctx.split_labels(output, order)
-    of, many = max(ctx.trained_on, 1), ctx.facts.task == "multi-label"
+    labels, splits = ctx.blocks.training_labels(output, order), ctx.blocks.split_labels(output, order)
+    of, many = max(ctx.facts.trained_on(ctx.spec.protocol), 1), ctx.facts.task == "multi-label"
     held = ctx.kernels, all_of if many else over, ctx.facts.classes, labels, splits, of
     if many:
         return ManyClasses(*held)

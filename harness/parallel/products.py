@@ -76,11 +76,11 @@ def cut_out(
     for here in striping.of(rows):
         loops = None
         if striping.loops_apart:
-            A, values = ctx.loopless(here, cols, order, transposed=transposed)
+            A, values = ctx.blocks.loopless(here, cols, order, transposed=transposed)
             if both := common(here, cols):
                 loops = Loops(_slice(both, here), _slice(both, cols), values)
         else:
-            A = ctx.adjacency(here, cols, order, transposed=transposed)
+            A = ctx.blocks.adjacency(here, cols, order, transposed=transposed)
         stripes.append(Stripe(_slice(here, rows), A, loops))
     return Sparse(stripes, over, striping.overlap)
 

@@ -205,7 +205,7 @@ class RowOperators(LayerOperators):
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
         self.answers = label_loss(ctx, output, order, self.over, split, self.shares)
-        self.X = ctx.features(*strategy.input(ctx.at), beyond)
+        self.X = ctx.blocks.features(*strategy.input(ctx.at), beyond)
 
     def inputs(self) -> Tensor:
         return self.X

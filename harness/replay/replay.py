@@ -218,4 +218,4 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
             entries = trainer.epoch().entries
     finally:
         engine.stop()
-    return Replayed(rank, tape.events, entries, trainer.ctx.persistent_bytes())
+    return Replayed(rank, tape.events, entries, trainer.ctx.memory.persistent_bytes())

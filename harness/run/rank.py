@@ -114,7 +114,7 @@ def train(
     said = time.monotonic()
     for number in range(-training.warmup, training.epochs):
         if number == 0:
-            ctx.remote.forget()
+            ctx.measured.remote.forget()
         before = [weight.detach().clone() for weight in trainer.weights]
         epoch = trainer.epoch()
         tables.add_epoch(number, epoch, readings)
@@ -133,9 +133,9 @@ def train(
             _say(scratch, tables, training.warmup + training.epochs)
     ctx.ledger.recording = False
     tables.add_memory(ctx)
-    tables.chosen, tables.remote = ctx.chosen, ctx.remote
+    tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
     dearest = training.warmup + tables.dearest_epoch()
-    tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.counts, dearest).values())
+    tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, dearest).values())
     checksums = everyone(ctx.grid, sums)
     compare(strategy, checksums)
     numbers = [row["epoch"] for row in tables.epochs]

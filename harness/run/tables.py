@@ -13,7 +13,7 @@ from harness.run.fault import Fault
 from harness.run.provenance import Place
 from harness.run.trainer import Epoch
 from harness.run.utilisation import Reading, last_said
-from harness.strategy import Context, Remote
+from harness.strategy import Context, RemoteRows
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ class RankTables:
     """Payload words of the dearest epoch, by the strategy's own account."""
     chosen: dict[str, str] = field(default_factory=dict)
     """What this rank chose by measuring."""
-    remote: Remote = field(default_factory=Remote)
+    remote: RemoteRows = field(default_factory=RemoteRows)
     """What its mini-batches needed of others in timed epochs."""
     place: Place | None = None
     """Where it ran."""
@@ -81,7 +81,7 @@ class RankTables:
         }
         nothing = dict.fromkeys(peaks, 0)
         self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})
-        for name, size in ctx.persistent_bytes().items():
+        for name, size in ctx.memory.persistent_bytes().items():
             self.memory.append({"rank": self.rank, "tensor": name.value, **nothing, "persistent_bytes": size})
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.graph.blocks import Blocks
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
-from harness.models import Hits, Operators, by_part
+from harness.models import Hits, Operators, Weight, by_part
+from harness.models.weights import initial_weight
 from harness.run.utilisation import Window, windows
 from harness.spec.spec import Training
-from harness.strategy import Context, Strategy
+from harness.strategy import Context, Piece, Strategy
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class Epoch:
         return self.losses.mean()
 
 
+def initial(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
+    """A piece of the number-th matrix of the model as training begins: the same for every strategy and grid."""
+    W = initial_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
+    return ctx.memory.hold(TensorName.W, W).requires_grad_()
+
+
 class Trainer:
     """A strategy at work on one rank."""
 
@@ -46,7 +53,7 @@ class Trainer:
         self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks)
         pieces = strategy.weights_of(ctx.grid.rank)
         self.weights = [
-            ctx.weight(number, weight, piece)
+            initial(ctx, number, weight, piece)
             for number, (weight, piece) in enumerate(zip(strategy.weights, pieces, strict=True))
         ]
         self.layers = by_part(strategy.weights, self.weights)

@@ -16,8 +16,8 @@ from harness.files import mapped_array, sha256_of
 from harness.graph.blocks import assert_within
 from harness.graph.model import LabelTask
 from harness.graph.order import Orders, Permutation, orders
-from harness.kernels.assemble import Part, Scales, assemble
 from harness.kernels.csr import Csr, transpose
+from harness.kernels.parts import Placed, Scales, assemble
 from harness.store.manifest import Manifest, read_manifest
 
 
@@ -89,7 +89,7 @@ class Store:
         for i, r in self._pieces(rows):
             for j, c in self._pieces(cols):
                 top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
-                parts.append(Part(self._block(order, i, j), r, c, top, left))
+                parts.append(Placed(self._block(order, i, j), r, c, top, left))
         scales = Scales(self._scale(rows, order), self._scale(cols, 1 - order), self._dtype)
         return assemble(parts, (len(rows), len(cols)), scales)
 

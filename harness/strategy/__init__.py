@@ -2,10 +2,10 @@
 
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import admit as admit
-from harness.strategy.context import IGNORED as IGNORED
+from harness.strategy.blocks import IGNORED as IGNORED
+from harness.strategy.blocks import require_entries as require_entries
 from harness.strategy.context import Context as Context
-from harness.strategy.context import Remote as Remote
-from harness.strategy.context import facts_of as facts_of
+from harness.strategy.context import RemoteRows as RemoteRows
 from harness.strategy.contract import MiniBatch as MiniBatch
 from harness.strategy.contract import NoParams as NoParams
 from harness.strategy.contract import Promise as Promise
@@ -25,4 +25,5 @@ from harness.strategy.counts import packed_bytes as packed_bytes
 from harness.strategy.counts import turned_bytes as turned_bytes
 from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import ShapeBlocks as ShapeBlocks
+from harness.strategy.facts import facts_of as facts_of
 from harness.strategy.facts import weights_of_model as weights_of_model

@@ -53,7 +53,7 @@ def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
 
 
 def packed_bytes(rows: int, nonzeros: int, precision: str) -> int:
-    """Of a sparse matrix that travels (`harness.kernels.packed`): its row pointers are as narrow as they can be."""
+    """Of a sparse matrix that travels (`harness.kernels.csr`): its row pointers are as narrow as they can be."""
     pointer = INDEX if nonzeros <= NARROW else LONG
     return pointer * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from harness.graph.blocks import assert_within
-from harness.graph.model import LabelTask
+from harness.graph.blocks import Blocks, assert_within
+from harness.graph.model import TRAIN, LabelTask, labelled
 from harness.graph.order import Permutation
 from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
@@ -113,3 +113,21 @@ class ShapeBlocks:
     def split(self, rows: range, order: int = 0) -> Tensor:
         assert_within(self.n, rows)
         return torch.empty(len(rows), dtype=torch.uint8, device=META)
+
+
+def facts_of(blocks: Blocks) -> Facts:
+    """The facts of a store, counted."""
+    everyone = range(blocks.n)
+    known = labelled(blocks.labels(everyone))
+    trains = known & (blocks.split(everyone) == TRAIN)
+    return Facts(
+        vertices=blocks.n,
+        nonzeros=blocks.nnz,
+        features=blocks.features,
+        task=blocks.task,
+        classes=blocks.classes,
+        directed=blocks.directed,
+        labelled=int(known.sum()),
+        training=int(trains.sum()),
+        bounds=blocks.bounds,
+    )

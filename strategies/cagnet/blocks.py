@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.comm.call import Call
-from harness.kernels.packed import Form
+from harness.kernels.csr import Form
 from harness.ledger import AxisName, TensorName
 from harness.parallel.rows import RowOperators
 from harness.ranges import balanced
@@ -57,9 +57,9 @@ class Blocks(RowOperators):
     def _block(self, ctx: Context, stage: Stage, transposed: bool) -> Travelling:
         rows, cols = self.layout.block(self.row_number), stage.vertices
         if stage.col == self.col_number:
-            buffer, form = ctx.packed(rows, cols, transposed=transposed)
+            buffer, form = ctx.blocks.packed(rows, cols, transposed=transposed)
             return Travelling(stage, form, buffer)
-        return Travelling(stage, ctx.form(rows, cols, transposed=transposed), None)
+        return Travelling(stage, ctx.blocks.form(rows, cols, transposed=transposed), None)
 
     def block_of_A(self, A: Travelling) -> Call[Tensor]:
         """The block of A of a stage, out of this grid row, packed."""

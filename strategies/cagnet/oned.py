@@ -92,8 +92,8 @@ class BlockRows(WholeRows):
         self.blocks = strategy.blocks()
         self.stages = strategy.stages(ctx.at)
         pieces = strategy.multiplied(ctx.at)
-        self.A_NK = [ctx.adjacency(rows, block) for rows, block in pieces]
-        self.A_T_NK = [ctx.transposed(rows, block) for rows, block in pieces]
+        self.A_NK = [ctx.blocks.adjacency(rows, block) for rows, block in pieces]
+        self.A_T_NK = [ctx.blocks.adjacency(rows, block, transposed=True) for rows, block in pieces]
 
     def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
         """A H: every block of H arrives in turn and is multiplied (Algorithm 1)."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.kernels.packed import unpack
+from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.parallel.rows import RowStrategy
 from harness.ranges import balanced, common, split

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from harness.kernels import Csr
-from harness.kernels.assemble import beside
 from harness.kernels.attention import columns_back, rows_back, turned, weigh
+from harness.kernels.parts import beside
 from harness.ledger import Op, TensorName
 from harness.models.gat import by_head, merged, merged_back, scores, scores_back, side_by_side
 from harness.strategy import Context
@@ -61,12 +61,12 @@ class Attention:
     def hold(
         ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
     ) -> Matrices:
-        A_NN, parts = ctx.host_block(vertices, vertices), plan.listed.parts
+        A_NN, parts = ctx.blocks.host_block(vertices, vertices), plan.listed.parts
         A_NV = beside([A_NN, A_NK])
         A_BV = [keep(rows_of(A_NV, rows)) for rows in parts]
         A_LV = rows_of(A_NV, torch.cat([torch.arange(0), *parts]))
         rows, edges = _slices(A.rows for A in A_BV), _slices(A.nnz for A in A_BV)
-        return Matrices(A_BV, rows, edges, ctx.hold_matrix(turned(A_LV)), A_NN.nnz)
+        return Matrices(A_BV, rows, edges, ctx.memory.hold_matrix(turned(A_LV)), A_NN.nnz)
 
     def arrived(self, slots: range) -> None:
         self.project(self._of_others(slots), self.H_KF[slots.start : slots.stop])

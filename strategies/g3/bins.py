@@ -77,7 +77,7 @@ def bins_of(ctx: Context, rows: range, size: int, *, priority: bool, at_once: bo
     listed, remote = torch.arange(len(rows)), torch.ones(len(rows), dtype=torch.bool)
     if not len(rows):
         return Bins((), ())
-    A = ctx.host_block(rows, range(ctx.facts.vertices))
+    A = ctx.blocks.host_block(rows, range(ctx.facts.vertices))
     if not A.col.is_meta:
         inside = block(A, range(len(rows)), rows)
         remote = inside.rowptr.diff() < A.rowptr.diff()

@@ -43,10 +43,10 @@ class Convolution:
         def in_bins(A: Csr) -> list[Csr]:
             return [keep(rows_of(A, rows)) for rows in plan.listed.parts]
 
-        A_NN = A_T_NN = in_bins(ctx.host_block(vertices, vertices))
+        A_NN = A_T_NN = in_bins(ctx.blocks.host_block(vertices, vertices))
         if ctx.facts.directed:
-            A_T_NN = in_bins(ctx.host_block(vertices, vertices, transposed=True))
-        return Matrices(A_NN, A_T_NN, in_bins(A_NK), ctx.hold_matrix(transpose(A_NK)))
+            A_T_NN = in_bins(ctx.blocks.host_block(vertices, vertices, transposed=True))
+        return Matrices(A_NN, A_T_NN, in_bins(A_NK), ctx.memory.hold_matrix(transpose(A_NK)))
 
     def arrived(self, slots: range) -> None:
         """They are multiplied as they are."""

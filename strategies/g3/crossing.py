@@ -86,7 +86,7 @@ def returns(
 
 def _by_the_graph(ctx: Context, rows: range, owner: range, bins: Bins, needed: Lists) -> Tensor:
     """The last turns of these rows in which a bin takes of what it needs of each of its owner's bins."""
-    A, last = ctx.host_block(rows, owner), len(bins.parts) - 1
+    A, last = ctx.blocks.host_block(rows, owner), len(bins.parts) - 1
     if A.col.is_meta:
         return torch.full((len(needed),), last)
     row, col = take(bins.of_vertices[:, 0], row_of(A)), A.col.long()
@@ -96,7 +96,7 @@ def _by_the_graph(ctx: Context, rows: range, owner: range, bins: Bins, needed: L
 
 def _needed(ctx: Context, rows: range, owner: range) -> Tensor:
     """The vertices of an owner that these rows need."""
-    found = filled_columns(ctx.host_block(rows, owner))
+    found = filled_columns(ctx.blocks.host_block(rows, owner))
     return torch.arange(len(found)) * len(owner) // max(len(found), 1) if found.is_meta else found
 
 

@@ -80,12 +80,12 @@ class Binned(RowOperators):
         self.layer, self.layers = layer, ctx.spec.model.layers
         self.widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
         self.plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=self.at_once)
-        keep = ctx.kept_on_host if outside else ctx.hold_matrix
+        keep = ctx.memory.kept_on_host if outside else ctx.memory.hold_matrix
         matrices = layer.hold(ctx, self.plan, self.rows, A_NK, keep)
         self.here = Here(self.kernels, ctx.device, self.layers, self.model.heads, self.plan, matrices)
         self.flow, self.most_bins = Rounds if rounds else Free, max(ceil(len(rows) / size) for rows in blocks)
         self.leaving: list[Coming] = []
-        self.X_K = ctx.buffer(TensorName.X, self.plan.halo, ctx.facts.features)
+        self.X_K = ctx.memory.buffer(TensorName.X, self.plan.halo, ctx.facts.features)
         self._fetch_features()
 
     def _fetch_features(self) -> None:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from harness.kernels import Csr, transpose
-from harness.kernels.assemble import beside
 from harness.kernels.csr import from_coo, row_of, take
-from harness.kernels.parts import select_rows, without_empty_columns
+from harness.kernels.parts import beside, select_rows, without_empty_columns
 from harness.ledger import Direction, TensorName
 from harness.strategy import Context
 from strategies.g3.bins import Bins, bins_of
@@ -84,8 +83,12 @@ def schedule(
     messages, ready = _messages(needed, transpose(A_NK), listed)
     bins = [
         Bin(
-            ctx.hold(TensorName.INDEX, rows.clone()),
-            {peer: ctx.hold(TensorName.INDEX, there[i]) for peer, there in sends.items() if i in there},
+            ctx.memory.hold(TensorName.INDEX, rows.clone()),
+            {
+                peer: ctx.memory.hold(TensorName.INDEX, there[i])
+                for peer, there in sends.items()
+                if i in there
+            },
             _needs(rows_of(A_NK, rows), messages),
             [address for address, first in ready.items() if first == i],
         )
@@ -99,8 +102,8 @@ def schedule(
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
     """A at the vertices of others, without empty columns, these in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
-    found = [without_empty_columns(ctx.host_block(blocks[own], blocks[peer])) for peer in owners]
-    A = beside(found or [ctx.host_block(blocks[own], range(0))])
+    found = [without_empty_columns(ctx.blocks.host_block(blocks[own], blocks[peer])) for peer in owners]
+    A = beside(found or [ctx.blocks.host_block(blocks[own], range(0))])
     if A.col.is_meta:
         return A
     place, start = torch.empty(A.cols, dtype=torch.int64), 0

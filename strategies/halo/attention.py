@@ -13,8 +13,8 @@ from torch.autograd import Function
 
 from harness.comm.call import Pending
 from harness.kernels import Csr
-from harness.kernels.assemble import beside
 from harness.kernels.gather import scatter_matrix
+from harness.kernels.parts import beside
 from harness.ledger import Op, Phase, TensorName, apply
 from harness.parallel.attention import Edges, attention, edges_of
 from harness.parallel.halo import Halo, halo_of
@@ -54,9 +54,9 @@ class AttendingRows(PartRows):
     def cut(self) -> list[Neighbours]:
         ctx, blocks, rows = self.ctx, self.strategy.blocks(), self.rows
         halo, A_NK = halo_of(ctx, blocks, ctx.at[P], range(len(blocks)))
-        self.A_NN_on_host = ctx.host_block(rows, rows)
-        S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
-        return [Neighbours(self.edges(A_NK, ctx.hold_matrix), halo, S_NM)] * self.model.layers
+        self.A_NN_on_host = ctx.blocks.host_block(rows, rows)
+        S_NM = ctx.memory.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
+        return [Neighbours(self.edges(A_NK, ctx.memory.hold_matrix), halo, S_NM)] * self.model.layers
 
     def edges(self, A_NK: Csr, keep: Callable[[Csr], Csr]) -> Edges:
         return edges_of(beside([self.A_NN_on_host, A_NK]), keep)

@@ -144,7 +144,7 @@ class SampledRows(PartRows):
         super().__init__(ctx, strategy)
         blocks, own = strategy.blocks(), ctx.at[P]
         others = [block for i, block in enumerate(blocks) if i != own]
-        self.A_KN_on_host = transpose(ctx.compact_on_host(blocks[own], others)[0])
+        self.A_KN_on_host = transpose(ctx.blocks.compact_on_host(blocks[own], others)[0])
 
     def of_step(self, step: int) -> "SampledRows":
         there = super().of_step(step)
@@ -157,8 +157,8 @@ class SampledRows(PartRows):
         """This rank's part with the rows of a sample alone."""
         (A_KN, halo), ctx = self.drawn(step), self.ctx
         return self.parts[0]._replace(
-            A_NK=ctx.to_device(transpose(A_KN)),
-            A_KN=ctx.to_device(A_KN),
+            A_NK=ctx.memory.to_device(transpose(A_KN)),
+            A_KN=ctx.memory.to_device(A_KN),
             halo=halo,
             S_NM=scatter_matrix(halo.leaving, len(self.rows), ctx.dtype),
         )
@@ -180,7 +180,7 @@ class SampledAttention(SampledRows, AttendingRows):
 
     def sampled(self, step: int) -> Neighbours:
         A_KN, halo = self.drawn(step)
-        edges = self.edges(transpose(A_KN), self.ctx.to_device)
+        edges = self.edges(transpose(A_KN), self.ctx.memory.to_device)
         return Neighbours(edges, halo, scatter_matrix(halo.leaving, len(self.rows), self.ctx.dtype))
 
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from harness.comm.call import Landed, Pending
 from harness.kernels import Csr, transpose
-from harness.kernels.assemble import beside
 from harness.kernels.gather import scatter_matrix
-from harness.kernels.parts import select_columns, select_rows
+from harness.kernels.parts import beside, select_columns, select_rows
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
 from harness.parallel.attention import Edges, edges_of
@@ -114,11 +113,11 @@ class HybridRows(PartRows):
     Part: type[Part | Neighbours] = Part
 
     def __init__(self, ctx: Context, strategy: NeutronStar) -> None:
-        self.A = ctx.counts.whole()
+        self.A = ctx.blocks.counts.whole()
         self.choices = strategy.choices(self.A)
         self.choice = self.choices[ctx.at[P]]
         super().__init__(ctx, strategy, beyond=self.choice.replicas)
-        self.replicas = ctx.hold(TensorName.INDEX, self.choice.replicas)
+        self.replicas = ctx.memory.hold(TensorName.INDEX, self.choice.replicas)
 
     def cut(self) -> list[Part]:
         """Layers with the same replicas share their matrices. All of A, and what others chose, is let go."""
@@ -134,7 +133,11 @@ class HybridRows(PartRows):
 
     def matrices(self, layer: int) -> list[Csr]:
         """What a layer multiplies by at rows that are here, and at those that are fetched; each with its transpose."""
-        return [self.ctx.hold_matrix(each) for side in self.sides(layer) for each in (side, transpose(side))]
+        return [
+            self.ctx.memory.hold_matrix(each)
+            for side in self.sides(layer)
+            for each in (side, transpose(side))
+        ]
 
     def sides(self, layer: int) -> list[Csr]:
         """A of the rows that a layer makes, at rows that are here and at those that are fetched."""
@@ -146,12 +149,12 @@ class HybridRows(PartRows):
         ctx, blocks = self.ctx, self.strategy.blocks()
         sent = leaving(self.choices, layer, blocks[ctx.at[P]])
         halo = Halo(
-            ctx.hold(TensorName.INDEX, torch.cat(sent)),
+            ctx.memory.hold(TensorName.INDEX, torch.cat(sent)),
             list(map(len, sent)),
             arriving(self.choice, layer, blocks),
         )
         S_NM = scatter_matrix(halo.leaving, len(self.vertices_at(layer)), ctx.dtype)
-        return halo, ctx.hold_matrix(S_NM, TensorName.INDEX)
+        return halo, ctx.memory.hold_matrix(S_NM, TensorName.INDEX)
 
     def vertices_at(self, layer: int) -> Tensor:
         """Those whose rows are here at the input of a layer."""
@@ -174,4 +177,4 @@ class HybridAttention(HybridRows, AttendingRows):
 
     def matrices(self, layer: int) -> list[Edges]:
         """Of whom a layer takes: rows that are here, and those that are fetched."""
-        return [edges_of(beside(self.sides(layer)), self.ctx.hold_matrix)]
+        return [edges_of(beside(self.sides(layer)), self.ctx.memory.hold_matrix)]

@@ -86,7 +86,7 @@ class StaleRows(PartRows):
         kept = strategy.params
         self.keeps = {FORWARD: kept.features, BACKWARD: kept.gradients}
         self.last = {
-            (direction, layer): ctx.buffer(NAMES[direction], rows[direction], width)
+            (direction, layer): ctx.memory.buffer(NAMES[direction], rows[direction], width)
             for direction, layer, width in strategy.widths()
         }
         self.under_way: dict[tuple[Direction, int], Pending[Tensor]] = {}

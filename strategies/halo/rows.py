@@ -70,7 +70,7 @@ class PartRows(RowOperators):
         self.AX_NF: Tensor | None = None
         """What the first layer aggregates, where that is computed once."""
         if strategy.precompute is not None:
-            ctx.chosen["first layer"] = strategy.first_layer()
+            ctx.measured.chosen["first layer"] = strategy.first_layer()
         if strategy.precomputes:
             self.precompute()
 
@@ -78,16 +78,16 @@ class PartRows(RowOperators):
         """The whole of A at this rank's vertices."""
         ctx, blocks, own = self.ctx, self.strategy.blocks(), self.ctx.at[P]
         rows, (halo, A_NK) = self.rows, halo_of(ctx, blocks, own, range(len(blocks)))
-        own_rows = ctx.adjacency(rows, rows), ctx.transposed(rows, rows)
-        others = ctx.hold_matrix(A_NK), ctx.hold_matrix(transpose(A_NK))
-        S_NM = ctx.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
+        own_rows = ctx.blocks.adjacency(rows, rows), ctx.blocks.adjacency(rows, rows, transposed=True)
+        others = ctx.memory.hold_matrix(A_NK), ctx.memory.hold_matrix(transpose(A_NK))
+        S_NM = ctx.memory.hold_matrix(scatter_matrix(halo.leaving, len(rows), ctx.dtype), TensorName.INDEX)
         return [Part(*own_rows, *others, halo, S_NM)] * self.model.layers
 
     def precompute(self) -> None:
         """A X, with the whole boundary. X itself stays only where a weight of its own multiplies it."""
-        self.AX_NF = self.ctx.hold(TensorName.T, self.aggregate(0, self.X))
+        self.AX_NF = self.ctx.memory.hold(TensorName.T, self.aggregate(0, self.X))
         if not self.strategy.needs_own_features:
-            self.ctx.release(self.X)
+            self.ctx.memory.release(self.X)
             self.X = self.AX_NF
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:

@@ -108,9 +108,9 @@ class Rotating(RowOperators):
         weight_rows = [len(rows) for rows in balanced(len(share.F), R.size)]
         way = self.params.weight_gradient
         if way == "measured":
-            T_NF, G_NH = (ctx.zeros(len(share.N), len(part)) for part in (share.F, share.H))
+            T_NF, G_NH = (ctx.memory.zeros(len(share.N), len(part)) for part in (share.F, share.H))
             ways = {name: partial(gradient, T_NF, G_NH) for name, gradient in WEIGHT_GRADIENTS.items()}
-            way = ctx.choose(f"weight_gradient of layer {layer}", ways)
+            way = ctx.measured.choose(f"weight_gradient of layer {layer}", ways)
         return Layer(A_NK, A_T_KN, Plane(R, T, S), weight_rows, WEIGHT_GRADIENTS[way])
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:

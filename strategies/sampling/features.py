@@ -26,7 +26,7 @@ from harness.ledger import Op, Phase, TensorName
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse
 from harness.ranges import balanced
-from harness.strategy import Coordinates, Counts, Piece
+from harness.strategy import Coordinates, Counts, Piece, require_entries
 from strategies.sampling.graph_at import Foreseen, Layout, Rank, Tally
 from strategies.sampling.sampler import Sampler
 
@@ -265,21 +265,21 @@ class FetchingStore(Store):
         self.ctx, self.X_NF, self.labels = ctx, X_NF, labels
         self.blocks, self.over = layout.blocks, rank.holders
         self.copies = ctx.grid[layout.copied] if layout.copied else None
-        self.every_label = ctx.training_labels(Piece(layout.vertices, range(ctx.facts.classes)))
+        self.every_label = ctx.blocks.training_labels(Piece(layout.vertices, range(ctx.facts.classes)))
 
         def stripe(rows: range) -> Csr:
-            return ctx.host_block(rows, layout.vertices)
+            return ctx.blocks.host_block(rows, layout.vertices)
 
         if policy.share and rank.foreseen:
             reason, way_out = "what it saves hangs on the graph", "train without a cache"
-            ctx.require_entries(rank.foreseen.graph.A, "A cache", reason, way_out)
+            require_entries(rank.foreseen.graph.A, "A cache", reason, way_out)
         self.peers = Peers(policy, layout, ctx.at, rank.foreseen, stripe) if rank.foreseen else None
         """The others, in a replay."""
         member = layout.member(ctx.at)
         self.cache = policy.cache(Keeper(layout, member, rank.group, stripe, rank.sampler, rank.targets))
         for tensor in self.cache.held():
-            ctx.hold(TensorName.INDEX, tensor)
-        self.X_SF = ctx.buffer(TensorName.X, len(self.cache.vertices), ctx.facts.features)
+            ctx.memory.hold(TensorName.INDEX, tensor)
+        self.X_SF = ctx.memory.buffer(TensorName.X, len(self.cache.vertices), ctx.facts.features)
         if policy.share:
             self._fill()
 
@@ -289,8 +289,8 @@ class FetchingStore(Store):
                 look = self.cache.look(vertices)
             coming = self._ask(look, lambda: self._known_peers().named(step), later=later)
         absent, extra = sum(coming.requests.wanted), len(look.named) - len(look.lacking)
-        self.ctx.remote.rows += absent - extra + len(look.found)
-        self.ctx.remote.cached += len(look.found)
+        self.ctx.measured.remote.rows += absent - extra + len(look.found)
+        self.ctx.measured.remote.cached += len(look.found)
         return coming
 
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:

@@ -21,7 +21,7 @@ from harness.kernels.parts import below, expected, select_rows
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.row_requests import ask, inside, inverse, learned, owners, rows_from_owners, sums
 from harness.ranges import balanced
-from harness.strategy import Coordinates, Piece
+from harness.strategy import Coordinates, Piece, require_entries
 from strategies.sampling.bulk import Bulks, Layer, Summed
 from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Tally
 from strategies.sampling.matrices import Stack, draw_rows, one_batch
@@ -39,7 +39,7 @@ class BlockRows15D(GraphAt):
     def on(self, rank: Rank) -> "PartitionedGraph":
         A_NK = self.own(rank)
         reason = "what is sent hangs on the rows that are drawn"
-        rank.ctx.require_entries(A_NK, "Sampling a partitioned graph", reason, "use graph = replicated")
+        require_entries(A_NK, "Sampling a partitioned graph", reason, "use graph = replicated")
         return (PartitionedGraph if rank.foreseen is None else ReplayedGraph)(A_NK, rank)
 
     def add_words(self, tally: Tally) -> None:

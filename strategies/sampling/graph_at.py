@@ -22,7 +22,7 @@ from harness.kernels.parts import below, select_rows
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
 from harness.parallel.halo import Boundary
 from harness.parallel.row_requests import ask, by_owner, inside, inverse, rows_from_owners
-from harness.strategy import Context, Coordinates, Counts, Facts, MiniBatch, Piece, Words
+from harness.strategy import Context, Coordinates, Counts, Facts, MiniBatch, Piece, Words, require_entries
 from strategies.sampling.bulk import Summed
 from strategies.sampling.matrices import Stack, draw_rows, one_batch
 from strategies.sampling.sampler import At, DrawRows, Graph, Sampler
@@ -173,7 +173,7 @@ class GraphAt(ABC):
 
     def own(self, rank: Rank) -> Csr:
         """A at that piece, to draw from."""
-        return rank.ctx.sampling_matrix(*self.piece(rank.layout, rank.ctx.at))
+        return rank.ctx.blocks.sampling_matrix(*self.piece(rank.layout, rank.ctx.at))
 
     @abstractmethod
     def on(self, rank: Rank) -> Graph:
@@ -217,7 +217,7 @@ class BlockRows(GraphAt):
 
     def on(self, rank: Rank) -> "OwnedRows":
         A_NK = self.own(rank)
-        rank.ctx.require_entries(
+        require_entries(
             A_NK,
             "Sampling a partitioned graph",
             "what is sent hangs on the neighbours that are drawn",

@@ -195,16 +195,16 @@ class Feed:
         over = ctx.grid.axis((layout.over,) if layout.over else ())
         output = strategy.output(ctx.at)
         loss = label_loss(ctx, output, (ctx.spec.model.layers - 1) % 2, over, None, over)
-        X = ctx.features(*strategy.input(ctx.at))
+        X = ctx.blocks.features(*strategy.input(ctx.at))
         self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
-        self.A = ctx.adjacency(*part.graph.piece(layout, ctx.at))
-        self.targets, read = ctx.targets(), ctx.replay_graph()
+        self.A = ctx.blocks.adjacency(*part.graph.piece(layout, ctx.at))
+        self.targets, read = ctx.blocks.targets(), ctx.blocks.replay_graph()
         foreseen = Foreseen(part.sampler, read, self.targets) if read else None
         rank = Rank(ctx, layout, self.everyone.index, part.sampler, self.targets, foreseen)
         self.graph = part.graph.on(rank)
         self.sampler = part.sampler.on(self.graph)
         for name, tensor in self.sampler.held():
-            ctx.hold(name, tensor)
+            ctx.memory.hold(name, tensor)
         self.store = part.features.on(rank, X, loss)
         self.steps, self.prefetch = strategy.steps, part.prefetch
         self._coming: dict[int, tuple[MiniBatch, Arriving]] = {}

@@ -70,9 +70,9 @@ class Samples:
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, over = output.rows, ctx.grid.axis((down,))
         loss = label_loss(ctx, output, order, over, ctx.grid[across], ctx.grid.axis((down, across)))
-        X = ctx.features(*strategy.input(ctx.at))
+        X = ctx.blocks.features(*strategy.input(ctx.at))
         planes: dict[Plane, tuple[Csr, Csr | None]] = {
-            (share.N, share.K): (ctx.adjacency(share.N, share.K), None) for share in self.layers
+            (share.N, share.K): (ctx.blocks.adjacency(share.N, share.K), None) for share in self.layers
         }
         self.whole = Sample(None, self.rows, planes, X, loss, blocks.vertices())
         self.drawn = {plane: _drawn_from(ctx, plane) for plane in planes}
@@ -211,7 +211,7 @@ class FourD(LayerOperators):
 
 
 def _drawn_from(ctx: Context, plane: Plane) -> Sampled:
-    A = ctx.sampling_matrix(*plane)
+    A = ctx.blocks.sampling_matrix(*plane)
     where = places(A.cols, A.rowptr.device)
-    ctx.hold(TensorName.INDEX, where)
+    ctx.memory.hold(TensorName.INDEX, where)
     return Sampled(A, *plane, where)

@@ -169,7 +169,7 @@ class HoldsTwice(OneD):
     """Keeps a second copy of the features that its formula does not know."""
 
     def operators(self, ctx: Context) -> BlockRows:
-        ctx.features(range(1), range(ctx.facts.features))
+        ctx.blocks.features(range(1), range(ctx.facts.features))
         return BlockRows(ctx, self)
 
 

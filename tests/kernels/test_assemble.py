@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.kernels import Csr, block, to_scipy
-from harness.kernels.assemble import Part, assemble, beside
 from harness.kernels.csr import index_dtype
+from harness.kernels.parts import Placed, assemble, beside
 
 
 def dense(A: Csr) -> torch.Tensor:
@@ -27,7 +27,7 @@ cuts = st.sets(st.integers(0, 12))
 @given(A=..., down=cuts, across=cuts)
 def test_cut_and_put_together(A: Csr, down: set[int], across: set[int]) -> None:
     places = [(rows, cols) for rows in cut(A.rows, down) for cols in cut(A.cols, across)]
-    again = assemble([Part(A, rows, cols, rows.start, cols.start) for rows, cols in places], A.shape)
+    again = assemble([Placed(A, rows, cols, rows.start, cols.start) for rows, cols in places], A.shape)
     assert again.cols == A.cols
     for mine, theirs in zip(again[:3], A[:3], strict=True):
         assert mine.dtype == theirs.dtype
@@ -46,7 +46,7 @@ def test_a_window_anywhere_in_a_larger_matrix(A: Csr, data: st.DataObject) -> No
     top, left = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))
     low, high = sorted(data.draw(st.tuples(st.integers(0, A.rows), st.integers(0, A.rows))))
     start, stop = sorted(data.draw(st.tuples(st.integers(0, A.cols), st.integers(0, A.cols))))
-    window = Part(A, range(low, high), range(start, stop), top, left)
+    window = Placed(A, range(low, high), range(start, stop), top, left)
     wide = assemble([window], (A.rows + 5, A.cols + 5))
     expected = torch.zeros(wide.shape, dtype=A.val.dtype)
     expected[top : top + high - low, left : left + stop - start] = dense(A)[low:high, start:stop]

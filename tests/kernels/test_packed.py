@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.csr import Csr, cast
-from harness.kernels.packed import form_of, pack, unpack
+from harness.kernels.csr import Csr, cast, form_of, pack, unpack
 from harness.kernels.spmm import by_loop, by_matmul, by_reduction
 from harness.strategy import packed_bytes
 

@@ -16,7 +16,7 @@ from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.strategy import Remote, ShapeBlocks
+from harness.strategy import RemoteRows, ShapeBlocks
 
 P, D = AxisName.P, AxisName.D
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
@@ -90,13 +90,13 @@ def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
         assert fetched_by(case_of(name, batch=25, fanouts=[3], share=3.0), 1) == 0
 
 
-def counted_by(case: Case, epochs: int) -> Remote:
+def counted_by(case: Case, epochs: int) -> RemoteRows:
     """What a rank says of an epoch."""
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     for _ in range(epochs):
         trainer.epoch()
-    return trainer.ctx.remote
+    return trainer.ctx.measured.remote
 
 
 def test_hits_are_counted(pool) -> None:

@@ -256,7 +256,7 @@ def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]
     for _ in range(EPOCHS):
         trainer.epoch()
     ctx = trainer.ctx
-    return ctx.persistent_bytes(), strategy.memory(ctx.at, ctx.counts), trainer.parameters
+    return ctx.memory.persistent_bytes(), strategy.memory(ctx.at, ctx.blocks.counts), trainer.parameters
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])

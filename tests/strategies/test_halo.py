@@ -128,7 +128,9 @@ def test_an_epoch_brings_each_rank_the_words_that_g3_brings_it(name: str, kind: 
 def chosen(case: Case) -> str:
     """What a rank writes down of its first layer."""
     strategy = case.strategy()
-    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).ctx.chosen["first layer"]
+    return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).ctx.measured.chosen[
+        "first layer"
+    ]
 
 
 @pytest.mark.parametrize(

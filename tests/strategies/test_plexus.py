@@ -252,5 +252,5 @@ def test_what_was_measured_is_told() -> None:
     strategy = ready("1x1x1", facts_of(store), model={"hidden": 8}, weight_gradient="measured")
     ctx = Context(strategy.spec, strategy.facts, Grid.build(strategy.grid, Ledger()), store)
     strategy.operators(ctx)
-    assert list(ctx.chosen) == [f"weight_gradient of layer {layer}" for layer in range(3)]
-    assert set(ctx.chosen.values()) <= {"straight", "flipped"}
+    assert list(ctx.measured.chosen) == [f"weight_gradient of layer {layer}" for layer in range(3)]
+    assert set(ctx.measured.chosen.values()) <= {"straight", "flipped"}

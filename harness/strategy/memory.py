@@ -1,0 +1,65 @@
+"""The tensors that one rank holds from one step to the next, and their bytes by tensor."""
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from harness.kernels import Csr, on_device
+from harness.ledger import TensorName
+
+
+class DeviceMemory:
+    """One rank's memory on its device, in the precision of the run. `persistent_bytes` adds up all that is held."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self._held: list[tuple[TensorName, Tensor]] = []
+
+    def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
+        """Holds a tensor from now on, on the device and in its own type."""
+        self._held.append((name, tensor.to(self.device)))
+        return self._held[-1][1]
+
+    def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
+        """Holds a matrix from now on."""
+        A = self._rounded(A)
+        return Csr(self.hold(name, A.rowptr), self.hold(name, A.col), self.hold(name, A.val), A.cols)
+
+    def release(self, tensor: Tensor) -> None:
+        """Holds a tensor no longer."""
+        self._held = [(name, held) for name, held in self._held if held is not tensor]
+
+    def buffer(self, name: TensorName, *shape: int) -> Tensor:
+        """Holds zeros, for values that stay from one step to the next."""
+        return self.hold(name, self.zeros(*shape))
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Returns zeros that are not held."""
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def to_device(self, A: Csr) -> Csr:
+        """Returns the matrix of one step, which is not held."""
+        return on_device(self._rounded(A), self.device)
+
+    def kept_on_host(self, A: Csr) -> Csr:
+        """Returns a matrix that takes no memory of a GPU: pinned, so that a GPU can copy from it."""
+        A = self._rounded(A)
+        if self.device.type != "cuda":
+            return A
+        return Csr(A.rowptr.pin_memory(), A.col.pin_memory(), A.val.pin_memory(), A.cols)
+
+    def persistent_bytes(self) -> dict[TensorName, int]:
+        """The bytes held by tensor; each piece of memory counts once."""
+        total: dict[TensorName, int] = defaultdict(int)
+        seen = set()
+        for name, tensor in self._held:
+            memory = tensor.untyped_storage()._cdata  # unlike its address, shapes without memory have one too
+            if memory not in seen:
+                seen.add(memory)
+                total[name] += tensor.nbytes
+        return dict(total)
+
+    def _rounded(self, A: Csr) -> Csr:
+        """A in the precision of the run; values that are whole numbers keep their type."""
+        return A._replace(val=A.val.to(self.dtype)) if A.val.is_floating_point() else A
