@@ -16,7 +16,7 @@ VENV        ?= .venv
 TORCH_INDEX ?=
 # Anything: keep the torch that $(VENV), or $(PYTHON) if there is no $(VENV) yet, already has.
 KEEP_TORCH  ?=
-PROFILE     ?= profiles/local
+PROFILE     ?= workflows/profiles/local
 EXPERIMENT  ?= workflows/experiments/smoke.yaml
 
 BIN       := $(VENV)/bin

@@ -89,7 +89,7 @@ def bare_run(spec: Spec, root: Path, scratch: Path) -> float:
 def in_a_job(runs: int, ranks: int) -> str:
     """The same inside one job of a Slurm of our own, whose one machine plays both nodes."""
     root = project_root()
-    card = root / "machines" / "batch-benchmark.yaml"
+    card = root / "config" / "machines" / "batch-benchmark.yaml"
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         command = [sys.executable, str(root / "tests" / "slurm" / "cluster.py"), folder]

@@ -8,7 +8,7 @@ Seconds are those in which the slowest rank was in collectives, the median of ep
 the formula, and of these the words that a rank receives by the ledger's conventions, and how long either takes at the
 link's rate: stages that follow one another cannot beat the first, calls that overlap cannot beat the second. On the
 path lie all words of a broadcast, which all wait for whoever receives them, and of other calls those that a rank
-receives. Large calls are composed out of rounds, as machines/ethernet.yaml says.
+receives. Large calls are composed out of rounds, as config/machines/ethernet.yaml says.
 """
 
 import argparse

@@ -7,8 +7,9 @@
     python benchmarks/plexus_grids.py --predict perlmutter --ranks 64
 
 One rank a host, every grid of as many ranks as there are hosts, three layers, hidden 128, trained features. Predicted
-is what `harness plan` says by the card machines/ethernet.yaml; observed is the slowest rank's time, the median of
-epochs. Prints a table, the rank correlation of the two, and draws figures/plexus-figure-5-RANKS.{pdf,png,svg}.
+is what `harness plan` says by the card config/machines/ethernet.yaml; observed is the slowest rank's time, the
+median of epochs. Prints a table and the rank correlation of the two, and draws
+figures/plexus-figure-5-RANKS.{pdf,png,svg}.
 With --predict nothing runs: a bar for each grid of ogbn-products on a machine that has only a card.
 """
 
@@ -68,7 +69,7 @@ def forecast(strategy: Strategy, counts: Counts) -> tuple[float, float]:
     """Seconds of the products and of the communication of an epoch."""
     name = strategy.spec.machine.name
     multiplying, moving = predict(strategy, load_machine_card(project_root(), name), counts)
-    assert multiplying is not None and moving is not None, f"machines/{name}.yaml predicts nothing"
+    assert multiplying is not None and moving is not None, f"config/machines/{name}.yaml predicts nothing"
     return multiplying, moving
 
 

@@ -4,7 +4,7 @@
     python benchmarks/record.py epoch pool  some
 
 `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `sampling` and `scalegnn` need root. One thread, and the
-allocator's settings of machines/local.yaml, as the launcher gives them.
+allocator's settings of config/machines/local.yaml, as the launcher gives them.
 """
 
 import argparse

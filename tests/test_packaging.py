@@ -18,6 +18,10 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
+TOP_LEVEL = """
+.ci .github .gitignore .pre-commit-config.yaml CONTRIBUTING.md LICENSE Makefile README.md benchmarks config
+constraints.txt datasets docs figures harness pyproject.toml results slurm strategies tests workflow workflows
+"""
 
 
 def run(*command: str, cwd: Path = ROOT, code: int = 0, **environment: str) -> str:
@@ -88,17 +92,27 @@ def test_the_licence_is_apache_2_unmodified() -> None:
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0
 
 
-@pytest.mark.parametrize(("link", "target"), [("workflow", "workflows"), ("slurm", "profiles/slurm")])
+@pytest.mark.parametrize(
+    ("link", "target"), [("workflow", "workflows"), ("slurm", "workflows/profiles/slurm")]
+)
 def test_snakemake_finds_the_workflow_and_the_profile_by_symlink(link: str, target: str) -> None:
     assert (ROOT / link).readlink() == Path(target)
     assert (ROOT / link).is_dir()
 
 
-def test_no_tracked_file_is_large() -> None:
+def tracked_files() -> list[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    tracked = run("git", "ls-files", "-z").split("\0")[:-1]
-    sizes = {name: (ROOT / name).lstat().st_size for name in tracked if (ROOT / name).exists()}
+    return run("git", "ls-files", "-z").split("\0")[:-1]
+
+
+def test_the_top_level_is_the_users() -> None:
+    """Tools look for the links `slurm` and `workflow`, and for the dotted names, at the top level only."""
+    assert {name.partition("/")[0] for name in tracked_files()} == set(TOP_LEVEL.split())
+
+
+def test_no_tracked_file_is_large() -> None:
+    sizes = {name: (ROOT / name).lstat().st_size for name in tracked_files() if (ROOT / name).exists()}
     assert not {name: size for name, size in sizes.items() if size > 500_000}
 
 

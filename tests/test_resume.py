@@ -19,17 +19,16 @@ EXPERIMENT = {
         {"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": 2, "training": {"epochs": 2}},
     ],
 }
-OPTIONS = ["--profile", "profiles/local", "--config", "experiment=resumed.yaml"]
+OPTIONS = ["--profile", "workflows/profiles/local", "--config", "experiment=resumed.yaml"]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A project root of its own, over the cards and rules of this one."""
-    for name in ("workflow", "workflows", "profiles", "machines"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    for name in ("datasets", "figures", "results"):
+    for name in ("config", "datasets", "figures", "results"):
         (tmp_path / name).mkdir()
-    (tmp_path / "datasets" / "catalog").symlink_to(ROOT / "datasets" / "catalog")
+    for name in ("workflow", "workflows", "config/machines", "datasets/catalog"):
+        (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "resumed.yaml").write_text(yaml.safe_dump(EXPERIMENT))
     return tmp_path
 

@@ -22,7 +22,7 @@ EXPERIMENT = {
     "name": "shared",
     "runs": [{"strategy": "serial", "dataset": [choice.model_dump() for choice in CHOICES]}],
 }
-OPTIONS = ["--profile", "profiles/local", "--cores", "3", "--resources", "device=3"]
+OPTIONS = ["--profile", "workflows/profiles/local", "--cores", "3", "--resources", "device=3"]
 CONFIG = ["--config", "experiment=shared.yaml", "build_jobs=3"]
 
 
@@ -30,9 +30,9 @@ CONFIG = ["--config", "experiment=shared.yaml", "build_jobs=3"]
 def root(tmp_path: Path) -> Path:
     """A project root of its own, over the cards and rules of this one."""
     root = tmp_path / "root"
-    for name in ("datasets", "results"):
+    for name in ("config", "datasets", "results"):
         (root / name).mkdir(parents=True)
-    for name in ("workflow", "workflows", "profiles", "machines", "datasets/catalog"):
+    for name in ("workflow", "workflows", "config/machines", "datasets/catalog"):
         (root / name).symlink_to(ROOT / name)
     (root / "shared.yaml").write_text(yaml.safe_dump(EXPERIMENT))
     return root

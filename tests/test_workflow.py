@@ -22,7 +22,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 DATASETS = ["tiny-sbm", "tiny-rmat", "tiny-lattice"]
-LOCAL = ["--profile", "profiles/local"]
+LOCAL = ["--profile", "workflows/profiles/local"]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Project:
 
 
 def make_project(folder: Path) -> Project:
-    for name in ("workflows", "profiles", "machines"):
+    for name in ("workflows", "config/machines"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("workflow", "slurm"):
         (folder / name).symlink_to((ROOT / name).readlink())
-    for name in ("bin", "home", "poison", "config", "datasets/catalog"):
+    for name in ("bin", "home", "poison", "datasets/catalog"):
         (folder / name).mkdir(parents=True)
     for name in DATASETS:
         (folder / "datasets" / "catalog" / f"{name}.yaml").touch()
@@ -278,10 +278,10 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
     "words",
     [
         ["--profile", "slurm"],
-        ["--profile", "profiles/slurm"],
-        ["--profile", "profiles/slurm/config.yaml"],
+        ["--profile", "workflows/profiles/slurm"],
+        ["--profile", "workflows/profiles/slurm/config.yaml"],
         ["--workflow-profile", "slurm"],
-        ["--workflow-profile", "profiles/slurm"],
+        ["--workflow-profile", "workflows/profiles/slurm"],
     ],
 )
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
@@ -318,7 +318,7 @@ def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(projec
 
 def test_the_default_profile_leaves_the_site_its_own() -> None:
     """Its keys win over those of the profile that the user names."""
-    default = yaml.safe_load((ROOT / "profiles" / "default" / "config.yaml").read_text())
+    default = yaml.safe_load((ROOT / "workflows" / "profiles" / "default" / "config.yaml").read_text())
     assert not default.keys() & {"executor", "cores", "jobs", "default-resources", "resources", "retries"}
 
 

@@ -20,7 +20,7 @@ def add_verbs(verbs: Verbs) -> None:
         "--machine", metavar="NAME", help="links: the card (default: config/site.yaml's, or local)"
     )
     parser.add_argument(
-        "--write", metavar="NAME", help="links: a new card machines/NAME.yaml with what was measured"
+        "--write", metavar="NAME", help="links: a new card config/machines/NAME.yaml with what was measured"
     )
 
 

@@ -29,7 +29,11 @@ def _strategies() -> list[tuple[str, str]]:
 
 
 def _cards(kind: str, root: Path) -> list[tuple[str, str]]:
-    folders = {"datasets": "datasets/catalog", "machines": "machines", "experiments": "workflows/experiments"}
+    folders = {
+        "datasets": "datasets/catalog",
+        "machines": "config/machines",
+        "experiments": "workflows/experiments",
+    }
     paths = sorted((root / folders[kind]).glob("*.yaml"))
     return [(path.stem, " ".join(_about(path).split())) for path in paths]
 

@@ -123,8 +123,8 @@ def _checked(what: str, seconds: float, strategy: Strategy, card: MachineCard) -
     if not (isfinite(seconds) and seconds >= 0):
         grid = grid_text(dict(strategy.grid))
         raise UserError(
-            f"machines/{card.name}.yaml predicts {seconds:g} s of {what} for {strategy.name} on {grid}; a prediction "
-            "is a finite number of seconds, 0 or more. Correct the constants of the card under links and spmm, or the "
-            "terms that the strategy gives."
+            f"config/machines/{card.name}.yaml predicts {seconds:g} s of {what} for {strategy.name} on {grid}; a "
+            "prediction is a finite number of seconds, 0 or more. Correct the constants of the card under links and "
+            "spmm, or the terms that the strategy gives."
         )
     return seconds

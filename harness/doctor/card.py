@@ -17,7 +17,7 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.ways import way
-from harness.spec.machine import MeasuredLink, load_machine, load_machine_card
+from harness.spec.machine import MACHINES, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import results_folder
 
 # Measures the links between ranks: of this machine, or of the nodes of the job that this process is in.
@@ -57,12 +57,13 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
 
 
 def write_card(root: Path, machine: str, name: str, measured: Measured) -> Path:
-    """machines/NAME.yaml: the card of the machine with other links."""
-    path = root / "machines" / f"{name}.yaml"
+    """config/machines/NAME.yaml: the card of the machine with other links."""
+    path = root / MACHINES / f"{name}.yaml"
     if path.exists():
         raise UserError(f"{path} exists. Write the card under another name, or move it away.")
     card = load_machine_card(root, machine)
-    document = read_yaml(root / "machines" / f"{machine}.yaml", f"machines/{machine}.yaml")
+    source = MACHINES / f"{machine}.yaml"
+    document = read_yaml(root / source, str(source))
     per_node = card.slurm.ranks_per_node if card.slurm else max(row.size for row in measured.rows)
     document["links"] = links(measured, per_node)
     origin = f"# {machine}.yaml, links by all-reduces on {platform.node()}, {time.strftime('%Y-%m-%d')}."

@@ -45,8 +45,8 @@ def named(choice: Any) -> dict[str, Any]:
 def _machine(root: Path, name: Any, where: str) -> Machine:
     if not isinstance(name, str):
         raise UserError(
-            f"{where}: machine = {shown(name)} is not accepted: name a card, and say in machines/ what that machine is "
-            "like."
+            f"{where}: machine = {shown(name)} is not accepted: name a card of config/machines/, "
+            "which describes the machine."
         )
     return load_machine(root, name)
 
@@ -114,8 +114,8 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
         memory = load_machine_card(root, machine).memory_gb
     if memory is None:
         raise UserError(
-            f"{where}: what is to be `{LARGEST}` needs to know how much memory a rank has, and machines/{machine}.yaml "
-            "does not say: set memory_gb there or here, as memory_gb: 40."
+            f"{where}: `{LARGEST}` needs the memory of a rank, and config/machines/{machine}.yaml does not say it. Set "
+            "memory_gb there or here, as memory_gb: 40."
         )
     if not isinstance(memory, int | float) or not memory > 0:
         raise UserError(f"{where}: memory_gb = {shown(memory)} is not accepted: a number above 0.")

@@ -79,7 +79,7 @@ def way(machine: Machine, ranks: int, root: Path, program: list[str]) -> Way:
     slurm = slurm_of(root, machine.name, load_site(root)) if in_allocation(os.environ) else None
     if slurm is None:
         environments = [environment(machine, ranks, root, number) for number in range(ranks)]
-        way_out = f"; on a slow file system, raise start_seconds in machines/{machine.name}.yaml"
+        way_out = f"; on a slow file system, raise start_seconds in config/machines/{machine.name}.yaml"
         return Way(program, environments, waiting=Waiting(start_seconds(root, machine.name), way_out))
     if slurm.interfaces:
         program = [

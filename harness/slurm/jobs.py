@@ -104,7 +104,7 @@ def _processors(spec: Mapping[str, Any]) -> int:
 
 # Jobs that a Snakemake of this folder submitted and did not live to see the end of.
 #
-# The executor's jobs carry a prefix of ours in their names (profiles/slurm) and the folder they work in.
+# The executor's jobs carry a prefix of ours in their names (workflows/profiles/slurm) and the folder they work in.
 # Before the first job of a workflow is submitted, whatever of these is there is an orphan: Snakemake's lock
 # keeps others out.
 

@@ -1,4 +1,4 @@
-"""Machine cards: what a place to run looks like, from machines/NAME.yaml."""
+"""Machine cards: what a place to run looks like, from config/machines/NAME.yaml."""
 
 from pathlib import Path
 from typing import Literal
@@ -111,19 +111,21 @@ class MachineCard(Machine):
     """Seconds that the first rank of this machine may take to start: more where torch lies on a slow file system."""
 
 
+MACHINES = Path("config") / "machines"
+
+
 def load_machine(root: Path, name: str) -> Machine:
-    """What runs on a machine are made for."""
+    """The part of a machine card that belongs to a spec."""
     card = load_machine_card(root, name)
     return Machine(**{key: getattr(card, key) for key in Machine.model_fields})
 
 
 def load_machine_card(root: Path, name: str) -> MachineCard:
-    """The card machines/NAME.yaml under the project root."""
-    path = root / "machines" / f"{name}.yaml"
+    """The card config/machines/NAME.yaml under the project root."""
     if name not in list_machines(root):
-        raise unknown("machine", name, list_machines(root), "Cards live in machines/.")
-    card = read_yaml(path, f"machines/{name}.yaml")
-    return validated(MachineCard, {"name": name, **card}, f"machines/{name}.yaml")
+        raise unknown("machine", name, list_machines(root), f"Cards live in {MACHINES}/.")
+    where = str(MACHINES / f"{name}.yaml")
+    return validated(MachineCard, {"name": name, **read_yaml(root / where, where)}, where)
 
 
 def start_seconds(root: Path, name: str) -> float:
@@ -135,4 +137,4 @@ def start_seconds(root: Path, name: str) -> float:
 
 
 def list_machines(root: Path) -> list[str]:
-    return sorted(path.stem for path in (root / "machines").glob("*.yaml"))
+    return sorted(path.stem for path in (root / MACHINES).glob("*.yaml"))

@@ -15,7 +15,7 @@ SMOKE = ROOT / "workflows/experiments/smoke.yaml"
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project root of its own, with the cards of this one."""
-    for folder in ("datasets/catalog", "machines", "workflows/experiments"):
+    for folder in ("datasets/catalog", "config/machines", "workflows/experiments"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     monkeypatch.setenv("HARNESS_ROOT", str(tmp_path))
     monkeypatch.delenv("HARNESS_DATASETS", raising=False)

@@ -25,7 +25,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "datasets" / "catalog").mkdir(parents=True)
     (place / "config").mkdir()
     (place / "slurm").mkdir()
-    (place / "machines").symlink_to(ROOT / "machines")
+    (place / "config" / "machines").symlink_to(ROOT / "config" / "machines")
     (tmp_path / "bin").mkdir()
     for name, told in ANSWERS.items():
         command = tmp_path / "bin" / name

@@ -24,8 +24,8 @@ def test_every_axis_fills_the_world_with_groups(world: int) -> None:
 
 def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path) -> None:
     """Whatever the order in which the rows came."""
-    (tmp_path / "machines").mkdir()
-    (tmp_path / "machines" / "mine.yaml").write_text("device: cpu\nslurm: {ranks_per_node: 2}\n")
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    (tmp_path / "config" / "machines" / "mine.yaml").write_text("device: cpu\nslurm: {ranks_per_node: 2}\n")
     rows = [MeasuredLink(before=before, size=size, gbs=1 / (before + 2 * size)) for before, size in axes(8)]
     write_card(tmp_path, "mine", "mine-measured", Measured(rows[::-1], 12.34))
     card = load_machine_card(tmp_path, "mine-measured")
@@ -51,8 +51,10 @@ def test_who_cannot_measure_is_told_why(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UserError, match="two ranks"):
         measure(ROOT, "local", 1, lambda _: None)
     root = tmp_path / "root"
-    (root / "machines").mkdir(parents=True)
+    (root / "config" / "machines").mkdir(parents=True)
     (root / "datasets" / "catalog").mkdir(parents=True)
-    (root / "machines" / "gpus.yaml").write_text(yaml.safe_dump({"device": "cuda", "engine": "nccl"}))
+    (root / "config" / "machines" / "gpus.yaml").write_text(
+        yaml.safe_dump({"device": "cuda", "engine": "nccl"})
+    )
     with pytest.raises(RunError, match="GPU"):
         measure(root, "gpus", 2, lambda _: None)

@@ -14,10 +14,10 @@ from tests.doors.command import ROOT
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project of few cards, whose runs come to no rank."""
     root = tmp_path_factory.mktemp("project")
-    for card in ("datasets/catalog/tiny-sbm.yaml", "machines/local.yaml"):
+    for card in ("datasets/catalog/tiny-sbm.yaml", "config/machines/local.yaml"):
         (root / card).parent.mkdir(parents=True)
         shutil.copy(ROOT / card, root / card)
-    for folder in ("workflows/experiments", "config", "brought", "results/runs"):
+    for folder in ("workflows/experiments", "brought", "results/runs"):
         (root / folder).mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_ROOT", str(root))

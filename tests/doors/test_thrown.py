@@ -139,7 +139,7 @@ def experiments(root: Path, data: bytes) -> Said:
 
 
 def machines(root: Path, data: bytes) -> Said:
-    (root / "machines/thrown.yaml").write_bytes(data)
+    (root / "config/machines/thrown.yaml").write_bytes(data)
     say("list", "machines")
     return say(
         "plan", "--strategy", "cagnet-1d", "--ranks", "2", "--dataset", "tiny-sbm", "--set", "machine=thrown"

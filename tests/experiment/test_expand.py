@@ -52,7 +52,7 @@ def test_all_grids_are_those_of_the_strategy() -> None:
         ({"strategy": "serial", "dataset": "tiny-sbm", "machine": "lokal"}, ["lokal", "local"]),
         (
             {"strategy": "serial", "dataset": "x", "machine": {"composed_from": 1}},
-            ["composed_from", "machines/"],
+            ["composed_from", "config/machines/"],
         ),
         ({"strategy": "serial", "dataset": "tiny-sbm", "epochs": 3}, ["epochs", "training"]),
         ({"strategy": "serial", "dataset": "tiny-sbm", "exclude": [{"rank": 2}]}, ["exclude", "rank"]),

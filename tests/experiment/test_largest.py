@@ -86,7 +86,7 @@ def test_a_grid_is_chosen_for_any_strategy() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"grid": "largest"}, ["memory_gb", "machines/local.yaml"]),
+        ({"grid": "largest"}, ["memory_gb", "config/machines/local.yaml"]),
         ({"grid": "largest", "memory_gb": -1}, ["-1", "above 0"]),
         ({"grid": "largest", "memory_gb": "much"}, ["'much'", "above 0"]),
         ({"grid": "largest", "memory_gb": 0.001}, ["0.001", "more ranks"]),

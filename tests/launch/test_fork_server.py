@@ -105,8 +105,8 @@ def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is that of the machine's card."""
-    (tmp_path / "machines").mkdir()
-    (tmp_path / "machines" / "slow.yaml").write_text(yaml.safe_dump({"start_seconds": 2.5}))
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    (tmp_path / "config" / "machines" / "slow.yaml").write_text(yaml.safe_dump({"start_seconds": 2.5}))
     monkeypatch.setattr(fork_server, "TELL_SECONDS", 0.3)
     for name, value in settings(tmp_path, torch="import time; time.sleep(600)").items():
         monkeypatch.setenv(name, value)
@@ -114,7 +114,7 @@ def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
     chosen, said = way(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"]), []
     with ForkServer() as server, pytest.raises(RunError) as caught:
         list(chosen.start(server, tmp_path / "log", said.append))
-    for words in ("importing torch", "after 2.5 s", "start_seconds in machines/slow.yaml"):
+    for words in ("importing torch", "after 2.5 s", "start_seconds in config/machines/slow.yaml"):
         assert words in str(caught.value)
     assert any(line.startswith("waiting for ranks to start: importing torch, ") for line in said), said
 
@@ -122,14 +122,14 @@ def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
 def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: Path) -> None:
     machines = []
     for card in ({"threads_per_rank": 1}, {"start_seconds": 600}):
-        (tmp_path / "machines").mkdir(exist_ok=True)
-        (tmp_path / "machines" / "mine.yaml").write_text(yaml.safe_dump(card))
+        (tmp_path / "config" / "machines").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump(card))
         machines.append(load_machine(tmp_path, "mine"))
     assert machines[0] == machines[1], "what a spec holds of a machine"
     assert start_seconds(tmp_path, "mine") == 600
     assert start_seconds(tmp_path, "elsewhere") >= 120, "a spec may name a machine that has no card here"
     for wrong in (0, -1, "long"):
-        (tmp_path / "machines" / "mine.yaml").write_text(yaml.safe_dump({"start_seconds": wrong}))
+        (tmp_path / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump({"start_seconds": wrong}))
         with pytest.raises(UserError, match="start_seconds"):
             load_machine(tmp_path, "mine")
 

@@ -30,8 +30,8 @@ def ignore(_: str) -> None: ...
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project root inside a job of a cluster, as the executor leaves a rule's environment."""
     root = tmp_path / "root"
-    (root / "machines").mkdir(parents=True)
-    (root / "machines" / "mine.yaml").write_text(yaml.safe_dump(CARD))
+    (root / "config" / "machines").mkdir(parents=True)
+    (root / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump(CARD))
     (root / "datasets").symlink_to(ROOT / "datasets")
     (tmp_path / "bin").mkdir()
     srun = tmp_path / "bin" / "srun"
@@ -123,7 +123,7 @@ def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
 ) -> None:
     """Rank 1 sleeps in the second timed epoch; the others wait for it in a library that hears no signals."""
     if machine == "local":
-        (job / "machines" / "local.yaml").symlink_to(ROOT / "machines" / "local.yaml")
+        (job / "config" / "machines" / "local.yaml").symlink_to(ROOT / "config" / "machines" / "local.yaml")
         monkeypatch.delenv("SLURM_JOB_ID")
     asked = spec(job, 3, {"way": "hang", "rank": 1, "call": 5}, machine=machine)
     runs = tmp_path / "results" / "runs"
@@ -144,7 +144,7 @@ def test_a_run_that_fails_keeps_them_too(job: Path, tmp_path: Path) -> None:
 def test_a_run_that_a_job_has_no_time_for_is_left_to_another(job: Path, tmp_path: Path) -> None:
     """The job has two and a half minutes, of which one is kept; a run may take one, so the second is not begun."""
     runs = tmp_path / "results" / "runs"
-    card = job / "machines" / "mine.yaml"
+    card = job / "config" / "machines" / "mine.yaml"
     asked = [spec(job, 1, launch=number) for number in range(2)]
     (first,) = series(asked[:1], job, runs, ignore)
     assert first.folder and read_record(first.folder).record["status"] == "ok"

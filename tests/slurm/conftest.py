@@ -37,14 +37,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def project(cluster: Cluster, tmp_path: Path) -> Iterator[Project]:
     """A project of its own. Nothing of it is left in Slurm afterwards, and no process."""
-    for name in ("workflow", "workflows", "profiles", "slurm"):
+    for name in ("workflow", "workflows", "slurm"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for name in ("config", "datasets", "figures", "machines", "results"):
-        (tmp_path / name).mkdir()
+    for name in ("config/machines", "datasets", "figures", "results"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "datasets" / "catalog").symlink_to(ROOT / "datasets" / "catalog")
-    for card in (ROOT / "machines").glob("*.yaml"):
-        (tmp_path / "machines" / card.name).symlink_to(card)
-    (tmp_path / "machines" / "test-cluster.yaml").write_text(yaml.safe_dump(CARD))
+    for card in (ROOT / "config" / "machines").glob("*.yaml"):
+        (tmp_path / "config" / "machines" / card.name).symlink_to(card)
+    (tmp_path / "config" / "machines" / "test-cluster.yaml").write_text(yaml.safe_dump(CARD))
     yield Project(tmp_path, cluster)
     cluster.call("scancel", "--user=root")
     wait_until(lambda: cluster.call("squeue", "-h") == "")

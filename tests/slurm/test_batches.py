@@ -104,8 +104,10 @@ def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may(tmp_path: Path)
 
 
 def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None:
-    (tmp_path / "machines").mkdir()
-    (tmp_path / "machines" / "cluster.yaml").write_text("slurm: {ranks_per_node: 4, minutes: 10}\n")
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    (tmp_path / "config" / "machines" / "cluster.yaml").write_text(
+        "slurm: {ranks_per_node: 4, minutes: 10}\n"
+    )
     asked = runs(run(1), run(2), run(4))
     jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs")
     (batch,) = jobs.batches

@@ -129,7 +129,9 @@ def test_a_machine_whose_card_knows_no_slurm_has_one_node() -> None:
 
 
 def profile() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text())
+    loaded: dict[str, Any] = yaml.safe_load(
+        (ROOT / "workflows" / "profiles" / "slurm" / "config.yaml").read_text()
+    )
     return loaded
 
 
@@ -156,8 +158,8 @@ def test_preempted_jobs_are_started_again() -> None:
 
 
 def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
-    (tmp_path / "machines").symlink_to(ROOT / "machines")
     (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "machines").symlink_to(ROOT / "config" / "machines")
     assert load_site(tmp_path) == Site()
     (tmp_path / "config" / "site.yaml").write_text("account: m1\nqos: debug\nminutes: 5\n")
     site = load_site(tmp_path)

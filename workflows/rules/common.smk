@@ -71,7 +71,7 @@ def read_experiment(path):
 
 def plan_file(path, experiment, options):
     """Where the runs of this experiment are listed. A changed experiment or machine card is another list."""
-    sources = [Path(path), *sorted(Path("machines").glob("*.yaml"))]
+    sources = [Path(path), *sorted(Path("config/machines").glob("*.yaml"))]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     words = [experiment["name"], *(option.strip("-") for option in options)]
     return f"results/plans/{'-'.join(words)}-{key}.json"
