@@ -1,7 +1,7 @@
-"""Files that are whole or absent: written beside their place, synced, then renamed into it.
+"""Files and folders that are whole or absent: written beside their place, synced, then renamed into it.
 
-What the operating system says about a full disk or a forbidden folder becomes an error for people here. It knows
-nothing of what the bytes mean.
+An error of the operating system, as a full disk or a forbidden folder, becomes an error for people here. The meaning of
+the bytes is not known in this module.
 """
 
 import errno
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from uuid import uuid4
 
 from harness.errors import RunError, UserError
@@ -35,15 +35,15 @@ KEPT = "Nothing of it was kept, and what was there before is as it was."
 
 
 def write_text(path: Path, text: str, way_out: str = RESULTS) -> None:
-    """`text` as the file `path`, whole or not at all."""
+    """Writes `text` as the file `path`, whole or not at all."""
     replace_files({path: text.encode()}, way_out)
 
 
 def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
-    """Several files that belong together: none is put in its place before all are on disk.
+    """Replaces several files that belong together: none takes its place before all are on disk.
 
-    A file that already holds its bytes is left alone, so that whoever goes by its date sees no change. What a writer
-    that was killed left in their folders is removed.
+    A file that already holds its bytes keeps its date, so that Snakemake sees no change. Leftovers of writers that were
+    killed are removed from the folders.
     """
     for folder in {path.parent for path in files}:
         sweep(folder)
@@ -65,8 +65,71 @@ def replace_files(files: Mapping[Path, bytes], way_out: str = RESULTS) -> None:
                 path.unlink()
 
 
+@contextmanager
+def whole_folder(folder: Path, last: str, way_out: str = RESULTS, *, replace: bool = False) -> Iterator[Path]:
+    """Yields a hidden folder to fill and names it `folder` at the end of the block; an error leaves nothing.
+
+    `last` is the file that is written last: a folder that holds it is whole.
+    """
+    partial = sibling(folder)
+    with refusals(folder, way_out):
+        sweep(folder.parent)
+        try:
+            partial.mkdir(parents=True)
+            yield partial
+            put_folder(partial, folder, last, replace=replace)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def put_folder(partial: Path, folder: Path, last: str, *, replace: bool) -> None:
+    """Names a whole folder `folder`. If another writer was first, the folder of that writer stays.
+
+    With `replace`, an older folder steps aside, and comes back if the new one cannot take its place.
+    """
+    assert (partial / last).is_file(), f"{partial} has no {last}"
+    sync_folder(partial)
+    aside = sibling(folder)
+    if replace:
+        with suppress(FileNotFoundError):
+            folder.rename(aside)
+    try:
+        partial.rename(folder)
+    except OSError as error:
+        with suppress(OSError):
+            aside.rename(folder)
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        if not (folder / last).exists():
+            raise RunError(f"{folder} is in the way: it has no {last}. Remove it.") from None
+    shutil.rmtree(aside, ignore_errors=True)
+    sync_folder(folder.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder, if there is one. Its name is free at once, and no reader meets half a folder."""
+    aside = sibling(folder)
+    with suppress(FileNotFoundError):
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)  # `sweep` removes what resists
+
+
+class HashedFile:
+    """A file that counts and hashes the bytes that are written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.sha256.update(data)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes and waits until the disk has it."""
+    """Writes a file and waits until the disk has its bytes."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -80,7 +143,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the disk has the names in a folder. Some file systems cannot be asked; that is no error."""
+    """Waits until the disk has the names in a folder. A file system without this call is no error."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -90,28 +153,28 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The checksum of a file, read some at a time."""
+    """The checksum of a file, read block by block."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def whole_folders(under: Path) -> list[Path]:
-    """The folders in a folder, in order; what is hidden is a writer's unfinished business."""
+    """The whole folders in a folder, in order; hidden folders are unfinished."""
     return sorted(path for path in under.glob("[!.]*") if path.is_dir())
 
 
 def sibling(path: Path) -> Path:
-    """A hidden name of nobody's in the same folder: a rename from there stays on one file system."""
+    """A new hidden name in the same folder: a rename from this name to `path` stays on one file system."""
     return path.with_name(f".{path.name}.{owner_tag()}.{uuid4().hex[:8]}.part")
 
 
 def owner_tag() -> str:
-    """Names this process, for `sweep`: what it leaves behind when it is killed can be told from what is in use."""
+    """The name of this process in the names of its unfinished files, by which `sweep` sees whether it lives."""
     return f"{platform.node()}-{os.getpid()}"
 
 
 def sweep(folder: Path) -> None:
-    """Removes what processes of this machine that are gone had not finished writing in a folder."""
+    """Removes the unfinished files and folders that dead processes of this machine left in a folder."""
     for path in [*folder.glob(".*.part*"), *folder.glob("launch-*")]:
         owner = re.search(re.escape(platform.node()) + r"-(\d+)\.", path.name)
         if owner and not Path(f"/proc/{owner[1]}").exists():
@@ -122,7 +185,7 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def refusals(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> Iterator[None]:
-    """Explains what goes wrong while `path` is written, and what is left of it."""
+    """Explains errors of the operating system while `path` is written, and what is left of the file."""
     try:
         yield
     except OSError as error:
@@ -130,9 +193,9 @@ def refusals(path: Path, way_out: str = RESULTS, kept: str = KEPT) -> Iterator[N
 
 
 def check_room(folder: Path, needs: int) -> None:
-    """Refuses to begin what will not fit. The folder need not exist yet."""
-    there = next(place for place in folder.absolute().parents if place.is_dir())
-    free = shutil.disk_usage(there).free
+    """Refuses to begin a folder that will not fit on the disk. The folder need not exist yet."""
+    place = next(parent for parent in folder.absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(place).free
     if free < needs:
         raise RunError(
             f"{folder.parent} has {free:,} bytes free, but {folder.name} needs {needs:,}. Free some, or {DATASETS}."
@@ -167,22 +230,22 @@ def _explained(error: OSError, path: Path, way_out: str, kept: str) -> UserError
 
 
 def _at(error: OSError, path: Path) -> str:
-    """Where, if it is not where one would look."""
+    """The place of an error, unless it is `path` itself."""
     return f" at {error.filename}" if error.filename not in (None, str(path)) else ""
 
 
 def _space_left(path: Path) -> str:
-    there = next((folder for folder in path.absolute().parents if folder.is_dir()), None)
-    if there is None:
+    place = next((folder for folder in path.absolute().parents if folder.is_dir()), None)
+    if place is None:
         return ""
-    return f" ({shutil.disk_usage(there).free / 2**20:.0f} MiB are free there)"
+    return f" ({shutil.disk_usage(place).free / 2**20:.0f} MiB are free there)"
 
 
 def mapped_array(path: Path, mode: Literal["r", "c"]) -> "NDArray[Any]":
     """The array in an .npy file, mapped into memory: read-only, or writable in memory alone ("c").
 
     Python 3.11 parses the header wrongly if two threads parse at once ("AST constructor recursion depth mismatch"), so
-    one does at a time.
+    one thread at a time does.
     """
     import numpy as np
 

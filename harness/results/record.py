@@ -6,7 +6,6 @@ whole. Nothing here knows how a run was launched or what its numbers mean.
 
 import json
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import UserError
-from harness.files import refusals, sibling, sync_folder, write_synced
+from harness.files import whole_folder, write_synced
 from harness.results import parquet
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES
 from harness.results.statuses import STATUSES
@@ -56,17 +55,9 @@ def write_record(
         table = RUN_TABLES[name]
         files[f"{name}.parquet"] = parquet.to_bytes([parquet.to_arrow(frame, table)], table)
     folder = runs / str(record["run_id"])
-    partial = sibling(folder)
-    with refusals(folder):
-        try:
-            partial.mkdir(parents=True)
-            for name, data in files.items():
-                write_synced(partial / name, data)
-            sync_folder(partial)
-            _put_in_place(partial, folder)
-            sync_folder(runs)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    with whole_folder(folder, "record.json", replace=True) as partial:
+        for name, data in files.items():
+            write_synced(partial / name, data)
     return folder
 
 
@@ -98,21 +89,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _put_in_place(partial: Path, folder: Path) -> None:
-    """The old folder steps aside for the new one, and comes back if that cannot take its place."""
-    old = sibling(folder)
-    replaces = folder.exists()
-    if replaces:
-        folder.rename(old)
-    try:
-        partial.rename(folder)
-    except OSError:
-        if replaces:
-            old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _json(data: Mapping[str, Any]) -> bytes:

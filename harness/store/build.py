@@ -34,7 +34,7 @@ from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
 from harness.store.share import Share
 from harness.store.task import GIB, Means
-from harness.store.work import forget_if_idle, take_back
+from harness.store.work import discard_if_idle, take_back
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory, where it is needed."""
@@ -95,7 +95,7 @@ def build(
     if share and folder.exists():
         return folder
     if _is_sound(folder, grid, sources):
-        forget_if_idle(folder)  # of a builder that was killed when all was done
+        discard_if_idle(folder)  # of a builder that was killed when all was done
         return _opened(folder, card).folder
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}

@@ -21,6 +21,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.files import DATASETS, HashedFile, check_room, whole_folder, write_synced
 from harness.graph.model import Ints
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
 from harness.graph.partitioners import PACKAGES, engine
@@ -31,7 +32,6 @@ from harness.store.adjacency import LARGEST
 from harness.store.compose import Contents
 from harness.store.entries import BYTES, Layout, scatter, settle
 from harness.store.manifest import FileRecord
-from harness.store.writer import whole_folder
 from harness.validation import Frozen, validated
 
 FOLDER = "partitions"
@@ -109,15 +109,19 @@ def _kept(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], No
 
 
 def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor, report: dict[str, Any]) -> None:
-    with whole_folder(path, needs=4 * len(part) + 4096) as writer:
-        writer.put(ARRAY.removesuffix(".npy"), part.numpy().astype(np.int32))
+    check_room(path, 4 * len(part) + 4096)
+    with whole_folder(path, RECORD, DATASETS) as unfinished:
+        with (unfinished / ARRAY).open("wb") as file:
+            hashed = HashedFile(file)
+            np.lib.format.write_array(hashed, part.numpy().astype(np.int32))
         kept = Kept(
             **_expected(choice, structure),
             engine=engine(choice.partition),
-            array=writer.files[ARRAY],
+            array=FileRecord(bytes=hashed.bytes, sha256=hashed.sha256.hexdigest()),
             report=report,
         )
-        writer.seal(RECORD, json.dumps(kept.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+        text = json.dumps(kept.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        write_synced(unfinished / RECORD, text.encode())
 
 
 def _expected(choice: DatasetChoice, structure: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from harness.store.entries import BYTES
 from harness.store.manifest import FILE, SCHEMA, BlockGrid, Cut, FileRecord, Manifest, Provenance
 from harness.store.share import EVERYTHING, Share
 from harness.store.task import ORDER, Means, Parted, Task, ordered, orders_stored
-from harness.store.work import Work, forget_if_idle, working
+from harness.store.work import Work, discard_if_idle, working
 
 # What a partition makes of a graph, counted in the blocks of its store: none of it is ever whole in memory.
 #
@@ -200,12 +200,12 @@ def write(
     _check_room(contents, folder, order.choice, grid)
     with working(folder, _settings(contents, grid, means, sources), means.say) as work:
         if unless():
-            work.forget()
+            work.discard()
             return
         try:
             _finish(_task(contents, order, means, grid, work), dict(sources))
         except (UserError, RunError):
-            work.forget()  # another card, or other files, would find nothing of use here; a full disk needs the room
+            work.discard()  # another card, or other files, would find nothing of use here; a full disk needs the room
             raise
 
 
@@ -224,9 +224,9 @@ def write_share(
     _check_room(contents, folder, order.choice, grid)
     with working(folder, settings, means.say, together=True) as work:
         if not folder.exists():  # somebody may have finished it meanwhile; now nobody can
-            with work.alone_at("-".join(map(str, share))):
+            with work.locked("-".join(map(str, share))):
                 _do(share, _task(contents, order, means, grid, work))
-    forget_if_idle(folder)
+    discard_if_idle(folder)
 
 
 def _settings(

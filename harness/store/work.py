@@ -1,13 +1,12 @@
-"""A store in the making: a hidden folder beside it that survives its builder.
+"""An unfinished store: a hidden folder beside the store's place that survives its builder.
 
-Every array in it is whole and has a record, or is not there; a builder that comes after one that was killed makes only
-what is missing. One builder is at it alone and others wait, or several jobs are at it together, each at its share. What
-was asked for with other settings is thrown away by whoever is alone. It does not know what the arrays mean.
+Every array in it is whole and has a record, or is absent; a builder that follows one that was killed makes only the
+missing arrays. One builder works alone and others wait, or several jobs work together, each on its share. Work of
+other settings is discarded by a builder that is alone. The meaning of the arrays is not known in this module.
 
-Nothing here is found by listing a folder: what other machines have put there may not be listed yet.
+Nothing relies on listing a folder: files that another machine has written may not be listed yet.
 """
 
-import errno
 import json
 import random
 import secrets
@@ -23,14 +22,23 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from harness.errors import RunError
-from harness.files import DATASETS, mapped_array, refusals, sibling, sweep, write_synced
+from harness.files import (
+    DATASETS,
+    HashedFile,
+    mapped_array,
+    put_folder,
+    refusals,
+    remove_folder,
+    sibling,
+    sweep,
+    write_synced,
+)
 from harness.locks import locked, locked_if_free
 from harness.store.manifest import FileRecord
-from harness.store.writer import HashedFile, remove_folder
 
 LOCK, SETTINGS, PARTIAL = ".lock", "settings.json", "partial"
 TRIES = 50
-"""To be the one who begins, among jobs that begin together: some seconds."""
+"""Attempts to join the work, while jobs that begin together agree on the one that begins: some seconds."""
 Say = Callable[[str], None]
 
 
@@ -39,26 +47,26 @@ def silent(_: str) -> None:
 
 
 class Work:
-    """What `working` hands out."""
+    """The unfinished store that `working` yields."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.scratch = path / "scratch"
-        """For what is not part of the store."""
+        """The folder of files that are no part of the store."""
         self._path, self._folder = path, folder
         self._whole, self._notes, self._partial = path / "whole", path / "notes", path / PARTIAL
 
-    def put(self, name: str, array: NDArray[Any], **told: Any) -> None:
-        """An array as NAME.npy, unless it is there, and whatever else is to be remembered of it."""
+    def put(self, name: str, array: NDArray[Any], **attributes: Any) -> None:
+        """Writes an array as NAME.npy, unless the array is whole already, and notes its attributes."""
         if self.noted(f"{name}.npy"):
             return
-        with self.rows(name, array.shape, array.dtype, **told) as write:
+        with self.rows(name, array.shape, array.dtype, **attributes) as write:
             write(array)
 
     @contextmanager
     def rows(
-        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, **told: Any
-    ) -> Iterator[Callable[[NDArray[Any]], None]]:
-        """The same, some rows at a time."""
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike, **attributes: Any
+    ) -> Iterator[Callable[[NDArray[Any]], int]]:
+        """Yields a function that writes the next rows of the array NAME.npy; notes its attributes at the end."""
         with self._whole_file(self._whole / f"{name}.npy") as file:
             hashed = HashedFile(file)
             head = {
@@ -67,85 +75,82 @@ class Work:
                 "shape": shape,
             }
             np.lib.format.write_array_header_1_0(hashed, head)
-            yield lambda rows: hashed.write_array(np.ascontiguousarray(rows, dtype))
+            yield lambda rows: hashed.write(_bytes_of(np.ascontiguousarray(rows, dtype)))
         record = {"bytes": hashed.bytes, "sha256": hashed.sha256.hexdigest()}
-        self.note(f"{name}.npy", record=record, **told)
+        self.note(f"{name}.npy", record=record, **attributes)
 
     def aside(self, name: str, *arrays: NDArray[Any]) -> None:
-        """The bytes of some arrays as a file of `scratch`."""
+        """Writes the bytes of some arrays as a file of `scratch`."""
         with self._whole_file(self.scratch / name) as file:
             for array in arrays:
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                file.write(_bytes_of(np.ascontiguousarray(array)))
 
-    def note(self, name: str, **told: Any) -> None:
-        """Something to be remembered, whole or not at all."""
+    def note(self, name: str, **attributes: Any) -> None:
+        """Keeps some attributes under a name, whole or not at all."""
         with self._whole_file(self._notes / f"{name}.json") as file:
-            file.write(json.dumps(told).encode())
+            file.write(json.dumps(attributes).encode())
 
     def noted(self, name: str) -> dict[str, Any] | None:
-        """What was noted, or None."""
+        """The attributes that `note` kept under a name, or None."""
         try:
-            found: dict[str, Any] = json.loads((self._notes / f"{name}.json").read_bytes())
+            attributes: dict[str, Any] = json.loads((self._notes / f"{name}.json").read_bytes())
         except FileNotFoundError:
             return None
-        return found
+        return attributes
 
     def array(self, name: str) -> NDArray[Any]:
-        """An array that was put, mapped; what is written into it stays in memory."""
+        """A whole array, mapped; changes of its values stay in memory."""
         return mapped_array(self._whole / f"{name}.npy", "c")
 
     def files(self, names: Iterable[str]) -> dict[str, FileRecord]:
-        """The records of these arrays, which are all there."""
-        found = {}
+        """The records of these arrays, which are all whole."""
+        records = {}
         for name in names:
-            told = self.noted(f"{name}.npy")
-            assert told is not None, name
-            found[f"{name}.npy"] = FileRecord(**told["record"])
-        return found
+            attributes = self.noted(f"{name}.npy")
+            assert attributes is not None, name
+            records[f"{name}.npy"] = FileRecord(**attributes["record"])
+        return records
 
-    def alone_at(self, what: str) -> Any:
-        """While this lasts, no other job is at it."""
-        return locked(self._path / f".{what}.lock")
+    def locked(self, part: str) -> Any:
+        """Holds the lock of a part of the work: no other job makes this part at the same time."""
+        return locked(self._path / f".{part}.lock")
 
     def seal(self, name: str, text: str) -> None:
-        """Writes the last file and gives the folder its name."""
+        """Writes the last file, NAME, and gives the folder its place."""
         with refusals(self._folder, DATASETS):
             write_synced(self._whole / name, text.encode())
-            remove_folder(self._folder)
-            try:
-                self._whole.rename(self._folder)
-            except OSError as error:  # only where there are no locks can another have been first
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
-                if not (self._folder / name).exists():
-                    raise RunError(f"{self._folder} is in the way and is no store. Remove it.") from None
-        self.forget()
+            put_folder(self._whole, self._folder, name, replace=True)
+        self.discard()
 
-    def forget(self) -> None:
-        """Throws everything away."""
+    def discard(self) -> None:
+        """Removes all work."""
         shutil.rmtree(self._path, ignore_errors=True)
 
     @contextmanager
     def _whole_file(self, path: Path) -> Iterator[BinaryIO]:
-        """A file that has its name only when it is whole; two that write the same one do each other no harm."""
-        partial = sibling(self._partial / path.name)
+        """A file that gets its name only when it is whole; two writers of one file do each other no harm."""
+        unfinished = sibling(self._partial / path.name)
         with refusals(self._folder, DATASETS):
-            for folder in (path.parent, partial.parent):
+            for folder in (path.parent, unfinished.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             try:
-                with partial.open("wb") as file:
+                with unfinished.open("wb") as file:
                     yield file
-                partial.rename(path)
+                unfinished.rename(path)
             except BaseException:
-                partial.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
                 raise
+
+
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 @contextmanager
 def working(folder: Path, settings: dict[str, Any], say: Say, *, together: bool = False) -> Iterator[Work]:
-    """The work on this folder, as far as those with the same settings have brought it.
+    """The work on this folder, as far as earlier builders with the same settings have brought it.
 
-    Nobody else is at it; or, with `together`, only others who say so too.
+    No other process works on the folder; or, with `together`, only others that work together.
     """
     path, asked = _path_of(folder), json.dumps(settings, sort_keys=True).encode()
     wait = partial(say, f"somebody else is building {folder.name}: waiting for it")
@@ -159,22 +164,22 @@ def working(folder: Path, settings: dict[str, Any], say: Say, *, together: bool 
         yield Work(path, folder)
 
 
-def forget_if_idle(folder: Path) -> None:
-    """Throws the work on a store away that somebody else has finished, unless others are still at it."""
+def discard_if_idle(folder: Path) -> None:
+    """Removes the work on a store that another process has finished, unless others still work on it."""
     if folder.exists():
-        _forget(folder)
+        _discard(folder)
 
 
 def take_back(folder: Path) -> None:
-    """Throws a store away, and the work on it, unless others are at it."""
-    if _forget(folder):
-        remove_folder(folder)
+    """Removes a store and the work on it, unless others work on it."""
+    if _discard(folder):
+        with refusals(folder, DATASETS):
+            remove_folder(folder)
 
 
-def _forget(folder: Path) -> bool:
-    """Whether nobody is at work on a store; then nothing is left of earlier work."""
-    for old in folder.parent.glob(f".{folder.name}.*.old"):
-        shutil.rmtree(old, ignore_errors=True)
+def _discard(folder: Path) -> bool:
+    """Whether no process works on a store; if so, nothing is left of earlier work."""
+    sweep(folder.parent)
     path = _path_of(folder)
     if path.exists():
         with locked_if_free(path / LOCK) as free:
@@ -189,7 +194,7 @@ def _path_of(folder: Path) -> Path:
 
 
 def _alone(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) -> Path:
-    """The folder, while this process holds its lock; one of its own where nobody can lock."""
+    """The folder, while this process holds its lock; on a file system without locks, a folder of its own."""
     with refusals(path, DATASETS):
         if not stack.enter_context(locked(path / LOCK, wait=wait)):
             path = path.with_suffix(f".{secrets.token_hex(4)}.work")
@@ -200,7 +205,7 @@ def _alone(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None])
 
 
 def _join(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) -> None:
-    """Shares the lock of the folder, with settings that are these."""
+    """Shares the lock of the folder, whose settings are these."""
     for _ in range(TRIES):
         with ExitStack() as attempt, refusals(path, DATASETS):
             held = attempt.enter_context(locked(path / LOCK, shared=True, wait=wait))
@@ -221,7 +226,7 @@ def _join(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) 
 
 
 def _begin(path: Path, asked: bytes) -> None:
-    """With nothing but the lock and the settings."""
+    """Empties the folder except for its lock, and writes the settings."""
     path.mkdir(exist_ok=True)
     for other in path.iterdir():
         if other.name != LOCK:

@@ -1,0 +1,192 @@
+"""A folder appears whole or not at all, whatever happens while it is written."""
+
+import errno
+import hashlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import RunError, UserError
+from harness.files import DATASETS, HashedFile, check_room, remove_folder, whole_folder
+
+ARRAY = np.arange(1000)
+
+
+def everything(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def put(folder, name, array=ARRAY):
+    """Writes an array as the store writes one; returns what was hashed."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        hashed = HashedFile(file)
+        np.lib.format.write_array(hashed, np.ascontiguousarray(array))
+    return hashed
+
+
+def write(folder, text="{}", *, replace=False):
+    with whole_folder(folder, "last.json", DATASETS, replace=replace) as partial:
+        put(partial, "a/b.npy")
+        (partial / "last.json").write_text(text)
+
+
+def write_and(folder, then):
+    """Something happens between two arrays."""
+    with whole_folder(folder, "last.json", DATASETS) as partial:
+        put(partial, "a")
+        then()
+        put(partial, "last.json")
+
+
+def test_a_whole_folder_holds_the_arrays_and_nothing_else(tmp_path):
+    write(tmp_path / "s")
+    assert everything(tmp_path) == ["s"]
+    assert everything(tmp_path / "s") == ["a", "last.json"]
+    np.testing.assert_array_equal(np.load(tmp_path / "s" / "a" / "b.npy"), ARRAY)
+
+
+def test_what_is_hashed_is_the_file(tmp_path):
+    for name, array in (("x", ARRAY), ("empty", ARRAY[:0]), ("strided", ARRAY.reshape(10, 100)[:, ::3])):
+        hashed = put(tmp_path, name, array)
+        content = (tmp_path / name).read_bytes()
+        assert (hashed.bytes, hashed.sha256.hexdigest()) == (
+            len(content),
+            hashlib.sha256(content).hexdigest(),
+        )
+
+
+def test_an_error_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        write_and(tmp_path / "s", lambda: 1 / 0)
+    assert everything(tmp_path) == []
+
+
+def test_without_its_last_file_nothing_appears(tmp_path):
+    with (
+        pytest.raises(AssertionError, match=r"has no last\.json"),
+        whole_folder(tmp_path / "s", "last.json") as partial,
+    ):
+        put(partial, "a")
+    assert everything(tmp_path) == []
+
+
+def test_two_writers_at_once_leave_the_first_ones_folder(tmp_path):
+    with whole_folder(tmp_path / "s", "last.json") as slow:
+        put(slow, "a")
+        write(tmp_path / "s", "fast")
+        put(slow, "last.json")
+    assert everything(tmp_path) == ["s"]
+    assert (tmp_path / "s" / "last.json").read_text() == "fast"
+
+
+def test_a_folder_is_replaced_whole_where_that_is_asked_for(tmp_path):
+    write(tmp_path / "s", "old")
+    (tmp_path / "s" / "more").touch()
+    write(tmp_path / "s", "new", replace=True)
+    assert everything(tmp_path) == ["s"]
+    assert everything(tmp_path / "s") == ["a", "last.json"]
+    assert (tmp_path / "s" / "last.json").read_text() == "new"
+
+
+def test_a_folder_that_is_in_the_way_is_named(tmp_path):
+    (tmp_path / "s" / "mine").mkdir(parents=True)
+    with pytest.raises(RunError, match="in the way"):
+        write(tmp_path / "s")
+    assert everything(tmp_path) == ["s"]
+    assert everything(tmp_path / "s") == ["mine"]
+
+
+def killed(program):
+    """Another process that kills itself."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import os, pathlib, shutil, signal\nimport harness.files as files\n{program}",
+        ],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_killed_writer_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
+    killed(
+        f"with files.whole_folder(pathlib.Path({str(tmp_path / 's')!r}), 'last.json') as partial:\n"
+        "    (partial / 'a').touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert len(everything(tmp_path)) == 1
+    assert not (tmp_path / "s").exists()
+    write(tmp_path / "s")
+    assert everything(tmp_path) == ["s"]
+
+
+def test_a_removed_folder_is_gone_whole(tmp_path):
+    write(tmp_path / "s")
+    remove_folder(tmp_path / "s")
+    remove_folder(tmp_path / "s")
+    assert everything(tmp_path) == []
+
+
+def test_what_a_killed_remover_left_is_cleaned_up(tmp_path):
+    write(tmp_path / "s")
+    killed(
+        "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"files.remove_folder(pathlib.Path({str(tmp_path / 's')!r}))\n"
+    )
+    assert len(everything(tmp_path)) == 1
+    assert not (tmp_path / "s").exists()
+    write(tmp_path / "s")
+    assert everything(tmp_path) == ["s"]
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(tmp_path):
+    with pytest.raises(RunError, match=r"bytes free, but s needs .*HARNESS_DATASETS"):
+        check_room(tmp_path / "s", 1 << 60)
+    check_room(tmp_path / "new" / "s", shutil.disk_usage(tmp_path).free // 2)
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, RunError), (errno.EDQUOT, RunError), (errno.EIO, RunError), (errno.EACCES, UserError)],
+)
+def test_what_the_system_refuses_midway_leaves_nothing(tmp_path, monkeypatch, number, kind):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    def fill_the_disk():
+        monkeypatch.setattr(HashedFile, "write", refuse)
+
+    with pytest.raises(kind) as error:
+        write_and(tmp_path / "s", fill_the_disk)
+    assert str(tmp_path / "s") in str(error.value)
+    assert os.strerror(number) in str(error.value)
+    assert re.search("Nothing (of it was kept|was changed)", str(error.value))
+    assert everything(tmp_path) == []
+
+
+def test_a_real_limit_on_file_size_leaves_nothing(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(RunError, match="Nothing of it was kept"):
+            write_and(tmp_path / "s", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert everything(tmp_path) == []
+
+
+def test_a_place_that_cannot_hold_folders_is_a_wrong_request(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="HARNESS_DATASETS"):
+        write(tmp_path / "file" / "s")
