@@ -25,8 +25,9 @@ from matplotlib.ticker import FuncFormatter
 
 from harness.figures.drawing import save, styled
 from harness.graph.order import Permutation
-from harness.sources.archive import Place
-from harness.sources.text import START, counted, pairs_of
+from harness.sources.archive import FileIn
+from harness.sources.stream import counted
+from harness.sources.text import START, pairs_of
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.card import DatasetCard
@@ -110,14 +111,14 @@ def text(lines: int, folder: Path) -> DatasetCard:
         for begin in range(0, lines, 1 << 20):
             pairs = draw.integers(0, n, (min(1 << 20, lines - begin), 2))
             file.write("".join(f"{a}\t{b}\n" for a, b in pairs.tolist()).encode())
-    counted(pairs_of(Place(path), 1 << 10, START, RuntimeError)[:1])
+    counted(pairs_of(FileIn(path), 1 << 10, START, RuntimeError)[:1])
     begun = time.perf_counter()
-    found = counted(pairs_of(Place(path), 1 << 22, START, RuntimeError))
+    counts = counted(pairs_of(FileIn(path), 1 << 22, START, RuntimeError))
     seconds = time.perf_counter() - begun
     size = path.stat().st_size
     print(
-        f"{found.pairs:,} lines, {size / GIB:.2f} GiB, read by one thread in {seconds:.2f} s: "
-        f"{found.pairs / seconds / 1e6:.1f} million lines/s\n"
+        f"{counts.edges:,} lines, {size / GIB:.2f} GiB, read by one thread in {seconds:.2f} s: "
+        f"{counts.edges / seconds / 1e6:.1f} million lines/s\n"
     )
     source = {"kind": "edges", "path": str(path), "n": n}
     return DatasetCard.model_validate({"name": "text", "source": source, **PLAIN})
