@@ -29,9 +29,9 @@ from harness.kernels.shuffle import distinct
 from harness.ledger import SAMPLING, AxisName, Ledger
 from harness.models.operators import dropout_mask
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Finish, Way, normalised
-from harness.parallel.rows import EPSILON
-from harness.parallel.uniform import Sampled
+from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.row_strategy import EPSILON
+from harness.parallel.uniform import BlockSampler
 from harness.run.trainer import Trainer
 from harness.spec.machine import Machine
 from harness.spec.spec import Spec
@@ -91,7 +91,10 @@ def blocks_against_scipy(A: Csr, size: int, turns: int) -> None:
         ("1 of 2 x 2", range(n // 2), range(n // 2, n)),
     ):
         mine = block(A, rows, cols)
-        matrix, sampled = to_scipy(mine), Sampled(mine, rows, cols, places(len(cols), torch.device("cpu")))
+        matrix, sampled = (
+            to_scipy(mine),
+            BlockSampler(mine, rows, cols, places(len(cols), torch.device("cpu"))),
+        )
         chance, drawn = (size - 1) / (n - 1), {}
 
         def draw(turn: int, drawn: dict[int, Any] = drawn) -> None:
@@ -179,12 +182,12 @@ def fused(rows: int, turns: int) -> None:
         dropout(rms_norm(Z, (width,), gamma[0], EPSILON).relu(), rate).backward(dH)
 
     def ours(compiled: bool) -> Callable[[int], None]:
-        way = Way(alone, alone, Gradients(alone, overlap=False), compiled)
+        plan = NormPlan(alone, alone, Gradients(alone, overlap=False), compiled)
 
         def run(turn: int) -> None:
             kept, scale = dropout_mask((0, turn, 0, 0), vertices, range(width), rate)
-            finish = Finish(width, True, kept, scale)
-            normalised(Kernels(grid.ledger), Z, gamma, finish, way).backward(dH)
+            epilogue = Epilogue(width, True, kept, scale)
+            normalised(Kernels(grid.ledger), Z, gamma, epilogue, plan).backward(dH)
 
         return run
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
 from harness.models import Weights
-from harness.parallel.rows import RowStrategy
+from harness.parallel.row_strategy import RowStrategy
 from harness.strategy import (
     LONG,
     WORD,

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.prefetch import Aside
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.prefetch import BackgroundThread
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context
 from strategies.g3.crossing import Address
 from strategies.g3.layer import Here, Layer
@@ -76,7 +76,7 @@ class Binned(RowOperators):
         super().__init__(ctx, strategy, over=(P,))
         blocks = strategy.blocks()
         self.at_once, priority = pipeline in ("full", "inter"), pipeline in ("full", "intra")
-        self.aside = Aside(ctx.device) if priority else None
+        self.aside = BackgroundThread(ctx.device) if priority else None
         self.layer, self.layers = layer, ctx.spec.model.layers
         self.widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
         self.plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=self.at_once)

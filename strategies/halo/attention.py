@@ -16,8 +16,8 @@ from harness.kernels import Csr
 from harness.kernels.gather import scatter_matrix
 from harness.kernels.parts import beside
 from harness.ledger import Op, Phase, TensorName, apply
-from harness.parallel.attention import Edges, attention, edges_of
 from harness.parallel.halo import Halo, halo_of
+from harness.parallel.row_attention import Edges, attention, edges_of
 from strategies.halo.rows import P, PartRows
 
 

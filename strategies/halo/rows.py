@@ -22,7 +22,7 @@ from harness.kernels.gather import scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo, halo_of
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
 
 P = AxisName.P

@@ -23,7 +23,7 @@ from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
 from harness.parallel.label_loss import LabelLoss, label_loss
-from harness.parallel.rows import LayerOperators, RowStrategy, as_indices
+from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices
 from harness.strategy import (
     LONG,
     WORD,
