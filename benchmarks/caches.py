@@ -22,8 +22,8 @@ from harness.store.catalog import load_card
 from harness.store.compose import compose
 from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, admit, facts_of
-from strategies.sampling.features import FromOwners, Peers
-from strategies.sampling.trainer import Sampled
+from strategies.sampling.composition import SampledStrategy
+from strategies.sampling.features import PartitionedFeatures, PeerCaches
 
 GRAPHS = ("sbm-4096", "rmat-17")
 POLICIES = ("quiver", "salient", "massivegnn")
@@ -32,11 +32,13 @@ EVERY = 8
 """Mini-batches between evictions."""
 
 
-def ready(store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, share: float) -> Sampled:
+def ready(
+    store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, share: float
+) -> SampledStrategy:
     """A strategy that keeps so many rows; MassiveGNN's share is one of the boundary."""
     more = {"every": EVERY} if name == "massivegnn" else {}
 
-    def keeping(part: float) -> Sampled:
+    def keeping(part: float) -> SampledStrategy:
         spec = {
             "strategy": {"name": name, "params": {"fanouts": [fanout], "share": part, **more}},
             "dataset": "any",
@@ -47,31 +49,32 @@ def ready(store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, sh
             "machine": Machine(name="none"),
         }
         strategy = admit(load_strategy(name), Spec.model_validate(spec), facts_of(store))
-        assert isinstance(strategy, Sampled)
+        assert isinstance(strategy, SampledStrategy)
         return strategy
 
     if name != "massivegnn":
         return keeping(share)
     whole, counts = keeping(1.0), BlockCounts(store)
     boundary = sum(
-        whole.part.features.held(whole.layout, {AxisName.P: rank}, counts).rows for rank in range(ranks)
+        whole.composed.features.holdings(whole.layout, {AxisName.P: rank}, counts).rows
+        for rank in range(ranks)
     )
     return keeping(min(share * store.n / boundary, 1.0))
 
 
-def hit_rate(strategy: Sampled, store: MemoryStore) -> float:
+def hit_rate(strategy: SampledStrategy, store: MemoryStore) -> float:
     """Of all ranks, in the second epoch."""
-    features, seen = strategy.part.features, strategy.foreseen(BlockCounts(store))
-    assert isinstance(features, FromOwners)
+    features, seen = strategy.composed.features, strategy.foresight(BlockCounts(store))
+    assert isinstance(features, PartitionedFeatures)
     A, layout = seen.graph.A, strategy.layout
-    peers = Peers(
+    peers = PeerCaches(
         features.policy, layout, {AxisName.P: 0}, seen, lambda rows: block(A, rows, layout.vertices)
     )
     needed = found = 0
     for step in range(2 * strategy.steps):
         for rank, (cache, own) in enumerate(zip(peers.caches, layout.blocks, strict=True)):
             K = seen.batch(step, rank).vertices[0]
-            hits = len(cache.look(K).found)
+            hits = len(cache.look_up(K).hits)
             if step >= strategy.steps:
                 needed += int(((own.start > K) | (own.stop <= K)).sum())
                 found += hits

@@ -26,8 +26,8 @@ from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
 from harness.sources.rmat import Rmat
-from strategies.sampling.bulk import Algorithm1
-from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.bulk import Algorithm1, WholeProducts
+from strategies.sampling.graph_placement import WholeGraph
 from strategies.sampling.matrices import Places
 
 FANOUTS = (15, 10, 5)
@@ -68,7 +68,12 @@ def drawn_batches(n: int, size: int, count: int) -> list[Tensor]:
 
 def compared(A: Csr, batches: list[Tensor], turns: int) -> str:
     """A row of the table: both in turn, each first in every other pair."""
-    bulk, whole, plain, places = Algorithm1(0, "graphsage", FANOUTS), WholeGraph(A), Plain(A), Places(A.rows)
+    bulk, whole, plain, places = (
+        Algorithm1(0, "graphsage", FANOUTS),
+        WholeProducts(WholeGraph(A)),
+        Plain(A),
+        Places(A.rows),
+    )
     ways: dict[str, Callable[[], list[int]]] = {
         "bulk": lambda: [layer.A.nnz for layer in bulk.draw(whole, places, 0, range(len(batches)), batches)],
         "plain": lambda: [sum(entries) for entries in zip(*map(plain.draw, batches), strict=True)],
