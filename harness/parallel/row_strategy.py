@@ -130,12 +130,6 @@ class LayerOperators:
         with self.ledger.phase(Phase.LINEAR):
             return self.kernels.gemm(H_NF, W_FH, TensorName.H if part is Part.PROJECTION else TensorName.Z)
 
-    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} has no operator of convolution")
-
-    def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} has no operator of attention")
-
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is not None:
             Z_NH = self.normalise(layer, Z_NH, gamma)

@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models.gcn import gcn
+from harness.models.gcn import MODELS
 from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import Counts, Piece
@@ -264,7 +264,8 @@ class Strategy(ABC):
 
     def forward(self, operators: "Operators", weights: Weights) -> "Tensor":
         """The rank's part of the model's output. Who interleaves layers drives them here."""
-        return gcn(operators, operators.inputs(), weights, residual=self.spec.model.residual)
+        model = MODELS[self.spec.model.kind]
+        return model(operators, operators.inputs(), weights, residual=self.spec.model.residual)
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
