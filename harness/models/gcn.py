@@ -1,4 +1,4 @@
-"""The graph convolutional network of the papers, each of its parts switchable (ScaleGNN, section III), and its variants.
+"""The graph convolutional network of the papers and its variants, with switchable parts (ScaleGNN, section III).
 
 GraphSAGE is the same with A the mean over the neighbours, and the vertex itself besides: A H W + H W_root. GAT has
 attention in place of A (`harness.models.gat`).

@@ -1,4 +1,4 @@
-"""The operator set that a model is written over. Plain torch is the serial set; every strategy brings a set of its own."""
+"""The operator set that a model is written over. Plain torch is the serial set; every strategy has a set of its own."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -64,7 +64,7 @@ class Operators(Protocol):
     def loss(self, Z: Tensor) -> Tensor:
         """The mean loss over the training vertices of the whole graph, or of all mini-batches of the step.
 
-        The loss is cross-entropy; where a vertex has many classes, binary cross-entropy, whose mean is over classes too.
+        The loss is cross-entropy; for many classes a vertex, binary cross-entropy, with a mean over classes too.
 
         The result is a scalar, the same on every rank. Its backward starts this rank's share of the gradient.
         """
