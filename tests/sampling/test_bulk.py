@@ -238,7 +238,7 @@ def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
 ) -> None:
     """Judge: training on a graph that every rank holds sends all the rest, and samples without a message."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    turn = import_module("bulks").turn
+    turn = import_module("measuring").turn
 
     def counted(**params: Any) -> Any:
         case = case_of(name, grid, **params)
