@@ -23,6 +23,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 DATASETS = ["tiny-sbm", "tiny-rmat", "tiny-lattice"]
 LOCAL = ["--profile", "workflows/profiles/local"]
+OTHER_MACHINES = ["frontier", "tuolumne", "summit", "cpu-cluster"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ def test_every_graph_is_built_and_every_run_made_once(finished: tuple[Project, s
     assert sorted(project.subjects("start")) == sorted(project.subjects("finish"))
 
 
+@pytest.mark.slow
 def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -> None:
     mine = {"strategy": "serial", "dataset": "tiny-sbm", "ranks": [1, 2]}
     paper = {"strategy": "serial", "dataset": "tiny-rmat", "ranks": [64]}
@@ -133,6 +135,7 @@ def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -
     assert "build" in {event for event, subject in project.journal() if subject == "tiny-rmat"}
 
 
+@pytest.mark.slow
 def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     """The file that a user brings is an input: without it nothing runs, and a new one is built."""
     orders = [{"partition": "metis", "parts": 2, "seed": 3}, {"partition": "file:my.part-2", "parts": 2}]
@@ -152,6 +155,7 @@ def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     assert project.subjects("order")[2:] == built[1:]
 
 
+@pytest.mark.slow
 def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) -> None:
     """Step by step, and each is ended by an ordinary build; a graph that is not named is built by one."""
     dataset = [{"name": "tiny-sbm", "partition": "metis", "parts": 2}, "tiny-rmat"]
@@ -227,6 +231,7 @@ def test_run_folders_are_no_outputs(finished: tuple[Project, str]) -> None:
     assert not [line for line in outputs if line.startswith("results/runs/")]
 
 
+@pytest.mark.slow
 def test_a_killed_workflow_is_resumed_without_losing_or_repeating(project: Project) -> None:
     process = project.start(*LOCAL, STUB_SECONDS="0.2")
     wait_for(lambda: len(project.subjects("finish")) >= 2 and len(project.subjects("start")) >= 3)
@@ -251,6 +256,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project) -> None:
     output = project.snakemake(*LOCAL, code=1, STUB_BROKEN="serial")
     log = re.search(r"First failure: (\S+)", output)
@@ -261,6 +267,7 @@ def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project)
     assert len(project.subjects("finish")) == parallel_runs, "the other runs go on"
 
 
+@pytest.mark.slow
 def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_again(
     project: Project,
 ) -> None:
@@ -278,10 +285,15 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
     "words",
     [
         ["--profile", "slurm"],
-        ["--profile", "workflows/profiles/slurm"],
-        ["--profile", "workflows/profiles/slurm/config.yaml"],
-        ["--workflow-profile", "slurm"],
-        ["--workflow-profile", "workflows/profiles/slurm"],
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ["--profile", "workflows/profiles/slurm"],
+                ["--profile", "workflows/profiles/slurm/config.yaml"],
+                ["--workflow-profile", "slurm"],
+                ["--workflow-profile", "workflows/profiles/slurm"],
+            )
+        ),
     ],
 )
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
@@ -290,7 +302,10 @@ def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: l
     assert re.search(rf"^spec +{smoke_runs()}$", output, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("machine", ["perlmutter", "frontier", "tuolumne", "summit", "cpu-cluster"])
+@pytest.mark.parametrize(
+    "machine",
+    ["perlmutter", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_MACHINES)],
+)
 def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Project, machine: str) -> None:
     (project.folder / "config" / "site.yaml").write_text(f"machine: {machine}\naccount: m1234\n")
     output = project.snakemake("--profile", "slurm", "--dry-run")
@@ -307,6 +322,7 @@ def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
     assert re.search(r"config/site\.yaml: acount is not a key here; accepted keys: machine, account", output)
 
 
+@pytest.mark.slow
 def test_a_second_snakemake_in_the_folder_is_refused_and_disturbs_nothing(project: Project) -> None:
     process = project.start(*LOCAL, STUB_SECONDS="0.5")
     wait_for(lambda: len(project.subjects("start")) >= 1)

@@ -6,7 +6,7 @@ It serves built-in and foreign strategies alike, and knows none of them.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from harness.check.batches import multiplier_of, unbiased, unbiased_batches
 from harness.check.case import Case, RankResult, train_rank
@@ -22,6 +22,7 @@ from harness.check.laws import (
 )
 from harness.check.reference import Trained, train_densely
 from harness.errors import UserError
+from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
@@ -33,8 +34,12 @@ from harness.strategy import Strategy, admit, facts_of
 Runner = Callable[..., list[Any]]
 """`run(world, function, *arguments)`: the function's results on every rank of a world."""
 
-WORLDS = (1, 2, 3, 4, 6)
-FULL = (*range(1, 13), 16)
+Extent = Literal["quick", "usual", "full"]
+WORLDS: dict[Extent, tuple[int, ...]] = {
+    "quick": (1, 3, 4),
+    "usual": (1, 2, 3, 4, 6),
+    "full": (*range(1, 13), 16),
+}
 SMALL = 4
 """Ranks up to which every grid is tried, and not the first two alone."""
 AMPLE = 8
@@ -48,36 +53,102 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right one."""
 
 
-def check(name: str, run: Runner, *, full: bool = False) -> Iterator[Finding]:
-    """Every law on every case of a strategy, one finding at a time."""
+def check(name: str, run: Runner, extent: Extent = "usual") -> Iterator[Finding]:
+    """Every law on every case of a strategy, one finding at a time.
+
+    A quick check tries one grid of each size, and all peculiarities in one case; a full one every grid of more sizes.
+    """
     strategy = load_strategy(name)
-    worlds = FULL if full else WORLDS
-    ample = max(4, min(2 ** len(strategy.axes), AMPLE))  # every axis can have two ranks, or three of four
-    grids = [grid for ranks in sorted({*worlds, ample}) for grid in _grids(strategy, ranks, full)]
+    worlds = WORLDS[extent]
+    axes_of_two = min(2 ** len(strategy.axes), AMPLE if extent != "quick" else SMALL)
+    ample = max(SMALL, axes_of_two)  # every axis can have two ranks, or three of four
+    grids = [grid for ranks in sorted({*worlds, ample}) for grid in _grids(strategy, ranks, extent)]
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, worlds))} ranks.")
     usual = [grid for grid in grids if prod(grid.values()) <= ample]
     largest = [grid for grid in usual if prod(grid.values()) == prod(usual[-1].values())]
-    peculiar = max(reversed(largest), key=lambda grid: sum(size > 1 for size in grid.values()))
-    for case in [*_cases(name, strategy, grids, peculiar), *_with_an_empty_rank(name, usual)]:
+    peculiar = max(reversed(largest), key=_split_axes)
+    peculiarities = _at_once if extent == "quick" else _one_by_one
+    ordinary = [_case(name, grid, "directed, prime, partial mask") for grid in grids]
+    empty = _with_an_empty_rank(name, usual)
+    for case in [*ordinary, *peculiarities(name, strategy, peculiar), *empty]:
         yield from _findings(case, run)
     yield from _refusals(name, strategy, grids[-1])
 
 
-def _grids(strategy: type[Strategy], ranks: int, full: bool) -> list[dict[AxisName, int]]:
+def _grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[dict[AxisName, int]]:
     grids = strategy.grids(ranks)
-    return grids if full or ranks <= SMALL else grids[:2]
+    if extent == "quick":
+        return _few(grids)
+    return grids if extent == "full" or ranks <= SMALL else grids[:2]
 
 
-def _cases(
-    name: str, strategy: type[Strategy], grids: list[dict[AxisName, int]], small: dict[AxisName, int]
-) -> Iterator[Case]:
-    """Every grid on the ordinary case; each peculiarity, and each parameter's other choices, on a small one."""
-    for grid in grids:
-        yield _case(name, grid, "directed, prime, partial mask")
-    for params in _choices(strategy):
-        said = ", ".join(f"{key} = {value}" for key, value in params.items())
-        yield replace(_case(name, small, said, params=params), again=True)
+def _few(grids: list[dict[AxisName, int]]) -> list[dict[AxisName, int]]:
+    """As few grids as have several ranks on every axis that any of them has several on."""
+    chosen: list[dict[AxisName, int]] = []
+    missing = {axis for grid in grids for axis, size in grid.items() if size > 1}
+    for grid in sorted(grids, key=_split_axes, reverse=True):
+        if split := {axis for axis, size in grid.items() if size > 1} & missing:
+            chosen, missing = [*chosen, grid], missing - split
+    return chosen or grids[:1]
+
+
+def _split_axes(grid: dict[AxisName, int]) -> int:
+    return sum(size > 1 for size in grid.values())
+
+
+def _with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) -> Case:
+    choices = ", ".join(f"{key} = {value}" for key, value in params.items())
+    strategy = StrategyChoice(name=name, params=params)
+    return replace(_case(name, small, choices, strategy=strategy), again=True)
+
+
+def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+    """Cases with every peculiarity that the strategy accepts, for every kind of model; and one with their opposites."""
+    for kind in strategy.models:
+        parts = {"layers": 4, **(WHOLE.model_dump() if strategy.parts else {}), "kind": kind}
+        accepted: dict[str, Any] = {"model": MODEL.model_copy(update=parts)}
+        for peculiarity in (
+            {"training": TRAINING.model_copy(update={"features": True})},
+            {"order": {"permutation": "double"}},
+            {"task": "multi-label"},
+        ):
+            if _is_accepted(_case(name, small, "", **{**accepted, **peculiarity})):
+                accepted |= peculiarity
+        what = ", ".join(["every part" if strategy.parts else "four layers", *(list(accepted)[1:])])
+        yield replace(_case(name, small, f"{kind}: {what}", **accepted), again=True)
+    combine_first = MODEL.model_copy(update={"order": "combine_first"})
+    yield _case(name, small, "undirected, combine first", directed=False, model=combine_first)
+    yield from _with_uneven_parts(name, strategy, small)
+    choices = _choices(strategy)
+    while any(choices.values()):
+        together: dict[str, Any] = {}
+        for key, values in choices.items():
+            if values and (
+                not together or _is_accepted(_with_params(name, small, together | {key: values[0]}))
+            ):
+                together[key] = values.pop(0)
+        yield _with_params(name, small, together)
+
+
+def _is_accepted(case: Case) -> bool:
+    try:
+        case.strategy()
+    except UserError:
+        return False
+    return True
+
+
+def _with_uneven_parts(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+    if strategy.partitioned_over:
+        parts = small[strategy.partitioned_over] * strategy.parts_of_block(strategy.Params())
+        yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
+
+
+def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+    """Each other choice of a parameter, and each peculiarity, by itself."""
+    for key, values in _choices(strategy).items():
+        yield from (_with_params(name, small, {key: value}) for value in values)
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
@@ -89,7 +160,7 @@ def _cases(
     if strategy.parts:
         yield _case(name, small, "every part of a model", model=WHOLE)
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
-    yield replace(_case(name, small, "many classes a vertex"), task="multi-label")
+    yield _case(name, small, "many classes a vertex", task="multi-label")
     yield _case(name, small, "undirected", directed=False)
     yield _case(name, small, "features are trained", training=TRAINING.model_copy(update={"features": True}))
     yield _case(name, small, "single permutation", order={"permutation": "single"})
@@ -103,9 +174,7 @@ def _cases(
             directed=directed,
             model=ModelChoice(layers=4, hidden=10),
         )
-    if strategy.partitioned_over:
-        parts = small[strategy.partitioned_over] * strategy.parts_of_block(strategy.Params())
-        yield _case(name, small, "uneven parts", order={"partition": "metis", "parts": parts})
+    yield from _with_uneven_parts(name, strategy, small)
     yield _case(name, small, "faithful protocol", protocol="faithful")
 
 
@@ -121,18 +190,19 @@ def _with_an_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator
 
 
 def _leaves_a_rank_empty(case: Case) -> bool:
-    try:
-        strategy = case.strategy()
-    except UserError:
+    if not _is_accepted(case):
         return False
+    strategy = case.strategy()
     return any(not strategy.output(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks))
 
 
-def _choices(strategy: type[Strategy]) -> Iterator[dict[str, Any]]:
-    """Each parameter once with every other value of its type, or with its examples where these are too many."""
+def _choices(strategy: type[Strategy]) -> dict[str, list[Any]]:
+    """For each parameter every other value of its type, or its examples where the values are too many."""
+    choices = {}
     for name, field in strategy.Params.model_fields.items():
         values = field.examples or ([False, True] if field.annotation is bool else get_args(field.annotation))
-        yield from ({name: value} for value in values if value != field.default)
+        choices[name] = [value for value in values if value != field.default]
+    return choices
 
 
 def _case(
@@ -143,20 +213,26 @@ def _case(
     vertices: int = VERTICES,
     directed: bool = True,
     order: dict[str, Any] | None = None,
-    params: dict[str, Any] | None = None,
+    task: LabelTask = "single-label",
     **more: Any,
 ) -> Case:
     dataset = DatasetChoice.model_validate({"name": "check", "seed": 3, **(order or {})})
-    fixed = {"model": MODEL, "training": TRAINING, "precision": "float64", "machine": HERE}
-    settings = {"ranks": prod(grid.values()), "grid": grid, "dataset": dataset, **fixed, **more}
+    usual = {
+        "strategy": StrategyChoice(name=name),
+        "model": MODEL,
+        "training": TRAINING,
+        "precision": "float64",
+        "machine": HERE,
+    }
+    settings = {"ranks": prod(grid.values()), "grid": grid, "dataset": dataset, **usual, **more}
     if load_strategy(name).mini_batches:
         groups = grid.get(
             AxisName.D, 3 * prod(grid.values())
         )  # a batch a rank, of the third that is trained on
         batch = max(1, 3 * vertices // (8 * groups))  # three steps an epoch
         settings["training"] = settings["training"].model_copy(update={"batch": batch})
-    spec = Spec.model_validate({"strategy": StrategyChoice(name=name, params=params or {}), **settings})
-    return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed)
+    spec = Spec.model_validate(settings)
+    return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed, task)
 
 
 def _findings(case: Case, run: Runner) -> Iterator[Finding]:
@@ -208,7 +284,7 @@ def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) ->
         yield _refused(
             _case(name, grid, "a partition into other parts", order={"partition": "metis", "parts": parts})
         )
-    for ranks in WORLDS:
+    for ranks in WORLDS["usual"]:
         if not strategy.grids(ranks):
             yield _refused(_case(name, {strategy.axes[0]: ranks}, f"{ranks} ranks, for which it has no grid"))
 

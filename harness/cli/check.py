@@ -16,7 +16,18 @@ def add_verbs(verbs: Verbs) -> None:
     summary = "Prove a strategy: equal to serial training, words equal to its formula, bad grids refused."
     parser = add_verb(verbs, "check", _check, summary)
     parser.add_argument("strategy", help="a registered name, or path/to/file.py:Class")
-    parser.add_argument("--full", action="store_true", help="every grid of every world, not the first two")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument(
+        "--quick",
+        action="store_const",
+        const="quick",
+        dest="extent",
+        help="one grid of each size, fewer cases",
+    )
+    extent.add_argument(
+        "--full", action="store_const", const="full", dest="extent", help="every grid of up to 16 ranks"
+    )
+    parser.set_defaults(extent="usual")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -25,7 +36,7 @@ def _check(options: argparse.Namespace) -> int:
 
     begun, findings = time.monotonic(), []
     with Pool() as pool:
-        for finding in check(options.strategy, pool.run, full=options.full):
+        for finding in check(options.strategy, pool.run, options.extent):
             findings.append(finding)
             if sys.stderr.isatty():
                 print(f"\r{len(findings)} laws checked", end="", file=sys.stderr)

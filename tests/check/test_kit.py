@@ -5,35 +5,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
-from harness.check import check
+from harness.check import Extent, check
 from harness.registry import registered
 
 MUTANTS = Path(__file__).parent / "mutants.py"
-OTHERS = {
-    *("salient", "massivegnn", "quiver"),  # distdgl with a cache
-    *("bulk-ladies", "graphsaint-node"),  # another sampler of bulk-sage and graphsage
-    *("cagnet-sa-1.5d", "pipegcn"),  # cagnet-1.5d and bns-gcn, with the halo of cagnet-sa-1d
-    "cluster-gcn",  # mini-batches as graphsage has them, of parts as bns-gcn has them
-}
-"""Of strategies that are mostly the same code, the quick tests have one."""
+BUILT_IN = [point.name for point in registered() if point.value.startswith("strategies.")]
 
 
-def built_in() -> Iterator[Any]:
-    for point in registered():
-        if point.value.startswith("strategies."):
-            yield pytest.param(point.name, marks=[pytest.mark.slow] if point.name in OTHERS else [])
-
-
-@pytest.mark.parametrize("name", [*built_in()])
-def test_a_built_in_strategy_conforms(name: str, pool) -> None:
-    findings = list(check(name, pool.run))
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("extent", ["quick", pytest.param("usual", marks=pytest.mark.slow)])
+def test_a_built_in_strategy_conforms(name: str, extent: Extent, pool) -> None:
+    findings = list(check(name, pool.run, extent))
     assert len(findings) > 10
     assert [finding for finding in findings if not finding.holds] == []
 
@@ -93,7 +80,7 @@ ELEMENT = r"element \[\d+, \d+\]: expected \S+, got \S+ \(furthest off; .* allow
     ],
 )
 def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str, pool) -> None:
-    findings = check(f"{MUTANTS}:{mutant}", pool.run)
+    findings = check(f"{MUTANTS}:{mutant}", pool.run, "quick")
     finding = next(each for each in findings if not each.holds and each.law == law)
     head, _, what = finding.detail.partition(": ")
     assert re.match(
@@ -119,7 +106,7 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[harness.strategies]\nmine = elsewhere.mine:Mine\n")
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "check", "mine", "--json"],
+        [sys.executable, "-m", "harness", "check", "mine", "--quick", "--json"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -424,7 +424,8 @@ def test_a_proxy_that_is_gone_is_named_without_its_password(tmp_path, monkeypatc
     assert "secret" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [2, 50])
 def test_whoever_waits_goes_on_where_one_that_is_killed_was(site, tmp_path, rounds):
     rng, killed = random.Random(rounds), 0
     for _ in range(rounds):

@@ -96,6 +96,7 @@ def test_a_fetch_killed_at_random_goes_on(site, data, killer, tmp_path, kills):
     )
 
 
+@pytest.mark.slow
 def test_a_fetch_killed_at_every_step_goes_on(site, data, killer, tmp_path):
     """Before each change of a file: nothing that has come is asked for again."""
     raw, step, whole = tmp_path / "datasets" / "raw", 0, 0

@@ -31,9 +31,12 @@ WAYS: dict[str, tuple[str, str, str]] = {
     "stop": ("timeout", "Hang", "was stopped by a signal"),
 }
 ROUND = [
-    (way, ranks, rank, call)
-    for way, (ranks, rank), call in product(WAYS, [(2, 0), (2, 1), (3, 2), (1, 0)], [0, 1, 5])
-    if (way, ranks) != ("stop", 1)
+    *((way, 2, 1, 2) for way in WAYS),
+    *(
+        (way, ranks, rank, call)
+        for way, (ranks, rank), call in product(WAYS, [(2, 0), (2, 1), (3, 2), (1, 0)], [0, 1, 5])
+        if (way, ranks) != ("stop", 1)
+    ),
 ]
 
 
@@ -66,7 +69,7 @@ def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path) -> None:
     assert {"exit": "last words", "raise": "in fail", "hang": "Rank 0:"}.get(way, "") in error["trace"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["raise", "kill", "hang"])
 def test_the_cause_is_on_record(way: str, tmp_path: Path) -> None:
     check(way, 2, 1, 2, tmp_path)
 
@@ -95,7 +98,7 @@ def test_the_epochs_that_all_ranks_finished_are_on_record(way: str, tmp_path: Pa
     assert run.record["summary"]["final_loss"] > 0
 
 
-@pytest.mark.parametrize("way", ["hang", "stop"])
+@pytest.mark.parametrize("way", ["hang", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_run_that_hangs_keeps_the_epochs_that_all_finished(way: str, tmp_path: Path) -> None:
     """The fault is in the second timed epoch, after one that warms up."""
     assert launched(spec(way, 2, 1, 5), tmp_path)["type"] == "Hang"
@@ -104,7 +107,7 @@ def test_a_run_that_hangs_keeps_the_epochs_that_all_finished(way: str, tmp_path:
     assert epochs.groupby("rank").epoch.apply(list).to_dict() == {0: [-1, 0], 1: [-1, 0]}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_lost_link_ends_the_run(rank: int, tmp_path: Path) -> None:
     error = launched(spec("link", 2, rank, 1), tmp_path)
     assert error["status"] in ("failed", "timeout")
@@ -122,7 +125,10 @@ def test_a_writer_that_waits_for_its_disk_is_left_in_peace(tmp_path: Path) -> No
     assert launched(spec("linger", 2, 0, 1), tmp_path) == {"status": "ok"}
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))],
+)
 def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signals, tmp_path: Path) -> None:
     path, runs = tmp_path / "spec.json", tmp_path / "results" / "runs"
     path.write_text(canonical_json(spec("hang", 2, 1, 0).model_dump(mode="json")))

@@ -110,7 +110,9 @@ def run(server: Watched, tmp_path: Path, number: int, for_good: bool) -> None:
     assert f"rank {victim} was stopped by a signal" in error["message"]
 
 
-@pytest.mark.parametrize("runs", [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("runs", [4, 200])
 def test_runs_with_stops_end_well_and_a_stop_for_good_is_named(runs: int, tmp_path: Path) -> None:
     with Watched() as server:
         for number in range(runs):

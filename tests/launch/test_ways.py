@@ -59,7 +59,7 @@ def launched(root: Path, tmp_path: Path, asked: Spec) -> Record:
     return record
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_ranks_of_a_step_meet_by_themselves(job: Path, tmp_path: Path, ranks: int) -> None:
     record = launched(job, tmp_path, spec(job, ranks))
     assert record.record["status"] == "ok", record.record["error"]
@@ -79,7 +79,9 @@ def test_d1_a_world_of_another_size_than_was_asked_for_fails(
     assert "started 2 ranks, and the spec is for 4" in record["error"]["message"]
 
 
-@pytest.mark.parametrize(("way", "kind"), [("kill", "Died"), ("raise", "ZeroDivisionError")])
+@pytest.mark.parametrize(
+    ("way", "kind"), [("kill", "Died"), pytest.param("raise", "ZeroDivisionError", marks=pytest.mark.slow)]
+)
 def test_the_cause_is_on_record(job: Path, tmp_path: Path, way: str, kind: str) -> None:
     record = launched(job, tmp_path, spec(job, 3, {"way": way, "rank": 2, "call": 4})).record
     assert (record["status"], record["error"]["type"], record["error"]["rank"]) == ("failed", kind, 2)
@@ -117,7 +119,7 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "time", mine)
 
 
-@pytest.mark.parametrize("machine", ["mine", "local"])
+@pytest.mark.parametrize("machine", ["mine", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: None, machine: str
 ) -> None:

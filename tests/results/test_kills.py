@@ -82,6 +82,7 @@ def test_collecting_killed_at_random_is_done_again(
     print(f"collect: {killed} kills in {rounds} rounds; the bytes are those of an undisturbed one")
 
 
+@pytest.mark.slow
 def test_collecting_killed_at_every_step_is_done_again(
     studies: list[tuple[Path, Study]], tmp_path: Path
 ) -> None:

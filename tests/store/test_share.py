@@ -160,6 +160,7 @@ def ended(processes):
         assert process.returncode == 0, told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["directed, both orders"], indirect=True)
 def test_jobs_at_once_and_one_builder_beside_them(root, choice, undisturbed):
     """Each share twice, and an ordinary build that comes too early."""
@@ -173,7 +174,8 @@ def test_jobs_at_once_and_one_builder_beside_them(root, choice, undisturbed):
 
 
 @pytest.mark.parametrize("choice", ["directed, both orders"], indirect=True)
-@pytest.mark.parametrize("rounds", [1, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, 15])
 def test_killed_jobs_go_on_where_they_were(root, choice, undisturbed, rounds):
     rng, killed, work = random.Random(rounds), 0, root / "datasets" / "store"
     for each in shares(2):
