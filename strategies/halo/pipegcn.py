@@ -1,11 +1,11 @@
-"""PipeGCN-style staleness (Wan et al., ICLR'22): the boundary of the last epoch, while this one's is under way.
+"""PipeGCN-style staleness (Wan et al., ICLR'22): a layer uses the boundary of the last epoch while the next travels.
 
-A layer multiplies by the rows that its neighbours had in the epoch before, and adds the gradients they had; what it
-sends now is used in the next epoch. No rank ever waits for a message that it has just asked for. The first epoch knows
-nothing of others. The first layer has nothing stale: A X is computed once, before training (`precompute`). It is
-approximate, and not the authors' code. Evaluation exchanges what is there.
+A layer multiplies by the rows of its neighbours of one epoch before and adds gradients of one epoch before; the rows
+that it sends now are used in the next epoch. No rank waits for a message that it has just requested. The first epoch
+uses zeros. The first layer is never stale: A X is computed once, before training (`precompute`). The result is
+approximate, and this is not the authors' code. Evaluation exchanges the current rows.
 
-Legend as in `rows`.
+Legend as in `partition_parallel`.
 """
 
 from pydantic import Field
@@ -16,27 +16,34 @@ from harness.ledger import Direction, Op, TensorName
 from harness.parallel.halo import Halo
 from harness.strategy import WORD, Context, Coordinates, Counts, Promise
 from harness.validation import Frozen
-from strategies.halo.rows import BACKWARD, FORWARD, PartRows, PartScheme
+from strategies.halo.partition_parallel import (
+    BACKWARD,
+    FORWARD,
+    Exchange,
+    LocalGraph,
+    PartitionParallel,
+    PartOperators,
+)
 
 NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}
 
 
-class Pipe(PartScheme):
-    """A stale boundary, for any number of parts up to the number of vertices."""
+class Pipe(PartitionParallel):
+    """Training with a stale boundary, for any number of parts up to the number of vertices."""
 
     name = "pipegcn"
     promise = Promise.APPROXIMATE
 
     class Params(Frozen):
-        """What is computed once; and what of the past is kept: m of the average so far and 1 - m of what came."""
+        """Precomputation, and smoothing: m of the average so far plus 1 - m of the rows that arrived."""
 
         precompute: bool = True
         """A X is computed once, before training, where features never change: the authors' --use-pp."""
 
         features: float = Field(0.0, ge=0, lt=1, examples=[0.95])
-        """m of the rows of H."""
+        """The m of the rows of H."""
         gradients: float = Field(0.0, ge=0, lt=1, examples=[0.95])
-        """m of their gradients."""
+        """The m of the gradients of these rows."""
 
     params: Params
 
@@ -45,66 +52,57 @@ class Pipe(PartScheme):
         return self.params.precompute
 
     def promised(self) -> Promise:
-        """Where nothing travels nothing is stale."""
+        """Training is exact if nothing travels: then no row is stale."""
         return Promise.APPROXIMATE if self.exchanging else Promise.EXACT
 
-    def operators(self, ctx: Context) -> "StaleRows":
-        return StaleRows(ctx, self)
+    def operators(self, ctx: Context) -> PartOperators:
+        graph = LocalGraph(ctx, self.blocks())
+        return PartOperators(ctx, self, graph.layers(), StaleExchange(ctx, self, graph.halo))
 
     def widths(self) -> list[tuple[Direction, int, int]]:
         """Every exchange of an epoch: direction, layer, and the width of the rows."""
-        there = [(FORWARD, layer, self.width(layer)) for layer in self.exchanging]
-        back = [
+        forward = [(FORWARD, layer, self.width(layer)) for layer in self.exchanging]
+        backward = [
             (BACKWARD, layer, width)
-            for _, layer, width in there
+            for _, layer, width in forward
             if self.combine_first or self.wants_dH(layer)
         ]
-        return there + back
+        return forward + backward
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The boundary of the last epoch too: of every exchange."""
-        held, boundary, word = (
-            super().memory(at, counts),
-            self.boundary(at, counts),
-            WORD[self.spec.precision],
-        )
+        """A rank holds the averages of every exchange, too."""
+        held, boundary = super().memory(at, counts), self.boundary(at, counts)
+        word = WORD[self.spec.precision]
         rows = {FORWARD: sum(boundary.arriving().values()), BACKWARD: sum(boundary.leaving().values())}
         for direction, _, width in self.widths():
             held[NAMES[direction]] = held.get(NAMES[direction], 0) + word * width * rows[direction]
         return held
 
 
-class StaleRows(PartRows):
-    """What came in the last epoch is used in this one."""
+class StaleExchange(Exchange):
+    """The calls of one epoch are issued, and the results of the last epoch's are used."""
 
-    strategy: Pipe
-
-    def __init__(self, ctx: Context, strategy: Pipe) -> None:
-        super().__init__(ctx, strategy)
-        part = self.parts[0]
-        rows = {FORWARD: part.A_NK.cols, BACKWARD: len(part.halo.leaving)}
-        kept = strategy.params
-        self.keeps = {FORWARD: kept.features, BACKWARD: kept.gradients}
-        self.last = {
+    def __init__(self, ctx: Context, strategy: Pipe, halo: Halo) -> None:
+        super().__init__()
+        self.ledger, smoothing = ctx.ledger, strategy.params
+        rows = {FORWARD: sum(halo.receive), BACKWARD: len(halo.leaving)}
+        self.smoothing = {FORWARD: smoothing.features, BACKWARD: smoothing.gradients}
+        self.average = {
             (direction, layer): ctx.memory.buffer(NAMES[direction], rows[direction], width)
             for direction, layer, width in strategy.widths()
         }
         self.under_way: dict[tuple[Direction, int], Pending[Tensor]] = {}
 
-    def fetch(self, halo: Halo, layer: int, H_NF: Tensor) -> Pending[Tensor]:
-        if self.step is None:
-            return super().fetch(halo, layer, H_NF)
-        return self.stale(FORWARD, layer, halo.exchange(self.over, self.kernels, H_NF, TensorName.H))
-
-    def give_back(self, halo: Halo, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
-        return self.stale(BACKWARD, layer, halo.back(self.over, dH_KF, TensorName.DH))
-
-    def stale(self, direction: Direction, layer: int, call: Call[Tensor]) -> Pending[Tensor]:
-        """Issues the call for the next epoch, and hands out what came of the last."""
-        at, kept = (direction, layer), self.keeps[direction]
-        if before := self.under_way.pop(at, None):
-            came = before.wait()
+    def issue(
+        self, call: Call[Tensor], direction: Direction, layer: int, step: int | None
+    ) -> Pending[Tensor]:
+        """average = m average + (1 - m) arrived, with the rows or gradients that were requested one epoch before."""
+        if step is None:
+            return super().issue(call, direction, layer, step)
+        key, m = (direction, layer), self.smoothing[direction]
+        if last := self.under_way.pop(key, None):
+            arrived = last.wait()
             with self.ledger.op(Op.COPY, tensor=NAMES[direction]):
-                self.last[at].mul_(kept).add_(came, alpha=1 - kept)
-        self.under_way[at] = call.later()
-        return Landed(self.last[at])
+                self.average[key].mul_(m).add_(arrived, alpha=1 - m)
+        self.under_way[key] = call.later()
+        return Landed(self.average[key])

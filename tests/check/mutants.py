@@ -17,9 +17,9 @@ from harness.ledger import Direction, Op, TensorName
 from harness.models import Hits
 from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
-from strategies.halo.bns import Bns, SampledRows
-from strategies.halo.rows import Part
-from strategies.scalegnn.fourd import Choices, FourD, Samples
+from strategies.halo.bns import Bns, BoundarySampler
+from strategies.halo.partition_parallel import Exchange, LayerPart, LocalGraph, PartMatrices, PartOperators
+from strategies.scalegnn.operators import Choices, FourD, Samples
 from strategies.scalegnn.scalegnn import ScaleGNN
 
 
@@ -60,8 +60,8 @@ class LocalMeanRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        mine = max(int((self.label_loss.labels != IGNORED).sum()), 1)
-        self.label_loss = replace(self.label_loss, of=mine)
+        mine = max(int((self.answers.labels != IGNORED).sum()), 1)
+        self.answers = replace(self.answers, of=mine)
 
 
 class EveryLabelRows(BlockRows):
@@ -69,8 +69,8 @@ class EveryLabelRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        every = torch.stack(list(self.label_loss.splits.values())).amax(dim=0)
-        self.label_loss = replace(self.label_loss, labels=every)
+        every = torch.stack(list(self.answers.splits.values())).amax(dim=0)
+        self.answers = replace(self.answers, labels=every)
 
 
 class DriftingRows(BlockRows):
@@ -198,14 +198,18 @@ class Unscaled(Bns):
     name = "unscaled"
     models = ("gcn",)
 
-    def operators(self, ctx: Context) -> "UnscaledRows":
-        return UnscaledRows(ctx, self)
+    def operators(self, ctx: Context) -> PartOperators:
+        graph = LocalGraph(ctx, self.blocks())
+        return PartOperators(ctx, self, graph.layers(), Exchange(), sample=UnscaledSampler(self, graph).part)
 
 
-class UnscaledRows(SampledRows):
-    def sampled(self, step: int) -> Part:
-        part = super().sampled(step)
-        return part._replace(A_NK=part.A_NK._replace(val=part.A_NK.val * self.strategy.params.p))
+class UnscaledSampler(BoundarySampler):
+    def part(self, step: int) -> LayerPart:
+        part = super().part(step)
+        A = part.matrices
+        assert isinstance(A, PartMatrices)
+        A_NK = A.A_NK._replace(val=A.A_NK.val * self.strategy.params.p)
+        return part._replace(matrices=A._replace(A_NK=A_NK))
 
 
 class OneSampleForAll(ScaleGNN):
@@ -252,7 +256,7 @@ class FirstStepOnly(ScaleGNN):
 
 def _samples(strategy: ScaleGNN, ctx: Context) -> Samples:
     plain = Choices(prefetch=False, bf16=False, fused=False, overlap=False)
-    return Samples(ctx, strategy, strategy.layout, strategy.sampler, plain)
+    return Samples(ctx, strategy, strategy.blocks, strategy.sampler, plain)
 
 
 def _with(strategy: ScaleGNN, ctx: Context, kind: type[FourD]) -> FourD:

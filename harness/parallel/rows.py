@@ -1,0 +1,227 @@
+"""What strategies share that leave a rank whole rows: all of the model but its convolutions.
+
+Legend: N this rank's vertices, F features in, H features out, C classes. On an axis of one rank this is plain serial
+training.
+"""
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from harness.kernels.random import Index
+from harness.ledger import AxisName, Phase, TensorName
+from harness.models import Hits, Part, Skip, Weight
+from harness.models.operators import dropout_mask, dropped
+from harness.parallel.halo import Boundary
+from harness.parallel.label_loss import label_loss
+from harness.strategy import (
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    Piece,
+    Strategy,
+    csr_bytes,
+    label_bytes,
+)
+
+EPSILON = 1e-6
+"""Added to the mean square of a row before its root is taken."""
+
+
+class RowStrategy(Strategy):
+    """Rows of the graph and of everything computed from them are split over an axis; weights are whole everywhere."""
+
+    axes: ClassVar[tuple[AxisName, ...]] = (AxisName.P,)
+    rows_over: ClassVar[AxisName] = AxisName.P
+    partitioned_over: ClassVar[AxisName | None] = AxisName.P
+
+    def refuse(self) -> str | None:
+        if self.spec.dataset.permutation == "double":
+            return "its layers do not alternate between two orders, as a double permutation asks: use single or none"
+        return self.crowded()
+
+    def blocks(self) -> list[range]:
+        """The vertices of every block of rows."""
+        return self.facts.blocks(self.grid[self.rows_over])
+
+    def rows(self, at: Coordinates) -> range:
+        """The vertices of the rank at `at`."""
+        return self.blocks()[at[self.rows_over]]
+
+    def columns(self, at: Coordinates, width: int) -> range:
+        """The part of a row of this width that the rank at `at` holds."""
+        return range(width)
+
+    def multiplied(self, at: Coordinates) -> list[Piece]:
+        """The rectangles of A, and of A^T, by which the rank at `at` multiplies."""
+        rows = self.rows(at)
+        return [Piece(rows, block) for block in self.blocks()]
+
+    def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+        """Who needs how many rows of whom."""
+        blocks = self.blocks()
+        return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
+
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        rows, cols = weight.shape
+        return Piece(range(rows), range(cols))
+
+    def input(self, at: Coordinates) -> Piece:
+        return Piece(self.rows(at), self.columns(at, self.facts.features))
+
+    def output(self, at: Coordinates) -> Piece:
+        return Piece(self.rows(at), self.columns(at, self.facts.classes))
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        rows, word = len(self.rows(at)), WORD[self.spec.precision]
+        return {
+            TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts),
+            TensorName.X: word * rows * len(self.columns(at, self.facts.features)),
+            TensorName.W: word * sum(weight.shape[0] * weight.shape[1] for weight in self.weights),
+            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
+        }
+
+    def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
+        """Of these rectangles of A and, where it differs, of A^T: row pointers, columns, values."""
+        return sum(
+            self.bytes_of_matrix(len(rows), counts.nonzeros(rows, cols, transposed=transposed))
+            for rows, cols in pieces
+            for transposed in self.sides()
+        )
+
+    def bytes_of_matrix(self, rows: int, nonzeros: int) -> int:
+        """Of one rectangle, as it is held."""
+        return csr_bytes(rows, nonzeros, self.spec.precision)
+
+    def sides(self) -> list[bool]:
+        """What is held of the graph: A, and A^T where that is another matrix."""
+        return [False, True] if self.facts.directed else [False]
+
+
+class LayerOperators:
+    """Projection, normalisation, ReLU, dropout, residual and head."""
+
+    def __init__(self, ctx: Context, vertices: Index, group: int = 0, step: int | None = None) -> None:
+        """`vertices` are those of the rows, in the numbers of the whole graph; `group` shares a mini-batch."""
+        self.ledger, self.kernels = ctx.ledger, ctx.kernels
+        self.model, self.seed, self.group = ctx.spec.model, ctx.spec.seed, group
+        self.device, self.vertices = ctx.device, vertices
+        self.step = step
+        """The training step whose masks are used; None outside training."""
+
+    def of_step(self, step: int) -> Self:
+        """The same with the dropout masks of a step."""
+        there = copy.copy(self)
+        there.step = step
+        return there
+
+    def linear(self, part: Part, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.LINEAR):
+            return self.kernels.gemm(H_NF, W_FH, TensorName.H if part is Part.PROJECTION else TensorName.Z)
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} trains no convolution")
+
+    def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} trains no attention")
+
+    def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
+        if gamma is not None:
+            Z_NH = self.normalise(layer, Z_NH, gamma)
+        if self.model.activation == "relu":
+            Z_NH = self.activate(layer, Z_NH)
+        return Z_NH if self.step is None or not self.model.dropout else self.drop(layer, Z_NH)
+
+    def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
+        """Each row divided by the root of its mean square, times gamma."""
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(
+                lambda Z, gamma: rms_norm(Z, Z.shape[1:], gamma[0], EPSILON),
+                Z_NH,
+                gamma_1H,
+                makes=TensorName.H,
+            )
+
+    def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(torch.relu, Z_NH, makes=TensorName.H)
+
+    def drop(self, layer: int, H_NH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            kept_NH, scale = self.mask(layer, H_NH)
+            return self.kernels.elementwise(
+                partial(dropped, kept=kept_NH, scale=scale), H_NH, makes=TensorName.H
+            )
+
+    def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
+        """What dropout keeps of this rank's piece."""
+        assert self.step is not None
+        at = (self.seed, self.step, self.group, layer)
+        return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)
+
+    def rows_of(self, layer: int) -> Tensor:
+        """The vertices of the rows of a layer's output."""
+        return as_indices(self.vertices, self.device)
+
+    def features(self, layer: int, H_NH: Tensor) -> range:
+        """Which features of the whole the columns of a layer's output are."""
+        return range(H_NH.shape[1])
+
+    def keep(self, layer: int, H: Tensor) -> Skip:
+        return Skip(H, H)
+
+    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        """Where a layer's input has more rows than its output, those of the output are the first."""
+        kept = skip.kept if len(skip.kept) == len(H) else skip.kept[: len(H)]
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """Nothing is left to be done: every operator has summed what it had to."""
+
+
+class RowOperators(LayerOperators):
+    """Input, loss and evaluation, local to a row but for the sums over the blocks of rows."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        strategy: Strategy,
+        over: tuple[AxisName, ...],
+        across: AxisName | None = None,
+        beyond: Tensor | None = None,
+    ) -> None:
+        """The output's rows are split over some axes, its columns across another or not at all.
+
+        `beyond` are vertices of others whose features are here too, below its own.
+        """
+        super().__init__(ctx, strategy.output(ctx.at).rows)
+        self.over = ctx.grid.axis(over)
+        self.shares = ctx.grid.axis((*over, across)) if across else self.over
+        """The ranks whose shares of the loss are the whole."""
+        output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
+        self.rows, split = output.rows, ctx.grid[across] if across else None
+        self.answers = label_loss(ctx, output, order, self.over, split, self.shares)
+        self.X = ctx.blocks.features(*strategy.input(ctx.at), beyond)
+
+    def inputs(self) -> Tensor:
+        return self.X
+
+    def loss(self, Z_NC: Tensor) -> Tensor:
+        return self.answers.mean(Z_NC, self.shares)
+
+    def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
+        return self.answers.hits(Z_NC)
+
+
+def as_indices(vertices: Index, device: torch.device) -> Tensor:
+    """A range as a tensor; a tensor as it is."""
+    if isinstance(vertices, Tensor):
+        return vertices
+    return torch.arange(vertices.start, vertices.stop, device=device)

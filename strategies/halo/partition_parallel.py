@@ -1,0 +1,330 @@
+"""Partition parallelism: a rank has the rows of its part of the graph and exchanges the rows at the boundary.
+
+The systems of this family differ in three answers, which `PartOperators` is given:
+
+1. the rows that cross the boundary: all (`LocalGraph.layers`), a sample (`bns`), or those that are not computed by the
+   rank that needs them (`neutronstar`);
+2. the time at which a layer uses them: in the same step (`Exchange`) or in the next epoch (`pipegcn`);
+3. the kind of layer: a convolution (`PartMatrices`) or attention (`harness.parallel.attention`).
+
+A layer multiplies a part's own rows and the rows that arrive separately. Backward, the gradients of arrived rows return
+to the owners, which add them up in the order of the ranks. If the first layer aggregates features that never change,
+A X can be computed once, before training, as the authors of BNS-GCN and PipeGCN do (`precompute`).
+
+Legend: N this rank's vertices, K the vertices of other ranks at which N has nonzeros, M the vertices of N that other
+ranks need, with repetition; V are N and then K; F features in, H features out, of all heads. T = A H; T = H W of
+attention. A_NN is A at this rank's vertices, A_NK at K; A_KN is the transpose of A_NK. S_NM adds the gradients that
+return to the rows that had left.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from harness.comm.call import Call, Landed, Pending
+from harness.kernels import Csr, transpose
+from harness.kernels.gather import scatter_matrix
+from harness.kernels.parts import beside
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
+from harness.models import Part as WeightPart
+from harness.parallel.attention import Edges, attention, edges_of
+from harness.parallel.halo import Boundary, Halo, halo_of
+from harness.parallel.rows import RowOperators, RowStrategy
+from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
+
+P = AxisName.P
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+
+class PartMatrices(NamedTuple):
+    """The rows of A that a convolution multiplies by, split at the boundary, and the transposes."""
+
+    A_NN: Csr
+    A_T_NN: Csr
+    A_NK: Csr
+    A_KN: Csr
+
+
+class LayerPart(NamedTuple):
+    """One rank's share of the graph and of the exchange, for one layer."""
+
+    matrices: PartMatrices | Edges
+    halo: Halo
+    S_NM: Csr
+    replicas: Tensor | None = None
+    """Vertices of other ranks whose rows this layer computes as well."""
+    exchanged: bool = True
+    """False if no rank fetches a row for this layer: the layer then has no call."""
+
+
+class LocalGraph:
+    """The rows of A of one part, on the host."""
+
+    def __init__(self, ctx: Context, blocks: Sequence[range]) -> None:
+        self.ctx, self.rows = ctx, blocks[ctx.at[P]]
+        self.halo, self.A_NK = halo_of(ctx, blocks, ctx.at[P], range(len(blocks)))
+        self.A_KN = transpose(self.A_NK)
+
+    @cached_property
+    def A_NN(self) -> Csr:
+        return self.ctx.blocks.host_block(self.rows, self.rows)
+
+    def matrices(self, A_NK: Csr, A_KN: Csr, keep: Callable[[Csr], Csr]) -> PartMatrices | Edges:
+        """A layer's matrices, given the boundary's columns; `keep` moves a matrix to the device."""
+        if self.ctx.spec.model.kind == "gat":
+            return edges_of(beside([self.A_NN, A_NK]), keep)
+        adjacency, rows = self.ctx.blocks.adjacency, self.rows
+        own = adjacency(rows, rows), adjacency(rows, rows, transposed=True)
+        return PartMatrices(*own, keep(A_NK), keep(A_KN))
+
+    def layers(self) -> list[LayerPart]:
+        """Every layer with the whole boundary."""
+        ctx = self.ctx
+        S_NM = scatter_matrix(self.halo.leaving, len(self.rows), ctx.dtype)
+        matrices = self.matrices(self.A_NK, self.A_KN, ctx.memory.hold_matrix)
+        part = LayerPart(matrices, self.halo, ctx.memory.hold_matrix(S_NM, TensorName.INDEX))
+        return [part] * ctx.spec.model.layers
+
+
+class Exchange:
+    """The calls that move rows and gradients, each waited for at once or, with `overlap`, when the result is used."""
+
+    def __init__(self, *, overlap: bool = False) -> None:
+        self.overlap = overlap
+
+    def issue(
+        self, call: Call[Tensor], direction: Direction, layer: int, step: int | None
+    ) -> Pending[Tensor]:
+        """The rows or gradients that a layer uses now; `step` is None outside training."""
+        return call.later() if self.overlap else Landed(call.now())
+
+
+class AggregatePart(Function):
+    """T = A_NN H + A_NK H_K. Backward: dH_K = A_KN dT returns to the owners; dH = A_NN^T dT + S dH_M."""
+
+    @staticmethod
+    def forward(saved: Any, H_NF: Tensor, A: PartMatrices, ops: "PartOperators", layer: int) -> Tensor:
+        saved.A, saved.ops, saved.layer = A, ops, layer
+        fetched = ops.fetch(layer, H_NF)
+        T_NF = ops.kernels.spmm(A.A_NN, H_NF, TensorName.T)
+        return ops.kernels.spmm(A.A_NK, fetched.wait(), TensorName.T, add_to=T_NF)
+
+    @staticmethod
+    def backward(saved: Any, dT_NF: Tensor) -> tuple[Tensor, None, None, None]:
+        A, ops, layer = saved.A, saved.ops, saved.layer
+        dH_KF = ops.kernels.spmm(A.A_KN, dT_NF, TensorName.DH)
+        returned = ops.give_back(layer, dH_KF)
+        dH_NF = ops.kernels.spmm(A.A_T_NN, dT_NF, TensorName.DH)
+        S_NM = ops.parts[layer].S_NM
+        return ops.kernels.spmm(S_NM, returned.wait(), TensorName.DH, add_to=dH_NF), None, None, None
+
+
+class FetchedRows(Function):
+    """H_K, for which the call was issued before. Backward: dH_K returns to the owners; dH = S dH_M."""
+
+    @staticmethod
+    def forward(
+        saved: Any, _H_NF: Tensor, fetched: Pending[Tensor], ops: "PartOperators", layer: int
+    ) -> Tensor:
+        saved.ops, saved.layer = ops, layer
+        return fetched.wait()
+
+    @staticmethod
+    def backward(saved: Any, dH_KF: Tensor) -> tuple[Tensor, None, None, None]:
+        ops, layer = saved.ops, saved.layer
+        returned = ops.give_back(layer, dH_KF)
+        return ops.kernels.spmm(ops.parts[layer].S_NM, returned.wait(), TensorName.DH), None, None, None
+
+
+class PartOperators(RowOperators):
+    """One rank's operators. Weights are whole on every rank; their gradients are summed after the backward pass."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        strategy: "PartitionParallel",
+        parts: Sequence[LayerPart],
+        exchange: Exchange,
+        *,
+        sample: Callable[[int], LayerPart] | None = None,
+        replicas: Tensor | None = None,
+    ) -> None:
+        """`parts` are the layers' of the whole graph; `sample` makes that of all layers in one training step.
+
+        `replicas` are vertices of other ranks whose features this rank holds too, below its own.
+        """
+        super().__init__(ctx, strategy, over=(P,), beyond=replicas)
+        self.strategy, self.parts, self.exchange, self.sample = strategy, parts, exchange, sample
+        self.AX_NF: Tensor | None = None
+        """A X of the first layer, if it is computed once."""
+        if strategy.precompute is not None:
+            ctx.measured.chosen["first layer"] = strategy.first_layer()
+        if strategy.precomputes:
+            self.AX_NF = ctx.memory.hold(TensorName.T, self.aggregate(0, self.X))
+            if not strategy.needs_own_features:
+                ctx.memory.release(self.X)
+                self.X = self.AX_NF
+
+    def of_step(self, step: int) -> Self:
+        ops = super().of_step(step)
+        if self.sample:
+            with self.ledger.phase(Phase.SAMPLE), self.ledger.op(Op.COPY, tensor=TensorName.INDEX):
+                ops.parts = [self.sample(step)] * len(self.parts)
+        return ops
+
+    def rows_of(self, layer: int) -> Tensor:
+        own, replicas = super().rows_of(layer), self.parts[layer].replicas
+        return own if replicas is None else torch.cat([own, replicas])
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.strategy.combine_first:
+                return self.aggregate(layer, self.kernels.gemm(H_NF, W_FH, TensorName.T))
+            return self.kernels.gemm(self.aggregate(layer, H_NF), W_FH, TensorName.Z)
+
+    def aggregate(self, layer: int, H_NF: Tensor) -> Tensor:
+        """T = A H."""
+        if layer == 0 and self.AX_NF is not None:
+            return self.AX_NF
+        T_NF: Tensor = apply(self.ledger, AggregatePart, H_NF, self.parts[layer].matrices, self, layer)
+        return T_NF
+
+    def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
+        """T = H W of own and fetched rows, then attention. If W comes first, rows of T travel in place of rows of H."""
+        edges = self.parts[layer].matrices
+        assert isinstance(edges, Edges)
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.strategy.combine_first:
+                T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
+                T_KH = self.fetched_rows(layer, T_NH, self.fetch(layer, T_NH.detach()))
+            else:
+                fetched = self.fetch(layer, H_NF.detach())
+                T_NH = self.kernels.gemm(H_NF, W_FH, TensorName.T)
+                T_KH = self.kernels.gemm(self.fetched_rows(layer, H_NF, fetched), W_FH, TensorName.T)
+            T_VH = self.kernels.run(Op.COPY, TensorName.T, lambda *each: torch.cat(each), T_NH, T_KH)
+            return attention(self, layer, edges, T_VH, a_2H)
+
+    def fetched_rows(self, layer: int, H_NF: Tensor, fetched: Pending[Tensor]) -> Tensor:
+        """The rows of a call under way; the gradients return to the owners' rows of H."""
+        H_KF: Tensor = apply(self.ledger, FetchedRows, H_NF, fetched, self, layer)
+        return H_KF
+
+    def fetch(self, layer: int, H_NF: Tensor) -> Pending[Tensor]:
+        """H_K: each rank sends the rows that others need and receives the rows that it needs."""
+        part = self.parts[layer]
+        if not part.exchanged:
+            return Landed(H_NF[:0])
+        call = part.halo.exchange(self.over, self.kernels, H_NF, TensorName.H)
+        return self.exchange.issue(call, FORWARD, layer, self.step)
+
+    def give_back(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
+        """dH_M: each rank sends gradients to the owners of the rows and receives those of its own rows."""
+        part = self.parts[layer]
+        if not part.exchanged:
+            return Landed(dH_KF)
+        call = part.halo.back(self.over, dH_KF, TensorName.DH)
+        return self.exchange.issue(call, BACKWARD, layer, self.step)
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """The gradients of all weights are summed, each as soon as the one before it has left."""
+        under_way = []
+        for weight, W in zip(self.strategy.weights, weights, strict=True):
+            assert W.grad is not None
+            with self.ledger.phase(Phase.SYNC, weight.layer):
+                under_way.append(self.over.all_reduce.later(W.grad, tensor=TensorName.DW))
+        for pending in under_way:
+            pending.wait()
+
+
+class PartitionParallel(RowStrategy):
+    """One part for each rank; the rows at the boundaries travel."""
+
+    parts = True
+    models: ClassVar[tuple[str, ...]] = ("gcn", "sage")
+
+    @property
+    def precompute(self) -> bool | None:
+        """Whether A X is to be computed once, where possible; None for strategies without this choice."""
+        return None
+
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        return self.words_of_epoch(at, counts, 0)
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """Boundary rows of the width that is aggregated, forward and backward; dW; one word for the loss."""
+        words, travelling = Words(self.grid), self.travelling(self.boundary(at, counts), epoch)
+        for layer in self.exchanging:
+            (arriving, leaving), width = travelling[layer], self.width(layer)
+            words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
+            if self.combine_first or self.wants_dH(layer):
+                words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
+        for weight in self.weights:
+            f_in, f_out = weight.shape
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, f_in * f_out)
+        words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
+        return words
+
+    @property
+    def combine_first(self) -> bool:
+        return self.spec.model.order == "combine_first"
+
+    @property
+    def every_epoch(self) -> str | None:
+        """The reason why the first layer aggregates in every epoch; None where A X is computed once."""
+        if not self.precompute:
+            return "precompute is off"
+        if self.spec.model.kind == "gat":
+            return "attention weighs the neighbours anew"
+        if self.spec.training.features:
+            return "the features are trained"
+        if self.spec.model.projection:
+            return "a trained projection comes before it"
+        return "it combines first" if self.combine_first else None
+
+    @property
+    def precomputes(self) -> bool:
+        return self.every_epoch is None
+
+    def first_layer(self) -> str:
+        """The record's line about the first layer: aggregated once or in every epoch, and the reason."""
+        reason = self.every_epoch
+        return f"aggregated in every epoch: {reason}" if reason else "aggregated once, before training"
+
+    @property
+    def exchanging(self) -> range:
+        """The layers whose boundary travels in an epoch."""
+        return range(int(self.precomputes), len(self.shapes))
+
+    @property
+    def needs_own_features(self) -> bool:
+        """Whether X is multiplied by a weight of its own, beside A X."""
+        return any(weight.part is WeightPart.ROOT for weight in self.weights)
+
+    def width(self, layer: int) -> int:
+        """The width of the rows that a layer aggregates."""
+        return self.shapes[layer][self.combine_first]
+
+    def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
+        """For every layer of an epoch, the rows that arrive and the rows whose gradients return."""
+        every_layer = sum(boundary.arriving().values()), sum(boundary.leaving().values())
+        return [every_layer] * len(self.shapes)
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """A_NN and, where it differs, its transpose; A_NK and its transpose; indices of M, and S; A X."""
+        rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
+        own = self.bytes_of_matrices([Piece(rows, rows)], counts)
+        nonzeros, leaving = boundary.nonzeros(), sum(boundary.leaving().values())
+        A_KN = csr_bytes(sum(boundary.arriving().values()), nonzeros, precision)
+        held = super().memory(at, counts)
+        if self.precomputes:
+            held[TensorName.T] = held[TensorName.X]
+            held[TensorName.X] *= self.needs_own_features
+        return {
+            **held,
+            TensorName.A: own + boundary.compact_bytes(precision) + A_KN,
+            TensorName.INDEX: boundary.index_bytes() + csr_bytes(len(rows), leaving, precision),
+        }
