@@ -1,11 +1,11 @@
-"""G3's second stage: vertices are swapped between parts until the numbers of remote vertices balance (Algorithm 1).
+"""G3's second stage: vertices are swapped between parts until all have alike many remote vertices (Algorithm 1).
 
-The remote vertices of a part are the vertices of other parts that are neighbours of its own: the rows that the part
-receives. The first stage is METIS with two constraints. `g3-literal` is the algorithm as printed. It swaps the vertex
-with most remote neighbours in the fullest part for the vertex with fewest in the emptiest part, whatever the effect,
-and soon repeats a pair; the best partition on the way is kept. `g3-guarded` swaps only if the larger of the two sets
-shrinks, degrees stay balanced and the sum of all sets hardly grows. Verifier (tests/graph/test_partition_swap.py):
-remote vertices counted by scipy after every move.
+The remote vertices of a part are those of other parts that are neighbours of its own: the rows that it gets. It starts
+from METIS with two constraints. `g3-literal` is the algorithm as printed: it swaps the vertex with most remote
+neighbours of the fullest part against the one with fewest of the emptiest, whatever that does, and soon comes back to a
+pair it had; the best partition on the way is kept. `g3-guarded` swaps where the larger of the two sets shrinks, degrees
+stay balanced and the sum of all sets does not grow by much.
+Verifier (tests/graph/test_partition_swap.py): remote vertices counted by scipy after every move.
 """
 
 from dataclasses import dataclass
@@ -22,43 +22,42 @@ from harness.kernels.jit import compiled
 
 Ints = NDArray[np.int64]
 
-BYTES_PER_COUNT = 4
-"""Bytes of memory for every vertex and part."""
+BYTES_A_COUNT = 4
+"""Of memory, for every vertex and part."""
 GAMMA = 0.005
-"""The imbalance at which swapping stops: 1 minus the ratio of the fewest remote vertices to the most."""
+"""Of the fullest part's remote vertices, by how much those of the emptiest may be fewer."""
 CANDIDATES = 12
-"""The vertices of each side that a guarded swap considers."""
+"""Vertices of each side that a guarded swap is looked for among."""
 UNEVEN, GROWTH = 0.05, 0.02
-"""The deviation of a part's sum of degrees from the mean, and the growth of the sum of all sets, that guards allow."""
+"""How far a part's sum of degrees may be from the mean after a swap, and how much the sum of all sets may grow."""
 
 
 @dataclass(frozen=True)
 class Swapped:
-    """A partition after the swaps, with their number and effect."""
+    """A partition after the swaps, and how it came about."""
 
     part: Tensor
     swaps: int
     stopped: str
-    """The reason for which swapping stopped."""
     before: tuple[int, ...]
-    """The number of remote vertices of every part."""
+    """Remote vertices of every part."""
     after: tuple[int, ...]
 
     @property
     def report(self) -> dict[str, Any]:
-        """The report for a record."""
+        """What a record keeps."""
         ratios = {"ratio_before": ratio(self.before), "ratio_after": ratio(self.after)}
         most = {"most_remote_before": max(self.before), "most_remote_after": max(self.after)}
         return {"swaps": self.swaps, "stopped": self.stopped, **ratios, **most}
 
 
 def ratio(remote: Any) -> float:
-    """The ratio of the fewest remote vertices of a part to the most; 1 where no part has any."""
+    """Of the fewest remote vertices of a part to the most; 1 where there are none."""
     return float(min(remote) / max(remote)) if max(remote) else 1.0
 
 
-class SwapState:
-    """A partition under change. A move updates `remote` in time proportional to the neighbours of its vertex."""
+class Parts:
+    """A partition that is being changed. `remote` is right after every move, in the time of the vertex's neighbours."""
 
     def __init__(self, A: Csr, part: Tensor, parts: int) -> None:
         M = neighbours(A)
@@ -67,12 +66,12 @@ class SwapState:
         self.part: Ints = part.numpy().astype(np.int64)
         self.count = np.zeros((parts, A.rows), np.int32)
         self.remote = np.zeros(parts, np.int64)
-        count_neighbours(*self.arrays)
+        count_neighbours(*self.state)
         self.load = np.bincount(self.part, weights=self.starts[1:] - self.starts[:-1], minlength=parts)
         """The sum of degrees of every part."""
 
     @property
-    def arrays(self) -> tuple[Any, ...]:
+    def state(self) -> tuple[Any, ...]:
         return self.starts, self.ends, self.part, self.count, self.remote
 
     def move(self, v: int, to: int) -> None:
@@ -80,10 +79,10 @@ class SwapState:
         degree = self.starts[v + 1] - self.starts[v]
         self.load[self.part[v]] -= degree
         self.load[to] += degree
-        move_vertex(v, to, *self.arrays)
+        move_vertex(v, to, *self.state)
 
     def swap(self, v: int, w: int) -> None:
-        """Exchanges the parts of two vertices."""
+        """Each takes the other's part."""
         a, b = int(self.part[v]), int(self.part[w])
         self.move(v, b)
         self.move(w, a)
@@ -95,38 +94,38 @@ class SwapState:
         return int(leaf_of(p, other, self.starts, self.part, self.count))
 
     def best_to_leave(self, a: int) -> list[int]:
-        """The vertices of a whose leaving makes `remote[a]` smallest, the best first."""
+        """Vertices of a without which `remote[a]` is smallest, the best first."""
         change = np.empty(len(self.part), np.int64)
         changes_by_leaving(a, self.starts, self.ends, self.part, self.count, change)
         return self._smallest(change, a)
 
     def best_to_enter(self, a: int, b: int) -> list[int]:
-        """The vertices of b whose entering makes `remote[a]` smallest, the best first."""
+        """Vertices of b with which `remote[a]` is smallest, the best first."""
         change = np.empty(len(self.part), np.int64)
         changes_by_entering(a, b, self.starts, self.ends, self.part, self.count, change)
         return self._smallest(change, b)
 
     def _smallest(self, change: Ints, p: int) -> list[int]:
         few = min(CANDIDATES, int((self.part == p).sum()))
-        candidates = np.argpartition(change, few - 1)[:few] if few else np.zeros(0, np.int64)
-        return [int(v) for v in sorted(candidates, key=lambda v: (change[v], v))]
+        found = np.argpartition(change, few - 1)[:few] if few else np.zeros(0, np.int64)
+        return [int(v) for v in sorted(found, key=lambda v: (change[v], v))]
 
 
 def swapped(A: Csr, start: Tensor, parts: int, *, guarded: bool) -> Swapped:
-    """The second stage, from any partition."""
-    state = SwapState(A, start, parts)
+    """The second stage from any partition."""
+    state = Parts(A, start, parts)
     before = tuple(state.remote.tolist())
     swaps, stopped = (_guarded if guarded else _literal)(state)
     return Swapped(torch.from_numpy(state.part), swaps, stopped, before, tuple(state.remote.tolist()))
 
 
 def g3_parts(A: Csr, parts: int, seed: int, *, guarded: bool) -> Swapped:
-    """The partition after both stages."""
+    """Both stages."""
     return swapped(A, balanced_parts(A, parts, seed), parts, guarded=guarded)
 
 
-def _literal(state: SwapState) -> tuple[int, str]:
-    """Lines 3 to 14 of Algorithm 1; then undoes the swaps after the best partition, whose fullest set is smallest."""
+def _literal(state: Parts) -> tuple[int, str]:
+    """Lines 3 to 14. What is left behind is the best partition seen: its fullest set is smallest."""
     seen: set[tuple[int, int]] = set()
     swaps: list[tuple[int, int]] = []
     best, kept = int(state.remote.max()), 0
@@ -149,33 +148,33 @@ def _literal(state: SwapState) -> tuple[int, str]:
     return kept, stopped
 
 
-def _guarded(state: SwapState) -> tuple[int, str]:
-    """Swaps between the fullest part and the emptiest part that offers a swap, as long as a swap helps."""
+def _guarded(state: Parts) -> tuple[int, str]:
+    """Swaps between the fullest part and the emptiest that has any to offer, as long as there are some."""
     most_in_all, swaps = state.remote.sum() * (1 + GROWTH), 0
     while 1 - ratio(state.remote) >= GAMMA:
         fullest = int(state.remote.argmax())
         others = [int(p) for p in np.argsort(state.remote, kind="stable") if p != fullest]
-        done = next((done for p in others if (done := _exchange(state, fullest, p, most_in_all))), 0)
-        if not done:
+        found = next((found for p in others if (found := _exchange(state, fullest, p, most_in_all))), 0)
+        if not found:
             return swaps, "no swap helps"
-        swaps += done
+        swaps += found
     return swaps, "gamma"
 
 
-def _exchange(state: SwapState, a: int, b: int, most_in_all: float) -> int:
-    """Swaps the best vertices of two parts as long as a swap helps, and returns the number of swaps."""
-    leaving, entering, swaps = state.best_to_leave(a), state.best_to_enter(a, b), 0
-    for v in leaving:
-        for w in entering:
+def _exchange(state: Parts, a: int, b: int, most_in_all: float) -> int:
+    """Swaps the best vertices of two parts as long as it helps; how many swaps it were."""
+    mine, theirs, swaps = state.best_to_leave(a), state.best_to_enter(a, b), 0
+    for v in mine:
+        for w in theirs:
             if _tried(state, v, w, most_in_all):
-                entering.remove(w)
+                theirs.remove(w)
                 swaps += 1
                 break
     return swaps
 
 
-def _tried(state: SwapState, v: int, w: int, most_in_all: float) -> bool:
-    """Swaps two vertices, and swaps back unless the larger of the two sets has shrunk and the guards hold."""
+def _tried(state: Parts, v: int, w: int, most_in_all: float) -> bool:
+    """Swaps, and swaps back unless the larger of the two sets has shrunk and the guards hold."""
     pair = [int(state.part[v]), int(state.part[w])]
     larger, mean = state.remote[pair].max(), state.load.mean()
     room = max(UNEVEN * mean, float(np.abs(state.load[pair] - mean).max()))
@@ -187,15 +186,16 @@ def _tried(state: SwapState, v: int, w: int, most_in_all: float) -> bool:
     return False
 
 
-# The compiled loops: the changes by a move of a vertex, in time proportional to its neighbours.
+# The compiled loops: what moves of vertices change, in the time of their
+# neighbours.
 #
-# `count[p, v]` is the number of neighbours of v in part p; `remote[p]` is the number of vertices outside p with a
-# neighbour in p.
+# `count[p, v]` is how many neighbours of v are in part p, `remote[p]` how many vertices outside p have any
+# there.
 
 
 @compiled()
 def count_neighbours(starts: Any, ends: Any, part: Any, count: Any, remote: Any) -> None:
-    """Computes `count` and `remote` from zeros, over all edges."""
+    """From nothing, over all edges."""
     for v in range(part.size):
         for e in range(starts[v], starts[v + 1]):
             count[part[ends[e]], v] += 1
@@ -221,7 +221,7 @@ def move_vertex(v: int, b: int, starts: Any, ends: Any, part: Any, count: Any, r
 
 @compiled()
 def hub_of(p: int, starts: Any, part: Any, count: Any) -> int:
-    """The vertex of part p with most neighbours outside p; of equal vertices the first."""
+    """The vertex of part p with most neighbours outside it; of equal ones the first."""
     best, most = -1, -1
     for v in range(part.size):
         if part[v] == p:
@@ -233,7 +233,7 @@ def hub_of(p: int, starts: Any, part: Any, count: Any) -> int:
 
 @compiled()
 def leaf_of(p: int, other: int, starts: Any, part: Any, count: Any) -> int:
-    """The vertex of part p with fewest neighbours outside the other part; of equal vertices the first."""
+    """The vertex of part p with fewest neighbours outside the other part; of equal ones the first."""
     best, fewest = -1, starts[-1] + 1
     for v in range(part.size):
         if part[v] == p:
@@ -245,7 +245,7 @@ def leaf_of(p: int, other: int, starts: Any, part: Any, count: Any) -> int:
 
 @compiled()
 def changes_by_leaving(a: int, starts: Any, ends: Any, part: Any, count: Any, change: Any) -> None:
-    """The change of `remote[a]` if a vertex leaves part a for any other; vertices not in a get a value above all."""
+    """By how much `remote[a]` changes if a vertex leaves part a for any other; of vertices elsewhere more than all."""
     for v in range(part.size):
         change[v] = part.size
         if part[v] == a:
@@ -257,7 +257,7 @@ def changes_by_leaving(a: int, starts: Any, ends: Any, part: Any, count: Any, ch
 
 @compiled()
 def changes_by_entering(a: int, b: int, starts: Any, ends: Any, part: Any, count: Any, change: Any) -> None:
-    """The change of `remote[a]` if a vertex of part b enters a; vertices not in b get a value above all."""
+    """By how much `remote[a]` changes if a vertex of part b enters; of vertices elsewhere more than all."""
     for v in range(part.size):
         change[v] = part.size + starts[-1]
         if part[v] == b:

@@ -1,4 +1,4 @@
-"""The bins of a rank: its vertices in a list, and the list cut (SIGMOD'23, section 5.2)."""
+"""The bins of a rank: the priority list of its vertices, cut into groups (SIGMOD'23, section 5.2)."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,45 +12,45 @@ from harness.kernels.csr import Csr, block
 from harness.kernels.jit import compiled
 from harness.strategy import Context
 
-# Vertices in the order in which a search comes to them.
+# The vertices in the order of a breadth-first search of every component.
 #
 # Verifier (tests/kernels/test_traverse.py): scipy's search of every component.
 
 
 def breadth_first(A: Csr) -> Tensor:
-    """All vertices, component by component: from the first that was not met yet, along the entries of its row."""
+    """All vertices, component by component; each search starts at the first vertex not yet visited."""
     assert A.rows == A.cols
-    found = np.empty(A.rows, np.int64)
-    _search(A.rowptr.numpy(), A.col.numpy(), found)
-    return torch.from_numpy(found)
+    order = np.empty(A.rows, np.int64)
+    _search(A.rowptr.numpy(), A.col.numpy(), order)
+    return torch.from_numpy(order)
 
 
 @compiled()
-def _search(rowptr: Any, col: Any, found: Any) -> None:
-    met = np.zeros(found.size, np.bool_)
+def _search(rowptr: Any, col: Any, order: Any) -> None:
+    visited = np.zeros(order.size, np.bool_)
     head = tail = 0
-    for first in range(found.size):
-        if met[first]:
+    for first in range(order.size):
+        if visited[first]:
             continue
-        met[first] = True
-        found[tail] = first
+        visited[first] = True
+        order[tail] = first
         tail += 1
         while head < tail:
-            v = found[head]
+            v = order[head]
             head += 1
             for e in range(rowptr[v], rowptr[v + 1]):
                 u = col[e]
-                if not met[u]:
-                    met[u] = True
-                    found[tail] = u
+                if not visited[u]:
+                    visited[u] = True
+                    order[tail] = u
                     tail += 1
 
 
-class Bins:
-    """Their vertices, and in which order they are computed.
+class BinList:
+    """The vertices of every bin, and the order in which the bins are computed.
 
-    What the first layer needs is there: its order is that of the list. In later layers, where bins do not wait for
-    whole layers, those come first that wait for nobody.
+    The inputs of the first layer are complete, so its order is the list's. In later layers, if bins do not wait for
+    whole layers, the bins that need no rows of other ranks come first.
     """
 
     def __init__(self, parts: Sequence[Tensor], waits: Sequence[bool]) -> None:
@@ -58,31 +58,35 @@ class Bins:
         self.later = sorted(range(len(parts)), key=lambda number: waits[number])
 
     def order(self, layer: int) -> Sequence[int]:
+        """The bins in the order of a layer's forward pass; the place of a bin in this order is its turn."""
         return self.later if layer else range(len(self.parts))
 
     @cached_property
-    def of_vertices(self) -> Tensor:
-        """By vertex, the bin it is in, and the turn of that in later layers."""
+    def bin_and_turn(self) -> Tensor:
+        """For every vertex its bin, and the turn of that bin in later layers."""
         turns = torch.empty(len(self.parts), dtype=torch.int64)
         turns[torch.tensor(self.later, dtype=torch.int64)] = torch.arange(len(self.parts))
-        found = torch.empty(sum(map(len, self.parts)), 2, dtype=torch.int64)
+        table = torch.empty(sum(map(len, self.parts)), 2, dtype=torch.int64)
         for number, vertices in enumerate(self.parts):
-            found[vertices, 0], found[vertices, 1] = number, turns[number]
-        return found
+            table[vertices, 0], table[vertices, 1] = number, turns[number]
+        return table
 
 
-def bins_of(ctx: Context, rows: range, size: int, *, priority: bool, at_once: bool) -> Bins:
-    """Those of a rank, of so many vertices. In a priority list, first those with neighbours on other ranks and then the
-    rest, both as a search comes to them; of shapes alone the list is that of the numbers, and all wait."""
+def cut_into_bins(ctx: Context, rows: range, size: int, *, priority: bool, at_once: bool) -> BinList:
+    """The bins of a rank, of `size` vertices each.
+
+    A priority list has the vertices with neighbours on other ranks first and then the rest, both in the order of the
+    search. Shapes alone give the list in the order of the numbers, and every bin waits for other ranks.
+    """
     listed, remote = torch.arange(len(rows)), torch.ones(len(rows), dtype=torch.bool)
     if not len(rows):
-        return Bins((), ())
+        return BinList((), ())
     A = ctx.blocks.host_block(rows, range(ctx.facts.vertices))
     if not A.col.is_meta:
         inside = block(A, range(len(rows)), rows)
         remote = inside.rowptr.diff() < A.rowptr.diff()
         if priority:
-            found = breadth_first(inside)
-            listed = torch.cat([found[remote[found]], found[~remote[found]]])
+            order = breadth_first(inside)
+            listed = torch.cat([order[remote[order]], order[~remote[order]]])
     parts = listed.split(size)
-    return Bins(parts, [at_once and bool(remote[part].any()) for part in parts])
+    return BinList(parts, [at_once and bool(remote[part].any()) for part in parts])

@@ -1,12 +1,13 @@
-"""G3: rows computed bin by bin, and sent to those who need them as soon as they are there (SIGMOD'23, section 5).
+"""G3: rows are computed bin by bin and sent to the ranks that need them as soon as they exist (SIGMOD'23, section 5).
 
-A rank has a part of the graph. In every layer it computes its bins one after the other, those first that wait for
-nobody, and sends each bin's rows peer to peer; no collective stands between layers. Backward, bins go the other way
-round, and so do gradients. Nothing can lock up: receives are posted before anything is computed, sends are waited for
-when all is done, and a bin waits only for rows of the layer below.
+A rank has a part of the graph. In every layer it computes its bins in turn, those first that wait for no other rank,
+and sends each bin's rows peer to peer; no collective stands between layers. Backward, bins run in reverse order and
+gradients travel in the reverse direction. No deadlock is possible: receives are posted before anything is computed,
+sends are waited for at the end of a pass, and a bin waits only for rows of the layer below.
 
-Features are fetched from the others once, before training. What is computed and sent when stands in `pipeline`, what a
-layer computes in `convolution` and `attention`, who needs which rows in `schedule`.
+Features of other ranks are fetched once, before training. The parts are composed here: the partition is the dataset's,
+the bins are in `bins` and `schedule`, the channel (eager, deferred, lock step) in `messages`, the kind of layer
+(convolution, attention) in `layers`, and the order of computation in `pipeline`.
 """
 
 from itertools import chain
@@ -17,8 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
-from harness.models import Weights
-from harness.parallel.row_strategy import RowStrategy
+from harness.models import Operators, Weights
+from harness.parallel.rows import RowOperators, RowStrategy
 from harness.strategy import (
     LONG,
     WORD,
@@ -31,12 +32,38 @@ from harness.strategy import (
     turned_bytes,
 )
 from harness.validation import Frozen
-from strategies.g3.attention import Attention
-from strategies.g3.convolution import Convolution
-from strategies.g3.pipeline import Binned, Pipeline
+from strategies.g3.layers import attentions, convolutions
+from strategies.g3.messages import Channels
+from strategies.g3.pipeline import Pipeline, PipelinedLayers
+from strategies.g3.schedule import schedule
 
 P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+
+class BinOperators(RowOperators):
+    """Input, loss and evaluation of whole rows; the pipeline computes the layers."""
+
+    def __init__(self, ctx: Context, strategy: "G3") -> None:
+        super().__init__(ctx, strategy, over=(P,))
+        params, blocks, size = strategy.params, strategy.blocks(), strategy.bin_size
+        at_once, priority = params.pipeline in ("full", "inter"), params.pipeline in ("full", "intra")
+        lockstep = params.rounds or ctx.spec.machine.engine == "nccl"
+        plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
+        layers = attentions if ctx.spec.model.kind == "gat" else convolutions
+        make_layer = layers(
+            ctx,
+            plan,
+            self.rows,
+            A_NK,
+            ctx.memory.kept_on_host if strategy.outside else ctx.memory.hold_matrix,
+        )
+        widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
+        most_bins = max(ceil(len(rows) / size) for rows in blocks)
+        channels = Channels(
+            self.over, plan, widths, self.X.dtype, most_bins, at_once=at_once, lockstep=lockstep
+        )
+        self.pipeline = Pipeline(ctx, self.X, plan, make_layer, channels, prefetch=priority)
 
 
 class G3(RowStrategy):
@@ -47,7 +74,7 @@ class G3(RowStrategy):
     models = ("gcn", "sage", "gat")
 
     class Params(Frozen):
-        """Bins, and what of the pipelines is on."""
+        """The bins, the pipelines and the channel."""
 
         pipeline: Literal["full", "inter", "intra", "sequential"] = "full"
         """Between layers (rows leave bin by bin, a bin waits for its own rows alone), within (bins in the order of the
@@ -55,24 +82,24 @@ class G3(RowStrategy):
         bin_nodes: int = Field(1000, ge=1, examples=[5])
         """The most vertices in a bin."""
         bin_bytes: int = Field(0, ge=0, examples=[2000])
-        """The most bytes that a bin's widest rows take, too; 0 sets no such limit."""
+        """The most bytes that a bin's widest rows take; 0 sets no such limit."""
         bins_on: Literal["device", "host"] = "device"
-        """Where the matrices of bins are; those on the host come to the device bin by bin."""
+        """The memory that holds the matrices of bins; those on the host are copied to the device bin by bin."""
         rounds: bool = False
-        """Messages go in rounds that all ranks take part in, as on GPUs they always do."""
+        """Messages go in rounds in which all ranks take part (lock step), as they always do on GPUs."""
 
     params: Params
 
     @property
     def bin_size(self) -> int:
-        """Vertices in a bin: at least one."""
+        """The number of vertices in a bin: at least one."""
         widest = WORD[self.spec.precision] * max(map(max, self.shapes))
         limit = self.params.bin_bytes // widest if self.params.bin_bytes else self.params.bin_nodes
         return max(min(limit, self.params.bin_nodes), 1)
 
     @property
     def outside(self) -> bool:
-        """Whether the matrices of bins are where a device's memory is not."""
+        """Whether the matrices of bins are kept outside the device's memory."""
         return self.params.bins_on == "host" and self.spec.machine.device != "cpu"
 
     def refuse(self) -> str | None:
@@ -82,21 +109,18 @@ class G3(RowStrategy):
             return "a bin aggregates before it combines: use order aggregate_first"
         return super().refuse()
 
-    def operators(self, ctx: Context) -> Binned:
-        layer = Attention if self.spec.model.kind == "gat" else Convolution
-        rounds = self.params.rounds or self.spec.machine.engine == "nccl"
-        return Binned(
-            ctx, self, layer, self.bin_size, self.params.pipeline, rounds=rounds, outside=self.outside
-        )
+    def operators(self, ctx: Context) -> BinOperators:
+        return BinOperators(ctx, self)
 
-    def forward(self, operators: Binned, weights: Weights) -> Tensor:
+    def forward(self, operators: Operators, weights: Weights) -> Tensor:
+        assert isinstance(operators, BinOperators)
         kinds = [[W for W, _ in weights.layers], weights.roots, weights.attentions]
         of_layers = zip(*filter(None, kinds), strict=True)
-        Z_NC: Tensor = apply(operators.ledger, Pipeline, operators, *chain(*of_layers))
+        Z_NC: Tensor = apply(operators.ledger, PipelinedLayers, operators.pipeline, *chain(*of_layers))
         return Z_NC
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Rows at the boundary, at the hidden width: there and back in every layer but the first."""
+        """Rows at the boundary, at the hidden width: forward and backward in every layer but the first."""
         words, boundary = Words(self.grid), self.boundary(at, counts)
         arriving, leaving = sum(boundary.arriving().values()), sum(boundary.leaving().values())
         for layer, (f_in, _) in enumerate(self.shapes):
@@ -111,14 +135,14 @@ class G3(RowStrategy):
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Rows of A in bins, if on the device, and what turns them round; lists of rows; features of others."""
+        """Rows of A in bins, if on the device, and the transpose; lists of rows; features of others."""
         rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
         others, outside = sum(boundary.arriving().values()), boundary.nonzeros()
         inside = [counts.nonzeros(rows, rows, transposed=side) for side in self.sides()]
         bins = ceil(len(rows) / self.bin_size)
 
         def in_bins(nonzeros: int) -> int:
-            """A bin has one pointer more than rows."""
+            """The bytes of all bins, each with one row pointer more than rows."""
             return 0 if self.outside else csr_bytes(len(rows) + bins - 1, nonzeros, precision)
 
         if self.spec.model.kind == "gat":

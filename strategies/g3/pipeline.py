@@ -1,202 +1,192 @@
-"""The pipelines of G3: layers bin by bin, there and back, and what is sent when (SIGMOD'23, sections 5.3 and 6).
+"""The pipelines of G3: layers bin by bin, forward and backward, and the sends between them (SIGMOD'23, 5.3 and 6).
 
-Legend: N this rank's vertices, K those that it needs of others, B those of a bin, M those of a message; F features in,
-H features out; G = dL/dZ.
+Legend: N this rank's vertices, K those that it needs of others, B the vertices of a bin, M those of a message; F
+features in, H features out; G = dL/dZ.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from math import ceil
 from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.parallel.prefetch import BackgroundThread
-from harness.parallel.row_strategy import RowOperators, RowStrategy
+from harness.ledger import Op, Phase, TensorName
+from harness.parallel.prefetch import Aside
 from harness.strategy import Context
-from strategies.g3.crossing import Address
-from strategies.g3.layer import Here, Layer
-from strategies.g3.messages import BACKWARD, FORWARD, Coming, Flow, Free, Held, Rounds, Way
-from strategies.g3.schedule import schedule
+from strategies.g3.layers import BinLayer, MakeLayer
+from strategies.g3.messages import BACKWARD, FORWARD, Channels, Messages
+from strategies.g3.schedule import Address, Schedule
 
-P = AxisName.P
 T = TypeVar("T")
 
 
-class Pipeline(Function):
-    """All layers, forward and backward."""
+class PipelinedLayers(Function):
+    """All layers as one function of their weights: those of the first layer, then those of the next."""
 
     @staticmethod
-    def forward(saved: Any, ops: "Binned", *weights: Tensor) -> Tensor:
-        """`weights` are those of the first layer, then those of the next."""
-        saved.ops, saved.layers, each = ops, [], len(weights) // ops.layers
-        flows = ops.flows(FORWARD)
-        H_NF, H_KF = ops.X, ops.X_K
-        for number in range(ops.layers):
-            with ops.ledger.phase(Phase.CONVOLVE, number):
-                if number:
-                    H_KF = H_NF.new_empty((ops.plan.halo, ops.widths[number]))
-                layer = ops.layer(ops.here, number, H_NF, H_KF, weights[number * each :][:each])
-                H_NF = ops.there(layer, flows.get(number), flows.get(number + 1))
-                saved.layers.append(layer)
-        ops.finish()
-        return H_NF
+    def forward(saved: Any, pipeline: "Pipeline", *weights: Tensor) -> Tensor:
+        saved.pipeline = pipeline
+        saved.layers, Z_NC = pipeline.forward(weights)
+        return Z_NC
 
     @staticmethod
-    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, ...]:
-        ops, gradients = saved.ops, []
-        flows = ops.flows(BACKWARD)
-        for layer in reversed(saved.layers):
-            with ops.ledger.phase(Phase.CONVOLVE, layer.number):
-                ops.back(layer, G_NH, flows.get(layer.number))
-                sums = [ops.over.all_reduce.later(dW, tensor=TensorName.DW) for dW in layer.gradients()]
-                gradients = sums + gradients
-                if layer.number:
-                    G_NH = ops.into_rows(layer, flows[layer.number])
-        ops.finish()
-        return None, *(pending.wait() for pending in gradients)
+    def backward(saved: Any, G_NC: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *saved.pipeline.backward(saved.layers, G_NC)
 
 
-class Binned(RowOperators):
-    """One rank's bins."""
+class Pipeline:
+    """The layers of one rank, bin by bin.
+
+    If the channels send at once, layers overlap: rows leave bin by bin, and a bin waits for its own rows alone. With
+    `prefetch`, the work within a layer overlaps: the inputs of a bin are gathered while the bin before is computed.
+    """
 
     def __init__(
         self,
         ctx: Context,
-        strategy: RowStrategy,
-        layer: type[Layer],
-        size: int,
-        pipeline: str,
+        X: Tensor,
+        plan: Schedule,
+        make_layer: MakeLayer,
+        channels: Channels,
         *,
-        rounds: bool,
-        outside: bool,
+        prefetch: bool,
     ) -> None:
-        super().__init__(ctx, strategy, over=(P,))
-        blocks = strategy.blocks()
-        self.at_once, priority = pipeline in ("full", "inter"), pipeline in ("full", "intra")
-        self.aside = BackgroundThread(ctx.device) if priority else None
-        self.layer, self.layers = layer, ctx.spec.model.layers
-        self.widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
-        self.plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=self.at_once)
-        keep = ctx.memory.kept_on_host if outside else ctx.memory.hold_matrix
-        matrices = layer.hold(ctx, self.plan, self.rows, A_NK, keep)
-        self.here = Here(self.kernels, ctx.device, self.layers, self.model.heads, self.plan, matrices)
-        self.flow, self.most_bins = Rounds if rounds else Free, max(ceil(len(rows) / size) for rows in blocks)
-        self.leaving: list[Coming] = []
-        self.X_K = ctx.memory.buffer(TensorName.X, self.plan.halo, ctx.facts.features)
+        self.ledger, self.plan, self.make_layer, self.channels = ctx.ledger, plan, make_layer, channels
+        self.aside = Aside(ctx.device) if prefetch else None
+        self.X, self.X_K = X, ctx.memory.buffer(TensorName.X, plan.halo, X.shape[1])
         self._fetch_features()
 
-    def _fetch_features(self) -> None:
-        features = self._flow(FORWARD, 0)
-        for turn, number in enumerate(self.plan.listed.order(0)):
-            self.send_rows(features, turn, number, self.X)
-        features.end()
-        for address in self.plan.messages:
-            self.land(address, features, self.X_K)
-        self.finish()
+    def forward(self, weights: Sequence[Tensor]) -> tuple[list[BinLayer], Tensor]:
+        """The layers, and the output of the last."""
+        layers: list[BinLayer] = []
+        messages, widths = self.channels.of_pass(FORWARD), self.channels.widths
+        count = len(widths) - 1
+        each = len(weights) // count
+        H_NF, H_KF = self.X, self.X_K
+        for number in range(count):
+            with self.ledger.phase(Phase.CONVOLVE, number):
+                if number:
+                    H_KF = H_NF.new_empty((self.plan.halo, widths[number]))
+                layer = self.make_layer(number, H_NF, H_KF, weights[number * each :][:each])
+                H_NF = self._output(layer, messages.get(number), messages.get(number + 1))
+                layers.append(layer)
+        self.channels.wait_for_sends()
+        return layers, H_NF
 
-    def flows(self, direction: Direction) -> dict[int, Flow]:
-        """Of every layer whose rows travel in an epoch: the first layer's input is there."""
-        return {layer: self._flow(direction, layer) for layer in range(1, self.layers)}
+    def backward(self, layers: Sequence[BinLayer], G_NH: Tensor) -> list[Tensor]:
+        """The gradients of the weights. A layer's are summed over the ranks while the layers below are computed."""
+        sums: list[Any] = []
+        messages, over = self.channels.of_pass(BACKWARD), self.channels.over
+        for layer in reversed(layers):
+            with self.ledger.phase(Phase.CONVOLVE, layer.number):
+                self._backward(layer, G_NH, messages.get(layer.number))
+                all_reduce = partial(over.all_reduce.later, tensor=TensorName.DW)
+                sums = [*map(all_reduce, layer.weight_gradients()), *sums]
+                if layer.number:
+                    G_NH = self._gradient_below(layer, messages[layer.number])
+        self.channels.wait_for_sends()
+        return [pending.wait() for pending in sums]
 
-    def _flow(self, direction: Direction, layer: int) -> Flow:
-        width, dtype = self.widths[layer], self.X.dtype
-        way = Way(self.over, direction, layer, width, dtype, self.most_bins, self.leaving)
-        flow = self.flow(way, self.plan.due(direction, layer))
-        return flow if self.at_once else Held(flow)
+    # Forward.
 
-    def finish(self) -> None:
-        """Waits until everything that was sent has left."""
-        for pending in self.leaving:
-            pending.wait()
-        self.leaving.clear()
+    def _output(self, layer: BinLayer, incoming: Messages | None, outgoing: Messages | None) -> Tensor:
+        """H_NH of a layer, bin by bin; the rows that others need in the next layer are sent."""
+        bins, order = self.plan.bins, self.plan.bin_list.order(layer.number)
+        H_NH = layer.H_NF.new_empty((len(layer.H_NF), self.channels.widths[layer.number + 1]))
+        waiting = dict.fromkeys(self.plan.messages if incoming else ())
 
-    def staged(
-        self, numbers: Iterable[int], stage: Callable[[int], T], makes: TensorName
-    ) -> Iterator[tuple[int, T]]:
-        """Bins, each with what the layer wants of it: where layers have a pipeline, made while the last is computed."""
-        each = self.aside.each(numbers, stage) if self.aside else ((i, partial(stage, i)) for i in numbers)
-        for number, made in each:
-            with self.ledger.op(Op.COPY, tensor=makes):
-                at_hand = made()
-            yield number, at_hand
-
-    # There.
-
-    def there(self, layer: Layer, coming: Flow | None, leaving: Flow | None) -> Tensor:
-        """Every bin's output, and its rows to whoever needs them in the next layer."""
-        bins, order = self.plan.bins, self.plan.listed.order(layer.number)
-        H_NH = layer.H_NF.new_empty((len(layer.H_NF), self.widths[layer.number + 1]))
-        waiting = dict.fromkeys(self.plan.messages if coming else ())
-
-        def land(addresses: Iterable[Address]) -> None:
+        def receive(addresses: Iterable[Address]) -> None:
             for address in addresses:
-                if coming and address in waiting:
+                if incoming and address in waiting:
                     del waiting[address]
-                    layer.arrived(self.land(address, coming, layer.H_KF))
+                    layer.arrived(self._receive_rows(address, incoming, layer.H_KF))
 
-        if not self.at_once:
-            land(list(waiting))
-        elif coming:
-            for number, at_hand in self.staged(order, layer.stage_begin, TensorName.H):
-                layer.begin(number, at_hand)
-        staged = self.staged(order, layer.stage_output, TensorName.H)
-        for turn, (number, at_hand) in enumerate(staged):
-            Z_BH = layer.output(number, at_hand, partial(land, bins[number].needs))
+        # 1. Wait for all rows; or, in a pipeline between layers, multiply the own rows of all bins meanwhile.
+        if not self.channels.at_once:
+            receive(list(waiting))
+        elif incoming:
+            for _, own_rows in self._prepared(order, layer.own_rows, TensorName.H):
+                own_rows()
+        # 2. Complete each bin when its rows have arrived, and send the rows that others need.
+        for turn, (number, output) in enumerate(self._prepared(order, layer.output, TensorName.H)):
+            Z_BH = output(partial(receive, bins[number].needs))
             with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
-                H_NH.index_copy_(0, bins[number].rows, Z_BH.relu_() if leaving else Z_BH)
-            if leaving:
-                self.send_rows(leaving, turn, number, H_NH)
-        if leaving:
-            leaving.end()
+                H_NH.index_copy_(0, bins[number].rows, Z_BH.relu_() if outgoing else Z_BH)
+            if outgoing:
+                self._send_rows(outgoing, turn, number, H_NH)
+        if outgoing:
+            outgoing.finish()
         return H_NH
 
-    def send_rows(self, leaving: Flow, turn: int, number: int, H_NF: Tensor) -> None:
-        """The rows of a bin that others need."""
-        with self.ledger.phase(Phase.CONVOLVE, leaving.way.layer):
+    def _send_rows(self, outgoing: Messages, turn: int, number: int, H_NF: Tensor) -> None:
+        """Sends to each peer the rows of a bin that it needs."""
+        with self.ledger.phase(Phase.CONVOLVE, outgoing.channel.layer):
             rows = {}
             for peer, needed in self.plan.bins[number].sends.items():
                 with self.ledger.op(Op.COPY, tensor=TensorName.H):
                     rows[peer, number] = H_NF.index_select(0, needed)
-            leaving.leave(turn, rows)
+            outgoing.send(turn, rows)
 
-    def land(self, address: Address, coming: Flow, H_KF: Tensor) -> range:
-        """Waits for a message, and puts its rows in place."""
-        slots, H_MF = self.plan.messages[address].slots, coming.take(address)
+    def _receive_rows(self, address: Address, incoming: Messages, H_KF: Tensor) -> range:
+        """Waits for a message and copies its rows to their slots in H_K, which are returned."""
+        slots, H_MF = self.plan.messages[address].slots, incoming.receive(address)
         with self.ledger.op(Op.COPY, tensor=TensorName.H):
             H_KF[slots.start : slots.stop] = H_MF
         return slots
 
-    # Back.
+    def _fetch_features(self) -> None:
+        """X at K: fetched once, before training."""
+        messages = self.channels.messages(FORWARD, 0)
+        for turn, number in enumerate(self.plan.bin_list.order(0)):
+            self._send_rows(messages, turn, number, self.X)
+        messages.finish()
+        for address in self.plan.messages:
+            self._receive_rows(address, messages, self.X_K)
+        self.channels.wait_for_sends()
 
-    def back(self, layer: Layer, G_NH: Tensor, leaving: Flow | None) -> None:
-        """Every bin, the last first; and gradients of rows of others, each message to the owner of its rows."""
-        layer.turn(G_NH)
-        backwards = reversed(range(len(self.plan.bins)))
-        staged = self.staged(backwards, layer.stage_from_output, TensorName.G)
-        for turn, (number, at_hand) in enumerate(staged):
-            layer.from_output(number, at_hand)
-            if leaving:
+    # Backward.
+
+    def _backward(self, layer: BinLayer, G_NH: Tensor, outgoing: Messages | None) -> None:
+        """Every bin, the last first; the gradients of others' rows leave as soon as they are complete."""
+        layer.begin_backward(G_NH)
+        numbers = reversed(range(len(self.plan.bins)))
+        for turn, (number, backward) in enumerate(self._prepared(numbers, layer.backward, TensorName.G)):
+            backward()
+            if outgoing:
                 complete = self.plan.bins[number].completes
-                leaving.leave(turn, {at: layer.of_message(self.plan.messages[at]) for at in complete})
-        if leaving:
-            leaving.end()
+                rows = {address: layer.grad_of_message(self.plan.messages[address]) for address in complete}
+                outgoing.send(turn, rows)
+        if outgoing:
+            outgoing.finish()
 
-    def into_rows(self, layer: Layer, coming: Flow) -> Tensor:
-        """Every bin's dH, and what others send of it, in rank order; G = dH where H > 0."""
+    def _gradient_below(self, layer: BinLayer, incoming: Messages) -> Tensor:
+        """G of the layer below: every bin's dH, plus the dH that others return, in rank order; G = dH where H > 0."""
         G_NF, bins = layer.H_NF.new_empty(layer.H_NF.shape), self.plan.bins
-        arrived = {} if self.at_once else {at: coming.take(at) for at in coming.due}
-        for number, at_hand in self.staged(range(len(bins)), layer.stage_of_bin, TensorName.G):
-            dH_BF = layer.of_bin(number, at_hand)
+        arrived = (
+            {}
+            if self.channels.at_once
+            else {address: incoming.receive(address) for address in incoming.incoming}
+        )
+        for number, grad_of_bin in self._prepared(range(len(bins)), layer.grad_of_bin, TensorName.G):
+            dH_BF = grad_of_bin()
             with self.ledger.op(Op.COPY, tensor=TensorName.DH):
                 G_NF.index_copy_(0, bins[number].rows, dH_BF)
         for number in reversed(range(len(bins))):
             for peer, rows in bins[number].sends.items():
-                at = peer, number
-                dH_MF = arrived[at] if at in arrived else coming.take(at)
+                address = peer, number
+                dH_MF = arrived[address] if address in arrived else incoming.receive(address)
                 with self.ledger.op(Op.COPY, tensor=TensorName.DH):
                     G_NF.index_add_(0, rows, dH_MF)
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.G):
             return G_NF.mul_(layer.H_NF > 0)
+
+    def _prepared(
+        self, numbers: Iterable[int], step: Callable[[int], T], makes: TensorName
+    ) -> Iterator[tuple[int, T]]:
+        """A step of each bin with the inputs gathered: with prefetch, while the bin before is computed."""
+        each = self.aside.each(numbers, step) if self.aside else ((i, partial(step, i)) for i in numbers)
+        for number, gathered in each:
+            with self.ledger.op(Op.COPY, tensor=makes):
+                compute = gathered()
+            yield number, compute

@@ -1,72 +1,88 @@
-"""What a rank of G3 computes and sends in which order: bins, and the tables of who needs which rows of them (5.2, 6).
+"""The schedule of a rank of G3: its bins, and the rows that each bin sends and needs (SIGMOD'23, sections 5.2 and 6).
 
-Every rank has asked the others for the bins of what it needs of them, so a message has a bin of its owner and nothing
-but rows. Everything is made once.
+A rank reads from its own rows of A the vertices of other ranks that it needs, and requests each from the owner. The
+owner answers with the vertex's bin and the bin's turn, so no rank reads rows of others. A message then holds the rows
+of one bin for one peer, without any index. Finally, ranks exchange the turns in which gradients return. In a replay no
+rank can answer, and the graph is read instead; with shapes alone, the needed vertices are spread evenly. All of this
+is done once, before training.
 
-Legend: N this rank's vertices, K those that it needs of others, in the order of owner, bin and number.
+Legend: N this rank's vertices, K the vertices of others that it needs, in the order of owner, bin and number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from harness.comm.axis import Axis
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import from_coo, row_of, take
-from harness.kernels.parts import beside, select_rows, without_empty_columns
-from harness.ledger import Direction, TensorName
+from harness.kernels.parts import beside, filled_columns, select_rows, without_empty_columns
+from harness.ledger import AxisName, Direction, TensorName
+from harness.parallel.row_requests import ask
 from harness.strategy import Context
-from strategies.g3.bins import Bins, bins_of
-from strategies.g3.crossing import Address, crossing, returns
-from strategies.g3.messages import FORWARD, Due
+from strategies.g3.bins import BinList, cut_into_bins
+
+Address = tuple[int, int]
+"""A peer, and a bin of the owner of the rows."""
+VertexLists = Mapping[int, Tensor]
+"""Vertices in the owner's numbers, by peer or by bin; bins without any are left out."""
 
 
 class Bin(NamedTuple):
     """Rows that are computed together."""
 
     rows: Tensor
-    """Which of this rank's vertices."""
-    sends: Mapping[int, Tensor]
-    """By peer, which of this rank's vertices it needs of this bin."""
+    """Numbers of this rank's vertices."""
+    sends: VertexLists
+    """The vertices of the bin that each peer needs."""
     needs: Sequence[Address]
-    """Messages without which the bin cannot be computed."""
+    """The messages that the bin's output depends on."""
     completes: Sequence[Address]
-    """Messages whose gradients can be computed after this bin; on the way back the last bin comes first."""
+    """The messages whose gradients are complete after this bin's backward step; the last bin is the first backward."""
 
 
 class Message(NamedTuple):
-    """Rows of another rank's bin, and the gradients that go back to it."""
+    """Rows of another rank's bin; their gradients return to that rank."""
 
     slots: range
-    """Their places among K."""
+    """The places of the rows in K."""
     entries: range
-    """Theirs in A_KN."""
+    """The places of the rows' nonzeros in A_KN."""
+
+
+class Incoming(NamedTuple):
+    """The size and the time of a message that will arrive."""
+
+    rows: int
+    turn: int
+    """The number of bins that the sender computes before the one after which the message leaves."""
 
 
 class Schedule(NamedTuple):
-    """All of a rank."""
+    """The bins and messages of one rank."""
 
-    listed: Bins
+    bin_list: BinList
     bins: Sequence[Bin]
     messages: Mapping[Address, Message]
     turns: Mapping[Address, int]
-    """In which turn of later layers their owners compute them."""
+    """The turn of each message's bin on the owner, in later layers."""
     returns: Mapping[Address, int]
-    """In which turn of a peer the gradients of a bin of this rank come back."""
+    """The peer's turn after which the gradients of a bin of this rank return."""
     halo: int
-    """The number of K."""
+    """The size of K."""
 
-    def due(self, direction: Direction, layer: int) -> dict[Address, Due]:
-        """What is to come of the input of a layer, or of its gradient. What the first makes comes in its order."""
-        if direction is FORWARD:
+    def incoming(self, direction: Direction, layer: int) -> dict[Address, Incoming]:
+        """The messages of a layer's input or of the input's gradient. Output of the first layer comes in list order."""
+        if direction is Direction.FORWARD:
             return {
-                at: Due(len(message.slots), at[1] if layer < 2 else self.turns[at])
-                for at, message in self.messages.items()
+                address: Incoming(len(message.slots), address[1] if layer < 2 else self.turns[address])
+                for address, message in self.messages.items()
             }
         return {
-            (peer, number): Due(len(rows), self.returns[peer, number])
+            (peer, number): Incoming(len(rows), self.returns[peer, number])
             for number, each in enumerate(self.bins)
             for peer, rows in each.sends.items()
         }
@@ -75,65 +91,176 @@ class Schedule(NamedTuple):
 def schedule(
     ctx: Context, blocks: Sequence[range], own: int, size: int, *, priority: bool, at_once: bool
 ) -> tuple[Schedule, Csr]:
-    """Of the rank whose vertices are `blocks[own]`, in bins of so many vertices; and A_NK, on the host."""
-    bins_by_rank = cache(lambda rank: bins_of(ctx, blocks[rank], size, priority=priority, at_once=at_once))
-    listed = bins_by_rank(own)
-    needed, turns, sends = crossing(ctx, blocks, own, bins_by_rank)
+    """The schedule of the rank with the vertices `blocks[own]`, in bins of `size` vertices; and A_NK, on the host."""
+    bins_of_rank = cache(
+        lambda rank: cut_into_bins(ctx, blocks[rank], size, priority=priority, at_once=at_once)
+    )
+    bin_list = bins_of_rank(own)
+    needed, turns, sends = halo_lists(ctx, blocks, own, bins_of_rank)
     A_NK = _columns_of(ctx, blocks, own, needed)
-    messages, ready = _messages(needed, transpose(A_NK), listed)
+    messages, first_bin = _messages(needed, transpose(A_NK), bin_list)
     bins = [
         Bin(
             ctx.memory.hold(TensorName.INDEX, rows.clone()),
             {
-                peer: ctx.memory.hold(TensorName.INDEX, there[i])
-                for peer, there in sends.items()
-                if i in there
+                peer: ctx.memory.hold(TensorName.INDEX, lists[i])
+                for peer, lists in sends.items()
+                if i in lists
             },
-            _needs(rows_of(A_NK, rows), messages),
-            [address for address, first in ready.items() if first == i],
+            _needs(rows_of_bin(A_NK, rows), messages),
+            [address for address, first in first_bin.items() if first == i],
         )
-        for i, rows in enumerate(listed.parts)
+        for i, rows in enumerate(bin_list.parts)
     ]
-    back = {address: len(bins) - 1 - first for address, first in ready.items()}
-    coming_back = returns(ctx, blocks, own, bins_by_rank, sends, back)
-    return Schedule(listed, bins, messages, turns, coming_back, A_NK.cols), A_NK
+    sent_back = {address: len(bins) - 1 - first for address, first in first_bin.items()}
+    returns = _return_turns(ctx, blocks, own, bins_of_rank, sends, sent_back)
+    return Schedule(bin_list, bins, messages, turns, returns, A_NK.cols), A_NK
+
+
+# The halo by bin: a rank requests the vertices that it needs, and learns from the requests the vertices it sends.
+
+
+class HaloLists(NamedTuple):
+    """The rows of others that a rank needs, and its own rows that others need."""
+
+    needed: Mapping[Address, Tensor]
+    turns: Mapping[Address, int]
+    """The turn in which the owner computes each needed bin, in later layers."""
+    sends: Mapping[int, VertexLists]
+    """For every peer, the vertices of each of this rank's bins."""
+
+
+def halo_lists(
+    ctx: Context, blocks: Sequence[range], own: int, bins_of_rank: Callable[[int], BinList]
+) -> HaloLists:
+    """The lists of the rank with the vertices `blocks[own]`; `bins_of_rank` cuts the bins of any rank by the graph."""
+    over, rows, bin_list = ctx.grid[AxisName.P], blocks[own], bins_of_rank(own)
+    peers = [peer for peer in range(len(blocks)) if peer != own]
+    needed = {peer: _needed(ctx, rows, blocks[peer]) for peer in peers}
+    if over.device.type == "meta":
+        requested: VertexLists = {peer: _needed(ctx, blocks[peer], rows) for peer in peers}
+        answers: VertexLists = {peer: bins_of_rank(peer).bin_and_turn[needed[peer]] for peer in peers}
+    else:
+        requested, answers = _request(over, blocks, needed, bin_list.bin_and_turn)
+    return HaloLists(
+        {
+            (peer, number): vertices
+            for peer in peers
+            for number, vertices in _by_bin(needed[peer], answers[peer][:, 0]).items()
+        },
+        {(peer, number): turn for peer in peers for number, turn in answers[peer].unique(dim=0).tolist()},
+        {peer: _by_bin(requested[peer], bin_list.bin_and_turn[requested[peer], 0]) for peer in peers},
+    )
+
+
+def _needed(ctx: Context, rows: range, owner: range) -> Tensor:
+    """The vertices of an owner at which these rows have nonzeros."""
+    columns = filled_columns(ctx.blocks.host_block(rows, owner))
+    return torch.arange(len(columns)) * len(owner) // max(len(columns), 1) if columns.is_meta else columns
+
+
+def _request(
+    over: Axis, blocks: Sequence[range], needed: VertexLists, own: Tensor
+) -> tuple[VertexLists, VertexLists]:
+    """By peer: the vertices that it requests of this rank, and its answers (bin and turn) to this rank's requests."""
+    counts = [len(needed.get(rank, ())) for rank in range(len(blocks))]
+    named = [vertices + blocks[peer].start for peer, vertices in needed.items()]
+    requests = ask(over, blocks, torch.cat([*named, own[:0, 0]]).to(over.device), counts, others=tuple)
+    requested = requests.coming.cpu()
+    leaving = own[requested].to(over.device)
+    answers = requests.answer(leaving, leaving[:0], TensorName.INDEX).cpu()
+    return dict(enumerate(requested.split(requests.asked))), dict(enumerate(answers.split(counts)))
+
+
+def _by_bin(vertices: Tensor, bins: Tensor) -> dict[int, Tensor]:
+    return {int(number): vertices[bins == number] for number in bins.unique()}
+
+
+# The turns in which gradients return.
+
+
+def _return_turns(
+    ctx: Context,
+    blocks: Sequence[range],
+    own: int,
+    bins_of_rank: Callable[[int], BinList],
+    sends: Mapping[int, VertexLists],
+    sent_back: Mapping[Address, int],
+) -> dict[Address, int]:
+    """The turn in which each peer returns the gradients of each bin that this rank sends to it.
+
+    Every rank sends to each owner the turns of its own returns, `sent_back`.
+    """
+    over = ctx.grid[AxisName.P]
+    leaving = {
+        peer: [turn for (owner, _), turn in sorted(sent_back.items()) if owner == peer] for peer in sends
+    }
+    arrived = over.exchange(
+        {peer: torch.tensor(turns, device=over.device) for peer, turns in leaving.items() if turns},
+        {peer: (len(bins),) for peer, bins in sends.items() if bins},
+        dtype=torch.int64,
+        tensor=TensorName.INDEX,
+    )
+    returns: dict[Address, int] = {}
+    for peer, turns in arrived.items():
+        if turns.is_meta:
+            turns = _turns_by_graph(ctx, blocks[peer], blocks[own], bins_of_rank(peer), sends[peer])  # noqa: PLW2901
+        returns |= {
+            (peer, number): int(turn) for number, turn in zip(sorted(sends[peer]), turns, strict=True)
+        }
+    return returns
+
+
+def _turns_by_graph(
+    ctx: Context, rows: range, owner: range, bin_list: BinList, needed: VertexLists
+) -> Tensor:
+    """The turns in which the rank of `rows` returns gradients to the owner, one for each bin in `needed`."""
+    A, last = ctx.blocks.host_block(rows, owner), len(bin_list.parts) - 1
+    if A.col.is_meta:
+        return torch.full((len(needed),), last)
+    row, col = take(bin_list.bin_and_turn[:, 0], row_of(A)), A.col.long()
+    first = torch.full((len(owner),), last).scatter_reduce(0, col, row, "amin")
+    return torch.tensor([last - int(take(first, needed[number]).min()) for number in sorted(needed)])
+
+
+# The matrix at the halo, and the messages as ranges of its columns.
 
 
 def _columns_of(ctx: Context, blocks: Sequence[range], own: int, needed: Mapping[Address, Tensor]) -> Csr:
-    """A at the vertices of others, without empty columns, these in the order of the messages."""
+    """A_NK: A at the vertices of others, without empty columns, in the order of the messages."""
     owners = sorted({peer for peer, _ in needed})
-    found = [without_empty_columns(ctx.blocks.host_block(blocks[own], blocks[peer])) for peer in owners]
-    A = beside(found or [ctx.blocks.host_block(blocks[own], range(0))])
+    pieces = [without_empty_columns(ctx.blocks.host_block(blocks[own], blocks[peer])) for peer in owners]
+    A = beside(pieces or [ctx.blocks.host_block(blocks[own], range(0))])
     if A.col.is_meta:
         return A
     place, start = torch.empty(A.cols, dtype=torch.int64), 0
     for owner in owners:
-        mine = torch.cat([vertices for (peer, _), vertices in needed.items() if peer == owner])
-        place[start : start + len(mine)] = start + torch.argsort(mine)
-        start += len(mine)
+        listed = torch.cat([vertices for (peer, _), vertices in needed.items() if peer == owner])
+        place[start : start + len(listed)] = start + torch.argsort(listed)
+        start += len(listed)
     return from_coo(row_of(A), take(place, A.col), A.val, A.shape)
 
 
 def _messages(
-    needed: Mapping[Address, Tensor], A_KN: Csr, listed: Bins
+    needed: Mapping[Address, Tensor], A_KN: Csr, bin_list: BinList
 ) -> tuple[dict[Address, Message], dict[Address, int]]:
-    """And the first bin that takes of each."""
-    messages, ready, start = {}, {}, 0
+    """The messages, and for each the first bin that uses its rows."""
+    messages, first_bin, start = {}, {}, 0
     for address, rows in needed.items():
         slots = range(start, start + len(rows))
         if A_KN.col.is_meta:
             first, last = (A_KN.nnz * end // max(A_KN.rows, 1) for end in (slots.start, slots.stop))
-            ready[address] = 0
+            first_bin[address] = 0
         else:
             first, last = int(A_KN.rowptr[slots.start]), int(A_KN.rowptr[slots.stop])
-            ready[address] = int(take(listed.of_vertices[:, 0], A_KN.col[first:last]).min())
+            first_bin[address] = int(take(bin_list.bin_and_turn[:, 0], A_KN.col[first:last]).min())
         messages[address] = Message(slots, range(first, last))
         start = slots.stop
-    return messages, ready
+    return messages, first_bin
 
 
 def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
-    """The messages in whose columns these rows have a nonzero; of shapes alone all of them."""
+    """The messages in whose columns these rows have a nonzero; with shapes alone, all messages."""
     if A_BK.col.is_meta:
         return list(messages)
     ends = torch.tensor([message.slots.stop for message in messages.values()], dtype=A_BK.col.dtype)
@@ -142,8 +269,8 @@ def _needs(A_BK: Csr, messages: Mapping[Address, Message]) -> list[Address]:
     return [addresses[place] for place in hit]
 
 
-def rows_of(A: Csr, rows: Tensor) -> Csr:
-    """Those of a bin; of shapes alone, with their share of the nonzeros."""
+def rows_of_bin(A: Csr, rows: Tensor) -> Csr:
+    """The rows of a bin; with shapes alone, the rows have an even share of the nonzeros."""
     if not A.col.is_meta:
         return select_rows(A, rows)
     nnz = A.nnz * len(rows) // max(A.rows, 1)
@@ -151,7 +278,7 @@ def rows_of(A: Csr, rows: Tensor) -> Csr:
 
 
 def rows_between(A: Csr, rows: range, entries: range) -> Csr:
-    """Rows that follow each other, and have these entries."""
+    """Consecutive rows, whose nonzeros are `entries` of A."""
     rowptr = A.rowptr[rows.start : rows.stop + 1] - entries.start
     inside = slice(entries.start, entries.stop)
     return Csr(rowptr, A.col[inside], A.val[inside], A.cols)

@@ -146,8 +146,8 @@ def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
     ctx = Context(case.spec, facts_of(store), grid, store)
     blocks, own = ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P]
     found, _ = schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
-    assert found.listed.order(0) == range(len(found.bins))
-    assert found.listed.order(1) == sorted(
+    assert found.bin_list.order(0) == range(len(found.bins))
+    assert found.bin_list.order(1) == sorted(
         range(len(found.bins)), key=lambda number: (bool(found.bins[number].needs), number)
     )
     return [(each.rows.tolist(), bool(each.needs)) for each in found.bins]

@@ -1,18 +1,18 @@
-"""The layout of ScaleGNN within a data-parallel group: Plexus' roles, and the projection and the head beside them.
+"""Who has what in ScaleGNN: Plexus' roles within a data-parallel group, with the projection before and the head behind.
 
-This module is arithmetic alone. Blocks of vertices apply to the whole graph and to a sample alike: a sample is
-ascending, so a block of vertices has a range of places in the sample.
+It is arithmetic alone. What is said of vertices holds for the whole graph and for the places in a sample alike: a
+sample is ascending, so a block of vertices has a range of places.
 
-Legend: N vertices over R, K vertices over S, F features in over T, H features out over S. The projection has the roles
-of layer 0, and the head those of layer L, one past the last.
+Legend: N vertices over R, K vertices over S, F features in over T, H features out over S; roles as in layer 0 for the
+projection and as in layer L, which there is not, for the head.
 """
 
 from collections.abc import Mapping, Sequence
 
 from harness.ledger import AxisName
 from harness.models import Part, Weight
-from harness.parallel.reshard import Cuts, MatrixLayout
-from harness.parallel.roles import LayerShare, Roles, roles_of, share_of
+from harness.parallel.reshard import Cuts, Layout
+from harness.parallel.roles import Roles, Share, roles_of, share_of
 from harness.ranges import balanced, split
 from harness.strategy import Coordinates, Facts, Piece
 
@@ -22,8 +22,8 @@ GROUP = (Z, X, Y)
 FIRST = Roles(R=Z, S=X, T=Y)
 
 
-class GroupLayout:
-    """The pieces of a rank: its share of every layer, of every weight, and of input and output."""
+class Blocks:
+    """What the rank at `at` has."""
 
     def __init__(
         self,
@@ -35,25 +35,25 @@ class GroupLayout:
     ) -> None:
         self.grid, self.facts, self.shapes, self.projection = grid, facts, shapes, projection
         self.before, self.behind = FIRST, roles_of(len(shapes), FIRST)
-        """The roles of the projection, and of the head."""
+        """Roles of the projection, and of the head."""
 
-    def shares(self, at: Coordinates) -> list[LayerShare]:
-        """The shares of the rank at `at` in every layer."""
+    def shares(self, at: Coordinates) -> list[Share]:
+        """Of every layer."""
         return [
             share_of(roles_of(layer, FIRST), self.grid, at, self.facts.vertices, shape)
             for layer, shape in enumerate(self.shapes)
         ]
 
     def vertices(self) -> Cuts:
-        """The blocks of vertices along each axis."""
+        """Where rows are cut by each axis."""
         return {axis: split(self.facts.vertices, self.grid[axis]) for axis in GROUP}
 
     def columns(self, width: int) -> Cuts:
-        """The blocks of columns along each axis."""
+        """Where columns are cut by each axis."""
         return {axis: balanced(width, self.grid[axis]) for axis in GROUP}
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
-        """W is split over T and S, the head over T and R, the projection over R and T; scales are split over S."""
+        """W is split over T and S, and so is the head over T and R, the projection over R and T; scales over S."""
         if weight.part is Part.SCALE:
             return Piece(range(1), self.shares(at)[weight.layer].H)
         if weight.part is Part.CONVOLUTION:
@@ -68,14 +68,14 @@ class GroupLayout:
         return Piece(rows, cols)
 
     def input(self, at: Coordinates) -> Piece:
-        """The features: rows over S, columns over R; without a projection as the first layer takes them."""
+        """Features: rows over S, columns over R, or as the first layer has them if nothing comes before it."""
         R, S, T = self.before
         across = R if self.projection else T
         return Piece(self.vertices()[S][at[S]], balanced(self.facts.features, self.grid[across])[at[across]])
 
     @property
     def output_axes(self) -> tuple[AxisName, AxisName]:
-        """The axes that split the rows and the classes of the output."""
+        """Over which rows and classes of the output are split."""
         R, S, T = self.behind
         return (S, R) if self.projection else (S, T)
 
@@ -85,7 +85,7 @@ class GroupLayout:
             self.vertices()[down][at[down]], balanced(self.facts.classes, self.grid[across])[at[across]]
         )
 
-    def residual(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
+    def residual(self, layer: int) -> tuple[Layout, Layout]:
         """The layouts of a layer's input and output."""
         R, S, T = roles_of(layer, FIRST)
-        return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)
+        return Layout(rows=S, cols=T, copies=R), Layout(rows=R, cols=S, copies=T)

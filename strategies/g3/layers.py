@@ -1,0 +1,366 @@
+"""The layers of G3, computed bin by bin: a convolution or attention. One object stands for one layer in one epoch.
+
+Legend: N this rank's vertices, K those that it needs of others, B the vertices of a bin, M those of a message, X any
+of them; V are N and then K; L are N in the order of the bins; E all edges, bin by bin. F features in, H features out
+(of all heads), Q heads; with Q, F are the features of one head. G = dL/dZ.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from harness.kernels import Csr, on_device, transpose
+from harness.kernels.attention import columns_back, rows_back, turned, weigh
+from harness.kernels.parts import beside
+from harness.kernels.recorded import Kernels
+from harness.ledger import Op, TensorName
+from harness.models.gat import by_head, merged, merged_back, scores, scores_back, side_by_side
+from harness.strategy import Context
+from strategies.g3.schedule import Bin, Message, Schedule, rows_between, rows_of_bin
+
+Receive = Callable[[], None]
+"""Waits for the rows of others that a bin needs."""
+
+
+class BinLayer(Protocol):
+    """One layer in one epoch: the steps of the forward and backward pass for every bin and every message.
+
+    A step that returns a computation has gathered the inputs of its bin first: matrices that are kept on the host, and
+    rows of this rank that must be contiguous. This may happen on another thread, while the bin before is computed.
+    """
+
+    number: int
+    H_NF: Tensor
+    H_KF: Tensor
+    """Filled message by message; complete from the start in the first layer."""
+
+    # Forward.
+
+    def own_rows(self, number: int) -> Callable[[], None]:
+        """The part of a bin's output that needs no rows of others. Layers that wait for messages begin with it."""
+
+    def arrived(self, slots: range) -> None:
+        """Uses rows of H_KF that a message has brought."""
+
+    def output(self, number: int) -> Callable[[Receive], Tensor]:
+        """Z_BH of a bin, which calls `receive` before it uses rows of others."""
+
+    # Backward: the bins from the last to the first.
+
+    def begin_backward(self, G_NH: Tensor) -> None: ...
+
+    def backward(self, number: int) -> Callable[[], None]:
+        """The gradients that follow from one bin's output."""
+
+    def grad_of_message(self, message: Message) -> Tensor:
+        """dH_MF of a message, after `backward` of all bins that use its rows."""
+
+    def weight_gradients(self) -> Iterator[Tensor]:
+        """This rank's share of the weights' gradients, after `backward` of all bins."""
+
+    def grad_of_bin(self, number: int) -> Callable[[], Tensor]:
+        """dH_BF of this rank's own use of a bin's rows, after the weights' gradients."""
+
+
+MakeLayer = Callable[[int, Tensor, Tensor, Sequence[Tensor]], BinLayer]
+"""Makes a layer of its number, H_NF, H_KF and its weights."""
+
+
+# Convolution: Z = A H W, or A H W + H W_root of GraphSAGE; T = A H.
+#
+# Backward, dW += T^T G and dT = G W^T of one bin after the other; then dH = A^T dT.
+
+
+class ConvolutionBins(NamedTuple):
+    """One rank's bins, in all layers: each bin's rows of A and of A^T; and A_KN, the transpose of A_NK."""
+
+    kernels: Kernels
+    bins: Sequence[Bin]
+    A_NN: Sequence[Csr]
+    A_T_NN: Sequence[Csr]
+    A_NK: Sequence[Csr]
+    A_KN: Csr
+
+
+def convolutions(
+    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
+) -> MakeLayer:
+    """The maker of all layers, with the matrices of the bins held by `keep`."""
+
+    def in_bins(A: Csr) -> list[Csr]:
+        return [keep(rows_of_bin(A, rows)) for rows in plan.bin_list.parts]
+
+    A_NN = A_T_NN = in_bins(ctx.blocks.host_block(vertices, vertices))
+    if ctx.facts.directed:
+        A_T_NN = in_bins(ctx.blocks.host_block(vertices, vertices, transposed=True))
+    A_KN = ctx.memory.hold_matrix(transpose(A_NK))
+    bins = ConvolutionBins(ctx.kernels, plan.bins, A_NN, A_T_NN, in_bins(A_NK), A_KN)
+    return partial(BinConvolution, bins)
+
+
+class BinConvolution:
+    """T = A H and Z = T W + H W_root, and the gradients."""
+
+    def __init__(
+        self, rank: ConvolutionBins, number: int, H_NF: Tensor, H_KF: Tensor, weights: Sequence[Tensor]
+    ) -> None:
+        self.rank, self.kernels, self.bins = rank, rank.kernels, rank.bins
+        self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
+        self.W_FH = weights[0]
+        self.root_FH = weights[1] if len(weights) > 1 else None
+        self.T: dict[int, Tensor] = {}
+
+    def own_rows(self, number: int) -> Callable[[], None]:
+        """T = A_BN H_N."""
+        A_BN = on_device(self.rank.A_NN[number], self.H_NF.device)
+
+        def compute() -> None:
+            self.T[number] = self.kernels.spmm(A_BN, self.H_NF, TensorName.T)
+
+        return compute
+
+    def arrived(self, slots: range) -> None:
+        """Rows of H_K are multiplied as they are."""
+
+    def output(self, number: int) -> Callable[[Receive], Tensor]:
+        """T += A_BK H_K, Z = T W + H W_root."""
+        kernels, own_rows = self.kernels, None if number in self.T else self.own_rows(number)
+        A_BK = on_device(self.rank.A_NK[number], self.H_NF.device)
+        root = None if self.root_FH is None else (self._rows(number, self.H_NF), self.root_FH)
+
+        def compute(receive: Receive) -> Tensor:
+            if own_rows:
+                own_rows()
+            receive()
+            T_BF = self.T[number]
+            kernels.spmm(A_BK, self.H_KF, TensorName.T, add_to=T_BF)
+            Z_BH = kernels.gemm(T_BF, self.W_FH, TensorName.Z)
+            if root:
+                kernels.gemm(*root, TensorName.Z, add_to=Z_BH)
+            return Z_BH
+
+        return compute
+
+    def begin_backward(self, G_NH: Tensor) -> None:
+        self.G_NH, self.dW_FH = G_NH, self.W_FH.new_zeros(self.W_FH.shape)
+        self.dT_NF = self.H_NF.new_empty(self.H_NF.shape if self.number else (len(G_NH), 0))
+
+    def backward(self, number: int) -> Callable[[], None]:
+        """dW += T^T G, dT = G W^T."""
+        G_BH = self._rows(number, self.G_NH)
+
+        def compute() -> None:
+            self.kernels.gemm(self.T[number].T, G_BH, TensorName.DW, add_to=self.dW_FH)
+            if self.number:
+                dT_BF = self.kernels.gemm(G_BH, self.W_FH.T, TensorName.DT)
+                with self.kernels.ledger.op(Op.COPY, tensor=TensorName.DT):
+                    self.dT_NF.index_copy_(0, self.bins[number].rows, dT_BF)
+
+        return compute
+
+    def grad_of_message(self, message: Message) -> Tensor:
+        """dH_M = A_MN dT."""
+        A_MN = rows_between(self.rank.A_KN, message.slots, message.entries)
+        return self.kernels.spmm(A_MN, self.dT_NF, TensorName.DH)
+
+    def weight_gradients(self) -> Iterator[Tensor]:
+        """dW, and dW_root = H^T G."""
+        yield self.dW_FH
+        if self.root_FH is not None:
+            yield self.kernels.gemm(self.H_NF.T, self.G_NH, TensorName.DW)
+
+    def grad_of_bin(self, number: int) -> Callable[[], Tensor]:
+        """dH = A^T dT + G W_root^T."""
+        A_T_BN = on_device(self.rank.A_T_NN[number], self.H_NF.device)
+        root = None if self.root_FH is None else (self._rows(number, self.G_NH), self.root_FH.T)
+
+        def compute() -> Tensor:
+            dH_BF = self.kernels.spmm(A_T_BN, self.dT_NF, TensorName.DH)
+            if root:
+                self.kernels.gemm(*root, TensorName.DH, add_to=dH_BF)
+            return dH_BF
+
+        return compute
+
+    def _rows(self, number: int, X_NF: Tensor) -> Tensor:
+        return X_NF.index_select(0, self.bins[number].rows)
+
+
+# Attention: T = H W of all vertices V, of which a bin's rows take (`harness.kernels.attention`).
+#
+# As in a convolution, rows of H travel: each rank that needs a row projects it, and one gradient returns for T and for
+# the scores together. Backward, the bins give the gradients of their edges; these are then collected at the edges'
+# other ends.
+
+
+class AttentionBins(NamedTuple):
+    """One rank's bins, in all layers: each bin's rows of A, with places in L and in E; and all edges by column."""
+
+    kernels: Kernels
+    bins: Sequence[Bin]
+    heads: int
+    layers: int
+    A_BV: Sequence[Csr]
+    rows: Sequence[slice]
+    edges: Sequence[slice]
+    A_VL: Csr
+    """The `turned` matrix: its values are places in E."""
+    own: int
+    """The number of edges from this rank's vertices; the others follow in A_VL."""
+
+
+def attentions(
+    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
+) -> MakeLayer:
+    """The maker of all layers, with the matrices of the bins held by `keep`."""
+    A_NN, parts = ctx.blocks.host_block(vertices, vertices), plan.bin_list.parts
+    A_NV = beside([A_NN, A_NK])
+    A_BV = [keep(rows_of_bin(A_NV, rows)) for rows in parts]
+    A_LV = rows_of_bin(A_NV, torch.cat([torch.arange(0), *parts]))
+    rows, edges = _consecutive(A.rows for A in A_BV), _consecutive(A.nnz for A in A_BV)
+    A_VL, model = ctx.memory.hold_matrix(turned(A_LV)), ctx.spec.model
+    bins = AttentionBins(ctx.kernels, plan.bins, model.heads, model.layers, A_BV, rows, edges, A_VL, A_NN.nnz)
+    return partial(BinAttention, bins)
+
+
+class BinAttention:
+    """T = H W, scores of the edges, and Z = sum of the neighbours' T by weight; and the gradients."""
+
+    def __init__(
+        self, rank: AttentionBins, number: int, H_NF: Tensor, H_KF: Tensor, weights: Sequence[Tensor]
+    ) -> None:
+        self.rank, self.kernels, self.bins, self.op = rank, rank.kernels, rank.bins, rank.kernels.ledger.op
+        self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
+        self.W_FH, self.a_2H = weights
+        heads, self.mean = rank.heads, number + 1 == rank.layers
+        self.own, vertices, features = len(H_NF), len(H_NF) + len(H_KF), self.W_FH.shape[1] // heads
+        self.T_QVF = H_NF.new_empty((heads, vertices, features))
+        self.s_QV = H_NF.new_empty((heads, vertices))
+        self.a_QE = H_NF.new_empty((heads, rank.edges[-1].stop if self.bins else 0))
+        self._project(range(self.own), H_NF)
+        with self.op(Op.GEMM, tensor=TensorName.SCORES):
+            self.d_QN = scores(self.T_QVF[:, : self.own], self.a_2H[0])
+        if not number:
+            self.arrived(range(len(H_KF)))
+
+    def _project(self, at: range, H_XF: Tensor) -> None:
+        """T = H W, and the share of these rows in the scores of their edges."""
+        T_XH = self.kernels.gemm(H_XF, self.W_FH, TensorName.T)
+        with self.op(Op.COPY, tensor=TensorName.T):
+            T_QXF = by_head(T_XH, self.rank.heads)
+            self.T_QVF[:, at.start : at.stop] = T_QXF
+        with self.op(Op.GEMM, tensor=TensorName.SCORES):
+            self.s_QV[:, at.start : at.stop] = scores(T_QXF, self.a_2H[1])
+
+    def own_rows(self, number: int) -> Callable[[], None]:
+        """Own rows of T are complete, and a softmax needs the scores of all neighbours at once."""
+        return lambda: None
+
+    def arrived(self, slots: range) -> None:
+        self._project(self._places(slots), self.H_KF[slots.start : slots.stop])
+
+    def output(self, number: int) -> Callable[[Receive], Tensor]:
+        """a = softmax of the scores, Z = sum of a T over the neighbours."""
+        A_BV, d_QB = self._gather(number)
+
+        def compute(receive: Receive) -> Tensor:
+            receive()
+            with self.op(Op.SPMM, tensor=TensorName.Z):
+                a_QB, Z_QBF = weigh(A_BV, d_QB, self.s_QV, self.T_QVF)
+            with self.op(Op.COPY, tensor=TensorName.Z):
+                self.a_QE[:, self.rank.edges[number]] = a_QB
+                return merged(Z_QBF, mean=self.mean)
+
+        return compute
+
+    def begin_backward(self, G_NH: Tensor) -> None:
+        self.G_NH = G_NH
+        self.G_QLF = torch.empty_like(self.T_QVF[:, : self.own])
+        self.dl_QE, self.dd_QN = torch.empty_like(self.a_QE), torch.empty_like(self.d_QN)
+        self.dW_FH, self.da_2H = torch.zeros_like(self.W_FH), torch.zeros_like(self.a_2H)
+
+    def backward(self, number: int) -> Callable[[], None]:
+        """dl of the edges of a bin, and dd, their sums by row."""
+        G_BH = self.G_NH.index_select(0, self.bins[number].rows)
+        (A_BV, d_QB), G_QBF = self._gather(number), merged_back(G_BH, self.rank.heads, mean=self.mean)
+        rows, edges = self.bins[number].rows, self.rank.edges[number]
+
+        def compute() -> None:
+            with self.op(Op.COPY, tensor=TensorName.G):
+                self.G_QLF[:, self.rank.rows[number]] = G_QBF
+            with self.op(Op.SPMM, tensor=TensorName.SCORES):
+                a_QB = self.a_QE[:, edges]
+                dl_QB, dd_QB = rows_back(A_BV, d_QB, self.s_QV, self.T_QVF, a_QB, G_QBF)
+            with self.op(Op.COPY, tensor=TensorName.SCORES):
+                self.dl_QE[:, edges] = dl_QB
+                self.dd_QN.index_copy_(1, rows, dd_QB)
+
+        return compute
+
+    def grad_of_message(self, message: Message) -> Tensor:
+        """dH = dT W^T."""
+        return self._grad_of_H(self._grad_of_others(message.slots, message.entries))
+
+    def weight_gradients(self) -> Iterator[Tensor]:
+        """dW and da. In the first layer no message carries dT of others' rows to the weights, so all are added here."""
+        own, A_VL = range(self.own), self.rank.A_VL
+        dT_QNF = self._collect(own, range(self.rank.own))
+        self._add_scores(dT_QNF, 0, self.dd_QN, own)
+        self.dT_NH = self._add_to_dW(dT_QNF, self.H_NF)
+        if not self.number:
+            self._grad_of_others(range(len(self.H_KF)), range(A_VL.nnz - self.rank.own))
+        yield self.dW_FH
+        yield self.da_2H
+
+    def grad_of_bin(self, number: int) -> Callable[[], Tensor]:
+        """dH = dT W^T."""
+        dT_BH = self.dT_NH.index_select(0, self.bins[number].rows)
+        return lambda: self._grad_of_H(dT_BH)
+
+    def _gather(self, number: int) -> tuple[Csr, Tensor]:
+        A_BV = on_device(self.rank.A_BV[number], self.H_NF.device)
+        return A_BV, self.d_QN.index_select(1, self.bins[number].rows)
+
+    def _grad_of_H(self, dT_XH: Tensor) -> Tensor:
+        return self.kernels.gemm(dT_XH, self.W_FH.T, TensorName.DH)
+
+    def _grad_of_others(self, slots: range, entries: range) -> Tensor:
+        """dT of rows of others, also added to dW."""
+        after_own = range(self.rank.own + entries.start, self.rank.own + entries.stop)
+        dT_QMF = self._collect(self._places(slots), after_own)
+        return self._add_to_dW(dT_QMF, self.H_KF[slots.start : slots.stop])
+
+    def _collect(self, at: range, entries: range) -> Tensor:
+        """dT of rows, from the edges of all bins that use them."""
+        A_XL = rows_between(self.rank.A_VL, at, entries)
+        with self.op(Op.SPMM, tensor=TensorName.DT):
+            dT_QXF, ds_QX = columns_back(A_XL, self.a_QE, self.dl_QE, self.G_QLF)
+        self._add_scores(dT_QXF, 1, ds_QX, at)
+        return dT_QXF
+
+    def _add_scores(self, dT_QXF: Tensor, end: int, of_scores_QX: Tensor, at: range) -> None:
+        """Adds the gradient of the scores, of one end of the edges, to dT and da."""
+        with self.op(Op.GEMM, tensor=TensorName.SCORES):
+            dT, da = scores_back(of_scores_QX, self.T_QVF[:, at.start : at.stop], self.a_2H[end])
+            dT_QXF += dT
+            self.da_2H[end] += da
+
+    def _add_to_dW(self, dT_QXF: Tensor, H_XF: Tensor) -> Tensor:
+        """dW += H^T dT; returns dT with heads side by side."""
+        with self.op(Op.COPY, tensor=TensorName.DT):
+            dT_XH = side_by_side(dT_QXF)
+        self.kernels.gemm(H_XF.T, dT_XH, TensorName.DW, add_to=self.dW_FH)
+        return dT_XH
+
+    def _places(self, slots: range) -> range:
+        """The places of rows of K in V."""
+        return range(self.own + slots.start, self.own + slots.stop)
+
+
+def _consecutive(lengths: Iterable[int]) -> list[slice]:
+    """Slices of these lengths, one after the other."""
+    return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=0))]
