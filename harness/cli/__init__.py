@@ -1,9 +1,10 @@
-"""The command line: thin. It reads options, calls one function, prints what came back.
+"""The command line: thin. It reads options, calls one function, prints the answer.
 
-Nothing here imports torch until a verb needs it. Exit codes: 0 done as asked, 1 it ran and did not succeed,
-2 the request was wrong, 70 the harness itself is at fault, 130 it was interrupted.
+Nothing here imports torch until a verb needs it. Exit codes: 0 done as asked, 1 the work ran and did not succeed,
+2 the request was wrong, 70 the harness itself is at fault, 130 interrupted.
 """
 
+import argparse
 import os
 import sys
 import tempfile
@@ -13,17 +14,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import __version__
-from harness.cli import check, data, doctor, external, listing, planning, replaying, running, tables, words
-from harness.cli.request import Parser
+from harness.cli import data, listing, planning, proving, reporting, running
+from harness.cli.options import Parser
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root, results_folder
 from harness.validation import clipped
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
 PARAGRAPH = 1400
-"""Characters of a refusal, at most."""
+"""The most characters of a refusal."""
 DEBUG = "HARNESS_DEBUG"
-"""Of the environment: if set, an unforeseen error is raised and not told in a line."""
+"""The environment variable that makes an unforeseen error end in a traceback instead of one line."""
+ABOUT = "Runs, proves and compares parallel GNN training strategies."
+START = """\
+start with:
+  harness list datasets
+  harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2
+  harness collect && harness figures && harness report
+
+`harness VERB --help` lists the options of a verb.
+exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong, 70 a defect of the harness,
+130 interrupted
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("harness: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever read the answer has enough of it: there is nobody to tell
+    except BrokenPipeError:  # the reader of the answer has closed the pipe, so no message can reach anybody
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -53,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unforeseen(error: Exception) -> str:
-    """One line of an error that no code expected, whose traceback goes to a file."""
-    told = clipped(f"{type(error).__name__}: {error}".rstrip(". "), 300)
+    """One line for an error that no code expected; its traceback goes to a file."""
+    summary = clipped(f"{type(error).__name__}: {error}".rstrip(". "), 300)
     text = f"harness {__version__}: {sys.argv}\n{''.join(traceback.format_exception(error))}"
-    return f"An unforeseen error: {told}. {_kept(text)} {DEBUG}=1 shows it at once."
+    return f"An unforeseen error: {summary}. {_kept(text)} {DEBUG}=1 shows it at once."
 
 
 def _kept(text: str) -> str:
-    """Where the traceback is: among the results, or in a temporary folder where they cannot be written."""
+    """Writes a traceback among the results, or to a temporary folder if that fails, and names the file."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     for folder in (_log_folder, tempfile.mkdtemp):
         try:
@@ -69,10 +81,8 @@ def _kept(text: str) -> str:
             path.write_text(text, errors="backslashreplace")
         except (OSError, UserError):
             continue
-        return (
-            f"The traceback is in {path}: it is a defect of the harness, so please report it with that file."
-        )
-    return "The traceback could be written nowhere."
+        return f"The traceback is in {path}: this is a defect of the harness, so please report it with that file."
+    return "The traceback could not be written to any folder."
 
 
 def _log_folder() -> Path:
@@ -80,9 +90,11 @@ def _log_folder() -> Path:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="harness", description="Runs, proves and compares parallel GNN training strategies.")
+    parser = Parser(
+        prog="harness", description=ABOUT, epilog=START, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in (doctor, listing, data, planning, replaying, words, running, external, check, tables):
+    for module in (listing, data, planning, running, proving, reporting):
         module.add_verbs(verbs)
     return parser

@@ -1,4 +1,4 @@
-"""harness data: fetch or import a graph, make its store, look at it, check it, see how its nonzeros fall."""
+"""harness data: fetch or import a graph, build its store, describe it, verify it, show how its nonzeros fall."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.request import Verbs, add_verb, ranks, real, say, show, whole
+from harness.cli.options import Verbs, add_verb, ranks, real, say, show, whole
 from harness.errors import UserError
 from harness.spec.dataset import ACCEPTED, DatasetChoice
 from harness.spec.root import project_root
@@ -16,29 +16,50 @@ from harness.validation import CLASSES, RANKS, VERTICES, validated
 if TYPE_CHECKING:
     from harness.store.task import Means
 
-
+ACTIONS = {
+    "fetch": "download its files",
+    "import": "make a card for files of your own, and build them",
+    "build": "write its store",
+    "info": "print its facts",
+    "verify": "compare its store with the checksums of the build",
+    "balance": "print how evenly its nonzeros fall into blocks, for each permutation",
+}
 IMPORTED = {
-    "edges": "the graph: .txt, .csv, .tsv (also .gz), or .mtx, .npz, .parquet, .graph, .pt",
-    "features": "a row a vertex: .npy, .csv, .txt; drawn if left out",
-    "labels": "a number a vertex, or a 0 or 1 for each class; -1 for none; by degree if left out",
-    "split": "a number a vertex: 1 train, 2 valid, 3 test; or masks, a column each; drawn if left out",
+    "edges": "the graph: .txt, .csv, .tsv (also .gz), or .mtx, .npz, .parquet, .graph, .pt, .triples, .bin",
+    "features": "a row for each vertex: .npy, .csv, .txt",
+    "labels": "a number for each vertex, -1 for none; or a column of 0 and 1 for each class",
+    "split": "a number for each vertex: 1 train, 2 valid, 3 test; or three masks as columns",
 }
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
 MOST_SHARDS = 4096
-"""Along a side: their counts fit in some hundred MiB."""
+"""The most blocks along a side: their counts fit in some hundred MiB."""
 
 
 def add_verbs(verbs: Verbs) -> None:
     parser = add_verb(
-        verbs, "data", _data, "Fetch or import a dataset; build, show, verify or weigh its store."
+        verbs,
+        "data",
+        _data,
+        "Fetch, import, build, describe or verify a graph.",
+        "Prints the paths that were written, or the facts. An import generates at random what you omit and the file "
+        "of edges lacks; labels then follow the degrees.",
     )
-    parser.add_argument("action", choices=("fetch", "import", "build", "info", "verify", "balance"))
-    parser.add_argument("name", help="a card of datasets/catalog")
+    parser.add_argument(
+        "action",
+        choices=tuple(ACTIONS),
+        help="; ".join(f"{action}: {about}" for action, about in ACTIONS.items()),
+    )
+    parser.add_argument(
+        "name", help="a name of `harness list datasets`; of an import, the name that the graph is to have"
+    )
     for name, about in IMPORTED.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"import: {about}")
-    parser.add_argument("--directed", action="store_true", help="import: edges go one way")
+    parser.add_argument("--directed", action="store_true", help="import: an edge has one direction")
     parser.add_argument(
-        "--vertices", type=whole(1, VERTICES), help="import: how many, if the largest id does not say"
+        "--vertices",
+        type=whole(1, VERTICES),
+        metavar="N",
+        help="import: the number of vertices (default: up to the largest id)",
     )
     parser.add_argument(
         "--base", type=int, choices=(0, 1), default=0, help="import: the first id in text (default 0)"
@@ -47,45 +68,63 @@ def add_verbs(verbs: Verbs) -> None:
         "--header", action="store_true", help="import: the first line of text names the columns"
     )
     parser.add_argument(
-        "--classes", type=whole(1, CLASSES), help="import: if labels do not say (default 32 by degree)"
-    )
-    parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
-    parser.add_argument("--partition", default="block", help=f"{ACCEPTED}; default block")
-    parser.add_argument(
-        "--parts", type=whole(0, RANKS), default=0, help="of the partition: the ranks that split the rows"
+        "--classes",
+        type=whole(1, CLASSES),
+        metavar="K",
+        help="import: the number of classes (default: up to the largest label; 32 for generated labels)",
     )
     parser.add_argument(
-        "--seed", type=whole(0, (1 << 63) - 1), default=0, help="seed of the order (default 0)"
+        "--permutation",
+        choices=("none", "single", "double"),
+        default="none",
+        help="the random order of the vertices: one for rows and columns, or one for each (default none)",
+    )
+    parser.add_argument("--partition", default="block", metavar="NAME", help=f"{ACCEPTED} (default block)")
+    parser.add_argument(
+        "--parts",
+        type=whole(0, RANKS),
+        default=0,
+        metavar="P",
+        help="the number of parts of the partition: the ranks that split the rows",
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole(0, (1 << 63) - 1),
+        default=0,
+        help="the seed of the permutation or of the partition (default 0)",
     )
     parser.add_argument(
         "--memory",
         type=real(LEAST_GIB, MOST_GIB),
         default=4.0,
         metavar="GIB",
-        help="build: what it may take, in GiB (default 4)",
+        help="build, import: the memory that it may take, in GiB (default 4)",
     )
     parser.add_argument(
         "--workers",
         type=whole(0, 4096),
         default=0,
-        help="build: threads (default: as many as there are cores)",
+        metavar="N",
+        help="build, import: the number of threads (default: one for each core)",
     )
     parser.add_argument(
         "--share",
         metavar="STEP:NUMBER/JOBS",
-        help="build: only this job's share, where several build one store together: scatter:0/4, then settle and "
-        "features; an ordinary build ends it",
+        help="build: this job's share, where several jobs build one store: scatter:0/4, then settle:0/4 and "
+        "features:0/4; an ordinary build then ends it",
     )
     parser.add_argument(
         "--ranks",
         type=ranks,
-        help="info: what a rank of so many would take, for every strategy on its best grid",
+        metavar="P",
+        help="info: print the memory and the words of one of P ranks, for every strategy on its best and worst grid",
     )
     parser.add_argument(
         "--shards",
         type=whole(1, MOST_SHARDS),
         default=8,
-        help="balance: blocks of rows, and of columns (default 8)",
+        metavar="N",
+        help="balance: cut into N x N blocks (default 8)",
     )
 
 
@@ -108,14 +147,14 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
-    """How many a store has, on stderr, where the card expects a number; a share of a build leaves no store."""
+    """Prints the nonzeros of a store on stderr, if the card expects a number. A share of a build leaves no store."""
     from harness.store.catalog import load_card
     from harness.store.info import nonzeros
     from harness.store.reader import Store
 
-    if folder.exists() and (found := nonzeros(load_card(root, name), Store(folder))):
-        said = f"{name}: {found['built']:,} nonzeros, {found['deviation']} off the {found['expected']:,} of its card"
-        print(said, file=sys.stderr)
+    if folder.exists() and (counts := nonzeros(load_card(root, name), Store(folder))):
+        built, deviation, expected = counts["built"], counts["deviation"], counts["expected"]
+        print(f"{name}: {built:,} nonzeros, {deviation} off the {expected:,} of its card", file=sys.stderr)
 
 
 def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
@@ -133,7 +172,7 @@ def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Non
 
 
 def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
-    """What every strategy would take; by the card where there is no store yet."""
+    """The needs of every strategy, by the store or, before a build, by the card."""
     from harness.experiment.expected_facts import facts_of_card
     from harness.registry import registered
     from harness.replay.needs import needs
@@ -163,8 +202,8 @@ def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> P
 
     if options.edges is None:
         raise UserError("import takes the graph: harness data import NAME --edges FILE.")
-    told = {key: getattr(options, key) for key in Brought.model_fields}
-    brought = validated(Brought, told, "harness data import", _as_typed)
+    typed = {key: getattr(options, key) for key in Brought.model_fields}
+    brought = validated(Brought, typed, "harness data import", _as_typed)
     return import_graph(root, brought, choice, _means(options))
 
 
@@ -176,26 +215,26 @@ def _means(options: argparse.Namespace) -> "Means":
 
 
 def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> int:
-    """The fullest shard over the mean in every order, and what loops alone would make of a single permutation."""
+    """Shows the fullest shard over the mean in every order, and the effect of loops alone on a single permutation."""
     from harness.store.build import open_dataset
     from harness.store.info import balance, law_of_loops
 
     if choice.permutation != "none" or choice.partitioned:
-        raise UserError("balance speaks of every permutation: leave out --permutation and --partition.")
+        raise UserError("balance compares every permutation: leave out --permutation and --partition.")
     store = open_dataset(root, DatasetChoice(name=choice.name))
-    found = dict(balance(store, options.shards, options.seed))
+    ratios = dict(balance(store, options.shards, options.seed))
     law = law_of_loops(store.n, store.nnz, options.shards)
-    document = {"shards": options.shards, "most_over_mean": found, "law_of_loops": law}
+    document = {"shards": options.shards, "most_over_mean": ratios, "law_of_loops": law}
     lines = [f"{f'{options.shards} x {options.shards} shards':22}most / mean nonzeros"]
-    lines += [f"{order:22}{ratio:.3f}" for order, ratio in found.items()]
+    lines += [f"{order:22}{ratio:.3f}" for order, ratio in ratios.items()]
     lines.append(f"{'loops alone, single':22}{law:.3f}")
     show(options, document, "\n".join(lines))
     return 0
 
 
 def _choice(options: argparse.Namespace) -> DatasetChoice:
-    asked = {key: getattr(options, key) for key in DatasetChoice.model_fields}
-    return validated(DatasetChoice, asked, f"harness data {options.action}", _as_typed)
+    typed = {key: getattr(options, key) for key in DatasetChoice.model_fields}
+    return validated(DatasetChoice, typed, f"harness data {options.action}", _as_typed)
 
 
 def _as_typed(key: str) -> str:

@@ -1,19 +1,81 @@
-"""harness list: what can be named in a spec."""
+"""harness list and harness doctor: the names that a spec can use, and the state of this machine."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
-from harness.cli.request import Verbs, add_verb, columns, show
+from harness.cli.options import Verbs, add_verb, columns, ranks, say, show
+from harness.doctor.survey import survey
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.spec.root import project_root
 
-KINDS = ("strategies", "datasets", "machines", "experiments")
+CARDS = {
+    "datasets": "datasets/catalog",
+    "machines": "config/machines",
+    "experiments": "workflows/experiments",
+}
+KINDS = ("strategies", *CARDS)
 
 
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "list", _list, "List strategies, datasets, machines or experiments.")
-    parser.add_argument("kind", choices=KINDS)
+    doctor = add_verb(
+        verbs,
+        "doctor",
+        _doctor,
+        "Check this machine: what it can run, and what is missing.",
+        "Prints a line for each item; the exit code is 1 if one is missing. With --links, measures the bandwidth and "
+        "the latency between ranks instead, for about 30 seconds.",
+    )
+    doctor.add_argument(
+        "--links", action="store_true", help="measure all-reduces between ranks, here or in this Slurm job"
+    )
+    doctor.add_argument(
+        "--ranks", type=ranks, default=2, metavar="P", help="links: the number of ranks (default 2)"
+    )
+    doctor.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="links: the machine card (default: that of config/site.yaml, or local)",
+    )
+    doctor.add_argument(
+        "--write",
+        metavar="NAME",
+        help="links: write the measured links to a new card, config/machines/NAME.yaml",
+    )
+    listing = add_verb(
+        verbs, "list", _list, "List the strategies, datasets, machines or experiments, one on a line."
+    )
+    listing.add_argument("kind", choices=KINDS, help="the names to list")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.links:
+        return _links(options)
+    if options.write is not None or options.machine is not None:
+        raise UserError("doctor takes --machine and --write together with --links.")
+    items = list(survey(options.root))
+    rows = [("MISSING" if item.missing else "ok", item.what, item.found) for item in items]
+    show(options, [asdict(item) for item in items], columns(rows))
+    return 1 if any(item.missing for item in items) else 0
+
+
+def _links(options: argparse.Namespace) -> int:
+    from harness.doctor.links import measure, new_card, write_card
+    from harness.slurm.site import load_site
+
+    root = project_root(options.root)
+    name = options.machine or load_site(root).machine or "local"
+    if options.write is not None:
+        new_card(root, options.write)  # refused, if it is, before anything is measured
+    measured = measure(root, name, options.ranks, say)
+    rows = [("ranks apart", "size", "GB/s")]
+    rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
+    text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
+    if options.write is not None:
+        text += f"\n{write_card(root, name, options.write, measured)}"
+    show(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)
+    return 0
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -29,17 +91,12 @@ def _strategies() -> list[tuple[str, str]]:
 
 
 def _cards(kind: str, root: Path) -> list[tuple[str, str]]:
-    folders = {
-        "datasets": "datasets/catalog",
-        "machines": "config/machines",
-        "experiments": "workflows/experiments",
-    }
-    paths = sorted((root / folders[kind]).glob("*.yaml"))
+    paths = sorted((root / CARDS[kind]).glob("*.yaml"))
     return [(path.stem, " ".join(_about(path).split())) for path in paths]
 
 
 def _about(path: Path) -> str:
-    """What a file says of itself; or why it cannot be read, which keeps none of the others from being listed."""
+    """The description in a file; or the reason why the file cannot be read, so that the others are still listed."""
     try:
         return str(read_yaml(path, path.name).get("description", ""))
     except UserError as error:

@@ -1,55 +1,109 @@
-"""harness plan: the grids a strategy has and what they should cost, or every spec of an experiment."""
+"""harness plan and harness replay: the grids and runs that are possible, their cost, and one rank without a run."""
 
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.cli.request import Verbs, add_verb, columns, ranks, requested, show
+from harness.cli.options import (
+    Verbs,
+    add_rank,
+    add_request,
+    add_verb,
+    check_rank,
+    columns,
+    ranks,
+    requested,
+    show,
+)
 from harness.errors import UserError
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
 from harness.validation import validated
 
 if TYPE_CHECKING:
-    from harness.ledger import AxisName
-    from harness.strategy import Facts
+    from harness.graph.blocks import Blocks
+    from harness.ledger import Amounts, AxisName, Key
+    from harness.replay import Replayed
+    from harness.spec.spec import Spec
+    from harness.strategy import Facts, Strategy
 
 
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "plan", _plan, "Valid grids of a strategy, or the spec list of an experiment.")
-    parser.add_argument("--experiment", type=Path, metavar="FILE", help="an experiment file to expand")
-    parser.add_argument("--published", action="store_true", help="of an experiment: the paper's own runs")
-    parser.add_argument(
-        "--machine",
-        default="local",
-        metavar="NAME",
-        help="of an experiment: the card for runs that name none",
+    plan = add_verb(
+        verbs,
+        "plan",
+        _plan,
+        "List the grids of a strategy, or the runs of an experiment, before anything runs.",
+        "With --strategy and --ranks, prints every valid grid. With --dataset too, says for each grid whether it can "
+        "train on that graph; if the machine card gives bandwidths, it also predicts the epoch time and puts the "
+        "fastest grid first. With --experiment, prints the id and the label of every run.",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec list here")
-    parser.add_argument("--strategy", metavar="NAME")
-    parser.add_argument(
-        "--dataset",
-        metavar="NAME",
-        help="say of every grid whether it can train on this and, where the machine's card has links, how long an "
-        "epoch should take: the best first",
-    )
-    parser.add_argument("--ranks", type=ranks, default=1)
-    parser.add_argument(
+    plan.add_argument("--strategy", metavar="NAME", help="the strategy whose grids are listed")
+    plan.add_argument("--ranks", type=ranks, default=1, metavar="P", help="the number of ranks (default 1)")
+    plan.add_argument("--dataset", metavar="NAME", help="the graph on which the grids are judged")
+    plan.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any key of a spec, as machine=perlmutter",
+        help="any key of a spec, for example machine=perlmutter; may be repeated",
     )
-    parser.add_argument("--from-card", action="store_true", help="take the graph's sizes from its card")
+    _add_from_card(plan)
+    plan.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment whose runs are listed")
+    plan.add_argument(
+        "--published", action="store_true", help="of an experiment: list the paper's own runs instead"
+    )
+    plan.add_argument(
+        "--machine",
+        default="local",
+        metavar="NAME",
+        help="of an experiment: the card for runs that name none (default: local)",
+    )
+    plan.add_argument(
+        "--out", type=Path, metavar="FILE", help="of an experiment: write the list of specs here"
+    )
+    replay = add_verb(
+        verbs,
+        "replay",
+        _replay,
+        "Show what one rank of a run would do in an epoch, without running it.",
+        "Executes the strategy's own code on tensor shapes without data. Prints every kernel and every collective, "
+        "with its words, flops and bytes, and the memory of the rank. A run of any size fits on this machine.",
+    )
+    add_request(replay)
+    add_rank(replay)
+    _add_from_card(replay)
+
+
+def _add_from_card(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from-card",
+        action="store_true",
+        help="take the graph's sizes from its card; the graph need not be built",
+    )
 
 
 def _plan(options: argparse.Namespace) -> int:
     if (options.experiment is None) == (options.strategy is None):
         raise UserError("plan takes either --experiment FILE or --strategy NAME --ranks P.")
     return _experiment(options) if options.experiment else _grids(options)
+
+
+def _experiment(options: argparse.Namespace) -> int:
+    from harness.experiment.expand import as_published, load_experiment, plan
+    from harness.files import write_text
+
+    experiment = load_experiment(options.experiment)
+    if options.published:
+        experiment = as_published(experiment)
+    document = plan(project_root(options.root), experiment, options.machine)
+    if options.out:
+        write_text(options.out, json.dumps(document, indent=1) + "\n")
+    show(options, document, columns([(run["run_id"], run["label"]) for run in document["runs"]]))
+    return 0
 
 
 def _grids(options: argparse.Namespace) -> int:
@@ -61,37 +115,51 @@ def _grids(options: argparse.Namespace) -> int:
     if options.dataset is None:
         show(options, grids, "\n".join(grid_text(grid) for grid in grids))
         return 0
-    answers = sorted(_answers(options, grids), key=Answer.rank)
-    predicts = any(answer.communication is not None for answer in answers)
+    judged = sorted(_judged(options, grids), key=JudgedGrid.order)
+    predicts = any(grid.communication is not None for grid in judged)
     titles = [("grid", "products ms", "communication ms", "epoch ms", "")] if predicts else []
-    show(
-        options,
-        [answer._asdict() for answer in answers],
-        columns(titles + [answer.row(predicts=predicts) for answer in answers]),
-    )
+    rows = titles + [grid.row(predicts=predicts) for grid in judged]
+    show(options, [grid._asdict() for grid in judged], columns(rows))
     return 0
 
 
-class Answer(NamedTuple):
-    """What is known of a grid before anything runs; times in seconds, None where nothing predicts them."""
+class JudgedGrid(NamedTuple):
+    """A grid, the reason why it is refused or None, and its predicted times in seconds, None without a prediction."""
 
     grid: dict["AxisName", int]
     refused: str | None
     products: float | None = None
     communication: float | None = None
 
-    def rank(self) -> tuple[bool, float]:
+    def order(self) -> tuple[bool, float]:
         return self.refused is not None, (self.products or 0) + (self.communication or 0)
 
     def row(self, *, predicts: bool) -> tuple[str, ...]:
-        known = (
-            None
-            if self.products is None or self.communication is None
-            else self.products + self.communication
-        )
-        times = (self.products, self.communication, known) if predicts else ()
-        told = ("" if self.refused else "-" if time is None else f"{1e3 * time:.3g}" for time in times)
-        return grid_text(self.grid), *told, f"refused: {self.refused}" if self.refused else "runs"
+        parts = (self.products, self.communication)
+        epoch = None if None in parts else sum(part or 0.0 for part in parts)
+        times = (*parts, epoch) if predicts else ()
+        cells = ("" if self.refused else "-" if time is None else f"{1e3 * time:.3g}" for time in times)
+        return grid_text(self.grid), *cells, f"refused: {self.refused}" if self.refused else "runs"
+
+
+def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[JudgedGrid]":
+    """Every grid, admitted or refused, with the predicted times of an epoch if the machine card has links."""
+    from harness.cost.epoch import predict
+    from harness.registry import load_strategy
+    from harness.spec.machine import load_machine_card
+    from harness.strategy import BlockCounts, ShapeBlocks, admit
+
+    root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
+    specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
+    card = load_machine_card(root, specs[0].machine.name)
+    counts = BlockCounts(ShapeBlocks(facts, specs[0].dataset.permutation))
+    for grid, spec in zip(grids, specs, strict=True):
+        try:
+            ready = admit(strategy, spec, facts)
+        except UserError as refusal:
+            yield JudgedGrid(grid, str(refusal))
+        else:
+            yield JudgedGrid(grid, None, *(predict(ready, card, counts) if card.links else ()))
 
 
 def _facts(options: argparse.Namespace) -> "Facts":
@@ -107,35 +175,66 @@ def _facts(options: argparse.Namespace) -> "Facts":
     return facts_of(open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset")))
 
 
-def _answers(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[Answer]":
-    from harness.cost.epoch import predict
-    from harness.registry import load_strategy
-    from harness.spec.machine import load_machine_card
-    from harness.strategy import BlockCounts, ShapeBlocks, admit
+def _replay(options: argparse.Namespace) -> int:
+    from harness.replay import replay
 
-    root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
-    specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
-    card = load_machine_card(root, specs[0].machine.name)
-    counts = BlockCounts(ShapeBlocks(facts, specs[0].dataset.permutation))
-    for grid, spec in zip(grids, specs, strict=True):
-        try:
-            ready = admit(strategy, spec, facts)
-        except UserError as refusal:
-            yield Answer(grid, str(refusal))
-        else:
-            yield Answer(grid, None, *(predict(ready, card, counts) if card.links else ()))
-
-
-def _experiment(options: argparse.Namespace) -> int:
-    from harness.experiment.expand import as_published, load_experiment, plan
-    from harness.files import write_text
-
-    experiment = load_experiment(options.experiment)
-    if options.published:
-        experiment = as_published(experiment)
-    document = plan(project_root(options.root), experiment, options.machine)
-    if options.out:
-        write_text(options.out, json.dumps(document, indent=1) + "\n")
-    rows = [(run["run_id"], run["label"]) for run in document["runs"]]
-    show(options, document, columns(rows))
+    root = project_root(options.root)
+    spec = requested(root, options)
+    check_rank(options, spec)
+    strategy, blocks = _admitted(root, spec, from_card=options.from_card)
+    replayed = replay(strategy, options.rank, blocks)
+    show(options, _document(spec, strategy.facts, replayed), _page(spec, strategy.facts, replayed))
     return 0
+
+
+def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
+    from harness.experiment.expected_facts import facts_of_card
+    from harness.registry import load_strategy
+    from harness.run.opening import opened
+    from harness.store.catalog import load_card
+    from harness.strategy import admit
+
+    if not from_card:
+        return opened(root, spec)
+    facts = facts_of_card(load_card(root, spec.dataset.name))
+    return admit(load_strategy(spec.strategy.name), spec, facts), None
+
+
+def _document(spec: "Spec", facts: "Facts", replayed: "Replayed") -> dict[str, Any]:
+    return {
+        "label": spec.label,
+        "rank": replayed.rank,
+        "facts": asdict(facts),
+        "entries": [_row(key, amounts) for key, amounts in replayed.entries.items()],
+        "events": [
+            {**_row(event.key, event.amounts), "leaves": event.leaves, "waits_for": event.waits_for}
+            for event in replayed.events
+        ],
+        "persistent_bytes": {name.value: size for name, size in replayed.persistent_bytes.items()},
+    }
+
+
+COUNTED = ("calls", "words_payload", "words_received", "bytes", "flops", "bytes_touched")
+
+
+def _row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
+    return {**key._asdict(), **{name: getattr(amounts, name) for name in COUNTED}}
+
+
+def _page(spec: "Spec", facts: "Facts", replayed: "Replayed") -> str:
+    """The entries that count anything, in the order in which the epoch comes to them."""
+    head = ("direction", "layer", "phase", "op", "axis", "tensor", "calls", "words", "Gflop", "MB touched")
+    rows: list[tuple[str, ...]] = [head]
+    for key, amounts in replayed.entries.items():
+        counted = (amounts.calls, amounts.words_payload, amounts.flops / 1e9, amounts.bytes_touched / 1e6)
+        if any(counted):
+            layer = "" if key.layer < 0 else key.layer
+            parts = (key.direction, layer, key.phase, key.op, key.axis, key.tensor)
+            numbers = (f"{counted[0]:,}", f"{counted[1]:,.0f}", f"{counted[2]:.3g}", f"{counted[3]:.3g}")
+            rows.append((*("" if part is None else str(part) for part in parts), *numbers))
+    held = ", ".join(f"{name} {size / 1e6:.3g}" for name, size in replayed.persistent_bytes.items())
+    sizes = "counted in its store" if facts.exact else "expected from its card"
+    return (
+        f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {sizes}\n\n{columns(rows)}\n\n"
+        f"{len(replayed.events):,} events. Held during the whole epoch, MB: {held}."
+    )

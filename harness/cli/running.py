@@ -1,12 +1,25 @@
-"""harness run: one spec, or several one after the other, each to a whole record."""
+"""harness run and harness external: runs of ours, and runs of other programs, each to a whole record."""
 
 import argparse
+import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from harness.cli.request import Verbs, add_request, add_verb, requested, say, show
+from harness.cli.options import (
+    Verbs,
+    add_request,
+    add_settings,
+    add_verb,
+    requested,
+    say,
+    settings,
+    show,
+)
 from harness.documents import read_json
+from harness.errors import UserError
+from harness.external.programs import PROGRAMS
 from harness.results.record import read_record
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
@@ -14,22 +27,55 @@ from harness.validation import validated
 
 
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "run", _run, "Train one spec and record everything about it.")
-    parser.add_argument(
+    run = add_verb(
+        verbs,
+        "run",
+        _run,
+        "Train with one strategy and record everything about the run.",
+        "Prints the status, the epoch time, the accuracy and the run folder. A run that has a result is not repeated.",
+    )
+    run.add_argument(
         "--spec",
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="whole specs, run one after the other; exit 0 once every one has a record",
+        help="files of whole specs, run one after the other; the exit code is 0 once every run has a record",
     )
+    _add_out(run)
+    add_request(run)
+    run.add_argument("--in-process", action="store_true", help="run one rank in this process, for a debugger")
+    run.add_argument("--fresh", action="store_true", help="run again even if a record of this spec exists")
+
+    about = "Record a run of another program beside ours: run it here, or read its log."
+    external = verbs.add_parser("external", help=about, description=about)
+    actions = external.add_subparsers(dest="action", metavar="ACTION", required=True)
+    command = add_verb(actions, "run", _external_run, "Run a command, and record what it prints.")
+    logs = add_verb(actions, "read", _external_read, "Record the run that a log shows.")
+    for parser in (command, logs):
+        parser.add_argument(
+            "--format", required=True, choices=PROGRAMS, help="the program that writes the log"
+        )
+        parser.add_argument(
+            "--dataset", metavar="NAME", help="the name of the graph here, if the program has another"
+        )
+        add_settings(parser)
+        _add_out(parser)
+    command.add_argument(
+        "--cwd", type=Path, default=Path(), metavar="DIR", help="the checkout in which the command runs"
+    )
+    command.add_argument(
+        "command",
+        nargs="+",
+        metavar="COMMAND",
+        help="after --, as you would type the command in its checkout",
+    )
+    logs.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="the logs of all nodes of one run")
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where run folders go (default: results/runs)"
+        "--out", type=Path, metavar="DIR", help="the folder for run folders (default: results/runs)"
     )
-    add_request(parser)
-    parser.add_argument(
-        "--in-process", action="store_true", help="one rank in this very process, for debuggers"
-    )
-    parser.add_argument("--fresh", action="store_true", help="run even if a record of this spec exists")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -45,20 +91,20 @@ def _run(options: argparse.Namespace) -> int:
     cached = not options.fresh and settled(folder)
     if not cached:
         launch_here(spec, root, runs) if options.in_process else launch(spec, root, runs, say)
-    told = _told(folder, cached=cached)
-    show(options, told, _text(told))
-    return 0 if told["status"] == "ok" else 1
+    record = _record(folder, cached=cached)
+    show(options, record, _text(record))
+    return 0 if record["status"] == "ok" else 1
 
 
 def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
-    """Prints what is known of each run as soon as it is known.
+    """Prints the outcome of each run as soon as the run has ended.
 
-    A file that holds no spec, a run that leaves no record and a record that cannot be read keep no other from its turn.
-    A file named alone is refused as any other input is.
+    A file without a spec, a run without a record and a record that cannot be read keep no other run from its turn.
+    A single file is refused as any other input is.
     """
     from harness.launch.series import named_reason, series
 
-    told, lacking = [], 0
+    records, lacking = [], 0
 
     def lack(name: str, why: str) -> None:
         nonlocal lacking
@@ -78,18 +124,18 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
             if outcome.folder is None:
                 lack(outcome.spec.label, outcome.why)
                 continue
-            told.append(_told(outcome.folder, cached=outcome.cached))
+            records.append(_record(outcome.folder, cached=outcome.cached))
             if not options.json:
-                print(_text(told[-1]), flush=True)
+                print(_text(records[-1]), flush=True)
         except Exception as error:
             lack(outcome.spec.label, named_reason(error))
     if options.json:
-        show(options, told[0] if len(told) == len(options.spec) == 1 else told, "")
+        show(options, records[0] if len(records) == len(options.spec) == 1 else records, "")
     return 1 if lacking else 0
 
 
-def _told(folder: Path, *, cached: bool) -> dict[str, Any]:
-    """The record, and of its spec how many epochs were asked for."""
+def _record(folder: Path, *, cached: bool) -> dict[str, Any]:
+    """The record of a run, with its folder and the number of epochs that its spec asks for."""
     whole = read_record(folder)
     asked = whole.spec["training"]["epochs"]
     return {"folder": str(folder), "cached": cached, "epochs_asked": asked, **whole.record}
@@ -103,7 +149,7 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     from harness.run.opening import opened
 
     spec = requested(root, options)
-    opened(root, spec)  # refused, if it is, before any rank is started
+    opened(root, spec)  # a spec that is refused is refused before any rank is started
     return spec
 
 
@@ -113,13 +159,13 @@ def _text(record: dict[str, Any]) -> str:
     if summary := record["summary"]:
         lines += _summary(summary, record["epochs_asked"])
     if error := record["error"]:
-        where = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
-        lines.append(f"  {where}{error['type']}: {error['message']}")
+        rank = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
+        lines.append(f"  {rank}{error['type']}: {error['message']}")
     return "\n".join([*lines, f"  {record['folder']}"])
 
 
 def _summary(summary: dict[str, Any], asked: int) -> list[str]:
-    """What there is of times, loss and accuracies. Any number may be null."""
+    """The times, the loss and the accuracies of a run. Any number may be null."""
     lines, done = [], summary.get("epochs", 0)
     if (seconds := summary.get("epoch_seconds_median")) is not None:
         loss, words = summary.get("final_loss"), summary.get("words_received")
@@ -129,13 +175,66 @@ def _summary(summary: dict[str, Any], asked: int) -> list[str]:
             + (f", {words:,.0f} words received an epoch" if words is not None else "")
         )
     if summary.get("seconds_to_target") is not None and done < asked:
-        lines.append(f"  reached its target accuracy after {done} of {asked} epochs, and stopped there")
+        lines.append(f"  reached its target accuracy after {done} of {asked} epochs, and stopped")
     if (seconds := summary.get("setup_seconds")) is not None:
         lines.append(f"  setup {seconds:.3g} s before the first epoch, excluded from all other times")
     accuracy = {split: summary.get(f"accuracy_{split}") for split in ("train", "valid", "test")}
-    told = [f"{split} {value:.3f}" for split, value in accuracy.items() if value is not None]
-    if told:
-        lines.append(f"  accuracy {', '.join(told)}")
+    measured = [f"{split} {value:.3f}" for split, value in accuracy.items() if value is not None]
+    if measured:
+        lines.append(f"  accuracy {', '.join(measured)}")
     elif lines:
         lines.append("  no accuracy: no labelled vertices, or no evaluation")
     return lines
+
+
+def _external_run(options: argparse.Namespace) -> int:
+    from harness.external.log_record import run_command
+
+    folder = results_folder(project_root(options.root)) / "external"
+    log = folder / f"{options.format}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}.log"
+    exit_code, provenance = run_command(options.command, options.cwd, log)
+    return _record_logs(options, [log], provenance, exit_code)
+
+
+def _external_read(options: argparse.Namespace) -> int:
+    return _record_logs(options, options.logs, {}, None)
+
+
+def _record_logs(
+    options: argparse.Namespace, logs: list[Path], provenance: dict[str, Any], exit_code: int | None
+) -> int:
+    from harness.external.log_record import record_log
+    from harness.external.programs import Log
+
+    root = project_root(options.root)
+    named = {"dataset.name": options.dataset} if options.dataset else {}
+    folder = record_log(
+        root,
+        options.out or results_folder(root) / "runs",
+        PROGRAMS[options.format],
+        Log("\n".join(map(_text_of, logs)), ", ".join(map(str, logs)), exit_code),
+        {**settings(options.set), **named},
+        provenance,
+    )
+    record = {"folder": str(folder), **json.loads((folder / "record.json").read_text())}
+    show(options, record, _external_text(record))
+    return 0 if record["status"] == "ok" else 1
+
+
+def _text_of(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")
+    except OSError as error:
+        raise UserError(f"The log {log} cannot be read: {error.strerror}.") from None
+
+
+def _external_text(record: dict[str, Any]) -> str:
+    lines, external = [f"{record['label']}: {record['status']}"], record["external"]
+    if record["error"]:
+        lines.append(f"  {record['error']['message']}")
+    elif seconds := record["summary"]["epoch_seconds_median"]:
+        lines.append(f"  epoch {seconds * 1e3:.3g} ms, as {external['program']} measures it")
+    if external["unknown"]:
+        lines.append(f"  unknown, because the log does not show it: {', '.join(external['unknown'])}")
+    lines += [f"  beyond any spec: {words} ({option})" for option, words in external["beyond"].items()]
+    return "\n".join([*lines, f"  {record['folder']}"])

@@ -1,29 +1,117 @@
-"""One rank of the measurement of links: `python -m harness.doctor.links`, under any launcher.
+"""The measurement of links: launched here, run by every rank, and written to a new machine card.
 
-All-reduces over every axis that the world can have: so many members, so many ranks apart, all groups at once, as in
-training. A GB is 2^30 bytes of what a ring brings to a member, as in the cards.
+`python -m harness.doctor.links` is one rank, under any launcher. All-reduces go over every axis that the ranks can
+form, by the size of its groups and the distance of their members; all groups work at once, as in training. A GB is 2^30
+bytes that a member receives in a ring, as in the cards.
 """
 
 import argparse
 import json
 import os
+import platform
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import torch
+import yaml
 
 from harness.comm import engine, traffic
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.documents import read_yaml
+from harness.errors import RunError, UserError
+from harness.files import owner_tag, sweep, write_text
+from harness.launch.fork_server import ForkServer
+from harness.launch.hang_detector import HangDetector
+from harness.launch.processes import Ranks
+from harness.launch.ways import way
 from harness.ledger import AxisName, Ledger, TensorName
+from harness.spec.machine import MACHINES, MeasuredLink, load_machine, load_machine_card
+from harness.spec.root import results_folder
+from harness.validation import legal_name, shown
+
+LONGEST = 120.0
+"""Seconds after which the measurement is ended: the ranks themselves stop after thirty."""
+
+
+class Measured(NamedTuple):
+    """The result of a measurement."""
+
+    rows: list[MeasuredLink]
+    latency_us: float
+
+
+def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> Measured:
+    """Starts ranks as a run does, on this machine or on the nodes of this Slurm job, and measures their links."""
+    if ranks < 2:
+        raise UserError(f"--ranks {ranks} is not accepted: links are between two ranks or more.")
+    card, folder = load_machine(root, machine), results_folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder)
+    tell(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
+    with tempfile.TemporaryDirectory(prefix=f"launch-{owner_tag()}.", dir=folder) as name:
+        out, log = Path(name) / "measured.json", Path(name) / "log"
+        program = ["harness.doctor.links", "--engine", card.engine]
+        program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
+        chosen = way(card, ranks, root, program)
+        with ForkServer() as server, Ranks(chosen.start(server, log, tell), chosen.ending) as started:
+            started.watch(HangDetector(None), LONGEST, lambda: None)
+        if not out.exists():
+            raise RunError(
+                f"the ranks could not measure their links: {log.read_text(errors='replace')[-1500:]}"
+            )
+        result = json.loads(out.read_text())
+    return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"])
+
+
+def new_card(root: Path, name: str) -> Path:
+    """The path of a new machine card. Refuses a name that is no file's, and one that is taken."""
+    try:
+        path = root / MACHINES / f"{legal_name(name)}.yaml"
+    except ValueError as error:
+        raise UserError(f"--write {shown(name)} is not accepted: {error}.") from None
+    if path.exists():
+        raise UserError(f"--write {name}: {path} exists. Write the card under another name, or move it away.")
+    return path
+
+
+def write_card(root: Path, machine: str, name: str, measured: Measured) -> Path:
+    """Writes config/machines/NAME.yaml: the card of `machine` with the measured links."""
+    path, card, source = new_card(root, name), load_machine_card(root, machine), MACHINES / f"{machine}.yaml"
+    document = read_yaml(root / source, str(source))
+    per_node = card.slurm.ranks_per_node if card.slurm else max(row.size for row in measured.rows)
+    document["links"] = links(measured, per_node)
+    origin = f"# {machine}.yaml, links by all-reduces on {platform.node()}, {time.strftime('%Y-%m-%d')}."
+    write_text(path, f"{origin}\n{yaml.safe_dump(document, sort_keys=False)}")
+    return path
+
+
+def links(measured: Measured, per_node: int) -> dict[str, Any]:
+    """The `links` of a card. Rows of larger axes come last: of those that are not above an axis, the last holds."""
+    rows = sorted(measured.rows, key=lambda row: (row.before, row.size))
+    inside = [row.gbs for row in rows if row.before * row.size <= per_node]
+    leaving = [row.gbs * min(per_node, row.before) for row in rows if row.before * row.size > per_node]
+    return {
+        "devices_per_node": per_node,
+        "intra_gbs": max(inside or leaving),
+        "node_gbs": max(leaving or inside),
+        "latency_us": round(measured.latency_us, 1),
+        "measured": [{**row.model_dump(), "gbs": float(f"{row.gbs:.4g}")} for row in rows],
+    }
+
+
+# The measurement in one rank.
 
 LARGE = 1 << 24
-"""Bytes of a buffer where bandwidth is all that counts."""
+"""Bytes of a buffer whose time is bandwidth alone."""
 SECONDS = 15.0
-"""For all axes together."""
+"""The time for all axes together."""
 ROUNDS, WARM, SMALL_ROUNDS = 20, 2, 100
 GB = 1 << 30
 
@@ -40,16 +128,16 @@ def main() -> int:
     engine.choose_interface(options, at)
     device = engine.start(options.engine, at, meeting=options.meeting)
     try:
-        told = measured(at.world, device)
+        result = measured_here(at.world, device)
     finally:
         engine.stop()
     if at.rank == 0:
-        options.out.write_text(json.dumps(told))
+        options.out.write_text(json.dumps(result))
     return 0
 
 
-def measured(world: int, device: torch.device) -> dict[str, object]:
-    """GB a second of every axis, and microseconds of the smallest all-reduce of all."""
+def measured_here(world: int, device: torch.device) -> dict[str, object]:
+    """GB a second of every axis, and microseconds of the smallest all-reduce between all ranks."""
     shapes = axes(world)
     rows = []
     for before, size in shapes:
@@ -63,7 +151,7 @@ def measured(world: int, device: torch.device) -> dict[str, object]:
 
 
 def axes(world: int) -> list[tuple[int, int]]:
-    """How far apart the members of an axis can be, and how many they can be, where groups of them fill the world."""
+    """The distance between the members of an axis, and their number, for all axes whose groups fill the world."""
     parts = [number for number in range(1, world + 1) if world % number == 0]
     return [
         (before, size) for before in parts for size in parts if size > 1 and (world // before) % size == 0
@@ -76,7 +164,7 @@ def _grid(world: int, before: int, size: int, device: torch.device) -> Grid:
 
 
 def _seconds(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) -> float:
-    """The median of rounds, each as long as on the slowest rank; fewer rounds where they take long."""
+    """The median over rounds, each as long as on the slowest rank; fewer rounds if they take longer than `patience`."""
     buffer, taken = torch.ones(size // 4, device=axis.device), []
     begun = time.perf_counter()
     for number in range(-WARM, rounds):

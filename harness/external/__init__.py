@@ -1,1 +1,1 @@
-"""Programs of others: run by a command of the user's, or read from their logs, into tables that tell them apart."""
+"""Other programs: run by the user's own command or read from their logs, into records that name their origin."""

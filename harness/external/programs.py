@@ -1,4 +1,4 @@
-"""Which programs are understood, what their options are called in a spec, and what of them no spec can say."""
+"""The programs whose logs are understood, the keys of a spec behind their options, and options beyond any spec."""
 
 import ast
 import re
@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from harness.errors import UserError
 
-# What a log of BNS-GCN or PipeGCN says, in its own words. Both programs print the same lines, all processes
-# into one log, at times two on one line. Whatever stands before them on a line (ranks by `srun -l`, times)
-# is passed over.
+# A log of BNS-GCN or PipeGCN. Both programs print the same lines, all processes into one log, at times two on one
+# line. Anything before them on a line (ranks by `srun -l`, times) is passed over.
 
 NUMBER = r"(-?\d+\.\d{4}|-?inf|nan)"
 EPOCH = re.compile(
@@ -25,12 +24,12 @@ SETTINGS = re.compile(r"\bNamespace\((?=\w+=)(.*)$", re.MULTILINE)
 QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 NAMED = re.compile(r"\s*[A-Za-z_]\w*=")
 TOKEN = re.compile(rf"(?<=[=(\[{{, ])(?:{QUOTED})|.")
-"""A text in quotes where a value can begin, or one character."""
+"""A quoted text at the beginning of a value, or one character."""
 OPENING, CLOSING = "([{<", ")]}>"
 
 
-class Line(NamedTuple):
-    """A process after some epoch: means over all epochs up to then but the first five, and its own loss."""
+class EpochReport(NamedTuple):
+    """The report of a process after an epoch: means over all epochs until then but the first five, and its own loss."""
 
     rank: int
     epoch: int
@@ -41,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """Of one split, after an epoch."""
+    """The accuracy on a split, after an epoch."""
 
     epoch: int
     split: str
@@ -49,64 +48,66 @@ class Accuracy(NamedTuple):
 
 
 class Log:
-    """A log, read. `where` names it to people; `exit_code` is that of its program, if that was run now."""
+    """A log. `where` names the log in errors; `exit_code` is that of the program, if the harness ran it."""
 
     def __init__(self, text: str, where: str, exit_code: int | None = None) -> None:
         self.text, self.where, self.exit_code = text, where, exit_code
 
     @cached_property
-    def lines(self) -> list[Line]:
-        """Every process after every epoch that it speaks of."""
-        found = (match.groups() for match in EPOCH.finditer(self.text))
-        return sorted(Line(int(rank), int(epoch), *map(float, numbers)) for rank, epoch, *numbers in found)
+    def reports(self) -> list[EpochReport]:
+        """All reports, by process and epoch."""
+        matches = (match.groups() for match in EPOCH.finditer(self.text))
+        return sorted(
+            EpochReport(int(rank), int(epoch), *map(float, numbers)) for rank, epoch, *numbers in matches
+        )
 
     @cached_property
-    def last(self) -> dict[int, Line]:
-        """By process, the last of these."""
-        return {line.rank: line for line in self.lines}
+    def last(self) -> dict[int, EpochReport]:
+        """The last report of each process."""
+        return {report.rank: report for report in self.reports}
 
     @property
     def accuracies(self) -> list[Accuracy]:
-        """As they were found while it trained."""
-        found = []
+        """The accuracies that were printed during training."""
+        printed = []
         for epoch, valid, test in VALID.findall(self.text):
-            found.append(Accuracy(int(epoch), "valid", float(valid) / 100))
-            found += [Accuracy(int(epoch), "test", float(test) / 100)] if test else []
-        return found
+            printed.append(Accuracy(int(epoch), "valid", float(valid) / 100))
+            printed += [Accuracy(int(epoch), "test", float(test) / 100)] if test else []
+        return printed
 
     @property
     def result(self) -> float | None:
-        """The accuracy on test vertices, in the end, of the model that was best on validation vertices."""
-        said = TEST.search(self.text)
-        return float(said[1]) / 100 if said else None
+        """The final accuracy on test vertices, of the model that was best on validation vertices."""
+        result = TEST.search(self.text)
+        return float(result[1]) / 100 if result else None
 
     @property
     def device_peaks(self) -> dict[int, int]:
-        """Bytes that a process had allocated on its GPU, at most."""
+        """The most bytes that each process had allocated on its GPU."""
         return {int(rank): int(float(peak) * 2**20) for rank, peak in MEMORY.findall(self.text)}
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The options of the program, which it prints when it starts; nothing if they are not in the log.
+        """The options that the program prints at its start; empty if the log lacks them.
 
-        A run over several nodes has them once from each.
+        Each node of a run prints them once; the longest print counts.
         """
         return max(self.each_settings, key=len, default={})
 
     @cached_property
     def each_settings(self) -> list[dict[str, Any]]:
         """Every print of options in the log."""
-        return [dict(_options(said.rstrip())) for said in SETTINGS.findall(self.text)]
+        return [dict(_options(printed.rstrip())) for printed in SETTINGS.findall(self.text)]
 
     def ending(self, lines: int = 8) -> str:
-        """Its last lines that are not empty."""
+        """The last lines that are not empty."""
         return "\n".join([line for line in self.text.splitlines() if line.strip()][-lines:])
 
 
-def _options(said: str) -> Iterator[tuple[str, Any]]:
-    """Names and values of what stands after `Namespace(`; an option that is cut off with its line is left out."""
+def _options(printed: str) -> Iterator[tuple[str, Any]]:
+    """The names and values after `Namespace(`; an option that is cut off with its line is left out."""
     depth, pieces = 0, [""]
-    for token in TOKEN.findall(said):
+    for token in TOKEN.findall(printed):
         if token == ")" and depth == 0:
             break
         depth = max(depth + (token in OPENING) - (token in CLOSING), 0)
@@ -128,7 +129,7 @@ def _options(said: str) -> Iterator[tuple[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """A literal of Python, a number that is none (inf, nan), or the text as it stands: a path, a word."""
+    """The value of a literal of Python, or inf or nan; else the text itself, as of a path or a word."""
     try:
         value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -140,7 +141,7 @@ def _value(text: str) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether it can stand in a record as it is."""
+    """Whether a record can hold the value as it is."""
     if isinstance(value, list | tuple):
         return all(map(_plain, value))
     if isinstance(value, dict):
@@ -182,15 +183,17 @@ ALWAYS = {
     "precision": "float32",
     "launch": 0,
 }
-"""What both programs do whatever their options are."""
+"""The keys that both programs fix, whatever their options are."""
 
 
 class Beyond(NamedTuple):
-    """An option that no spec can say: in words where it is used, and the key of a spec that it leaves unknown."""
+    """An option that no spec can express."""
 
     option: str
     words: Callable[[Any], str | None]
+    """Describes the value, if the option is used."""
     key: str | None
+    """The key of a spec that a used option leaves unknown."""
 
 
 NORMS = {
@@ -209,40 +212,42 @@ BEYOND = [
 ]
 
 
-class Told(NamedTuple):
-    """What a log says: keys of a spec, dotted; and by option, what no spec can say."""
+class LogSettings(NamedTuple):
+    """The settings of a logged run."""
 
     keys: dict[str, Any]
+    """The known keys of its spec, dotted."""
     beyond: dict[str, str]
+    """Descriptions of the settings beyond any spec, by option."""
 
 
 class Program(NamedTuple):
-    """A program, how its logs are known, and which of our strategies does the same."""
+    """A program and the keys of our strategy that does the same."""
 
     title: str
     mark: str
-    """An option that it has and the others have not."""
+    """An option that only this program has."""
     strategy: Callable[[Settings], dict[str, Any]]
 
 
 def _bns(_: Settings) -> dict[str, Any]:
-    """It runs with --use-pp alone."""
+    """BNS-GCN, which runs with --use-pp only."""
     return {"strategy.name": "bns-gcn", "strategy.params.overlap": False, "strategy.params.precompute": True}
 
 
-def _pipe(told: Settings) -> dict[str, Any]:
-    """Without its pipeline it waits for the whole boundary, as BNS-GCN with p = 1 does."""
-    if "enable_pipeline" not in told:
+def _pipe(options: Settings) -> dict[str, Any]:
+    """PipeGCN. Without its pipeline it waits for the whole boundary, as BNS-GCN with p = 1 does."""
+    if "enable_pipeline" not in options:
         return {}
-    if not told["enable_pipeline"]:
+    if not options["enable_pipeline"]:
         return {"strategy.name": "bns-gcn", "strategy.params.p": 1.0, "strategy.params.overlap": False}
-    kept = {ours: _kept(told, flag) for flag, ours in SMOOTHED.items() if flag in told}
+    kept = {ours: _kept(options, flag) for flag, ours in SMOOTHED.items() if flag in options}
     return {"strategy.name": "pipegcn", **{ours: share for ours, share in kept.items() if share is not None}}
 
 
-def _kept(told: Settings, flag: str) -> Any:
-    """The share of the past that is kept; None where the log does not say it."""
-    return told.get("corr_momentum") if told[flag] else 0.0
+def _kept(options: Settings, flag: str) -> Any:
+    """The share of the past that is kept; None where the log does not show it."""
+    return options.get("corr_momentum") if options[flag] else 0.0
 
 
 PROGRAMS = {
@@ -251,45 +256,45 @@ PROGRAMS = {
 }
 
 
-def told_by(program: Program, log: Log) -> Told:
-    """What a log tells; refused if it tells that another program wrote it, or what cannot be."""
-    told = log.settings
-    if told and program.mark not in told:
-        wrote = [name for name, other in PROGRAMS.items() if other.mark in told]
-        way_out = f" Read it by --format {wrote[0]}." if wrote else ""
+def settings_of(log: Log, program: Program) -> LogSettings:
+    """The settings that a log shows. Refuses the log of another program, and values that no spec can hold."""
+    options = log.settings
+    if options and program.mark not in options:
+        writers = [name for name, other in PROGRAMS.items() if other.mark in options]
+        way_out = f" Read it by --format {writers[0]}." if writers else ""
         raise UserError(
             f"{log.where} is no log of {program.title}: the options that it begins with lack {program.mark}.{way_out}"
         )
     beyond = {
         option: words
         for option, words_of, _ in BEYOND
-        if option in told and (words := words_of(told[option]))
+        if option in options and (words := words_of(options[option]))
     }
-    if told.get("model") != "gat":
+    if options.get("model") != "gat":
         beyond.pop("heads", None)
-    keys = {**ALWAYS, **program.strategy(told), **_keys(told)}
+    keys = {**ALWAYS, **program.strategy(options), **_keys(options)}
     for key, value in keys.items():
         if isinstance(value, float) and not isfinite(value):
             raise UserError(
-                f"{log.where}: it was run with {key} = {value}, which is no number that a spec can hold."
+                f"{log.where}: the run had {key} = {value}, which is no number that a spec can hold."
             )
     if len({each.get("seed") for each in log.each_settings if program.mark in each}) > 1:
         keys.pop("seed", None)  # without --fix-seed every node draws its own
     lost = {each.key for each in BEYOND if each.option in beyond}
-    return Told({key: value for key, value in keys.items() if key not in lost}, beyond)
+    return LogSettings({key: value for key, value in keys.items() if key not in lost}, beyond)
 
 
-def _keys(told: Settings) -> dict[str, Any]:
-    """What options alone say, each by itself; one without a value says nothing."""
-    keys = {ours: told[theirs] for theirs, ours in KEYS.items() if told.get(theirs) is not None}
-    if "model" in told:
-        keys["model.kind"] = MODELS.get(told["model"], told["model"])
-    if told.get("model") == "gat" and "heads" in told:
-        keys["model.heads"] = told["heads"]
-    if "norm" in told:
-        keys["model.norm"] = False  # what it is otherwise, no spec can say
-    if told.get("eval") is False:
+def _keys(options: Settings) -> dict[str, Any]:
+    """The keys that follow from one option each; an option without a value gives no key."""
+    keys = {ours: options[theirs] for theirs, ours in KEYS.items() if options.get(theirs) is not None}
+    if "model" in options:
+        keys["model.kind"] = MODELS.get(options["model"], options["model"])
+    if options.get("model") == "gat" and "heads" in options:
+        keys["model.heads"] = options["heads"]
+    if "norm" in options:
+        keys["model.norm"] = False  # any other norm is beyond a spec, and takes this key out again
+    if options.get("eval") is False:
         keys["training.evaluate_every"] = 0
-    elif told.get("eval") and "log_every" in told:
-        keys["training.evaluate_every"] = told["log_every"]
+    elif options.get("eval") and "log_every" in options:
+        keys["training.evaluate_every"] = options["log_every"]
     return keys

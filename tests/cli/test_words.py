@@ -27,4 +27,4 @@ def test_the_page_names_claims_and_reasons(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_rank_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ASKED, "--rank", "2"]) == 2
-    assert "the ranks of this world are 0 to 1" in capsys.readouterr().err
+    assert "--rank 2 is not accepted: the ranks of this run are 0 to 1" in capsys.readouterr().err

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.cli import main
 from harness.cost.epoch import bandwidth
-from harness.doctor.card import Measured, measure, write_card
-from harness.doctor.links import axes
+from harness.doctor.links import Measured, axes, measure, new_card, write_card
 from harness.errors import RunError, UserError
 from harness.spec.machine import MeasuredLink, load_machine_card
 
@@ -33,8 +33,31 @@ def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path
     assert card.links.latency_us == 12.3
     for row in rows:
         assert bandwidth(card.links, row.before, row.size) == pytest.approx(row.gbs, rel=1e-3)
-    with pytest.raises(UserError, match="exists"):
+    with pytest.raises(UserError, match=r"--write mine: .*exists"):
         write_card(tmp_path, "mine", "mine", Measured(rows, 1.0))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../mine", "a/b", "/tmp/mine", ".mine", "-mine", "a card", "a\nb", "a\0b", "m" * 101],
+)
+def test_a_card_is_written_only_under_a_name_of_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name is refused before anything is measured."""
+    folder = tmp_path / "config" / "machines"
+    folder.mkdir(parents=True)
+    (tmp_path / "datasets" / "catalog").mkdir(parents=True)
+    (folder / "local.yaml").write_text("device: cpu\n")
+    with pytest.raises(UserError, match=r"--write .* is not accepted: a name begins with a letter"):
+        new_card(tmp_path, name)
+    monkeypatch.setattr("harness.doctor.links.measure", None)
+    for asked, refusal in ((name, "is not accepted"), ("local", "local.yaml exists")):
+        assert main(["doctor", "--links", "--root", str(tmp_path), f"--write={asked}"]) == 2
+        assert refusal in capsys.readouterr().err
+    assert main(["doctor", "--root", str(tmp_path), f"--write={name}"]) == 2
+    assert "together with --links" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [folder / "local.yaml"]
 
 
 def test_ranks_of_this_machine_measure_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Programs of others: what their logs say stands in our tables, marked, and what is no such log is refused."""
+"""Other programs: the content of their logs stands in our tables, marked, and any other file is refused."""
 
 import json
 import re

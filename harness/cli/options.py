@@ -1,4 +1,4 @@
-"""The options that ask for one run: what is trained, on what, by how many ranks, and any other key of a spec."""
+"""The options and the output that verbs share: how a verb is declared, a run is asked for, an answer is printed."""
 
 import argparse
 import json
@@ -16,19 +16,16 @@ from harness.validation import RANKS, clipped
 if TYPE_CHECKING:
     from harness.spec.spec import Spec
 
-
-# What the verbs share: how one is declared, the options all of them have, and how an answer is printed.
-
 Verbs = Any  # argparse does not name the type of its sub-parsers
 Act = Callable[[argparse.Namespace], int]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says in one line what it does not accept."""
+    """A parser that refuses an option in one line."""
 
     def error(self, message: str) -> Never:
-        listed = f"`{self.prog} --help` lists what is accepted."
-        raise UserError(f"{clipped(message, 600).rstrip('.')}. {listed}")
+        way_out = f"`{self.prog} --help` lists what is accepted."
+        raise UserError(f"{clipped(message, 600).rstrip('.')}. {way_out}")
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -66,11 +63,14 @@ def _refused(text: str, accepted: str) -> str:
     return f"{clipped(text, 40)} is not accepted: {accepted}"
 
 
-def add_verb(verbs: Verbs, name: str, act: Act, summary: str) -> argparse.ArgumentParser:
-    """One verb with the options that every verb has."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
+def add_verb(verbs: Verbs, name: str, act: Act, summary: str, more: str = "") -> argparse.ArgumentParser:
+    """A verb with the options that every verb has; `more` follows the summary in the verb's own help."""
+    description = f"{summary} {more}".strip()
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=description)
     parser.add_argument(
-        "--root", metavar="DIR", help="project root (default: HARNESS_ROOT, or found upwards)"
+        "--root",
+        metavar="DIR",
+        help="the project root (default: HARNESS_ROOT, or the nearest folder upwards that holds datasets/catalog)",
     )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.set_defaults(act=act)
@@ -78,12 +78,12 @@ def add_verb(verbs: Verbs, name: str, act: Act, summary: str) -> argparse.Argume
 
 
 def show(options: argparse.Namespace, data: Any, text: str) -> None:
-    """The answer, for a program or for a person."""
+    """Prints the answer: `data` for a program (--json), `text` for a person."""
     print(json.dumps(data, indent=2, default=str) if options.json else text)
 
 
 def say(progress: str) -> None:
-    """How far something is: in place on a terminal, a line each in a log."""
+    """Prints progress on stderr: in place on a terminal, a line each in a log."""
     end = "\r" if sys.stderr.isatty() else "\n"
     print(progress, end=end, file=sys.stderr, flush=True)
 
@@ -99,19 +99,44 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--strategy", metavar="NAME", help="a registered name, or path/to/file.py:Class")
-    parser.add_argument("--dataset", metavar="NAME")
-    parser.add_argument("--ranks", type=ranks, default=1)
+    """The options that ask for a run."""
     parser.add_argument(
-        "--grid", metavar="2x2x2", help="sizes along the strategy's axes (default: its first guess)"
+        "--strategy", metavar="NAME", help="a name of `harness list strategies`, or path/to/file.py:Class"
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="a name of `harness list datasets`, or a twin")
+    parser.add_argument("--ranks", type=ranks, default=1, metavar="P", help="the number of ranks (default 1)")
+    parser.add_argument(
+        "--grid",
+        metavar="2x2x2",
+        help="the sizes of the strategy's axes (default: the strategy's first choice for this number of ranks)",
     )
     add_settings(parser)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The option for any other key of a spec."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, as training.epochs=5"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any key of a spec, for example training.epochs=5; may be repeated",
     )
+
+
+def add_rank(parser: argparse.ArgumentParser) -> None:
+    """The option for one rank of the run that is asked for."""
+    parser.add_argument(
+        "--rank", type=whole(0, RANKS - 1), default=0, metavar="R", help="the rank to show (default 0)"
+    )
+
+
+def check_rank(options: argparse.Namespace, spec: "Spec") -> None:
+    """Refuses a rank that the run does not have."""
+    if options.rank >= spec.ranks:
+        raise UserError(
+            f"--rank {options.rank} is not accepted: the ranks of this run are 0 to {spec.ranks - 1}."
+        )
 
 
 def requested(root: Path, options: argparse.Namespace) -> "Spec":
@@ -119,8 +144,8 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
     from harness.experiment.request import make_spec, nested
 
     if not (options.strategy and options.dataset):
-        way = "either --spec FILE or " if hasattr(options, "spec") else ""
-        raise UserError(f"{options.verb} takes {way}--strategy NAME --dataset NAME [--ranks P].")
+        either = "either --spec FILE or " if hasattr(options, "spec") else ""
+        raise UserError(f"{options.verb} takes {either}--strategy NAME --dataset NAME [--ranks P].")
     asked = {
         "strategy.name": options.strategy,
         "dataset.name": options.dataset,
@@ -131,13 +156,13 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
-    """What is given by --set: keys and values."""
-    found = {}
+    """The keys and values given by --set."""
+    values = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise UserError(
-                f"--set {clipped(text, 60)} is not understood: it takes KEY=VALUE, as training.epochs=5."
+                f"--set {clipped(text, 60)} is not understood. Expected KEY=VALUE, for example training.epochs=5."
             )
-        found[key] = yaml_value(value, f"--set {clipped(text, 60)}")
-    return found
+        values[key] = yaml_value(value, f"--set {clipped(text, 60)}")
+    return values

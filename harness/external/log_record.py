@@ -1,11 +1,19 @@
-"""From a log to a record of source `external`: its own spec, as far as log and options tell it, and its tables.
+"""From a log to a record of source `external`: its own spec, as far as log and options show it, and its tables.
 
-What neither tells is null in that spec, and never a default of ours.
+The program can be run first, by the user's own command. A key that neither log nor options show is null in that spec,
+never a default of ours.
 """
 
 import hashlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,15 +22,60 @@ import pandas as pd
 
 from harness.errors import RunError, UserError
 from harness.experiment.request import make_spec, nested
-from harness.external.programs import KEYS, Line, Log, Program, Told, told_by
+from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
 from harness.ledger import NOBODY, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
 from harness.run.fault import status_of
+from harness.run.provenance import provenance
 from harness.run.tables import entry
 from harness.spec.spec import Spec, digest, grid_text
 from harness.store.catalog import load_card
 
-# What a log says, as our tables. Where a run of ours has epochs, a log has means over all that went before.
+
+def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, dict[str, Any]]:
+    """Runs a command in a folder, shows its output and writes it to `log`. Returns exit code and provenance."""
+    started = time.time()
+    with _started(command, folder) as program:
+        try:
+            _follow(program, log)
+        finally:
+            with suppress(ProcessLookupError):  # its processes have ended, as a rule
+                os.killpg(program.pid, signal.SIGKILL)
+    unknown = {"versions": None, "threads": None, "allocator": None}
+    times = {"started": started, "finished": time.time()}
+    return program.returncode, {**provenance(folder), **unknown, "command": shlex.join(command), **times}
+
+
+def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
+    """The processes of a command, unbuffered: they share one log, so none may keep back a part of a line."""
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(
+            f"{shlex.join(command)} cannot be started in {folder}: {error.strerror}. --cwd names the checkout."
+        ) from None
+
+
+def _follow(program: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Copies the output to the log and to stderr, until the last process has closed it."""
+    assert program.stdout is not None
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as file:
+        for line in program.stdout:
+            file.write(line)
+            sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()
+    program.wait()
+
+
+# The tables of a log. Where a run of ours has epochs, a log has means over all epochs until then.
 
 EXCHANGE = Key(Phase.CONVOLVE, NOBODY, Direction.FORWARD, Op.ALL_TO_ALL, AxisName.P, tensor=TensorName.H)
 REDUCTION = Key(Phase.SYNC, NOBODY, Direction.BACKWARD, Op.ALL_REDUCE, AxisName.P, tensor=TensorName.DW)
@@ -30,13 +83,13 @@ REST = Key(Phase.OTHER, NOBODY, Direction.FORWARD)
 
 
 def tables(log: Log) -> dict[str, pd.DataFrame]:
-    """Everything in it that has a column."""
+    """The tables of everything in the log that has a column."""
     rows = {
         "epochs": [
-            {"epoch": line.epoch, "rank": line.rank, "seconds": line.seconds, "loss": line.loss}
-            for line in log.lines
+            {"epoch": report.epoch, "rank": report.rank, "seconds": report.seconds, "loss": report.loss}
+            for report in log.reports
         ],
-        "ledger": [row for line in log.lines if isfinite(line.seconds) for row in _ledger(line)],
+        "ledger": [row for report in log.reports if isfinite(report.seconds) for row in _ledger(report)],
         "accuracy": [
             {
                 "epoch": epoch,
@@ -62,40 +115,40 @@ def tables(log: Log) -> dict[str, pd.DataFrame]:
 
 
 def summary(log: Log, vertices: int | None) -> dict[str, Any]:
-    """Of a whole log: the last mean of its slowest process is its epoch time."""
-    seconds = max(line.seconds for line in log.last.values())
+    """The summary of a log: its epoch time is the last mean of the slowest process."""
+    seconds = max(report.seconds for report in log.last.values())
     known = isfinite(seconds)
     accuracy = {f"accuracy_{split}": share for _, split, share in log.accuracies}
     accuracy |= {"accuracy_test": log.result} if log.result is not None else {}
     return {
-        "epochs": max(line.epoch for line in log.last.values()) + 1,
+        "epochs": max(report.epoch for report in log.last.values()) + 1,
         "epoch_seconds_median": seconds if known else None,
         "vertices_per_second": vertices / seconds if known and vertices else None,
         **accuracy,
     }
 
 
-def _ledger(line: Line) -> list[dict[str, Any]]:
-    """What it says of an epoch: the exchange of rows, the reduction of gradients, and the rest."""
-    parts = {EXCHANGE: line.communicating, REDUCTION: line.reducing}
-    parts[REST] = line.seconds - sum(parts.values())
-    at = {"epoch": line.epoch, "rank": line.rank}
+def _ledger(report: EpochReport) -> list[dict[str, Any]]:
+    """The ledger of an epoch: the exchange of rows, the reduction of gradients, and the rest."""
+    parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
+    parts[REST] = report.seconds - sum(parts.values())
+    at = {"epoch": report.epoch, "rank": report.rank}
     return [{**at, **entry(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
 
 
 def _trained(log: Log, epoch: int) -> float | None:
     """Seconds of training up to an evaluation, by the mean that the slowest process had then."""
-    means = [line.seconds for line in log.lines if line.epoch == epoch and isfinite(line.seconds)]
+    means = [report.seconds for report in log.reports if report.epoch == epoch and isfinite(report.seconds)]
     return (epoch + 1) * max(means) if means else None
 
 
-# What a log must hold to be read as one run, and what shows that the run broke off.
+# The checks that a log is one whole run, and the signs that the run broke off.
 
 
 def check_that_it_reports(log: Log, program: Program) -> None:
-    """A program that was run and failed before its first epoch is a result, if it said what it was to do."""
+    """Refuses a log without epochs. A program that was run and printed its options is a result even so."""
     ran = log.exit_code is not None
-    if log.lines or (ran and log.settings):
+    if log.reports or (ran and log.settings):
         return
     ended = f" (exit code {log.exit_code})" if ran else ""
     raise (RunError if ran else UserError)(
@@ -106,14 +159,14 @@ def check_that_it_reports(log: Log, program: Program) -> None:
 
 
 def check_processes(log: Log, world: int) -> None:
-    """All processes, and one report of each after an epoch."""
-    there, nodes = set(log.last), log.settings.get("parts_per_node", world) < world
-    if there - set(range(world)) or (nodes and len(there) < world):
+    """Refuses a log that lacks processes, or that has two reports of a process after one epoch."""
+    present, several_nodes = set(log.last), log.settings.get("parts_per_node", world) < world
+    if present - set(range(world)) or (several_nodes and len(present) < world):
         raise UserError(
-            f"{log.where} has lines of the processes {sorted(there)}, and the run had {world}. A run over several "
+            f"{log.where} has lines of the processes {sorted(present)}, and the run had {world}. A run over several "
             "nodes leaves a log on each: give all of them."
         )
-    reports = Counter((line.rank, line.epoch) for line in log.lines)
+    reports = Counter((report.rank, report.epoch) for report in log.reports)
     if twice := [report for report, times in reports.items() if times > 1]:
         rank, epoch = min(twice)
         raise UserError(
@@ -123,7 +176,7 @@ def check_processes(log: Log, world: int) -> None:
 
 
 def check_that_it_is_one_run(log: Log, program: Program) -> None:
-    """Nodes print the same options, but for what a node has of its own."""
+    """Refuses a log whose prints of options differ in more than the options that each node has for itself."""
     for other in log.each_settings:
         ours = {key: value for key, value in log.settings.items() if key in KEYS and key != "seed"}
         differing = [key for key, value in ours.items() if other.get(key, value) != value]
@@ -134,27 +187,28 @@ def check_that_it_is_one_run(log: Log, program: Program) -> None:
 
 
 def divergence_of(log: Log) -> str | None:
-    """Which process first had a loss that is no number; it never finds back from there."""
+    """Names the process whose loss was first no number: such a loss never recovers."""
     lost = min(
-        ((line.epoch, line.rank, line.loss) for line in log.lines if not isfinite(line.loss)), default=None
+        ((report.epoch, report.rank, report.loss) for report in log.reports if not isfinite(report.loss)),
+        default=None,
     )
     return None if lost is None else f"In epoch {lost[0]} the loss of process {lost[1]} was {lost[2]}"
 
 
 def failure_of(log: Log, world: int, epochs: int | None) -> str | None:
-    """Whether training broke off. These programs end with exit code 0 also when one of their processes fails.
+    """The sign that training broke off, or None. The programs end with exit code 0 even if a process of theirs fails.
 
-    Each process reports every so many epochs, and all come to the same last one; how many epochs there were to be, a
-    log without options does not say.
+    All processes report after the same epochs, at a fixed interval. `epochs`, the wanted number, is None for a log
+    without options.
     """
     if log.exit_code:
         return f"It ended with exit code {log.exit_code}"
     if silent := sorted(set(range(world)) - set(log.last)):
         return f"Of its {world} processes {', '.join(map(str, silent))} reported no epoch"
-    ends, every = {line.epoch for line in log.last.values()}, log.lines[0].epoch + 1
+    ends, every = {report.epoch for report in log.last.values()}, log.reports[0].epoch + 1
     if len(ends) > 1 or (epochs is not None and max(ends) + 1 + every <= epochs):
-        of = "" if epochs is None else f" of {epochs}"
-        return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{of}"
+        total = "" if epochs is None else f" of {epochs}"
+        return f"Its processes came to epoch {' and '.join(map(str, sorted(ends)))}{total}"
     return None
 
 
@@ -164,10 +218,10 @@ NEEDED = {
     "strategy.name": "whether its pipeline was on (--enable-pipeline): say by --set strategy.name=pipegcn that it was, "
     "or by --set strategy.name=bns-gcn that it waited for the whole boundary.",
 }
-"""What no record can lack."""
+"""The keys that every record needs, with the error for a log that lacks them."""
 PARAMS = "strategy.params."
 CHOSEN = {"launch"}
-"""Keys that are ours, and nothing that a log tells."""
+"""Keys of the harness alone, which no log shows."""
 
 
 def record_log(
@@ -178,18 +232,18 @@ def record_log(
     asked: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Path:
-    """Writes the run folder of a log. `asked` are further keys of its spec, dotted."""
+    """Writes the run folder of a log. `asked` holds further keys of its spec, dotted."""
     check_that_it_reports(log, program)
-    told = told_by(program, log)
-    spec, known = _spec(root, log, told, dict(_leaves(asked)))
+    settings = settings_of(log, program)
+    spec, known = _spec(root, log, settings, dict(_leaves(asked)))
     check_processes(log, spec.ranks)
     check_that_it_is_one_run(log, program)
     vertices = load_card(root, spec.dataset.name).expected.n
     epochs = spec.training.epochs if "training.epochs" in known else None
     status, failure = _end(log, spec.ranks, epochs)
     text = hashlib.sha256(log.text.encode()).hexdigest()
-    told_spec, unknown = _known_part(spec.model_dump(mode="json"), known)
-    run_id = digest({"spec": told_spec, "log_sha256": text})
+    known_spec, unknown = _known_part(spec.model_dump(mode="json"), known)
+    run_id = digest({"spec": known_spec, "log_sha256": text})
     seed = f"-s{spec.seed}" if "seed" in known else ""
     name = f"{spec.dataset.name}-{spec.strategy.name}-{grid_text(spec.grid, '')}{seed}"
     record = {
@@ -197,7 +251,7 @@ def record_log(
         "label": f"{name}-external-{run_id[:6]}",
         "status": status,
         "source": "external",
-        "summary": {} if failure else summary(log, None if "inductive" in told.beyond else vertices),
+        "summary": {} if failure else summary(log, None if "inductive" in settings.beyond else vertices),
         "provenance": {"engine": log.settings.get("backend", ""), **provenance},
         "error": _error(log, failure) if failure else None,
         "external": {
@@ -205,24 +259,24 @@ def record_log(
             "log_sha256": text,
             "options": _written(log.settings),
             "unknown": unknown,
-            "beyond": told.beyond,
+            "beyond": settings.beyond,
         },
     }
-    return write_record(runs, told_spec, record, tables(log))
+    return write_record(runs, known_spec, record, tables(log))
 
 
-def _spec(root: Path, log: Log, told: Told, asked: Mapping[str, Any]) -> tuple[Spec, set[str]]:
-    """A spec of what the log tells and what is asked, and the keys that these are.
+def _spec(root: Path, log: Log, settings: LogSettings, asked: Mapping[str, Any]) -> tuple[Spec, set[str]]:
+    """The spec of the log's keys and the asked ones, and the set of all these keys.
 
-    They must agree, but a dataset may be called otherwise here.
+    A key that both have must agree, except the name of the dataset, which may differ here.
     """
-    for key in sorted(told.keys.keys() & asked.keys() - {"dataset.name"} - CHOSEN):
-        if told.keys[key] != asked[key]:
+    for key in sorted(settings.keys.keys() & asked.keys() - {"dataset.name"} - CHOSEN):
+        if settings.keys[key] != asked[key]:
             raise UserError(
-                f"{log.where}: it was run with {key} = {told.keys[key]!r}, and the options say {asked[key]!r}. Leave "
-                "out what the log tells itself."
+                f"{log.where}: the run had {key} = {settings.keys[key]!r}, and the options say {asked[key]!r}. Leave "
+                "out the keys that the log shows."
             )
-    keys = {**({"ranks": len(log.last)} if log.lines else {}), **told.keys, **asked}
+    keys = {**({"ranks": len(log.last)} if log.reports else {}), **settings.keys, **asked}
     for key, way_out in NEEDED.items():
         if key not in keys:
             raise UserError(f"{log.where} does not say {way_out}")
@@ -236,7 +290,7 @@ def _spec(root: Path, log: Log, told: Told, asked: Mapping[str, Any]) -> tuple[S
 
 
 def _leaves(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """Single keys, also of what was asked for together, as strategy.params={p: 0.5}."""
+    """The single keys, dotted; a value that is a mapping, as strategy.params={p: 0.5}, gives several."""
     for key, value in asked.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{at}{key}.")
@@ -245,9 +299,9 @@ def _leaves(asked: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple[dict[str, Any], list[str]]:
-    """The same with null for every key that is not known; and which keys these are, together where a whole part is.
+    """The data with null for every unknown key; and the unknown keys, one for a part that is unknown as a whole.
 
-    A parameter of a strategy is `unknown` instead.
+    A parameter of a strategy is `unknown` instead of null, because null may be its value.
     """
     part: dict[str, Any] = {}
     unknown = []
@@ -259,13 +313,13 @@ def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple
             part[key], more = _known_part(value, known, f"{name}.")
             unknown += [name] if len(more) == len(value) else more
         else:
-            part[key] = "unknown" if at == PARAMS else None  # null may be a value of a parameter
+            part[key] = "unknown" if at == PARAMS else None
             unknown.append(name)
     return part, unknown
 
 
 def _end(log: Log, world: int, epochs: int | None) -> tuple[str, str | None]:
-    """The status of a run, and why it is not ok."""
+    """The status of a run, and the reason if it is not ok."""
     failure = failure_of(log, world, epochs)
     status = status_of(RunError(log.ending(200))) if failure else "ok"
     if status != "oom" and (lost := divergence_of(log)):
@@ -274,7 +328,7 @@ def _end(log: Log, world: int, epochs: int | None) -> tuple[str, str | None]:
 
 
 def _written(value: Any) -> Any:
-    """Options as JSON can hold them: inf stays a word, since null would say that there is no value."""
+    """Options in a form that JSON can hold: inf becomes a word, because null would mean no value."""
     if isinstance(value, Mapping):
         return {key: _written(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
