@@ -1,20 +1,16 @@
-"""What building a store takes: seconds, entries a second, peak memory and disk, each build in a process of its own.
+"""The cost of building a store: seconds, entries a second, peak memory and disk, each build in a process of its own.
 
     python benchmarks/building.py rmat --scale 22
     python benchmarks/building.py text --lines 20000000
     python benchmarks/building.py twins ogbn-papers100m 1/64 1/16 1/4 1 --width 8
     python benchmarks/building.py --permutation double twins ogbn-papers100m 1
 
-Into 16 x 16 blocks with 4 GiB and as many workers as there are cores; without an allocator's settings, as `harness data
-build` runs. Entries are those that the store keeps. `twins` draws what it found, and says which width its features had.
+A build makes 16 x 16 blocks with 4 GiB and as many workers as there are cores, without an allocator's settings, like
+`harness data build`. Entries are those in the store. `twins` draws its rows, and prints the width of the features.
 """
 
-import argparse
 import os
-import resource
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -22,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+from measuring import Table, argument_parser, in_a_process, keep, peak_bytes
 
-from harness.figures.drawing import save, styled
 from harness.graph.order import Permutation
-from harness.sources.archive import Place
-from harness.sources.text import START, counted, pairs_of
+from harness.sources.archive import FileIn
+from harness.sources.stream import counted
+from harness.sources.text import START, pairs_of
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.card import DatasetCard
@@ -46,7 +43,7 @@ PLAIN = {
 
 
 class Built(NamedTuple):
-    """What one build took."""
+    """One build: the graph, its seconds and its bytes."""
 
     n: int
     entries: int
@@ -54,29 +51,25 @@ class Built(NamedTuple):
     peak: int
     disk: int
 
-    def row(self, name: str) -> str:
+    def row(self) -> list[str]:
         speed = self.entries / self.seconds / 1e6
-        return (
-            f"| {name} | {self.n:,} | {self.entries:,} | {self.seconds:.1f} | {speed:.1f} | "
-            f"{self.peak / GIB:.2f} | {self.disk / GIB:.2f} |"
-        )
+        times = f"{self.seconds:.1f}", f"{speed:.1f}"
+        return [
+            f"{self.n:,}",
+            f"{self.entries:,}",
+            *times,
+            f"{self.peak / GIB:.2f}",
+            f"{self.disk / GIB:.2f}",
+        ]
 
 
-TITLES = (
-    "| graph | vertices | entries | seconds | million entries/s | peak GiB | store GiB |\n"
-    + "| --- " * 7
-    + "|"
-)
+def warmed(card: DatasetCard, folder: Path, memory: int, permutation: Permutation) -> Built:
+    """A build after a tiny one, which loads the compiled loops."""
+    built(rmat(10), folder, memory, permutation)
+    return built(card, folder, memory, permutation)
 
 
 def built(card: DatasetCard, folder: Path, memory: int, permutation: Permutation) -> Built:
-    """In a new process, so that the peak is this build's own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-        alone.submit(_built, rmat(10), folder, memory, permutation).result()  # compiled loops are loaded
-        return alone.submit(_built, card, folder, memory, permutation).result()
-
-
-def _built(card: DatasetCard, folder: Path, memory: int, permutation: Permutation) -> Built:
     with TemporaryDirectory(dir=folder) as place:
         store = Path(place) / "store"
         begun = time.perf_counter()
@@ -85,15 +78,13 @@ def _built(card: DatasetCard, folder: Path, memory: int, permutation: Permutatio
         choice = DatasetChoice(name=card.name, permutation=permutation)
         write(graph, store, Order(choice), means, grid=GRID)
         seconds = time.perf_counter() - begun
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         disk = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
-        return Built(graph.n, read_manifest(store)[0].counts.nnz_adj, seconds, peak, disk)
+        return Built(graph.n, read_manifest(store)[0].counts.nnz_adj, seconds, peak_bytes(), disk)
 
 
 def rmat(scale: int) -> DatasetCard:
-    return DatasetCard.model_validate(
-        {"name": f"rmat-{scale}", "source": {"kind": "rmat", "scale": scale}, **PLAIN}
-    )
+    source = {"kind": "rmat", "scale": scale}
+    return DatasetCard.model_validate({"name": f"rmat-{scale}", "source": source, **PLAIN})
 
 
 def twin(name: str, scale: str, width: int) -> DatasetCard:
@@ -103,33 +94,33 @@ def twin(name: str, scale: str, width: int) -> DatasetCard:
 
 
 def text(lines: int, folder: Path) -> DatasetCard:
-    """A file of so many random edges, and how fast one thread reads it."""
+    """A file of so many random edges; prints how fast one thread reads it."""
     path, n = folder / "edges.txt", lines // 16
     draw = np.random.default_rng(0)
     with path.open("wb") as file:
         for begin in range(0, lines, 1 << 20):
             pairs = draw.integers(0, n, (min(1 << 20, lines - begin), 2))
             file.write("".join(f"{a}\t{b}\n" for a, b in pairs.tolist()).encode())
-    counted(pairs_of(Place(path), 1 << 10, START, RuntimeError)[:1])
+    counted(pairs_of(FileIn(path), 1 << 10, START, RuntimeError)[:1])
     begun = time.perf_counter()
-    found = counted(pairs_of(Place(path), 1 << 22, START, RuntimeError))
+    pairs_read = counted(pairs_of(FileIn(path), 1 << 22, START, RuntimeError)).edges
     seconds = time.perf_counter() - begun
     size = path.stat().st_size
     print(
-        f"{found.pairs:,} lines, {size / GIB:.2f} GiB, read by one thread in {seconds:.2f} s: "
-        f"{found.pairs / seconds / 1e6:.1f} million lines/s\n"
+        f"{pairs_read:,} lines, {size / GIB:.2f} GiB, read by one thread in {seconds:.2f} s: "
+        f"{pairs_read / seconds / 1e6:.1f} million lines/s\n"
     )
     source = {"kind": "edges", "path": str(path), "n": n}
     return DatasetCard.model_validate({"name": "text", "source": source, **PLAIN})
 
 
-def drawn(found: list[Built]) -> Figure:
+def drawn(builds: list[Built]) -> Figure:
     """Seconds over entries, and the line through the smallest that a linear cost would follow."""
     figure = Figure(figsize=(4.2, 3.0), layout="constrained")
     axes = figure.subplots()
-    entries = [one.entries for one in found]
-    axes.plot(entries, [one.seconds for one in found], marker="o", label="built")
-    linear = [found[0].seconds * one.entries / found[0].entries for one in found]
+    entries = [one.entries for one in builds]
+    axes.plot(entries, [one.seconds for one in builds], marker="o", label="built")
+    linear = [builds[0].seconds * one.entries / builds[0].entries for one in builds]
     axes.plot(entries, linear, linestyle="--", color="0.5", label="linear")
     axes.set(xscale="log", yscale="log", xlabel="entries of A", ylabel="seconds")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -138,9 +129,7 @@ def drawn(found: list[Built]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--memory", type=float, default=4.0, metavar="GIB")
     parser.add_argument("--permutation", choices=("none", "single", "double"), default="none")
     parser.add_argument("--folder", type=Path, help="a disk with room (default: that of temporary files)")
@@ -152,7 +141,6 @@ def main() -> None:
     of_twins.add_argument("scales", nargs="+")
     of_twins.add_argument("--width", type=int, default=8)
     options = parser.parse_args()
-    memory = int(options.memory * GIB)
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         del os.environ[name]
     with TemporaryDirectory(dir=options.folder) as place:
@@ -163,14 +151,14 @@ def main() -> None:
             print(f"Features of width {options.width}, {options.memory:g} GiB, {order}.\n")
         else:
             cards = [rmat(options.scale) if options.kind == "rmat" else text(options.lines, folder)]
-        print(TITLES, flush=True)
-        found = []
+        table = Table("graph", "vertices", "entries", "seconds", "million entries/s", "peak GiB", "store GiB")
+        builds = []
         for card in cards:
-            found.append(built(card, folder, memory, options.permutation))
-            print(found[-1].row(card.name), flush=True)
-    if len(found) > 1:
-        with styled():
-            save(drawn(found), Path("figures"), f"building-{options.name}", options.name)
+            memory = int(options.memory * GIB)
+            builds.append(in_a_process(warmed, card, folder, memory, options.permutation))
+            table.row(card.name, *builds[-1].row())
+    if len(builds) > 1:
+        keep(lambda: drawn(builds), f"building-{options.name}", options.name)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What caches of features save: how often they have the row of another rank that a mini-batch needs.
+"""Hit rates of feature caches: how often a cache has the remote row that a mini-batch needs.
 
     python benchmarks/caches.py
 
 Ranks train on METIS's parts of a graph, each on its own training vertices, two layers of so many neighbours. Caches
 have as many rows for every policy, a share of n / P: those that most vertices listen to (Quiver's), the likeliest to be
-needed (SALIENT++'s), those at the boundary that were needed of late (MassiveGNN's, from their degrees on). Nothing is
+needed (SALIENT++'s), and those at the boundary that were needed lately (MassiveGNN's, by degree at first). Nothing is
 trained or sent: hits are counted over all ranks, in the second epoch of the run that this would be.
 """
 
-import argparse
+from measuring import Table, argument_parser
 
 from harness.graph.partition import in_order, parts_of
 from harness.kernels import block
@@ -22,8 +22,8 @@ from harness.store.catalog import load_card
 from harness.store.compose import compose
 from harness.store.memory import MemoryStore
 from harness.strategy import BlockCounts, admit, facts_of
-from strategies.sampling.features import FromOwners, Peers
-from strategies.sampling.trainer import Sampled
+from strategies.sampling.composition import SampledStrategy
+from strategies.sampling.features import PartitionedFeatures, PeerCaches
 
 GRAPHS = ("sbm-4096", "rmat-17")
 POLICIES = ("quiver", "salient", "massivegnn")
@@ -32,12 +32,14 @@ EVERY = 8
 """Mini-batches between evictions."""
 
 
-def ready(store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, share: float) -> Sampled:
-    """A strategy that keeps so many rows; MassiveGNN's share is one of the boundary."""
+def caching(
+    store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, share: float
+) -> SampledStrategy:
+    """A strategy that keeps so many rows; MassiveGNN's share is of the boundary."""
     more = {"every": EVERY} if name == "massivegnn" else {}
 
-    def keeping(part: float) -> Sampled:
-        spec = {
+    def keeping(part: float) -> SampledStrategy:
+        asked = {
             "strategy": {"name": name, "params": {"fanouts": [fanout], "share": part, **more}},
             "dataset": "any",
             "ranks": ranks,
@@ -46,61 +48,56 @@ def ready(store: MemoryStore, name: str, ranks: int, fanout: int, batch: int, sh
             "training": {"batch": batch},
             "machine": Machine(name="none"),
         }
-        strategy = admit(load_strategy(name), Spec.model_validate(spec), facts_of(store))
-        assert isinstance(strategy, Sampled)
+        strategy = admit(load_strategy(name), Spec.model_validate(asked), facts_of(store))
+        assert isinstance(strategy, SampledStrategy)
         return strategy
 
     if name != "massivegnn":
         return keeping(share)
     whole, counts = keeping(1.0), BlockCounts(store)
     boundary = sum(
-        whole.part.features.held(whole.layout, {AxisName.P: rank}, counts).rows for rank in range(ranks)
+        whole.composed.features.holdings(whole.layout, {AxisName.P: rank}, counts).rows
+        for rank in range(ranks)
     )
     return keeping(min(share * store.n / boundary, 1.0))
 
 
-def hit_rate(strategy: Sampled, store: MemoryStore) -> float:
-    """Of all ranks, in the second epoch."""
-    features, seen = strategy.part.features, strategy.foreseen(BlockCounts(store))
-    assert isinstance(features, FromOwners)
+def hit_rate(strategy: SampledStrategy, store: MemoryStore) -> float:
+    """The hit rate over all ranks, in the second epoch."""
+    features, seen = strategy.composed.features, strategy.foresight(BlockCounts(store))
+    assert isinstance(features, PartitionedFeatures)
     A, layout = seen.graph.A, strategy.layout
-    peers = Peers(
+    peers = PeerCaches(
         features.policy, layout, {AxisName.P: 0}, seen, lambda rows: block(A, rows, layout.vertices)
     )
-    needed = found = 0
+    needed = hits = 0
     for step in range(2 * strategy.steps):
         for rank, (cache, own) in enumerate(zip(peers.caches, layout.blocks, strict=True)):
             K = seen.batch(step, rank).vertices[0]
-            hits = len(cache.look(K).found)
+            cached = len(cache.look_up(K).hits)
             if step >= strategy.steps:
                 needed += int(((own.start > K) | (own.stop <= K)).sum())
-                found += hits
-    return found / max(needed, 1)
+                hits += cached
+    return hits / max(needed, 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--fanout", type=int, default=10)
     parser.add_argument("--batch", type=int, default=512)
     options = parser.parse_args()
     root = project_root()
-    print(f"| graph | rows kept | {' | '.join(POLICIES)} |")
-    print(f"|{' --- |' * (2 + len(POLICIES))}")
+    table = Table("graph", "rows kept", *POLICIES)
     for name in options.graphs:
         graph = compose(load_card(root, name), data_folder(root))
         parts = parts_of(graph.A, "metis", options.ranks, 0)
         store = MemoryStore(graph, partition=in_order(parts, options.ranks))
         for share in SHARES:
-            rates = [
-                hit_rate(ready(store, policy, options.ranks, options.fanout, options.batch, share), store)
-                for policy in POLICIES
-            ]
-            told = " | ".join(f"{rate:.0%}" for rate in rates)
-            print(f"| {name} | {share:g} n/P | {told} |", flush=True)
+            sizes = options.ranks, options.fanout, options.batch, share
+            rates = (hit_rate(caching(store, policy, *sizes), store) for policy in POLICIES)
+            table.row(name, f"{share:g} n/P", *(f"{rate:.0%}" for rate in rates))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,16 @@
 
     python benchmarks/collectives.py [--ranks 2 4] [--rounds 15]
 
-Milliseconds of the slowest rank, the median over rounds in which the ways take turns, and the best in brackets. What
-an axis uses is marked with a star. Times are those of this machine's memory, not of a network.
+Milliseconds are the slowest rank's: the median of rounds in which the ways take turns, and the best in brackets. A star
+marks the way that an axis uses. Times are those of this machine's memory, not of a network.
 """
 
-import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
 import torch.distributed as dist
+from measuring import alternate, argument_parser, slowest_rank
 from torch import Tensor
 
 from harness.comm import collectives, engine
@@ -27,19 +26,19 @@ Ways = dict[str, Callable[[], Tensor]]
 
 
 def uneven(rows: int, ranks: int) -> list[int]:
-    """The first member has half of the rows."""
+    """Sizes of which the first is half of the rows."""
     return [rows // 2, *map(len, split(rows - rows // 2, ranks - 1))]
 
 
 def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
-    """The members' rows, one after the other."""
+    """Ways to get the members' rows, one after the other."""
     group, longest, total = axis.group, max(sizes), sum(sizes)
 
     def padded() -> Tensor:
-        mine = x.new_zeros(longest, COLUMNS)
-        mine[: len(x)] = x
+        own = x.new_zeros(longest, COLUMNS)
+        own[: len(x)] = x
         everyone = x.new_empty(longest * axis.size, COLUMNS)
-        collectives._all_gather_single(everyone, mine, group=group)
+        collectives._all_gather_single(everyone, own, group=group)
         return torch.cat([part[:size] for part, size in zip(everyone.split(longest), sizes, strict=True)])
 
     def broadcasts() -> Tensor:
@@ -73,13 +72,15 @@ def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
 
 
 def scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
-    """This member's rows of the sum. Without sizes that differ, the library's own can serve."""
+    """Ways to get this member's rows of the sum. The library has one for equal sizes."""
     group, own = axis.group, (sizes[axis.index], COLUMNS)
+    assert group is not None, "this measures worlds of two ranks and more"
 
     def reduced() -> Tensor:
         whole = x.clone()
         dist.all_reduce(whole, group=group)
-        return whole.split(sizes)[axis.index]
+        part: Tensor = whole.split(sizes)[axis.index]
+        return part
 
     ways: Ways = {
         "all-to-all *": lambda: axis.reduce_scatter(x, tensor=TensorName.H, sizes=sizes),
@@ -92,28 +93,21 @@ def scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
     return ways
 
 
-def take_turns(what: str, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of this rank in each round of each way; all ways must agree."""
+def measured(what: str, rows: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of this rank in each round of each way, once all ways agree on the result."""
     axis = Grid.build({AxisName.P: engine.world_size()}, Ledger(recording=False))[AxisName.P]
     even = what == "reduce_scatter, even"
     sizes = [rows // axis.size] * axis.size if even else uneven(rows, axis.size)
     whole = torch.arange(sum(sizes) * COLUMNS, dtype=torch.float32).remainder(8).view(-1, COLUMNS)
-    mine = whole.split(sizes)[axis.index]
-    ways = gathers(axis, mine.clone(), sizes) if what == "all_gather" else scatters(axis, whole, sizes)
-    expected = whole if what == "all_gather" else mine * axis.size
+    own = whole.split(sizes)[axis.index]
+    ways = gathers(axis, own.clone(), sizes) if what == "all_gather" else scatters(axis, whole, sizes)
+    expected = whole if what == "all_gather" else own * axis.size
     assert all(torch.equal(way(), expected) for way in ways.values())
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            axis.barrier()
-            begun = time.perf_counter()
-            way()
-            seconds[name].append(time.perf_counter() - begun)
-    return seconds
+    return alternate(ways, rounds, warm=0, before=axis.barrier)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argument_parser(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
@@ -121,17 +115,10 @@ def main() -> None:
         for what in ("all_gather", "reduce_scatter", "reduce_scatter, even"):
             for ranks in options.ranks:
                 for rows in (16, 1024, 16_384, 262_144):
-                    found = pool.run(ranks, take_turns, what, rows, options.rounds)
-                    slowest = {
-                        name: [max(turn) for turn in zip(*(rank[name] for rank in found), strict=True)]
-                        for name in found[0]
-                    }
-                    told = [f"{n} {1e3 * median(s):.2f} ({1e3 * min(s):.2f})" for n, s in slowest.items()]
-                    print(
-                        f"{what}, {ranks} ranks, {rows * COLUMNS * 4 // 1024} KiB:",
-                        ", ".join(told),
-                        flush=True,
-                    )
+                    seconds = slowest_rank(pool.run(ranks, measured, what, rows, options.rounds))
+                    times = (f"{n} {1e3 * median(s):.2f} ({1e3 * min(s):.2f})" for n, s in seconds.items())
+                    size = f"{rows * COLUMNS * 4 // 1024} KiB"
+                    print(f"{what}, {ranks} ranks, {size}:", ", ".join(times), flush=True)
 
 
 if __name__ == "__main__":

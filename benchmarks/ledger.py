@@ -1,18 +1,17 @@
-"""Cost of recording: microseconds an entry on this machine, on and off.
+"""The cost of recording: microseconds an entry on this machine, on and off.
 
     python benchmarks/ledger.py
 
-An entry is what an operator or a collective writes: a scope entered and left, and a count where words moved. The
-best of several rounds, because what is asked for is the cost and not the load of the machine.
+An entry is what an operator or a collective writes: a scope entered and left, and a count where words moved. Each
+number is the best of several rounds, because the question is the cost and not the load of the machine.
 """
 
-import os
 from collections.abc import Callable
 from timeit import repeat
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import torch
+from measuring import one_thread
+from torch.autograd.function import FunctionCtx
 
 from harness.ledger import AxisName, Ledger, Op, Phase, TensorName, apply
 
@@ -20,19 +19,19 @@ CALLS, ROUNDS = 500, 100  # an epoch of five layers writes a few hundred entries
 
 
 class Pass(torch.autograd.Function):
-    """y = x: nothing but what autograd costs."""
+    """y = x: nothing but the cost of autograd."""
 
     @staticmethod
-    def forward(_, x: torch.Tensor) -> torch.Tensor:
+    def forward(_: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
         return x.view_as(x)
 
     @staticmethod
-    def backward(_, dy: torch.Tensor) -> torch.Tensor:
+    def backward(_: FunctionCtx, dy: torch.Tensor) -> torch.Tensor:
         return dy
 
 
 def microseconds(ledger: Ledger, entry: Callable[[], object]) -> float:
-    """Of one entry, its share of the settling at the end of the epoch included."""
+    """The cost of one entry, its share of settling the epoch included."""
 
     def epoch() -> None:
         ledger.start()
@@ -77,6 +76,7 @@ def entries(ledger: Ledger) -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
+    one_thread()
     on, off = Ledger(), Ledger(recording=False)
     print(f"{'microseconds':44}{'on':>8}{'off':>8}")
     for (name, entry), silent in zip(entries(on).items(), entries(off).values(), strict=True):

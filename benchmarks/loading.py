@@ -1,30 +1,27 @@
-"""What loading takes: each rank its own blocks of the store, or each rank the whole graph to cut them out of.
+"""Memory and time of loading: each rank its own blocks of the store, or each rank the whole graph to cut them out of.
 
     harness data build rmat-21
     python benchmarks/loading.py --dataset rmat-21 --strategy plexus --grid 2x2x2
 
-For the rank that needs most: the anonymous memory it had at most while it loaded, above what it had before (pages of
-mapped files can be dropped and do not count), beside the bytes of its blocks of A and A^T, which stay; and its seconds.
-All ranks load at once. Plexus says of ogbn-papers100M on 64 GPUs, the whole dataset against 16 x 16 shards: 146 GB and
-139 s against 9 GB and 7 s (PLX-103 to PLX-107).
+All ranks load at once; the numbers are those of the rank that needs most. `peak` is the anonymous memory while it
+loads, above that before (pages of mapped files can be dropped and do not count), beside the bytes of its blocks of A
+and A^T, which stay. Plexus reports for ogbn-papers100M on 64 GPUs 146 GB and 139 s with the whole dataset, and 9 GB
+and 7 s with 16 x 16 shards (PLX-103 to PLX-107).
 """
 
-import argparse
-import os
 import threading
 from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
+from measuring import Table, argument_parser, one_thread, spec_of
 from torch import Tensor
 
 from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
+from harness.graph.blocks import Blocks
 from harness.kernels import Csr
 from harness.kernels.csr import block
 from harness.launch.worker_pool import Pool
@@ -40,7 +37,7 @@ EVERY = 0.002
 class Whole:
     """The same blocks, cut out of a graph that was loaded whole."""
 
-    def __init__(self, blocks: Any) -> None:
+    def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
 
     def __getattr__(self, name: str) -> Any:
@@ -48,14 +45,14 @@ class Whole:
 
     @cached_property
     def _A(self) -> Csr:
-        return self._blocks.adjacency(range(self.n), range(self.n))
+        return self._blocks.adjacency(range(self._blocks.n), range(self._blocks.n))
 
     @cached_property
     def _X(self) -> Tensor:
-        return self._blocks.feature_block(range(self.n), range(self.features))
+        return self._blocks.feature_block(range(self._blocks.n), range(self._blocks.features))
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        assert self.permutation != "double", "one order is loaded"
+        assert self._blocks.permutation != "double", "one order is loaded"
         A = block(self._A, rows, cols)
         return Csr(A.rowptr.clone(), A.col.clone(), A.val.clone(), A.cols)
 
@@ -64,10 +61,10 @@ class Whole:
 
 
 def load(asked: dict[str, Any], whole: bool) -> tuple[int, float, int]:
-    """Of one rank: peak, seconds, and the bytes of its blocks of A."""
-    strategy, blocks = opened(project_root(), make_spec(project_root(), asked, "loading"))
+    """One rank's peak, its seconds, and the bytes of its blocks of A."""
+    strategy, blocks = opened(project_root(), spec_of(asked))
     grid = Grid.build(strategy.grid, Ledger())
-    ctx = Context(strategy.spec, strategy.facts, grid, Whole(blocks) if whole else blocks)
+    ctx = Context(strategy.spec, strategy.facts, grid, cast(Blocks, Whole(blocks)) if whole else blocks)
     grid.world.barrier()
     peak, seconds = watched(lambda: strategy.operators(ctx))
     return peak, seconds, ctx.memory.persistent_bytes()[TensorName.A]
@@ -94,34 +91,32 @@ def watched(act: Callable[[], object]) -> tuple[int, float]:
 
 
 def anonymous() -> int:
-    """Bytes of this process that no file stands behind."""
+    """Bytes of this process that no file backs."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--dataset", default="rmat-21")
     parser.add_argument("--strategy", default="plexus")
     parser.add_argument("--grid", default="2x2x2")
     options = parser.parse_args()
+    one_thread()
     ranks = prod(map(int, options.grid.split("x")))
     asked = {"strategy": options.strategy, "dataset": options.dataset, "ranks": ranks, "grid": options.grid}
-    print("| each rank loads | blocks of A, MB | peak, MB | over its blocks | seconds |")
-    print("| --- | --- | --- | --- | --- |")
-    found = {}
+    table = Table("each rank loads", "blocks of A, MB", "peak, MB", "over its blocks", "seconds")
+    peaks, times = [], []
     with Pool() as pool:
-        for whole in (False, True):
+        for whole, name in ((False, "its own blocks"), (True, "the whole graph")):
             peak, seconds, held = max(pool.run(ranks, load, asked, whole))
-            found[whole] = peak, seconds
-            name = "the whole graph" if whole else "its own blocks"
-            print(f"| {name} | {held / 1e6:,.0f} | {peak / 1e6:,.0f} | {peak / held:.2f} | {seconds:.1f} |")
-    (own, fast), (whole_peak, slow) = found[False], found[True]
-    print(
-        f"\nwhole over own: memory {whole_peak / own:.1f} (paper 16.2), seconds {slow / fast:.1f} (paper 19.9)"
-    )
+            table.row(
+                name, f"{held / 1e6:,.0f}", f"{peak / 1e6:,.0f}", f"{peak / held:.2f}", f"{seconds:.1f}"
+            )
+            peaks.append(peak)
+            times.append(seconds)
+    memory, slowdown = peaks[1] / peaks[0], times[1] / times[0]
+    print(f"\nwhole over own: memory {memory:.1f} (paper 16.2), seconds {slowdown:.1f} (paper 19.9)")
 
 
 if __name__ == "__main__":

@@ -1,37 +1,32 @@
-"""Loss curves on those of PyTorch Geometric: do they lie on each other, on a real graph?
+"""Loss curves beside those of PyTorch Geometric, on a real graph: do they agree?
 
     python benchmarks/loss_curves.py FOLDER --name cora
     python benchmarks/loss_curves.py coauthor_cs.npz --strategies plexus --ranks 8 --train-features
 
-FOLDER has Planetoid's ind.NAME.x and its seven siblings; a .npz file is one of gnn-benchmark, of which six tenths of
+FOLDER has Planetoid's ind.NAME.x and its seven siblings. A .npz file is one of gnn-benchmark, of which six tenths of
 the vertices are drawn for training. PyG normalises the graph itself and starts from the same weights, in one process.
-Prints, for each strategy, the largest distance from its losses relative to them, and draws
+Prints for each strategy the largest relative distance from PyG's losses, and draws
 figures/loss-curves-NAME.{pdf,png,svg}. In double precision, with Adam.
 """
 
-import argparse
-import os
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import torch
 from matplotlib.figure import Figure
+from measuring import Gcn, argument_parser, keep, one_thread
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from harness.comm.grid import Grid
-from harness.figures.drawing import save, styled
 from harness.figures.palette import look_of
 from harness.graph.model import TRAIN, Graph
 from harness.kernels.csr import row_of
 from harness.launch.worker_pool import Pool
-from harness.ledger import Ledger
-from harness.models.weights import initial_weight
+from harness.ledger import AxisName, Ledger
+from harness.models.weights import Part, Weight, initial_weight
 from harness.registry import load_strategy, registered
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, grid_text
@@ -47,7 +42,7 @@ PATIENCE = 1800.0  # seconds
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, and on what."""
+    """A graph, and the model that is trained on it."""
 
     path: Path
     name: str
@@ -60,61 +55,54 @@ class Training:
         kind = "npz" if self.path.suffix == ".npz" else "planetoid"
         source = {"kind": kind, "path": str(self.path)} | ({} if kind == "npz" else {"dataset": self.name})
         split = {"kind": "random", "train": 0.6, "valid": 0.2} if kind == "npz" else {"kind": "file"}
-        told: dict[str, Any] = {"name": self.name, "source": source, "split": split, "classes": MOST_CLASSES}
-        card = DatasetCard.model_validate({**told, "features": {"kind": "file"}, "labels": {"kind": "file"}})
+        keys = {"name": self.name, "source": source, "split": split, "classes": MOST_CLASSES}
+        card = DatasetCard.model_validate({**keys, "features": {"kind": "file"}, "labels": {"kind": "file"}})
         graph = compose(card, Path())
         return replace(graph, classes=int(graph.y.max()) + 1)
 
 
-def losses(what: Training, strategy: str, grid: dict[Any, int]) -> list[float]:
-    """Of one rank; they are the same on every rank."""
-    chosen = {"strategy": strategy, "dataset": what.name, "ranks": prod(grid.values()), "grid": grid}
-    model = {"layers": what.layers, "hidden": what.hidden}
-    training = {"features": what.train_features}
-    given = {**chosen, "model": model, "training": training, "precision": "float64"}
-    spec = Spec.model_validate({**given, "machine": {"name": "here"}})
-    store = MemoryStore(what.graph())
-    ready = admit(load_strategy(strategy), spec, facts_of(store))
+def losses(training: Training, strategy: str, grid: dict[AxisName, int]) -> list[float]:
+    """The losses on one rank; they are the same on every rank."""
+    asked = {
+        "strategy": strategy,
+        "dataset": training.name,
+        "ranks": prod(grid.values()),
+        "grid": grid,
+        "model": {"layers": training.layers, "hidden": training.hidden},
+        "training": {"features": training.train_features},
+        "precision": "float64",
+        "machine": {"name": "here"},
+    }
+    store = MemoryStore(training.graph())
+    ready = admit(load_strategy(strategy), Spec.model_validate(asked), facts_of(store))
     trainer = Trainer(ready, Grid.build(ready.grid, Ledger(recording=False)), store)
-    return [trainer.epoch().loss.item() for _ in range(what.epochs)]
+    return [trainer.epoch().loss.item() for _ in range(training.epochs)]
 
 
-def losses_of_pyg(what: Training) -> list[float]:
+def losses_of_pyg(training: Training) -> list[float]:
     """GCNConv from the bare edges; the learning rate and the seed of the weights are a spec's defaults."""
     from torch_geometric.nn import GCNConv
 
-    graph = what.graph()
+    graph = training.graph()
     row, col = row_of(graph.A), graph.A.col.long()
     edges = torch.stack([col, row])[:, row != col]
-    sizes = [graph.X.shape[1], *[what.hidden] * (what.layers - 1), graph.classes]
-    layers = torch.nn.ModuleList()
+    sizes = [graph.X.shape[1], *[training.hidden] * (training.layers - 1), graph.classes]
+    layers: list[torch.nn.Module] = []
     for number, shape in enumerate(pairwise(sizes)):
         layer = GCNConv(*shape, bias=False).double()
-        W = initial_weight(0, number, shape, range(shape[0]), range(shape[1]))
+        W = initial_weight(0, number, Weight(Part.CONVOLUTION, number, shape), *map(range, shape))
         layer.lin.weight.data = W.T.contiguous()
         layers.append(layer)
-    X = graph.X.double().requires_grad_(what.train_features)
-    trained = [*layers.parameters(), *([X] if what.train_features else [])]
-    optimizer = torch.optim.Adam(trained, lr=0.01)
+    X = graph.X.double().requires_grad_(training.train_features)
+    trained: list[Tensor] = [weight for layer in layers for weight in layer.parameters()]
     counted = (graph.split == TRAIN) & (graph.y >= 0)
-    found = []
-    for _ in range(what.epochs):
-        H: Tensor = X
-        for number, layer in enumerate(layers):
-            H = layer(H, edges)
-            H = H.relu() if number + 1 < len(layers) else H
-        loss = cross_entropy(H[counted], graph.y[counted])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-    return found
+    trained += [X] if training.train_features else []
+    gcn = Gcn(lambda i, H: layers[i](H, edges), len(layers), trained, (X, graph.y, counted), lr=0.01)
+    return [gcn.epoch().item() for _ in range(training.epochs)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     own = sorted(point.name for point in registered() if point.value.startswith("strategies."))
     parser.add_argument("path", type=Path, metavar="FOLDER|FILE.npz")
     parser.add_argument("--name", help="of the dataset (default: cora, or the file's)")
@@ -125,28 +113,26 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--train-features", action="store_true")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    one_thread()
     name = options.name or (options.path.stem if options.path.suffix == ".npz" else "cora")
-    asked = {key: getattr(options, key) for key in ("layers", "hidden", "epochs", "train_features")}
-    what = Training(options.path.absolute(), name, **asked)
-    print(", ".join(f"{key} {value}" for key, value in asdict(what).items() if key != "path"))
-    curves = {(PYG, ""): losses_of_pyg(what)}
+    sizes: dict[str, Any] = {k: getattr(options, k) for k in ("layers", "hidden", "epochs", "train_features")}
+    training = Training(options.path.absolute(), name, **sizes)
+    print(", ".join(f"{key} {value}" for key, value in asdict(training).items() if key != "path"))
+    curves = {(PYG, ""): losses_of_pyg(training)}
     reference = torch.tensor(curves[PYG, ""], dtype=torch.float64)
     with Pool(patience=PATIENCE) as pool:
         for strategy in options.strategies:
             kind = load_strategy(strategy)
             ranks = 1 if strategy == "serial" else options.ranks or max(4, 2 ** len(kind.axes))
             grid = kind.grids(ranks)[0]
-            found = pool.run(ranks, losses, what, strategy, grid)
-            assert all(mine == found[0] for mine in found), "the ranks do not agree on the loss"
-            curve = torch.tensor(found[0], dtype=torch.float64)
-            curves[strategy, grid_text(grid, " ")] = found[0]
+            first, *others = pool.run(ranks, losses, training, strategy, grid)
+            assert all(other == first for other in others), "the ranks do not agree on the loss"
+            curve = torch.tensor(first, dtype=torch.float64)
+            curves[strategy, grid_text(grid, " ")] = first
             apart = float(((curve - reference) / reference).abs().max())
             text = f"{strategy:16}{grid_text(grid, ' '):24}{curve[0]:.6f} to {curve[-1]:.6f}"
             print(f"{text}, {apart:.1e} from PyG", flush=True)
-    with styled():
-        for path in save(drawn(curves), Path("figures"), f"loss-curves-{name}", name):
-            print(path)
+    keep(lambda: drawn(curves), f"loss-curves-{name}", name)
 
 
 def drawn(curves: dict[tuple[str, str], list[float]]) -> Figure:

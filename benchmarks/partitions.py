@@ -1,18 +1,17 @@
-"""Words that a partition saves where rows are exchanged as they are needed, against random block rows; how evenly.
+"""Words that a partition saves against random block rows, where rows are exchanged as needed, and how even it is.
 
     python benchmarks/partitions.py
 
-For each graph and number of parts: rows of H that all ranks receive in one aggregation, and the most that one does, by
-`harness.graph.partition`. CAGNET says of METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29 % fewer on the rank
-that receives most (CAG-022). Then the balance of work: nonzeros and vertices of the fullest part over the mean; the
-rows that the part with fewest receives over those of the part with most, which G3's second stage brings towards one;
-and the seconds it took. `block` takes the vertices as they stand: chunks.
+For each graph and number of parts: the rows of H that all ranks receive in one aggregation, and the most that one
+rank does, by `harness.graph.partition`. CAGNET reports for METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29
+% fewer on the rank that receives most (CAG-022). Then the balance of work: nonzeros and vertices of the fullest part
+over the mean; the rows that the part with fewest receives over those of the part with most, which G3's second stage
+brings towards one; and the seconds it took. `block` takes the vertices in the order of the file: chunks.
 
-Below it G3's second stage alone, on a graph of 2^20 vertices and 16 million edges in 16 parts and on one of a quarter
-of that, from a partition by METIS with two constraints: swaps, their milliseconds, and why they ended.
+The second table has G3's second stage alone, in 16 parts, from a partition by METIS with two constraints, on a graph of
+2^20 vertices and 16 million edges and on one of a quarter of that: its swaps, their milliseconds, and why they ended.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
+from measuring import Table, argument_parser
 
 from harness.graph.order import permuted
 from harness.graph.partition import Method, in_order, parts_of, volumes
@@ -41,22 +41,22 @@ LARGE, LARGE_PARTS = ("ogbn-papers100m@1/424", "ogbn-papers100m@1/106"), 16
 
 
 class Measured(NamedTuple):
-    """Of one partition."""
+    """One partition."""
 
     total: int
-    """Rows received in all."""
+    """The rows that all parts receive."""
     most: int
-    """By the part that receives most."""
+    """The rows of the part that receives most."""
     nonzeros: float
     vertices: float
-    """Of the fullest part over the mean."""
+    """The fullest part over the mean."""
     even: float
-    """Rows of the part that receives fewest over those of the one that receives most."""
+    """Rows of the part that receives fewest over those of the part that receives most."""
     seconds: float
 
 
 def measured(A: Csr, method: Way, parts: int) -> Measured:
-    """A partition, and what it costs."""
+    """A partition by a method."""
     begun = time.perf_counter()
     part = torch.arange(A.rows) * parts // A.rows if method == "block" else parts_of(A, method, parts, 0)
     cut = in_order(part, parts)
@@ -69,39 +69,37 @@ def measured(A: Csr, method: Way, parts: int) -> Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
     parser.add_argument("--parts", nargs="+", type=int, default=PARTS)
     parser.add_argument("--large", nargs="*", default=LARGE, metavar="GRAPH")
     options = parser.parse_args()
     root = project_root()
-    print(
-        "| graph | parts | method | rows in all | saved | rows of the most | saved "
-        "| nonzeros, most to mean | vertices | rows, fewest to most | s |"
-    )
-    print(f"|{' --- |' * 11}")
+    rows = ("rows in all", "saved", "rows of the most", "saved")
+    balance = ("nonzeros, most to mean", "vertices", "rows, fewest to most", "s")
+    table = Table("graph", "parts", "method", *rows, *balance)
     for graph in options.graphs:
         A = compose(load_card(root, graph), data_folder(root)).A
         for parts in options.parts:
-            base = Measured(0, 0, 0, 0, 0, 0)
+            base = measured(A, "random", parts)
             for method in METHODS[graph]:
-                found = measured(A, method, parts)
-                base = found if method == "random" else base
-                saved = [
-                    f"{mine:,} | {1 - mine / its:.0%}" for mine, its in zip(found[:2], base[:2], strict=True)
-                ]
-                even = " | ".join(f"{number:.2f}" for number in found[2:])
-                print(f"| {graph} | {parts} | {method} | {' | '.join(saved)} | {even} |", flush=True)
+                each = base if method == "random" else measured(A, method, parts)
+                saved = (
+                    cell
+                    for count, reference in zip(each[:2], base[:2], strict=True)
+                    for cell in (f"{count:,}", f"{1 - count / reference:.0%}")
+                )
+                table.row(graph, parts, method, *saved, *(f"{number:.2f}" for number in each[2:]))
     if options.large:
         second_stage(root, options.large)
 
 
 def second_stage(root: Path, graphs: Sequence[str]) -> None:
     """Both forms from the same start."""
-    titles = ["graph", "vertices", "edges", "METIS s", "form", "swaps", "s", "ms a swap", "ended by"]
-    print(f"\n| {' | '.join(titles)} | fewest to most, before | after |\n|{' --- |' * 11}")
+    print()
+    sizes = ("graph", "vertices", "edges", "METIS s")
+    swaps = ("form", "swaps", "s", "ms a swap", "ended by", "fewest to most, before", "after")
+    table = Table(*sizes, *swaps)
     for graph in graphs:
         A = compose(load_card(root, graph), data_folder(root)).A
         begun = time.perf_counter()
@@ -109,13 +107,12 @@ def second_stage(root: Path, graphs: Sequence[str]) -> None:
         first = time.perf_counter() - begun
         for form in ("literal", "guarded"):
             begun = time.perf_counter()
-            found = swapped(A, start, LARGE_PARTS, guarded=form == "guarded")
+            end = swapped(A, start, LARGE_PARTS, guarded=form == "guarded")
             seconds = time.perf_counter() - begun
-            each = f"{1e3 * seconds / found.swaps:.1f}" if found.swaps else ""
-            size = f"{A.rows:,} | {A.nnz:,} | {first:.1f}"
-            ratios = f"{ratio(found.before):.3f} | {ratio(found.after):.3f}"
-            told = f"{form} | {found.swaps:,} | {seconds:.1f} | {each} | {found.stopped} | {ratios}"
-            print(f"| {graph} | {size} | {told} |", flush=True)
+            each = f"{1e3 * seconds / end.swaps:.1f}" if end.swaps else ""
+            size = graph, f"{A.rows:,}", f"{A.nnz:,}", f"{first:.1f}"
+            cost = form, f"{end.swaps:,}", f"{seconds:.1f}", each, end.stopped
+            table.row(*size, *cost, f"{ratio(end.before):.3f}", f"{ratio(end.after):.3f}")
 
 
 if __name__ == "__main__":

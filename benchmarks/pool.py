@@ -1,8 +1,8 @@
-"""What a job on the pool costs: milliseconds of an empty job and of one that builds a grid and reduces a number.
+"""The cost of a job on the pool: milliseconds of an empty job, and of a job that builds a grid and reduces a number.
 
     python benchmarks/pool.py
 
-The first job pays for starting the server that imports torch, the first of each size for starting ranks; the others
+The first job pays for starting the server that imports torch, and the first of each size for starting ranks. Later jobs
 are medians.
 """
 

@@ -7,11 +7,12 @@
 allocator's settings of config/machines/local.yaml, as the launcher gives them.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from measuring import argument_parser
 
 from harness.run.provenance import provenance
 from harness.spec.machine import load_machine
@@ -116,9 +117,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMMANDS))
     names = parser.parse_args().names or list(COMMANDS)
     if unknown := set(names) - set(COMMANDS):

@@ -8,57 +8,46 @@ Floyd's algorithm and a random number of two multiplications. The two take turns
 and in brackets the least and the most.
 """
 
-import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
-import torch
+from measuring import Table, alternate, argument_parser, one_thread, rmat_graph
 from torch import Tensor
 
-from harness.graph.model import RawGraph
-from harness.graph.normalise import normalise
-from harness.kernels import Csr, cast
+from harness.kernels import Csr
 from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
-from harness.sources.rmat import Rmat
-from strategies.sampling.bulk import Algorithm1
-from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.bulk import Algorithm1, WholeProducts
+from strategies.sampling.graph_placement import WholeGraph
 from strategies.sampling.matrices import Places
 
 FANOUTS = (15, 10, 5)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--degree", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--bulk", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--turns", type=int, default=7)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    A = graph(options.scale, options.degree)
+    one_thread()
+    A = rmat_graph(options.scale, options.degree, directed=True)
     batches = drawn_batches(A.rows, options.batch, max(options.bulk))
-    print(machine(A, options.batch))
-    print("\n| k | bulk, ms a batch | plain, ms a batch | plain / bulk, pair by pair | entries a batch |")
-    print("| --- | --- | --- | --- | --- |")
+    longest = int(A.rowptr.diff().max())
+    print(
+        f"{A.rows:,} vertices, {A.nnz:,} nonzeros, longest row {longest:,}; batches of {options.batch}, "
+        f"fan-outs {'-'.join(map(str, FANOUTS))}; one thread; load {os.getloadavg()[0]:.1f}.\n"
+    )
+    times = ("bulk, ms a batch", "plain, ms a batch", "plain / bulk, pair by pair")
+    table = Table("k", *times, "entries a batch")
     for k in options.bulk:
-        print(compared(A, batches[:k], options.turns), flush=True)
-
-
-def graph(scale: int, degree: int) -> Csr:
-    """Duplicates and loops are dropped, and every vertex has a loop, as in every graph that is trained on."""
-    generator = Rmat(scale, degree, seed=0)
-    source, target = generator.edges(range(generator.draws))
-    A, _ = normalise(RawGraph(generator.n, source.numpy(), target.numpy()), directed=True)
-    return cast(A, torch.float32)
+        table.row(k, *compared(A, batches[:k], options.turns))
 
 
 def drawn_batches(n: int, size: int, count: int) -> list[Tensor]:
@@ -66,28 +55,24 @@ def drawn_batches(n: int, size: int, count: int) -> list[Tensor]:
     return list(shuffle(0, Purpose.SAMPLE, n).at(places).split(size))
 
 
-def compared(A: Csr, batches: list[Tensor], turns: int) -> str:
-    """A row of the table: both in turn, each first in every other pair."""
-    bulk, whole, plain, places = Algorithm1(0, "graphsage", FANOUTS), WholeGraph(A), Plain(A), Places(A.rows)
+def compared(A: Csr, batches: list[Tensor], turns: int) -> list[str]:
+    """Both samplers in turn, each first in every other pair."""
+    bulk, whole = Algorithm1(0, "graphsage", FANOUTS), WholeProducts(WholeGraph(A))
+    plain, places = Plain(A), Places(A.rows)
     ways: dict[str, Callable[[], list[int]]] = {
         "bulk": lambda: [layer.A.nnz for layer in bulk.draw(whole, places, 0, range(len(batches)), batches)],
         "plain": lambda: [sum(entries) for entries in zip(*map(plain.draw, batches), strict=True)],
     }
-    entries = {name: sum(way()) for name, way in ways.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(turns):
-        for name in sorted(ways, reverse=bool(turn % 2)):
-            begun = time.perf_counter()
-            ways[name]()
-            seconds[name].append(time.perf_counter() - begun)
-    ratios = [theirs / ours for ours, theirs in zip(seconds["bulk"], seconds["plain"], strict=True)]
-    cells = [told([1e3 * each / len(batches) for each in seconds[name]]) for name in ways]
-    counts = " and ".join(f"{count / len(batches):,.0f}" for count in entries.values())
-    return f"| {len(batches)} | {' | '.join(cells)} | {told(ratios)} | {counts} |"
+    entries = [sum(way()) for way in ways.values()]
+    seconds = alternate(ways, turns, warm=0, swap=True)
+    ratios = [b / a for a, b in zip(seconds["bulk"], seconds["plain"], strict=True)]
+    cells = [spread([1e3 * each / len(batches) for each in some]) for some in seconds.values()]
+    counts = " and ".join(f"{count / len(batches):,.0f}" for count in entries)
+    return [*cells, spread(ratios), counts]
 
 
-def told(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+def spread(values: list[float]) -> str:
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 class Plain:
@@ -125,7 +110,7 @@ def sample(A: Any, vertices: Any, fanout: int, where: Any, state: Any) -> Any:
         for k in range(drawn):
             pick = k
             if drawn < of:
-                pick = np.int64(following(state) % np.uint64(of - drawn + k + 1))
+                pick = int(following(state) % np.uint64(of - drawn + k + 1))
                 for j in range(k):
                     if chosen[j] == pick:
                         pick = of - drawn + k
@@ -156,13 +141,6 @@ def following(state: Any) -> Any:
     x ^= x << np.uint64(17)
     state[0] = x
     return x
-
-
-def machine(A: Csr, batch: int) -> str:
-    return (
-        f"{A.rows:,} vertices, {A.nnz:,} nonzeros, longest row {int(A.rowptr.diff().max()):,}; batches of {batch}, "
-        f"fan-outs {'-'.join(map(str, FANOUTS))}; one thread; load {os.getloadavg()[0]:.1f}."
-    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sparse times dense by every way we know, on graphs with and without hubs. Prints markdown.
+"""Sparse times dense by every known way, on graphs with and without hubs. Prints markdown.
 
     MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
         OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/spmm.py --threads 1
@@ -10,18 +10,17 @@ whose H stays in cache passes it. `loop, near` and `loop, far` are the compiled 
 and with it, no result allocated. `ours` is what `spmm` does, operator included.
 """
 
-import argparse
 import os
-import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
-from pathlib import Path
+from statistics import median
 
 import numpy as np
 import scipy
 import torch
+from measuring import Table, argument_parser
 
 from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy, transpose
 from harness.kernels.spmm import aggregate, by_loop, by_matmul, by_reduction, multiply_rows, spmm
@@ -34,15 +33,15 @@ WAYS = ("torch @", "torch mm sum", "loop", "loop, near", "loop, far", "ours", "s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="small graphs, float32")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     speed = memory_speed()
-    print(machine(options.threads, speed))
+    tuned = "set" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "not set"
+    copied = f"copy {speed / 1e9:.1f} GB/s; allocator {tuned}; load {os.getloadavg()[0]:.1f}"
+    print(f"{options.threads} thread(s); {copied}; scipy {scipy.__version__}.")
     for name, A in graphs(options.quick):
         print_products(name, A, DTYPES[:1] if options.quick else DTYPES, speed)
     print_gradients()
@@ -84,7 +83,7 @@ def rmat(rng: np.random.Generator, scale: int, degree: int) -> tuple[np.ndarray,
 
 
 def ways(A: Csr, H: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Those that take the type."""
+    """The ways that take the type."""
     found: dict[str, Callable[[], object]] = {
         "torch mm sum": lambda: by_reduction(A, H, None),
         "ours": lambda: spmm(A, H),
@@ -109,10 +108,12 @@ def ways(A: Csr, H: torch.Tensor) -> dict[str, Callable[[], object]]:
 def message_passing(
     row: torch.Tensor, col: torch.Tensor, val: torch.Tensor, H: torch.Tensor, rows: int
 ) -> torch.Tensor:
-    """What PyG does with an edge list and no extension packages: gather, weigh, scatter."""
+    """PyG's product by an edge list, without its extension packages: gather, weigh, scatter."""
     from torch_geometric.utils import scatter
 
-    return scatter(H.index_select(0, col) * val[:, None], row, dim=0, dim_size=rows, reduce="sum")
+    messages = H.index_select(0, col) * val[:, None]
+    summed: torch.Tensor = scatter(messages, row, dim=0, dim_size=rows, reduce="sum")
+    return summed
 
 
 def measure(candidates: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
@@ -138,8 +139,7 @@ def timed(run: Callable[[], object]) -> float:
 
 def print_products(name: str, A: Csr, dtypes: tuple[torch.dtype, ...], speed: float) -> None:
     print(f"\n### {name}: {A.rows:,} rows, {A.nnz:,} nonzeros, longest row {int(A.rowptr.diff().max()):,}\n")
-    print("| type | f | bound | " + " | ".join(WAYS) + " |")
-    print("| --- | --- | --- |" + " --- |" * len(WAYS))
+    table = Table("type", "f", "bound", *WAYS)
     for dtype, features in product(dtypes, FEATURES):
         A_typed, H = cast(A, dtype), torch.rand(A.cols, features).to(dtype)
         seconds = measure(ways(A_typed, H))
@@ -147,37 +147,38 @@ def print_products(name: str, A: Csr, dtypes: tuple[torch.dtype, ...], speed: fl
         size = dtype.itemsize
         bytes_moved = A.nnz * (features * size + size + 4) + A.rows * (features * size + 8)
         cells = [cell(flops, seconds.get(way)) for way in WAYS]
-        bound = flops / (bytes_moved / speed) / 1e9
-        print(f"| {str(dtype)[6:]} | {features} | {bound:.1f} | " + " | ".join(cells) + " |", flush=True)
+        table.row(str(dtype)[6:], features, f"{flops / (bytes_moved / speed) / 1e9:.1f}", *cells)
 
 
 def cell(flops: int, seconds: list[float] | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{flops / statistics.median(seconds) / 1e9:.1f} ({flops / min(seconds) / 1e9:.1f})"
+    return f"{flops / median(seconds) / 1e9:.1f} ({flops / min(seconds) / 1e9:.1f})" if seconds else "-"
 
 
 def print_gradients() -> None:
-    """What differentiating adds to the two products it is made of."""
+    """The time that differentiating adds to its two products."""
     rng = np.random.default_rng(1)
     print("\n### Forward and backward, float32, f = 64: microseconds, median (best)\n")
-    print("| rows | two products | aggregate, both ways | added |\n| --- | --- | --- | --- |")
+    table = Table("rows", "two products", "aggregate, both ways", "added")
     for n in (16, 256, 4096, 1 << 15):
         A = matrix(n, *rng.integers(0, n, (2, 15 * n)))
         A_T, H, dZ = transpose(A), torch.rand(n, 64, requires_grad=True), torch.rand(n, 64)
-        X = H.detach()
-        found = measure(
+        seconds = measure(
             {
-                "products": lambda A=A, A_T=A_T, X=X, dZ=dZ: (spmm(A, X), spmm(A_T, dZ)),
-                "both": lambda A=A, A_T=A_T, H=H, dZ=dZ: torch.autograd.grad(aggregate(A, A_T, H), H, dZ),
+                "products": partial(two_products, A, A_T, H.detach(), dZ),
+                "both": partial(both_ways, A, A_T, H, dZ),
             }
         )
-        (a, a_best), (b, b_best) = (
-            (1e6 * statistics.median(found[way]), 1e6 * min(found[way])) for way in ("products", "both")
-        )
-        print(
-            f"| {n:,} | {a:.0f} ({a_best:.0f}) | {b:.0f} ({b_best:.0f}) | {b - a:.0f} ({b_best - a_best:.0f}) |"
-        )
+        (a, a_best), (b, b_best) = ((1e6 * median(some), 1e6 * min(some)) for some in seconds.values())
+        pairs = (a, a_best), (b, b_best), (b - a, b_best - a_best)
+        table.row(f"{n:,}", *(f"{middle:.0f} ({best:.0f})" for middle, best in pairs))
+
+
+def two_products(A: Csr, A_T: Csr, H: torch.Tensor, dZ: torch.Tensor) -> object:
+    return spmm(A, H), spmm(A_T, dZ)
+
+
+def both_ways(A: Csr, A_T: Csr, H: torch.Tensor, dZ: torch.Tensor) -> object:
+    return torch.autograd.grad(aggregate(A, A_T, H), H, dZ)
 
 
 def memory_speed() -> float:
@@ -185,18 +186,6 @@ def memory_speed() -> float:
     source = torch.ones(1 << 25)
     target = torch.empty_like(source)
     return 2 * source.nbytes / min(timed(lambda: target.copy_(source)) for _ in range(10))
-
-
-def machine(threads: int, speed: float) -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
-    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    tuned = "set" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "not set"
-    return (
-        f"{len(os.sched_getaffinity(0))}-core {cpu}, {gigabytes:.0f} GiB; {threads} thread(s); "
-        f"copy {speed / 1e9:.1f} GB/s; allocator {tuned}; load {os.getloadavg()[0]:.1f}; "
-        f"python {platform.python_version()}, torch {torch.__version__}, scipy {scipy.__version__}."
-    )
 
 
 if __name__ == "__main__":

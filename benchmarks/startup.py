@@ -5,7 +5,6 @@
 They take turns. `to the record` is a whole `harness run` of one epoch on the tiny graph, process start to exit.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from harness.experiment.request import make_spec
+from measuring import argument_parser, spec_of
+
 from harness.launch.launch import launch
 from harness.spec.root import project_root
 
@@ -24,20 +24,14 @@ BARE = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    bare, first, whole = [], [], []
-    for _ in range(options.rounds):
-        bare.append(torchrun(options.ranks))
-        to_epoch, to_record = harness_run(options.ranks)
-        first.append(to_epoch)
-        whole.append(to_record)
-    base = median(bare)
-    for name, seconds in (("bare torchrun", bare), ("to the first epoch", first), ("to the record", whole)):
+    rounds = [(torchrun(options.ranks), *harness_run(options.ranks)) for _ in range(options.rounds)]
+    names = ("bare torchrun", "to the first epoch", "to the record")
+    base = median(bare for bare, *_ in rounds)
+    for name, seconds in zip(names, zip(*rounds, strict=True), strict=True):
         print(f"{name:20}{median(seconds):8.2f} s (best {min(seconds):.2f}){median(seconds) / base:8.2f}")
 
 
@@ -52,17 +46,16 @@ def torchrun(ranks: int) -> float:
 
 
 def harness_run(ranks: int) -> tuple[float, float]:
-    root = project_root()
-    training = {"epochs": 1, "warmup": 0}
-    request = {"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": ranks, "training": training}
-    spec = make_spec(root, request, "startup")
+    """Seconds to the first epoch, and to the record."""
+    asked = {"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": ranks}
+    spec = spec_of({**asked, "training": {"epochs": 1, "warmup": 0}})
     with tempfile.TemporaryDirectory() as folder:
         begun, clock = time.time(), time.perf_counter()
-        record = launch(spec, root, Path(folder) / "runs", lambda _: None) / "record.json"
-        took = time.perf_counter() - clock
-        told = json.loads(record.read_text())
-        assert told["status"] == "ok", told["error"]
-        return told["provenance"]["first_epoch"] - begun, took
+        path = launch(spec, project_root(), Path(folder) / "runs", lambda _: None) / "record.json"
+        taken = time.perf_counter() - clock
+        record = json.loads(path.read_text())
+        assert record["status"] == "ok", record["error"]
+        return record["provenance"]["first_epoch"] - begun, taken
 
 
 if __name__ == "__main__":

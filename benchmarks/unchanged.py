@@ -8,11 +8,11 @@ bytes, but no time), accuracies, and the bytes that are held. It fails where any
 alone, and where there is none.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import pandas as pd
+from measuring import argument_parser
 
 from harness.results.parquet import read_collected
 
@@ -29,9 +29,7 @@ SHOWN = 5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     options = parser.parse_args()

@@ -114,13 +114,14 @@ def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
 
 def _below(house: dict[str, Room], name: str) -> set[str]:
     """All that a room stands on."""
-    return house[name].uses | {deep for used in house[name].uses for deep in _below(house, used)}
+    return {*house[name].uses} | {deep for used in house[name].uses for deep in _below(house, used)}
 
 
 def drawn(house: dict[str, Room]) -> Figure:
     stack = floors(house)
     widest = max(len(floor) for floor in stack) * (WIDTH + GAP)
-    figure = Figure(figsize=(widest, RISE * len(stack)), layout="none")
+    figure = Figure(figsize=(widest, RISE * len(stack)))
+    figure.set_layout_engine("none")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, widest)
     axes.set_ylim(-0.15, RISE * len(stack) - 0.15)

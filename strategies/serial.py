@@ -1,18 +1,18 @@
-"""Serial training: one rank, plain torch, no communication. The reference that every strategy is held against.
+"""Serial training: one rank, plain torch, no communication. Every strategy is compared with this reference.
 
-Legend: N vertices, F features in, H features out. T = A H is the aggregated input; of attention, T = H W.
+Legend: N vertices, F features in, H features out. T = A H is the aggregated input; in attention, T = H W.
 """
 
 from torch import Tensor
 
 from harness.ledger import AxisName, Phase, TensorName
-from harness.parallel.attention import attention, edges_of
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.row_attention import attention, edges_of
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Promise, Words, csr_bytes, turned_bytes
 
 
 class PlainTorch(RowOperators):
-    """One block of rows, the whole graph; autograd writes the backward."""
+    """Convolutions on one block of rows, the whole graph; autograd derives the backward pass."""
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
@@ -31,7 +31,7 @@ class PlainTorch(RowOperators):
 
 
 class PlainAttention(RowOperators):
-    """The same, each vertex taking of its neighbours and itself."""
+    """Attention of each vertex over its neighbours and itself."""
 
     def __init__(self, ctx: Context, strategy: "Serial") -> None:
         super().__init__(ctx, strategy, over=(AxisName.P,))
@@ -44,7 +44,7 @@ class PlainAttention(RowOperators):
 
 
 class Serial(RowStrategy):
-    """One rank that holds everything."""
+    """Trains on one rank that holds the whole graph."""
 
     name = "serial"
     promise = Promise.EXACT
@@ -62,7 +62,7 @@ class Serial(RowStrategy):
         return Words(self.grid)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Of attention, A and where its entries stand in it column by column."""
+        """With attention, A and its transpose, with places in A as values."""
         held, (n, nonzeros) = super().memory(at, counts), (self.facts.vertices, self.facts.nonzeros)
         if self.spec.model.kind == "gat":
             held[TensorName.A] = csr_bytes(n, nonzeros, self.spec.precision) + turned_bytes(n, nonzeros)

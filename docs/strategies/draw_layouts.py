@@ -16,7 +16,7 @@ from harness.comm.layout import coordinates
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, INK, PAPER
 from harness.files import replace_files
-from harness.parallel.rows import RowStrategy
+from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
 from harness.strategy import Facts

@@ -28,13 +28,13 @@ from harness.fetch.transfer import (
 from harness.files import DATASETS, refusals, sha256_of, sibling, sweep, sync_file, sync_folder, write_text
 from harness.locks import locked
 from harness.sources.archive import damage
-from harness.sources.remote import Remote
+from harness.sources.remote import RemoteFile
 from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.work import Say
 
 
-def download(remote: Remote, folder: Path, say: Say, patience: Patience = Patience()) -> Path:  # noqa: B008
+def download(remote: RemoteFile, folder: Path, say: Say, patience: Patience = Patience()) -> Path:  # noqa: B008
     """The file, under the data folder; nothing is fetched if it is there and whole.
 
     Of several that want it one fetches, and the others wait. Where nobody can lock, each fetches a file of its own.
@@ -58,7 +58,7 @@ def download(remote: Remote, folder: Path, say: Say, patience: Patience = Patien
     return path
 
 
-def verify(remote: Remote, folder: Path) -> None:
+def verify(remote: RemoteFile, folder: Path) -> None:
     """Holds a file against its card, or against what it was when it came."""
     path = remote.path(folder)
     known = _known(remote, path)
@@ -75,7 +75,7 @@ def verify(remote: Remote, folder: Path) -> None:
         _trust(path, found)
 
 
-def _place(remote: Remote, folder: Path) -> Path:
+def _place(remote: RemoteFile, folder: Path) -> Path:
     """Where the file belongs: under the data folder, and nothing else is there."""
     path, asked = remote.path(folder), PurePath(remote.file)
     if asked.is_absolute() or ".." in asked.parts:
@@ -87,7 +87,7 @@ def _place(remote: Remote, folder: Path) -> Path:
     return path
 
 
-def _fetch(remote: Remote, path: Path, part: Part, say: Say, patience: Patience) -> None:
+def _fetch(remote: RemoteFile, path: Path, part: Part, say: Say, patience: Patience) -> None:
     """Attempts until the file is there, no more comes of it, or the time for all of them is over."""
     deadline = time.monotonic() + patience.seconds
     attempts, idle, most = 0, 0, part.size
@@ -111,7 +111,7 @@ def _fetch(remote: Remote, path: Path, part: Part, say: Say, patience: Patience)
     _accept(remote, path, part, say)
 
 
-def _given_up(remote: Remote, path: Path, part: Part, attempts: int, reason: BrokeOffError) -> RunError:
+def _given_up(remote: RemoteFile, path: Path, part: Part, attempts: int, reason: BrokeOffError) -> RunError:
     """The error after the last attempt. What nobody can go on with is not kept."""
     kept, later = "Nothing is kept. ", ""
     if part.can_go_on and part.lasting:
@@ -124,7 +124,7 @@ def _given_up(remote: Remote, path: Path, part: Part, attempts: int, reason: Bro
     return RunError(f"{remote.asked} could not be fetched in {tried}: {reason}{later}. {kept}{way_out(path)}")
 
 
-def _accept(remote: Remote, path: Path, part: Part, say: Say) -> None:
+def _accept(remote: RemoteFile, path: Path, part: Part, say: Say) -> None:
     """Gives the file its name, if it is the right one. Until then the part and its notes stay: a kill costs a check."""
     if remote.bytes is not None and part.size != remote.bytes:
         size = part.size
@@ -181,7 +181,7 @@ def _trust(path: Path, sha256: str) -> None:
     write_text(_beside(path), f"{sha256}  {path.name}\n", DATASETS)
 
 
-def _known(remote: Remote, path: Path) -> str | None:
+def _known(remote: RemoteFile, path: Path) -> str | None:
     """The checksum of the card, or that of the first time."""
     beside = _beside(path)
     if remote.sha256 or not beside.is_file():

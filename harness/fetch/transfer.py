@@ -25,7 +25,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxie
 from harness.errors import UserError
 from harness.files import DATASETS, check_room, refusals, write_text
 from harness.sources.archive import is_archive
-from harness.sources.remote import MIRROR, Remote
+from harness.sources.remote import MIRROR, RemoteFile
 from harness.store.work import Say
 
 BLOCK = 1 << 20
@@ -169,7 +169,7 @@ class Watch:
 
 
 def transfer(
-    remote: Remote, path: Path, part: Part, say: Say, patience: Patience, *, known: bool, deadline: float
+    remote: RemoteFile, path: Path, part: Part, say: Say, patience: Patience, *, known: bool, deadline: float
 ) -> None:
     """Whatever is lacking, at the end of the part. `known` says that the file's checksum is."""
     if part.is_whole:
@@ -203,7 +203,7 @@ def way_out(path: Path) -> str:
     )
 
 
-def page_refused(remote: Remote, path: Path) -> UserError:
+def page_refused(remote: RemoteFile, path: Path) -> UserError:
     """The error for a web page in the place of a file."""
     return UserError(
         f"{remote.asked} answered with a web page and not with the file: it may ask for a login, or its quota may be "
@@ -211,7 +211,7 @@ def page_refused(remote: Remote, path: Path) -> UserError:
     )
 
 
-def size_refused(remote: Remote, path: Path, size: int) -> UserError:
+def size_refused(remote: RemoteFile, path: Path, size: int) -> UserError:
     """The error for a file of another size than the card's."""
     return UserError(
         f"{remote.asked} has {size:,} bytes, and the card expects {remote.bytes:,}. {way_out(path)}"
@@ -228,7 +228,7 @@ class _OverHttp(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _answer(remote: Remote, path: Path, headers: dict[str, str], patience: Patience) -> HTTPResponse:
+def _answer(remote: RemoteFile, path: Path, headers: dict[str, str], patience: Patience) -> HTTPResponse:
     """The head of what the server answers. What another attempt cannot change is refused at once."""
     try:
         answer = _asked(Request(remote.asked, headers=headers), patience)
@@ -277,7 +277,7 @@ def _asked(request: Request, patience: Patience) -> HTTPResponse:
     return found
 
 
-def _refused(error: HTTPError, remote: Remote, path: Path, headers: dict[str, str]) -> Exception:
+def _refused(error: HTTPError, remote: RemoteFile, path: Path, headers: dict[str, str]) -> Exception:
     """What follows from a status that is an error."""
     if error.code == BEYOND and headers:
         return StaleError(
@@ -299,14 +299,14 @@ def _seconds(after: str) -> float:
     return 0.0
 
 
-def _not_trusted(error: ssl.SSLCertVerificationError, remote: Remote, path: Path) -> UserError:
+def _not_trusted(error: ssl.SSLCertVerificationError, remote: RemoteFile, path: Path) -> UserError:
     return UserError(
         f"The certificate of {urlsplit(remote.asked).hostname} is not trusted: {error.verify_message}. Correct the "
         f"clock of this machine, or let SSL_CERT_FILE name the certificates that it trusts. {way_out(path)}"
     )
 
 
-def _by_proxy(remote: Remote) -> str:
+def _by_proxy(remote: RemoteFile) -> str:
     """Which proxy was asked, without the password that may stand in its URL."""
     parts = urlsplit(remote.asked)
     proxy = getproxies().get(parts.scheme)
@@ -340,7 +340,7 @@ def _described(answer: HTTPResponse) -> Version:
     )
 
 
-def _check(answer: HTTPResponse, remote: Remote, path: Path, total: int | None, *, known: bool) -> None:
+def _check(answer: HTTPResponse, remote: RemoteFile, path: Path, total: int | None, *, known: bool) -> None:
     """Refuses by its head what cannot be the file, or could not be told from half of it."""
     if answer.headers.get_content_type() == "text/html" and answer.headers.get("Content-Type"):
         raise page_refused(remote, path)

@@ -1,4 +1,4 @@
-"""What training reads of a dataset, wherever it is kept: in memory or in a folder of blocks."""
+"""The interface through which training reads a dataset, in memory or in a folder of blocks."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -11,11 +11,11 @@ from harness.graph.order import Permutation
 from harness.kernels.csr import Csr, row_of, take
 
 AT_ONCE = 1 << 24
-"""Nonzeros read at a time, if every row has as many."""
+"""Nonzeros read at a time, if all rows are equally long."""
 
 
-class Kind(Protocol):
-    """What decides which rectangles are the same."""
+class GraphTraits(Protocol):
+    """The traits of a graph that decide which rectangles are equal."""
 
     @property
     def directed(self) -> bool: ...
@@ -24,10 +24,10 @@ class Kind(Protocol):
     def permutation(self) -> Permutation: ...
 
 
-class Blocks(Kind, Protocol):
-    """Serves any rectangle of the graph, in any order of its vertices (`harness.graph.order`).
+class Blocks(GraphTraits, Protocol):
+    """Serves any rectangle of the graph, in either order of its vertices (`harness.graph.order`).
 
-    Order 0 is A[p][:, q] and order 1 is A[q][:, p]. What is returned belongs to the caller.
+    Order 0 is A[p][:, q] and order 1 is A[q][:, p]. The caller owns the tensors that are returned.
     """
 
     @property
@@ -49,27 +49,27 @@ class Blocks(Kind, Protocol):
 
     @property
     def bounds(self) -> tuple[int, ...] | None:
-        """Where the parts of a partition begin, and the end; None without a partition."""
+        """The starts of the parts of a partition, and the end; None without a partition."""
 
     @property
     def manifest_hash(self) -> str:
-        """Stands for everything that is served: equal hashes, equal data."""
+        """Identifies the data: equal hashes, equal data."""
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """A rectangle, with indices that start at 0; values no coarser than the precision of the run."""
+        """A rectangle of A, with indices from 0, and values at least as precise as the run."""
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
-        """A rectangle of the features, float32. Rows are the columns of order 0."""
+        """A rectangle of the features, float32. Rows are in the order of the columns of order 0."""
 
     def labels(self, rows: range, order: int = 0) -> Tensor:
-        """Labels of rows of this order, as `LabelTask` says."""
+        """The labels of rows of this order, in the form of `LabelTask`."""
 
     def split(self, rows: range, order: int = 0) -> Tensor:
-        """0 none, 1 train, 2 valid, 3 test, uint8, of rows of this order."""
+        """The split of rows of this order, uint8: 0 none, 1 train, 2 valid, 3 test."""
 
 
 class Rectangle(NamedTuple):
-    """Where a rectangle is read: of A, in one order; turned, if it is its transpose that is wanted."""
+    """The rectangle of A to read, in one order; `turned` if the caller wants its transpose."""
 
     rows: range
     cols: range
@@ -77,10 +77,10 @@ class Rectangle(NamedTuple):
     turned: bool
 
 
-def rectangle_of(graph: Kind, rows: range, cols: range, order: int, *, transposed: bool) -> Rectangle:
-    """Where A[rows, cols] or A^T[rows, cols] of this order stands, the same for all that is the same.
+def rectangle_of(graph: GraphTraits, rows: range, cols: range, order: int, *, transposed: bool) -> Rectangle:
+    """The rectangle to read for A[rows, cols] or A^T[rows, cols] of this order; equal matrices have one rectangle.
 
-    Orders differ only under a double permutation. Undirected, the transpose of one order is the other.
+    The orders differ only under a double permutation. In an undirected graph, the transpose of one order is the other.
     """
     double = graph.permutation == "double"
     if transposed and graph.directed:
@@ -89,39 +89,39 @@ def rectangle_of(graph: Kind, rows: range, cols: range, order: int, *, transpose
 
 
 def stripes(blocks: Blocks, rows: range, order: int = 0) -> Iterator[tuple[range, Csr]]:
-    """Whole rows of the graph, some at a time."""
+    """Whole rows of the graph, in stripes of bounded size."""
     height = max(1, blocks.n * AT_ONCE // max(blocks.nnz, 1))
     for start in range(rows.start, rows.stop, height):
-        some = range(start, min(start + height, rows.stop))
-        yield some, blocks.adjacency(some, range(blocks.n), order)
+        stripe = range(start, min(start + height, rows.stop))
+        yield stripe, blocks.adjacency(stripe, range(blocks.n), order)
 
 
 def feature_rows(blocks: Blocks, vertices: Tensor, cols: range) -> Tensor:
-    """The features of any vertices, in their order; read some stripes at a time, and only where there are any."""
-    found = torch.empty(len(vertices), len(cols))
+    """The features of any vertices, in the order of the vertices; reads only stripes that contain some of them."""
+    X = torch.empty(len(vertices), len(cols))
     height = max(1, AT_ONCE // max(len(cols), 1))
     for start in (vertices // height).unique() * height:
-        some = range(int(start), min(int(start) + height, blocks.n))
-        here = ((vertices >= some.start) & (vertices < some.stop)).nonzero()[:, 0]
-        found[here] = blocks.feature_block(some, cols)[vertices[here] - some.start]
-    return found
+        stripe = range(int(start), min(int(start) + height, blocks.n))
+        inside = ((vertices >= stripe.start) & (vertices < stripe.stop)).nonzero()[:, 0]
+        X[inside] = blocks.feature_block(stripe, cols)[vertices[inside] - stripe.start]
+    return X
 
 
 def assert_within(size: int, *parts: range) -> None:
-    """A rectangle that leaves the matrix is a defect of the caller, and slices would hide it."""
+    """Asserts that a rectangle is within the matrix: otherwise the caller has a defect, which slices would hide."""
     for part in parts:
         assert part.step == 1 and 0 <= part.start <= part.stop <= size, (part, size)
 
 
-# A graph whose rows are means: A[i, j] is one over the number of neighbours of i, and nothing at i itself.
+# A graph whose rows are means: A[i, j] is one over the number of neighbours of i, and zero at i itself.
 #
-# What GraphSAGE multiplies by. The places of A stay as they are, the diagonal with zeros, so whatever is
-# counted of a graph holds for its means; but A^T is another matrix, whether the graph is directed or not.
+# GraphSAGE multiplies by this matrix. It has the nonzero pattern of A, with zeros on the diagonal, so all counts of
+# the graph hold for it too; but its transpose is another matrix, whether the graph is directed or not.
 # Verifier (tests/store/test_averaged.py): scipy.
 
 
 class Averaged:
-    """`harness.graph.blocks.Blocks` over another."""
+    """The blocks of the averaged graph, over the `Blocks` of the graph itself."""
 
     directed = True
 
@@ -132,22 +132,22 @@ class Averaged:
         return getattr(self._blocks, name)
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """A rectangle; of shapes alone it is that of A."""
+        """A rectangle of the averaged matrix; for shapes alone, the rectangle of A."""
         A = self._blocks.adjacency(rows, cols, order)
         if A.val.is_meta:
             return A
-        assert self._blocks.permutation != "double", "a diagonal that is not one"
+        assert self._blocks.permutation != "double", "a double permutation moves loops off the diagonal"
         row = row_of(A)
         val = take(1 / self._neighbours(rows, order).clamp(min=1).to(A.val.dtype), row)
         val[A.col + cols.start == row + rows.start] = 0
         return A._replace(val=val)
 
     def _neighbours(self, rows: range, order: int) -> Tensor:
-        """Of every row: all its entries but the loop, which every vertex has."""
+        """The neighbours of every row: its entries without the loop, which every vertex has."""
         return self._blocks.adjacency(rows, range(self._blocks.n), order).rowptr.diff() - 1
 
 
 def multiplied(blocks: Blocks, kind: str) -> Blocks:
-    """The graph as a kind of model multiplies by it."""
+    """The graph by which a kind of model multiplies: averaged for SAGE, as it is for all others."""
     averaged: Any = Averaged(blocks)
     return averaged if kind == "sage" else blocks

@@ -1,6 +1,6 @@
-"""A graph before and after normalisation, in memory. It knows nothing of files, processes or orders.
+"""A graph before and after normalisation, in memory, independent of files, processes and orders.
 
-Before: `RawGraph`, the edges as a file or a generator names them. After: `Graph`, what training reads.
+Before: `RawGraph`, the edges as a file or a generator gives them. After: `Graph`, the matrices of training.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ TRAIN, VALID, TEST = 1, 2, 3
 SPLITS = {"train": TRAIN, "valid": VALID, "test": TEST}
 NO_LABEL = -1
 LabelTask = Literal["single-label", "multi-label"]
-"""One class a vertex: (n,) int64. Any number of classes a vertex: (n, classes) int8, 0 or 1; NO_LABEL throughout a row,
-where it is not known."""
+"""Single-label: one class per vertex, (n,) int64. Multi-label: any number of classes per vertex, (n, classes) int8 of 0
+and 1. An unlabelled vertex has NO_LABEL, throughout its row."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -28,10 +28,10 @@ Labels = NDArray[np.int64] | NDArray[np.int8]
 
 @dataclass(frozen=True)
 class RawGraph:
-    """What a source says of a graph; None where it says nothing.
+    """The edges and vertex data of a source; None for data that the source lacks.
 
-    Edge k goes from vertex `source[k]` to vertex `target[k]`, both below n; loops and duplicates may be among
-    them. An undirected graph may name an edge in one direction or in both.
+    Edge k goes from vertex `source[k]` to vertex `target[k]`, both below n; loops and duplicates are allowed. An
+    undirected graph may name an edge in one direction or in both.
     """
 
     n: int
@@ -44,18 +44,18 @@ class RawGraph:
 
 @dataclass(frozen=True)
 class StageCounts:
-    """How many entries there were at each stage. "Edges" means something else in every paper."""
+    """The numbers of entries at each stage of normalisation, since every paper means something else by "edges"."""
 
     stored: int
-    """Entries that the source gave; a symmetric Matrix Market file counts as its header expands it."""
+    """Entries of the source; a symmetric Matrix Market file counts as expanded by its header."""
     loops: int
-    """Of those, entries from a vertex to itself, repetitions included."""
+    """Stored entries from a vertex to itself, repetitions included."""
     duplicates: int
-    """Of those, entries that repeat an earlier one."""
+    """Stored entries that repeat an earlier entry."""
     nnz_sym: int
-    """Without loops and duplicates; with both directions of every edge, unless the graph is directed."""
+    """Entries without loops and duplicates; with both directions of every edge, unless the graph is directed."""
     nnz_adj: int
-    """What the kernels multiply: nnz_sym and one loop per vertex."""
+    """Entries of the matrix that kernels multiply by: nnz_sym and one loop per vertex."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Graph:
     X: Tensor
     """Features, (n, width) float32."""
     y: Tensor
-    """Labels, as `LabelTask` says."""
+    """Labels, in the form of `LabelTask`."""
     split: Tensor
     """(n,) uint8: 0, TRAIN, VALID or TEST."""
     classes: int
@@ -84,5 +84,5 @@ class Graph:
 
 
 def labelled(y: Tensor) -> Tensor:
-    """Which vertices have labels."""
+    """A mask of the vertices that have labels."""
     return (y if y.dim() == 1 else y[:, 0]) != NO_LABEL

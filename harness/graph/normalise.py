@@ -1,9 +1,9 @@
-"""From edges to the matrix that a graph convolution multiplies by. Done once, before any cutting.
+"""Normalisation: makes the matrix of a graph convolution from edges. It runs once, before a graph is cut.
 
     symmetrise unless directed -> drop duplicates -> drop loops, add one to each vertex -> D^-1/2 A D^-1/2
 
-D holds the row sums after the loops were added, so that A[i, j], the weight of the edge j -> i, is divided by
-the in-degrees of both ends: PyTorch Geometric's `gcn_norm`, on directed graphs too. Edges carry no weights.
+D holds the row sums after loops were added, so A[i, j], the weight of the edge j -> i, is divided by the roots of the
+in-degrees of both ends: PyTorch Geometric's `gcn_norm`, on directed graphs too. Edges carry no weights.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from harness.graph.model import Ints, RawGraph, StageCounts
 from harness.kernels.csr import Csr
 
 LARGEST = 3_037_000_499
-"""The largest n whose n * n still fits 64 bits: an entry is sorted as the single number row * n + column."""
+"""The largest n with n * n in 64 bits: an entry is sorted as the single number row * n + column."""
 
 
 def normalise(raw: RawGraph, directed: bool) -> tuple[Csr, StageCounts]:
@@ -39,7 +39,7 @@ def normalise(raw: RawGraph, directed: bool) -> tuple[Csr, StageCounts]:
 
 
 def _distinct(entries: Ints) -> Ints:
-    """The same numbers in ascending order, each once."""
+    """The distinct numbers in ascending order."""
     ordered = np.sort(entries)
     first = np.ones(len(ordered), dtype=bool)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -47,7 +47,7 @@ def _distinct(entries: Ints) -> Ints:
 
 
 def _weighted(entries: Ints, n: int) -> Csr:
-    """Sorted entries as a matrix with the weight d_i^-1/2 d_j^-1/2 at (i, j), d being the entries of a row."""
+    """Sorted entries as a matrix with the weight d_i^-1/2 d_j^-1/2 at (i, j), where row i has d_i entries."""
     row, col = np.divmod(entries, n)
     degree = np.bincount(row, minlength=n)
     scale = 1.0 / np.sqrt(degree)

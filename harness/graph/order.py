@@ -1,13 +1,13 @@
 """Orders of the vertices: the permutations of a dataset, as index maps.
 
-A map says which original vertex stands at each new position: A[p][:, q] has at (i, j) what A has at
-(p[i], q[j]). Two maps that differ move the loops off the diagonal, which balances the blocks of sparse graphs
-(the double permutation of Plexus); layers then alternate between order 0, A[p][:, q], and order 1, A[q][:, p],
-so that the rows one layer leaves are the columns of the next. With one map, or none, p is q and both orders
-are the same matrix.
+A map gives the original vertex at each new position: the entry of A[p][:, q] at (i, j) is the entry of A at
+(p[i], q[j]). Two different maps move the loops off the diagonal, which balances the blocks of sparse graphs (the double
+permutation of Plexus). Layers then alternate between order 0, A[p][:, q], and order 1, A[q][:, p], so that the rows
+of one layer's output are the columns of the next layer. With one map, or none, p is q and both orders are the same
+matrix.
 
-A permutation is drawn so that any part of its map can be had without the rest (`harness.kernels.shuffle`); the map of
-a partition is a table.
+A permutation is drawn so that any part of its map can be computed without the rest (`harness.kernels.shuffle`); the map
+of a partition is a table.
 """
 
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -23,17 +23,17 @@ Permutation = Literal["none", "single", "double"]
 
 
 class Map(Protocol):
-    """A map that may be too long to be held."""
+    """A map of vertices, computed or in a table."""
 
     def at(self, places: Index) -> Tensor:
-        """Which original vertices stand at these positions, int64."""
+        """The original vertices at these positions, int64."""
 
     def places(self, numbers: Index) -> Tensor:
         """The positions of these original vertices."""
 
 
-class Table:
-    """A map that is held, both ways."""
+class TableMap:
+    """A map in memory, as a table for either direction."""
 
     def __init__(self, order: Tensor) -> None:
         self._order = order
@@ -51,22 +51,22 @@ M = TypeVar("M")
 
 
 class Orders(NamedTuple, Generic[M]):
-    """The two maps of a dataset, each a `Map` or whole, (n,) int64; equal unless the permutation is double."""
+    """The two maps of a dataset, equal unless the permutation is double; each a `Map`, or a tensor (n,) of int64."""
 
     p: M
     q: M
 
     def rows(self, order: int) -> M:
-        """The map of the rows in this order; labels and splits follow it."""
+        """The map of the rows in this order, which is that of labels and splits."""
         return self.q if order else self.p
 
     def cols(self, order: int) -> M:
-        """The map of the columns in this order; the features follow that of order 0."""
+        """The map of the columns in this order, which for order 0 is that of the features."""
         return self.p if order else self.q
 
 
 def maps(permutation: Permutation, n: int, seed: int) -> Orders[Map] | None:
-    """The maps of a dataset of n vertices, functions of the seed; None if all vertices stay."""
+    """The maps of a dataset of n vertices, as functions of the seed; None if all vertices stay."""
     if permutation == "none":
         return None
     p = shuffle(seed, Purpose.PERMUTATION, n)
@@ -74,7 +74,7 @@ def maps(permutation: Permutation, n: int, seed: int) -> Orders[Map] | None:
 
 
 def orders(permutation: Permutation, n: int, seed: int) -> Orders[Tensor]:
-    """The same, whole."""
+    """The maps of a dataset of n vertices, as tensors."""
     drawn = maps(permutation, n, seed)
     if drawn is None:
         same = torch.arange(n)

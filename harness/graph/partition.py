@@ -1,8 +1,8 @@
-"""Partitions of the vertices: who owns which rows where a strategy splits the graph by rows.
+"""Partitions of the vertices: the owner of every row where a strategy splits the graph by rows.
 
-An engine answers with the part of every vertex. As an order of the vertices that is: those of part 0 first, then
-those of part 1, and within a part as they stood before; the bounds say where the parts begin. A partition is a
-function of the matrix, the number of parts and the seed. It knows nothing of files and caches.
+An engine returns the part of every vertex. A partition is also an order of the vertices: the vertices of part 0 come
+first, then those of part 1, in the original order within each part; the bounds are the starts of the parts. A partition
+is a function of the matrix, the number of parts and the seed, independent of files and caches.
 Verifier (tests/graph/test_partition.py): scipy's P A P^T, and communities that an engine must find.
 """
 
@@ -31,25 +31,25 @@ from harness.kernels.shuffle import shuffle
 from harness.ranges import between
 
 AT_ONCE = 1 << 22
-"""Vertices that are put in order at a time."""
+"""Vertices put in order at a time."""
 Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
 
 VERSION = 2
-"""Changes with every change here, or in an engine's model, that gives another partition for the same graph."""
+"""The version of this code and of the engines' models, raised whenever the same graph gets another partition."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The vertices in the order of their parts."""
+    """An order of the vertices by part, and the bounds of the parts."""
 
     order: Tensor
-    """Which original vertex stands at each new position, (n,), of 32 bits where these hold it."""
+    """The original vertex at each new position, (n,); of 32 bits if n fits in 32 bits."""
     bounds: tuple[int, ...]
-    """Where the parts begin, and the end. Parts may be empty."""
+    """The starts of the parts, and the end. Parts may be empty."""
 
     @property
     def orders(self) -> Orders[Tensor]:
-        """As the maps of a dataset: rows and columns move alike."""
+        """The partition as maps of a dataset: rows and columns have the same map."""
         order = self.order.long()
         return Orders(order, order)
 
@@ -60,16 +60,16 @@ class Partition:
 
 
 def in_order(part: Tensor, parts: int) -> Partition:
-    """The partition that gives vertex v to part[v]. Some vertices at a time: sorting all takes several times that."""
+    """The partition that gives vertex v to part[v]; sorted in chunks, which saves several times the memory."""
     assert not len(part) or 0 <= int(part.min()) <= int(part.max()) < parts
     sizes = torch.bincount(part, minlength=parts)
     bounds = (0, *sizes.cumsum(0).tolist())
     order, free = torch.empty(len(part), dtype=index_dtype(len(part))), torch.tensor(bounds[:-1])
     for start in range(0, len(part), AT_ONCE):
-        some = part[start : start + AT_ONCE].long()
-        by_part, count = torch.argsort(some, stable=True), torch.bincount(some, minlength=parts)
-        first = free - count.cumsum(0) + count  # of a part, less those of parts before it in `by_part`
-        places = torch.repeat_interleave(first, count) + torch.arange(len(some))
+        chunk = part[start : start + AT_ONCE].long()
+        by_part, count = torch.argsort(chunk, stable=True), torch.bincount(chunk, minlength=parts)
+        first = free - count.cumsum(0) + count  # the first free place of a part, less its start in `by_part`
+        places = torch.repeat_interleave(first, count) + torch.arange(len(chunk))
         order[places] = (by_part + start).to(order.dtype)
         free += count
     return Partition(order, bounds)
@@ -81,22 +81,22 @@ def parts_of(A: Csr, method: Method, parts: int, seed: int) -> Tensor:
 
 
 def parts_and_report(A: Csr, method: Method, parts: int, seed: int) -> tuple[Tensor, dict[str, Any]]:
-    """The same, and what there is to say of how they were found."""
+    """The part of every vertex, and the engine's report on the partition."""
     assert 1 <= parts <= A.rows == A.cols, (parts, A.shape)
     if parts == 1:
         return torch.zeros(A.rows, dtype=torch.int32), {}
     if method == "random":
         return random_parts(A.rows, parts, seed), {}
-    found = ENGINES[method](A, parts, seed)
-    return (found, {}) if isinstance(found, Tensor) else (found.part, found.report)
+    result = ENGINES[method](A, parts, seed)
+    return (result, {}) if isinstance(result, Tensor) else (result.part, result.report)
 
 
 def random_parts(n: int, parts: int, seed: int) -> Tensor:
     """A shuffle of n vertices cut into blocks of ceil(n / parts), as unpartitioned vertices are."""
     drawn, part = shuffle(seed, Purpose.PARTITION, n), torch.empty(n, dtype=torch.int32)
     for start in range(0, n, AT_ONCE):
-        some = range(start, min(start + AT_ONCE, n))
-        part[some.start : some.stop] = drawn.places(some) // -(-n // parts)
+        chunk = range(start, min(start + AT_ONCE, n))
+        part[chunk.start : chunk.stop] = drawn.places(chunk) // -(-n // parts)
     return part
 
 
@@ -107,33 +107,32 @@ ENGINES: dict[Method, Callable[[Csr, int, int], Tensor | Swapped]] = {
     "g3-guarded": partial(g3_parts, guarded=True),
     "hypergraph": hypergraph_parts,
 }
-"""Those that have to see the graph."""
+"""The engines that need the graph."""
 
 
 def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bool) -> int:
-    """Bytes that an engine takes in all, roughly and at most (benchmarks/partition_memory.py)."""
+    """A rough upper bound on the bytes that an engine takes in all (benchmarks/partition_memory.py)."""
     if method == "hypergraph":
         return HYPERGRAPH_BYTES_PER_ENTRY * nonzeros
     neighbours = nonzeros * (2 if directed else 1)
-    swapped = partition_swap.BYTES_A_COUNT * n * parts if method.startswith("g3") else 0
+    swapped = partition_swap.BYTES_PER_COUNT * n * parts if method.startswith("g3") else 0
     return METIS_BYTES_PER_ENTRY * neighbours + swapped
 
 
-# What a partition costs where rows are exchanged as they are needed: rows of H that a part must get from
-# others.
+# The communication volume of a partition under sparsity-aware exchange: the rows of H that a part needs of others.
 #
-# An aggregation sends each of them once, so times the width of H these are its words. Sending whole blocks,
-# as the sparsity-oblivious algorithms do, costs each part all rows but its own, whatever the partition.
-# Verifier (tests/graph/test_volume.py): distinct columns counted by scipy.
+# An aggregation sends each of these rows once, so the volume times the width of H is its number of words. Algorithms
+# that ignore sparsity send whole blocks, which costs each part all rows but its own, whatever the partition. Verifier
+# (tests/graph/test_volume.py): distinct columns counted by scipy.
 
 
 def volumes(A: Csr, bounds: tuple[int, ...]) -> list[int]:
-    """For each part the rows of other parts it needs; A stands in the order of the partition."""
+    """The number of rows of other parts that each part needs; A is in the order of the partition."""
     assert bounds[0] == 0 and bounds[-1] == A.rows == A.cols, (bounds, A.shape)
     return [needed(block(A, rows, range(A.cols)), rows) for rows in between(bounds)]
 
 
 def needed(A: Csr, own: range) -> int:
-    """Columns outside `own` in which these rows have a nonzero."""
+    """The number of columns outside `own` in which these rows have a nonzero."""
     filled = filled_columns(A)
     return int(((filled < own.start) | (filled >= own.stop)).sum())

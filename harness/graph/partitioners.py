@@ -1,4 +1,4 @@
-"""The libraries that partition, imported where they are needed: most runs need none of them."""
+"""The partitioning libraries, each imported when it is first needed: most runs need none."""
 
 import ctypes
 from importlib import import_module
@@ -21,7 +21,7 @@ PACKAGES = {
     "g3-guarded": "pymetis",
     "hypergraph": "mtkahypar",
 }
-"""By the method that needs them."""
+"""The package behind each method."""
 
 
 def library(method: str) -> Any:
@@ -37,21 +37,20 @@ def library(method: str) -> Any:
 
 
 def engine(method: str) -> str:
-    """The library of a method and its version; empty if the method is our own."""
+    """The library of a method and its version; empty if the method needs no library."""
     package = PACKAGES.get(method)
     return f"{package} {version(package)}" if package else ""
 
 
 # METIS: parts of equal numbers of vertices that cut few edges (Karypis and Kumar, 1998), as CAGNET uses it.
 #
-# METIS sees the undirected graph without loops: u and v are neighbours if A has (u, v) or (v, u). Vertices
-# and edges weigh 1, so it balances vertices, not nonzeros, and counts cut edges, not words. It may leave
-# parts empty.
+# METIS gets the undirected graph without loops: u and v are neighbours if A has (u, v) or (v, u). Vertices and edges
+# weigh 1, so METIS balances vertices, not nonzeros, and minimises cut edges, not words. Parts may be empty.
 
 SEEDS = 1 << 31
-"""METIS takes so many seeds."""
+"""The number of seeds that METIS accepts."""
 METIS_BYTES_PER_ENTRY = 160
-"""Of memory, for every neighbour of a vertex: METIS keeps the graphs of all levels, many of one that coarsens badly."""
+"""Bytes of memory for every neighbour of a vertex: METIS keeps the graphs of all levels of coarsening."""
 
 
 def metis_parts(A: Csr, parts: int, seed: int) -> Tensor:
@@ -61,12 +60,12 @@ def metis_parts(A: Csr, parts: int, seed: int) -> Tensor:
     M = neighbours(A)
     graph = pymetis.CSRAdjacency(M.indptr.astype(index), M.indices.astype(index))
     options = pymetis.Options(seed=seed % SEEDS)
-    found = pymetis.part_graph(parts, graph, recursive=False, options=options)
-    return torch.from_numpy(np.array(found.vertex_part, dtype=np.int64))
+    result = pymetis.part_graph(parts, graph, recursive=False, options=options)
+    return torch.from_numpy(np.array(result.vertex_part, dtype=np.int64))
 
 
 def neighbours(A: Csr) -> Any:
-    """A or A^T without the diagonal, as a boolean scipy matrix."""
+    """The pattern of A + A^T without the diagonal, as a boolean scipy matrix."""
     from scipy.sparse import csr_array
 
     pattern = csr_array((np.ones(A.nnz, dtype=bool), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
@@ -76,23 +75,22 @@ def neighbours(A: Csr) -> Any:
     return M
 
 
-# METIS with two constraints: parts of equal numbers of vertices and of equal sums of degrees (G3, equations
-# 1 to 3).
+# METIS with two constraints: parts of equal numbers of vertices and of equal sums of degrees (G3, equations 1 to 3).
 #
-# pymetis has no call for several constraints, and takes a list of weights of any length without a word, so
-# METIS's own function is called in the library that pymetis brings. Whether that works is tried on a small
-# graph first, of which one constraint alone would balance only one of the two. Verifier
-# (tests/graph/test_partition_swap.py): both balances, counted.
+# pymetis has no call for several constraints, and accepts a list of weights of any length silently. So METIS's own
+# function is called in the library inside pymetis, after a trial on a small graph: with one constraint, METIS would
+# balance only one of the two sums there.
+# Verifier (tests/graph/test_partition_swap.py): both balances, counted.
 
 Ints = NDArray[np.int64]
 OPTIONS, OK = 40, 1
 STAR = 32
 TOLERANCE = 1.2
-"""What METIS may miss its 3 % by on the small graph, where a vertex is 3 % of a part."""
+"""The imbalance allowed on the small graph, where a single vertex is 3 % of a part."""
 
 
 def balanced_parts(A: Csr, parts: int, seed: int) -> Tensor:
-    """The part of every vertex."""
+    """The part of every vertex, by METIS with two constraints."""
     metis = library("metis-balanced")
     _try(metis)
     M = neighbours(A)
@@ -110,23 +108,23 @@ def kway(metis: Any, starts: Any, ends: Any, weights: Any, parts: int, seed: int
     defaults(options.ctypes)
     options[int(metis._internal.options_indices.SEED)] = seed
     n, constraints, few = (np.array([each], index) for each in (len(part), vwgt.shape[1], parts))
-    given = [n, constraints, xadj, adjncy, vwgt, None, None, few, None, None, options, cut, part]
-    status = call(*(None if each is None else each.ctypes for each in given))
+    arguments = [n, constraints, xadj, adjncy, vwgt, None, None, few, None, None, options, cut, part]
+    status = call(*(None if each is None else each.ctypes for each in arguments))
     assert status == OK, f"METIS ended with status {status}"
     return part.astype(np.int64)
 
 
 def _functions(metis: Any) -> tuple[Any, Any]:
-    """In the library that pymetis is made of, by METIS's own names."""
+    """METIS_PartGraphKway and METIS_SetDefaultOptions of the library inside pymetis."""
     try:
         inside = ctypes.CDLL(metis._internal.__file__)
         return inside.METIS_PartGraphKway, inside.METIS_SetDefaultOptions
     except (OSError, AttributeError) as error:
-        raise UserError(_told(f"has no METIS_PartGraphKway ({error})")) from None
+        raise UserError(_refusal(f"has no METIS_PartGraphKway ({error})")) from None
 
 
 def _try(metis: Any) -> None:
-    """A complete graph beside as many vertices on a path: by number alone, one half has nearly all degrees."""
+    """Tries METIS on a clique beside a path: balanced by vertices alone, one half would have nearly all degrees."""
     clique = [(i, j) for i in range(STAR) for j in range(STAR) if i != j]
     path = [(i, i + 1) for i in range(STAR, 2 * STAR - 1)]
     edges = np.array(sorted([*clique, *path, *((j, i) for i, j in path)]))
@@ -137,35 +135,34 @@ def _try(metis: Any) -> None:
     for each in weights.T:
         worst = np.bincount(part, weights=each, minlength=2).max() / (each.sum() / 2)
         if worst > TOLERANCE:
-            raise UserError(_told(f"left one of two equal halves {worst:.2f} times as heavy as the mean"))
+            raise UserError(_refusal(f"left one of two equal halves {worst:.2f} times as heavy as the mean"))
 
 
-def _told(what: str) -> str:
+def _refusal(reason: str) -> str:
     return (
-        f"the partition metis-balanced needs METIS with two constraints, and the library of this pymetis {what}. "
+        f"the partition metis-balanced needs METIS with two constraints, and the library of this pymetis {reason}. "
         "Install the version of constraints.txt, or use metis or hypergraph."
     )
 
 
-# Mt-KaHyPar: parts of equal numbers of nonzeros that exchange few rows. It stands for CAGNET's Graph-VB.
+# Mt-KaHyPar: parts of equal numbers of nonzeros that exchange few rows, in the place of CAGNET's Graph-VB.
 #
-# The column-net model (Çatalyürek and Aykanat, 1999): vertex i is row i of A and weighs its nonzeros; net j
-# holds the rows with a nonzero in column j, and row j itself. A net that touches k parts is a row of H that
-# k - 1 others need, so the metric km1, which is minimised, is the number of rows sent in an aggregation,
-# exactly. Graph-VB bounds the largest part's share as well; here that share is what it turns out to be
-# (`harness.graph.partition` counts it).
+# The column-net model (Çatalyürek and Aykanat, 1999): vertex i is row i of A and weighs its nonzeros; net j holds the
+# rows with a nonzero in column j, and row j itself. A net that touches k parts is a row of H that k - 1 other parts
+# need. So the metric km1, which is minimised, is exactly the number of rows sent in an aggregation. Graph-VB also
+# bounds the largest share of a part; this model does not (`harness.graph.partition` counts the shares).
 
 HYPERGRAPH_BYTES_PER_ENTRY = 320
-"""Of memory, for every nonzero."""
+"""Bytes of memory for every nonzero."""
 EPSILON = 0.03
-"""How much heavier than the mean a part may be."""
+"""The weight that a part may have above the mean, as a share of the mean."""
 
 
 def hypergraph_parts(A: Csr, parts: int, seed: int) -> Tensor:
-    """The part of every vertex.
+    """The part of every vertex, by minimising km1.
 
-    The preset gives the same partition on any number of threads and, up to version 1.7, whatever `set_seed` was told:
-    here the seed decides how the vertices are numbered.
+    The preset gives the same partition on any number of threads and, up to version 1.7, for any argument of `set_seed`.
+    So the seed numbers the vertices instead.
     """
     mtkahypar = library("hypergraph")
     number = shuffled(seed, Purpose.PARTITION, range(A.rows))
@@ -182,7 +179,7 @@ def hypergraph_parts(A: Csr, parts: int, seed: int) -> Tensor:
 
 
 def nets(A: Csr, number: Any) -> list[Any]:
-    """For every column, the numbers of the rows with a nonzero in it and of the row of the same name."""
+    """The net of every column j: the numbers of the rows with a nonzero in column j, and of row j."""
     from scipy.sparse import csr_array, eye_array
 
     pattern = csr_array((np.ones(A.nnz, dtype=bool), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)

@@ -1,4 +1,4 @@
-"""Feature recipes: drawn features, and the division by row sums. Any rows can be drawn without the others.
+"""Recipes for features, labels and splits. The features of any rows can be drawn without the other rows.
 
 Legend: N vertices, F features, C classes.
 """
@@ -15,11 +15,11 @@ from harness.kernels.random import Index, Purpose, integers, normal, rectangle, 
 from harness.ranges import balanced
 
 CHUNK = 1 << 19
-"""Numbers drawn at a time, to bound what is held beside the features themselves."""
+"""Numbers drawn at a time, which bounds the memory beside the features themselves."""
 
 
 def uniform_features(vertices: Index, width: int, seed: int) -> Tensor:
-    """Uniform in [0, 1), float32."""
+    """Features uniform in [0, 1), float32."""
     X_NF = torch.empty(len(vertices), width)
     for rows, place in _chunks(vertices, width):
         X_NF[place] = rectangle(seed, Purpose.FEATURES, rows, range(width), width, dtype=torch.float32)
@@ -31,8 +31,8 @@ def gaussian_features(
 ) -> Tensor:
     """`separation` times a unit vector of the vertex's class, plus standard normal noise, float32.
 
-    Of many classes it is the unit vector of their sum. `y` holds the labels of the whole graph; vertices without one
-    get noise alone.
+    A vertex of several classes has the unit vector of their sum. `y` has the labels of the whole graph; vertices
+    without a label get noise alone.
     """
     after_noise = len(y) * width
     index = rectangle_index(range(classes), range(width), width, start=after_noise)
@@ -46,38 +46,36 @@ def gaussian_features(
 
 
 def _mean(y: Tensor, mean_CF: Tensor) -> Tensor:
-    """What the labels of some vertices say of their features."""
+    """The mean of the features of some vertices, given their labels."""
     if y.dim() == 1:
         return torch.where(labelled(y)[:, None], mean_CF[y.clamp(min=0)], 0.0)
     return torch.nn.functional.normalize(y.clamp(min=0).to(mean_CF.dtype) @ mean_CF, dim=1)
 
 
 def row_normalised(X_NF: Tensor) -> Tensor:
-    """Each row divided by the sum of its absolute values; rows of zeros stay."""
+    """Divides each row by the sum of its absolute values; rows of zeros stay."""
     return torch.nn.functional.normalize(X_NF, p=1, dim=1, eps=torch.finfo(X_NF.dtype).tiny)
 
 
 def _chunks(vertices: Index, width: int) -> Iterator[tuple[Index, slice]]:
-    """Groups of vertices, and where each group stands among them."""
+    """Groups of vertices, and the place of each group among all."""
     step = max(CHUNK // width, 1)
     for start in range(0, len(vertices), step):
         stop = min(start + step, len(vertices))
         yield vertices[start:stop], slice(start, stop)
 
 
-# Label recipes for graphs that come without labels. Nothing can be learned from these: never report
-# accuracy.
+# Labels for graphs without labels. A model can learn nothing from such labels: never report an accuracy.
 
 LABELS_AT_ONCE = 1 << 22
-"""Numbers drawn at a time: they take more than the labels."""
+"""Numbers drawn at a time, since these take more memory than the labels."""
 
 
 def degree_labels(degrees: Tensor, classes: int) -> Tensor:
-    """Vertices ranked by the nonzeros of their rows and cut into classes of equal size, the lowest first (Plexus).
+    """Classes of equal size, of the vertices ranked by the nonzeros of their rows, the fewest first (Plexus).
 
     Ties are ranked by vertex; when the sizes cannot be equal, the first classes have one vertex more.
     """
-
     bounds = torch.tensor([part.stop for part in balanced(len(degrees), classes)])
     members = torch.bincount(degrees)
     ranks = members.cumsum(0) - members
@@ -87,12 +85,12 @@ def degree_labels(degrees: Tensor, classes: int) -> Tensor:
 
 
 def uniform_labels(vertices: range, classes: int, seed: int) -> Tensor:
-    """Drawn uniformly (CAGNET, whose own recipe never draws the last class; this one does)."""
+    """Labels drawn uniformly from all classes (CAGNET; its own code never draws the last class)."""
     return integers(seed, Purpose.LABELS, vertices, classes)
 
 
 def uniform_label_sets(sets: range, classes: int, seed: int) -> Tensor:
-    """Each class is in each set with an even chance, (len(sets), classes) int8."""
+    """Sets of labels, (len(sets), classes) int8; a set contains each class with an even chance."""
     drawn, step = torch.empty(len(sets), classes, dtype=torch.int8), max(LABELS_AT_ONCE // classes, 1)
     for start in range(0, len(sets), step):
         chance = rectangle(seed, Purpose.LABELS, sets[start : start + step], range(classes), classes)
@@ -100,12 +98,15 @@ def uniform_label_sets(sets: range, classes: int, seed: int) -> Tensor:
     return drawn
 
 
-# The compiled loop: a label for every vertex, in one pass and no further memory.
+# The compiled loop: a label for every vertex, in one pass and without more memory.
 
 
 @compiled(nogil=True)
 def label_in_turn(degrees: Any, ranks: Any, labels: Any, bounds: Any, y: Any) -> None:
-    """`ranks` and `labels` have, by degree, those of the next vertex of it; a label ends at its bound."""
+    """Labels the vertices in turn; `ranks` and `labels` are those of the next vertex of each degree.
+
+    The label of a degree grows once its rank passes the bound of the label.
+    """
     for vertex in range(degrees.size):
         degree = degrees[vertex]
         while bounds[labels[degree]] <= ranks[degree]:
@@ -114,27 +115,28 @@ def label_in_turn(degrees: Any, ranks: Any, labels: Any, bounds: Any, y: Any) ->
         ranks[degree] += 1
 
 
-# Split recipes: which vertices train, validate and test. A vertex without a label does none of these.
+# Splits into vertices that train, validate and test. A vertex without a label is in no split.
 
-AT_ONCE = 1 << 22
+SPLITS_AT_ONCE = 1 << 22
+"""Vertices drawn at a time, since their numbers take more memory than the split."""
 
 
 def random_split(y: Tensor, first: int, train: float, valid: float, seed: int) -> Tensor:
     """Each labelled vertex is drawn into TRAIN or VALID with these chances, else into TEST.
 
-    `y` are the labels of the vertices `first` onwards. Some are drawn at a time: the numbers take more than the split.
+    `y` are the labels of the vertices from `first` onwards.
     """
     split = torch.full(y.shape[:1], TEST, dtype=torch.uint8)
-    for start in range(0, len(y), AT_ONCE):
-        some = split[start : start + AT_ONCE]
-        chance = uniform(seed, Purpose.SPLIT, range(first + start, first + start + len(some)))
-        some[chance < train + valid] = VALID
-        some[chance < train] = TRAIN
+    for start in range(0, len(y), SPLITS_AT_ONCE):
+        chunk = split[start : start + SPLITS_AT_ONCE]
+        chance = uniform(seed, Purpose.SPLIT, range(first + start, first + start + len(chunk)))
+        chunk[chance < train + valid] = VALID
+        chunk[chance < train] = TRAIN
     return labelled_only(split, y)
 
 
 def all_train(y: Tensor) -> Tensor:
-    """Every labelled vertex trains."""
+    """A split in which every labelled vertex trains."""
     return labelled_only(torch.full(y.shape[:1], TRAIN, dtype=torch.uint8), y)
 
 

@@ -1,4 +1,4 @@
-"""Plain torch kernels that say on a ledger what they did, forward and backward. They compute nothing else."""
+"""Plain torch kernels that record themselves on a ledger, forward and backward. They compute nothing else."""
 
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -71,5 +71,5 @@ class Kernels:
     def elementwise(
         self, function: Callable[..., Tensor], *tensors: Tensor, makes: TensorName | None = None
     ) -> Tensor:
-        """Anything whose cost is the reading and writing of its elements."""
+        """Any function whose cost is the reading and writing of its elements."""
         return self.run(Op.ELEMENTWISE, makes, function, *tensors)

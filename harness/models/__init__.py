@@ -1,6 +1,9 @@
 """Layers and losses, written once over an operator set."""
 
+from harness.models.gcn import gat as gat
 from harness.models.gcn import gcn as gcn
+from harness.models.operators import AttentionOperators as AttentionOperators
+from harness.models.operators import ConvolutionOperators as ConvolutionOperators
 from harness.models.operators import Hits as Hits
 from harness.models.operators import Operators as Operators
 from harness.models.operators import Skip as Skip

@@ -1,8 +1,8 @@
-"""The heads of graph attention (Veličković et al., ICLR'18), whoever computes the attention itself.
+"""The heads of graph attention (Veličković et al., ICLR'18), independent of the code that computes the attention.
 
 T = H W has the features of all heads side by side, and a head's score of an edge j -> i is a_0 T_i + a_1 T_j, each a
-vector of its features. What heads give stands side by side again, but where a layer gives the classes: there it is the
-mean of them.
+vector of its features. The outputs of heads are side by side again, except in the layer that gives the classes, whose
+output is the mean of the heads.
 
 Legend: N vertices, Q heads, F features of a head, H those of all.
 """
@@ -18,26 +18,26 @@ def by_head(T_NH: Tensor, heads: int) -> Tensor:
 
 
 def side_by_side(T_QNF: Tensor) -> Tensor:
-    """And back, (N, H)."""
+    """The inverse of `by_head`, (N, H)."""
     return T_QNF.transpose(0, 1).flatten(1)
 
 
 def scores(T_QNF: Tensor, a_H: Tensor) -> Tensor:
-    """What a vertex adds to the scores of its edges at one of their ends, (Q, N)."""
+    """The share of a vertex in the scores of its edges at one of their ends, (Q, N)."""
     return torch.einsum("qnf,qf->qn", T_QNF, a_H.view(len(T_QNF), -1))
 
 
 def scores_back(ds_QN: Tensor, T_QNF: Tensor, a_H: Tensor) -> tuple[Tensor, Tensor]:
-    """dT and da."""
+    """The gradients dT and da of `scores`."""
     dT_QNF = torch.einsum("qn,qf->qnf", ds_QN, a_H.view(len(T_QNF), -1))
     return dT_QNF, torch.einsum("qn,qnf->qf", ds_QN, T_QNF).flatten()
 
 
 def merged(Z_QNF: Tensor, *, mean: bool) -> Tensor:
-    """What a layer gives of what its heads do."""
+    """The output of a layer: the mean of its heads, or all heads side by side."""
     return Z_QNF.mean(dim=0) if mean else side_by_side(Z_QNF)
 
 
 def merged_back(G: Tensor, heads: int, *, mean: bool) -> Tensor:
-    """The gradient of every head."""
+    """The gradient of every head, the backward of `merged`."""
     return (G / heads).expand(heads, *G.shape).contiguous() if mean else by_head(G, heads)

@@ -1,4 +1,4 @@
-"""The operator set: what a model is written over. Plain torch is the serial set; a strategy brings another."""
+"""The operator set that a model is written over. Plain torch is the serial set; every strategy has a set of its own."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -11,10 +11,10 @@ from harness.models.weights import Part
 
 
 class Hits(NamedTuple):
-    """How many vertices of a split there are, and how many of them were classified rightly; whole graph.
+    """The vertices of a split that were classified rightly, and all vertices of the split, in the whole graph.
 
-    Of many classes a vertex, all answers that are yes or should be, and twice those that are and should: their ratio is
-    the micro-averaged F1, which is the accuracy where every vertex has one class.
+    Where a vertex may have many classes: twice the answers that are yes and should be, and the sum of both kinds. The
+    ratio is the micro-averaged F1, which is the accuracy where every vertex has one class.
     """
 
     right: int
@@ -22,23 +22,22 @@ class Hits(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of nothing, nothing is right."""
+        """The ratio; 0 for an empty split."""
         return self.right / self.of if self.of else 0.0
 
 
 class Skip(NamedTuple):
-    """The input of a layer: what the layer computes from, and what will be added to its output."""
+    """The input of a layer, in two forms: the layer computes from `H`, and `add` adds `kept` to the layer's output."""
 
     H: Tensor
     kept: Any
-    """What `add` takes; a set's own business."""
 
 
 class Operators(Protocol):
-    """One rank's operators. A call says its layer; whatever else an operator needs, its set holds.
+    """The operators of one rank that every model needs. A call gives the layer; the set holds everything else.
 
-    Shapes are those of this rank's pieces: which rows and columns of the whole they are is the strategy's layout, and
-    what one operator returns is laid out as the next one takes it.
+    Shapes are those of this rank's pieces. The strategy's layout says which rows and columns of the whole they are;
+    each operator returns its result in the layout that the next operator takes.
     """
 
     def of_step(self, step: int) -> "Operators":
@@ -48,28 +47,16 @@ class Operators(Protocol):
         """
 
     def inputs(self) -> Tensor:
-        """This rank's part of the input features, (rows, features); a leaf of autograd where they are trained."""
+        """This rank's part of the input features, (rows, features); a leaf of autograd if features are trained."""
 
     def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
-        """H W: the projection of the features to the hidden width, or of the last layer to the classes."""
-
-    def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
-        """Z = A H W, (rows, features out), of H (rows, features in) and this rank's piece W of the weights.
-
-        Aggregation and combination are one operator: their order, the backward and the words are the strategy's.
-        """
-
-    def attend(self, layer: int, H: Tensor, W: Tensor, a: Tensor) -> Tensor:
-        """The same with attention in place of A, a (2, features of all heads): `harness.models.gat`.
-
-        Asked of the strategies that train gat.
-        """
+        """H W: the projection of the features to the hidden width, a root term, or the head."""
 
     def finish(self, layer: int, Z: Tensor, gamma: Tensor | None) -> Tensor:
         """H = dropout(ReLU(norm(Z))), of the same shape; without a scale gamma nothing is normalised."""
 
     def keep(self, layer: int, H: Tensor) -> Skip:
-        """Sets the input of a layer aside, to be added to its output."""
+        """Sets the input of a layer aside, to be added to the layer's output."""
 
     def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
         """The output of a layer plus its input, laid out as the output."""
@@ -77,29 +64,43 @@ class Operators(Protocol):
     def loss(self, Z: Tensor) -> Tensor:
         """The mean loss over the training vertices of the whole graph, or of all mini-batches of the step.
 
-        Cross-entropy; where a vertex has many classes, binary cross-entropy, a mean over these too.
+        The loss is cross-entropy; for many classes a vertex, binary cross-entropy, with a mean over classes too.
 
-        (), the same on every rank. Its backward starts this rank's share of the gradient.
+        The result is a scalar, the same on every rank. Its backward starts this rank's share of the gradient.
         """
 
     def settle(self, weights: Sequence[Tensor]) -> None:
-        """Whatever is left to be done to the gradients of the weights once the backward pass is over."""
+        """Completes the gradients of the weights once the backward pass is over."""
 
     def evaluate(self, Z: Tensor) -> dict[str, Hits]:
         """Right answers by split over the whole graph, the same on every rank."""
 
 
-# Masks of dropout: each bit a function of the seed, the step, the group, the layer, the vertex and the
-# feature.
-#
-# So a mask does not depend on how a matrix is split, and ranks that hold the same piece drop the same of
-# it.
+class ConvolutionOperators(Operators, Protocol):
+    """The operators of a graph convolutional network: the kinds gcn and sage."""
+
+    def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
+        """Z = A H W, (rows, features out), of H (rows, features in) and this rank's piece W of the weights.
+
+        Aggregation and combination are one operator: their order, the backward and the words are the strategy's.
+        """
+
+
+class AttentionOperators(Operators, Protocol):
+    """The operators of a graph attention network: the kind gat (`harness.models.gat`)."""
+
+    def attend(self, layer: int, H: Tensor, W: Tensor, a: Tensor) -> Tensor:
+        """Z = alpha H W, (rows, features out), the attention alpha computed with a (2, features of all heads)."""
+
+
+# Each bit of a dropout mask is a function of the seed, the step, the group, the layer, the vertex and the feature.
+# So a mask does not depend on how a matrix is split, and ranks that hold the same piece drop the same elements.
 
 
 def dropout_mask(
     seed: tuple[int, int, int, int], vertices: Tensor, features: range, rate: float
 ) -> tuple[Tensor, float]:
-    """What is kept, (vertices, features), and by what it is multiplied. The seed is of seed, step, group and layer.
+    """The mask of kept elements, (vertices, features), and their scale. `seed`: seed, step, group and layer.
 
     The rate is rounded to a multiple of 2^-16, and so is the scale: the expectation is exact.
     """
@@ -108,5 +109,5 @@ def dropout_mask(
 
 
 def dropped(H: Tensor, kept: Tensor, scale: float) -> Tensor:
-    """H where it is kept, scaled up."""
+    """H where the mask keeps it, scaled up; 0 elsewhere."""
     return torch.where(kept, H * scale, 0)

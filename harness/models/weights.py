@@ -17,16 +17,16 @@ ROOM = 1 << 40  # elements set aside for one matrix
 
 
 class Part(StrEnum):
-    """What a trained matrix is for."""
+    """The part of a model that a trained matrix belongs to."""
 
     PROJECTION = "projection"
     ROOT = "root"
-    """Of what a vertex itself has, beside its neighbours (GraphSAGE)."""
+    """Multiplies the vertex itself, beside its neighbours (GraphSAGE)."""
     ATTENTION = "attention"
-    """Of both ends of an edge, a row each: what scores are computed with (GAT)."""
+    """Gives the scores of edges, one row for each end of an edge (GAT)."""
     CONVOLUTION = "convolution"
     SCALE = "scale"
-    """Of a normalisation: one row."""
+    """Scales a normalisation; one row."""
     HEAD = "head"
 
 
@@ -35,7 +35,7 @@ class Weight(NamedTuple):
 
     part: Part
     layer: int
-    """-1 outside any layer."""
+    """The number of the layer; -1 outside any layer."""
     shape: tuple[int, int]
 
     def __str__(self) -> str:
@@ -46,32 +46,34 @@ class Weight(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A rank's pieces of the weights, by what they are for."""
+    """A rank's pieces of the weights, by part."""
 
     layers: Sequence[tuple[Tensor, Tensor | None]]
-    """W, and the scale of its normalisation if it has one."""
+    """W of each layer, and the scale of its normalisation or None."""
     projection: Tensor | None = None
     head: Tensor | None = None
     roots: Sequence[Tensor] = ()
-    """One a layer, or none."""
+    """One matrix a layer, or none at all."""
     attentions: Sequence[Tensor] = ()
-    """Likewise."""
+    """One matrix a layer, or none at all."""
 
 
 def by_part(weights: Sequence[Weight], tensors: Sequence[Tensor]) -> Weights:
-    """Tensors in the order of the weights."""
-    found = {(part, layer): tensor for (part, layer, _), tensor in zip(weights, tensors, strict=True)}
+    """The tensors by part; they come in the order of the weights."""
+    pieces = {(part, layer): tensor for (part, layer, _), tensor in zip(weights, tensors, strict=True)}
     layers = [
-        (W, found.get((Part.SCALE, layer))) for (part, layer), W in found.items() if part is Part.CONVOLUTION
+        (W, pieces.get((Part.SCALE, layer)))
+        for (part, layer), W in pieces.items()
+        if part is Part.CONVOLUTION
     ]
     roots, attentions = (
-        [W for (part, _), W in found.items() if part is kind] for kind in (Part.ROOT, Part.ATTENTION)
+        [W for (part, _), W in pieces.items() if part is kind] for kind in (Part.ROOT, Part.ATTENTION)
     )
-    return Weights(layers, found.get((Part.PROJECTION, -1)), found.get((Part.HEAD, -1)), roots, attentions)
+    return Weights(layers, pieces.get((Part.PROJECTION, -1)), pieces.get((Part.HEAD, -1)), roots, attentions)
 
 
 def initial_weight(seed: int, number: int, weight: Weight, rows: range, cols: range) -> Tensor:
-    """A rectangle of the number-th matrix of a model in float64, whoever asks for whichever part."""
+    """A rectangle of the number-th matrix of a model in float64, the same for every rank and layout."""
     if weight.part is Part.SCALE:
         return torch.ones(len(rows), len(cols), dtype=torch.float64)
     f_in, f_out = weight.shape

@@ -1,1 +1,1 @@
-"""What several strategies share: products over axes, layouts, a loss over split classes, stages that arrive."""
+"""Operators that several strategies share: products over axes, changes of layout, halos, the loss of split classes."""

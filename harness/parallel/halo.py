@@ -1,11 +1,11 @@
-"""The halo exchange: the rows of others that a block row of A needs, and only those, in one all-to-all.
+"""The halo exchange: a block row of A gets the rows that it needs of other ranks, and only those, in one all-to-all.
 
-Every rank reads from the graph which of its rows the others need, so no lists of indices are ever sent. Rows arrive in
-the order of their owners, and from each as they stand there. The way back brings gradients to the owners, who add them
-up in the order of the ranks that sent them: the same bits every time.
+Every rank reads from the graph which of its rows the others need, so no lists of indices are sent. Rows arrive in the
+order of their owners and, from each owner, in ascending order. Gradients return to the owners, which add them up in the
+order of the ranks that sent them: the same bits every time.
 
-Legend: N this rank's vertices, M the rows that leave, K those that arrive. A_NN is a block row at this rank's own
-vertices, A_NK the rest of it without its empty columns.
+Legend: N this rank's vertices, M the rows that leave, K the rows that arrive. A_NN is a block row at this rank's own
+vertices, A_NK the rest of the block row without its empty columns.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from harness.strategy import LONG, Context, Counts, csr_bytes
 
 
 class Halo(NamedTuple):
-    """Who needs which rows of whom."""
+    """The rows that one rank sends to each member of an axis, and how many rows each member sends to this rank."""
 
     leaving: Tensor
     """Indices (M,) of the rows that others need, in the order of the others."""
@@ -31,12 +31,12 @@ class Halo(NamedTuple):
     receive: list[int]
 
     def exchange(self, over: Axis, kernels: Kernels, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
-        """The rows that others need leave; what is needed of them arrives."""
+        """Sends the rows that others need; the result has the rows that this rank needs."""
         leaving_MF = kernels.run(Op.COPY, moves, take, H_NF, self.leaving)
         return over.all_to_all.call(leaving_MF, send=self.send, receive=self.receive, tensor=moves)
 
     def back(self, over: Axis, dH_KF: Tensor, moves: TensorName) -> Call[Tensor]:
-        """Gradients of what arrived go to their owners; those of what left arrive."""
+        """Sends the gradients of the rows that arrived to their owners; the result has those of the rows that left."""
         return over.all_to_all.call(dH_KF, send=self.receive, receive=self.send, tensor=moves)
 
 
@@ -52,7 +52,7 @@ class BlockRow(NamedTuple):
 def block_row(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> BlockRow:
-    """The block row of the rank whose vertices are `blocks[own]`, of the columns at the blocks in `stages`."""
+    """The block row of the rank with the vertices `blocks[own]`, with the columns at the blocks in `stages`."""
     halo, A_NK = halo_of(ctx, blocks, own, stages, transposed=transposed)
     A_NN = ctx.blocks.adjacency(blocks[own], blocks[own], transposed=transposed) if own in stages else None
     return BlockRow(A_NN, ctx.memory.hold_matrix(A_NK), halo)
@@ -61,20 +61,19 @@ def block_row(
 def halo_of(
     ctx: Context, blocks: Sequence[range], own: int, stages: range, *, transposed: bool = False
 ) -> tuple[Halo, Csr]:
-    """Its halo, and A_NK on the host."""
+    """The halo of such a block row, and A_NK on the host."""
     rows, others = blocks[own], [i for i in range(len(blocks)) if i != own]
     wanted = [i for i in others if i in stages]
     served = others if own in stages else []
-    A_NK, found = ctx.blocks.compact_on_host(rows, [blocks[i] for i in wanted], transposed=transposed)
+    A_NK, arriving = ctx.blocks.compact_on_host(rows, [blocks[i] for i in wanted], transposed=transposed)
     leaving, needed = ctx.blocks.needed([blocks[i] for i in served], rows, transposed=transposed)
-    receive, send = dict(zip(wanted, found, strict=True)), dict(zip(served, needed, strict=True))
-    everyone = range(len(blocks))
-    sizes = ([rows.get(i, 0) for i in everyone] for rows in (send, receive))
+    receive, send = dict(zip(wanted, arriving, strict=True)), dict(zip(served, needed, strict=True))
+    sizes = ([rows.get(i, 0) for i in range(len(blocks))] for rows in (send, receive))
     return Halo(leaving, *sizes), A_NK
 
 
 class Boundary(NamedTuple):
-    """The same in numbers, for formulas: what `block_row` cuts, counted."""
+    """The sizes of what `block_row` cuts, counted in the graph, for formulas."""
 
     counts: Counts
     blocks: Sequence[range]
@@ -82,14 +81,14 @@ class Boundary(NamedTuple):
     stages: range
 
     def arriving(self, *, transposed: bool = False) -> dict[int, int]:
-        """Rows that arrive, by owner."""
+        """The number of rows that arrive from each owner."""
         return {
             i: self.counts.filled(self.blocks[self.own], self.blocks[i], transposed=transposed)
             for i in self._others(self.stages)
         }
 
     def leaving(self, *, transposed: bool = False) -> dict[int, int]:
-        """Rows that leave, by who needs them."""
+        """The number of rows that leave for each other rank."""
         served = range(len(self.blocks)) if self.own in self.stages else range(0)
         return {
             i: self.counts.filled(self.blocks[i], self.blocks[self.own], transposed=transposed)
@@ -97,15 +96,16 @@ class Boundary(NamedTuple):
         }
 
     def index_bytes(self, *, transposed: bool = False) -> int:
+        """The bytes of the indices of the rows that leave."""
         return LONG * sum(self.leaving(transposed=transposed).values())
 
     def compact_bytes(self, precision: str, *, transposed: bool = False) -> int:
-        """Of A_NK."""
+        """The bytes of A_NK."""
         rows = self.blocks[self.own]
         return csr_bytes(len(rows), self.nonzeros(transposed=transposed), precision)
 
     def nonzeros(self, *, transposed: bool = False) -> int:
-        """Of A_NK."""
+        """The nonzeros of A_NK."""
         rows = self.blocks[self.own]
         wanted = (self.blocks[i] for i in self._others(self.stages))
         return sum(self.counts.nonzeros(rows, cols, transposed=transposed) for cols in wanted)

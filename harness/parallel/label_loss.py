@@ -1,10 +1,11 @@
-"""The loss of labels on logits: a rank's share of it, and its right answers.
+"""The loss of labels on logits: a rank's share of the loss, and its right answers.
 
-Of one class a vertex: cross-entropy, and the largest logit answers. Of many: for every class whether the vertex has
-it, by binary cross-entropy, and a positive logit answers yes. Where an axis splits the logits of a row, two numbers a
-row travel forward, the largest logit and the sum of exponentials; nothing travels backward.
+With one class a vertex the loss is cross-entropy, and the largest logit is the answer. With many classes a vertex every
+class is a question of its own: the loss is binary cross-entropy, and a positive logit answers yes. If an axis splits
+the logits of a row, two numbers a row travel forward, the largest logit and the sum of exponentials; nothing travels
+backward.
 
-Legend: N this rank's vertices, C its classes, all of them or those that an axis leaves it.
+Legend: N this rank's vertices, C this rank's classes: all classes, or a part of them.
 Verifier (tests/parallel/test_cross_entropy.py): torch's own loss on whole rows.
 """
 
@@ -27,11 +28,11 @@ from harness.strategy import IGNORED, Context, Piece
 
 @dataclass(frozen=True)
 class LabelLoss(ABC):
-    """The labels of the rows and classes that a rank holds of the output: those of the loss and those of each split."""
+    """The labels of a rank's rows and classes of the output: the labels of the loss, and those of each split."""
 
     kernels: Kernels
     over: Axis
-    """The ranks whose right answers add up to those of the graph."""
+    """The axis over which right answers add up to those of the whole graph."""
     classes: int
     """The classes of the whole output."""
     labels: Tensor
@@ -39,22 +40,22 @@ class LabelLoss(ABC):
     of: int | Tensor
     """The number of vertices of all ranks that the loss is a mean over."""
     importance: Tensor | None = None
-    """By what the loss of every row is multiplied; None: all alike."""
+    """The factor of each row's loss; None multiplies every row by 1."""
 
     def on(self, places: Tensor, labels: Tensor | None = None, importance: Tensor | None = None) -> Self:
-        """The loss on some of these rows, or on some rows of other labels."""
+        """The loss on the rows at `places`, of these labels or of others."""
         chosen = (self.labels if labels is None else labels).index_select(0, places)
         return replace(self, labels=chosen, importance=importance)
 
     def mean(self, Z_NC: Tensor, shares: Axis) -> Tensor:
-        """The loss of the whole graph; the shares of the members of an axis add up to it."""
+        """The loss of the whole graph: the sum of the shares over an axis."""
         with shares.ledger.phase(Phase.LOSS):
             return shares.sum(self.share(Z_NC), tensor=TensorName.LOSS)
 
     def mean_of_batches(self, Z_NC: Tensor, rows: Axis, shares: Axis) -> Tensor:
-        """The sum over the mini-batches of all ranks, divided by the number of vertices that count in it.
+        """The loss summed over the mini-batches of all ranks, divided by the number of vertices that it counts.
 
-        The members of `rows` have all rows of all mini-batches, each once.
+        The members of `rows` have every row of every mini-batch once.
         """
         with rows.ledger.phase(Phase.LOSS):
             with rows.ledger.op(Op.ELEMENTWISE, tensor=TensorName.COUNT):
@@ -64,10 +65,10 @@ class LabelLoss(ABC):
 
     def hits(self, Z_NC: Tensor) -> dict[str, Hits]:
         """The right answers of the whole graph by split."""
-        here = self.right(Z_NC)
-        counts = torch.stack([torch.stack(pair) for pair in here.values()])
-        everywhere = self.over.all_reduce(counts, tensor=TensorName.COUNT)
-        return {name: Hits(*pair) for name, pair in zip(here, everywhere.tolist(), strict=True)}
+        own = self.right(Z_NC)
+        counts = torch.stack([torch.stack(pair) for pair in own.values()])
+        total = self.over.all_reduce(counts, tensor=TensorName.COUNT)
+        return {name: Hits(*pair) for name, pair in zip(own, total.tolist(), strict=True)}
 
     @abstractmethod
     def share(self, Z_NC: Tensor) -> Tensor:
@@ -78,13 +79,13 @@ class LabelLoss(ABC):
         """This rank's right answers and all of its answers, by split (`harness.models.Hits`)."""
 
     def _counted(self) -> Tensor:
-        """The number of these rows that the loss counts, ()."""
+        """The number of this rank's rows that the loss counts, ()."""
         one_each = self.labels if self.labels.dim() == 1 else self.labels[:, :1]
         return (one_each != IGNORED).sum()
 
 
 class OneClass(LabelLoss):
-    """A vertex has one class, and this rank all logits of its rows."""
+    """The loss where a vertex has one class and this rank has all logits of its rows."""
 
     def share(self, Z_NC: Tensor) -> Tensor:
         return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
@@ -96,7 +97,7 @@ class OneClass(LabelLoss):
         return (each_N * self.importance).sum() / self.of
 
     def guess(self, Z_NC: Tensor) -> Tensor:
-        """The class of every row."""
+        """The class with the largest logit of every row."""
         return Z_NC.argmax(dim=1)
 
     def right(self, Z_NC: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -109,19 +110,19 @@ class OneClass(LabelLoss):
 
 @dataclass(frozen=True)
 class OneClassSplit(OneClass):
-    """A vertex has one class, and an axis splits the logits of its row."""
+    """The loss where a vertex has one class and an axis splits the logits of a row."""
 
-    here: range = range(0)
+    own: range = range(0)
     """The classes of this rank."""
     across: Axis | None = None
 
     def share(self, Z_NC: Tensor) -> Tensor:
-        axis, classes = self._axis, self.here
+        axis, classes = self._axis, self.own
         share: Tensor = apply(axis.ledger, CrossEntropy, Z_NC, self.labels, classes, axis, self.of)
         return share
 
     def guess(self, Z_NC: Tensor) -> Tensor:
-        return guess(Z_NC, self.here, self._axis)
+        return guess(Z_NC, self.own, self._axis)
 
     @property
     def _axis(self) -> Axis:
@@ -130,7 +131,7 @@ class OneClassSplit(OneClass):
 
 
 class ManyClasses(LabelLoss):
-    """A vertex has any number of classes; every logit stands for itself, so nothing is sent across a row."""
+    """The loss where a vertex has any number of classes. Logits are independent, so nothing is sent across a row."""
 
     def share(self, Z_NC: Tensor) -> Tensor:
         return self.kernels.run(Op.ELEMENTWISE, TensorName.LOSS, self._share, Z_NC)
@@ -148,31 +149,31 @@ class ManyClasses(LabelLoss):
 
 
 def _agreement(yes_NC: Tensor, labels_NC: Tensor) -> tuple[Tensor, Tensor]:
-    """Twice the answers that are rightly yes, and all answers that are yes plus all labels that are."""
+    """Twice the right answers yes; and all answers yes plus all labels yes. Their quotient is the F1 score."""
     positive_NC, are_NC = yes_NC & (labels_NC != IGNORED), labels_NC == 1
     return 2 * (positive_NC & are_NC).sum(), positive_NC.sum() + are_NC.sum()
 
 
 def label_loss(
-    ctx: Context, output: Piece, order: int, over: Axis, across: Axis | None, all_of: Axis
+    ctx: Context, output: Piece, order: int, over: Axis, across: Axis | None, over_both: Axis
 ) -> LabelLoss:
-    """The loss on a rank's piece of the output: `over` splits the rows, `across` the classes; `all_of` is both."""
+    """The loss on a rank's piece of the output: `over` splits the rows, `across` the classes; `over_both` is both."""
     labels, splits = ctx.blocks.training_labels(output, order), ctx.blocks.split_labels(output, order)
     of, many = max(ctx.facts.trained_on(ctx.spec.protocol), 1), ctx.facts.task == "multi-label"
-    held = ctx.kernels, all_of if many else over, ctx.facts.classes, labels, splits, of
+    common = ctx.kernels, over_both if many else over, ctx.facts.classes, labels, splits, of
     if many:
-        return ManyClasses(*held)
-    return OneClassSplit(*held, None, output.cols, across) if across else OneClass(*held)
+        return ManyClasses(*common)
+    return OneClassSplit(*common, None, output.cols, across) if across else OneClass(*common)
 
 
 class CrossEntropy(Function):
-    """This rank's share of the mean: the shares of all ranks add up to it."""
+    """This rank's share of the mean, which is the sum of the shares of all ranks."""
 
     @staticmethod
     def forward(
         saved: Any, Z_NC: Tensor, labels_N: Tensor, classes: range, axis: Axis, of: int | Tensor
     ) -> Tensor:
-        """Rows whose label is negative do not count; each counts one `of` them all."""
+        """Rows with a negative label do not count; every other row weighs 1 / `of`."""
         saved.ledger = ledger = axis.ledger
         with _elementwise(ledger):
             width, Z_NC = Z_NC.shape[1], _at_least_one(Z_NC)
@@ -184,24 +185,24 @@ class CrossEntropy(Function):
         axis.all_reduce(sum_N, tensor=TensorName.Z)
         with _elementwise(ledger):
             counts_N = (labels_N >= 0).to(Z_NC.dtype)
-            here_N = (labels_N >= classes.start) & (labels_N < classes.stop)
-            place_N1 = torch.where(here_N, labels_N - classes.start, 0)[:, None]
-            right_N = torch.where(here_N, Z_NC.gather(1, place_N1)[:, 0], 0)
+            owned_N = (labels_N >= classes.start) & (labels_N < classes.stop)
+            place_N1 = torch.where(owned_N, labels_N - classes.start, 0)[:, None]
+            right_N = torch.where(owned_N, Z_NC.gather(1, place_N1)[:, 0], 0)
             whole_N = counts_N * (largest_N + sum_N.log()) if axis.index == 0 else torch.zeros_like(sum_N)
             P_NC = E_NC.div_(sum_N[:, None]).mul_(counts_N[:, None])
-            G_NC = P_NC.scatter_add_(1, place_N1, -here_N.to(P_NC.dtype)[:, None]).div_(of)
+            G_NC = P_NC.scatter_add_(1, place_N1, -owned_N.to(P_NC.dtype)[:, None]).div_(of)
             saved.G_NC = G_NC[:, :width]
             return (whole_N - right_N).sum() / of
 
     @staticmethod
     def backward(saved: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """Softmax minus one at the label, of the rows that count."""
+        """The gradient of each row that counts: the softmax, minus one at the label."""
         with _elementwise(saved.ledger):
             return saved.G_NC * gradients[0], None, None, None, None
 
 
 def guess(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
-    """The class with the largest logit of every row; of equal ones the first."""
+    """The class with the largest logit of every row; the first such class on a tie."""
     best_N, place_N = _at_least_one(Z_NC).max(dim=1)
     largest_N = axis.all_reduce(best_N.clone(), tensor=TensorName.Z, op=Reduction.MAX)
     before = torch.iinfo(torch.int64).max - (place_N + classes.start)
@@ -211,7 +212,7 @@ def guess(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
 
 
 def _at_least_one(Z_NC: Tensor) -> Tensor:
-    """A rank without classes has one that cannot be."""
+    """The logits; on a rank without classes, one logit of -inf a row, which never wins."""
     return Z_NC if Z_NC.shape[1] else Z_NC.new_full((len(Z_NC), 1), float("-inf"))
 
 

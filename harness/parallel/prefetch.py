@@ -1,6 +1,7 @@
-"""The next thing is made while the last one is used: on a thread of its own, and on a stream of its own on a GPU.
+"""Prefetching: the next item is made while the last one is used, on a thread and, on a GPU, on a stream of its own.
 
-Of shapes alone it is made when it is asked for. What is made must not touch the ledger: what shows there is the wait.
+In a replay of shapes alone an item is made when it is asked for. Making an item must not touch the ledger: the ledger
+shows the time that the consumer waits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +15,8 @@ import torch
 T = TypeVar("T")
 
 
-class Aside:
-    """A thread that makes things, one after the other."""
+class BackgroundThread:
+    """A thread that makes items, one after the other."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -23,15 +24,17 @@ class Aside:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
-        """What is returned waits for the thing."""
+        """Starts to make an item; the function that is returned waits for the item."""
         if self._device.type == "meta":
             return make
-        if self._stream:  # memory that earlier things leave may still be read by what was asked of the device
+        if (
+            self._stream
+        ):  # kernels that were launched before may still read the memory that is handed to this item
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return self._thread.submit(self._made, make).result
 
     def each(self, numbers: Iterable[int], make: Callable[[int], T]) -> Iterator[tuple[int, Callable[[], T]]]:
-        """Numbers in their order, and how to wait for what is made of each, which began one number earlier."""
+        """The numbers in order, each with a function that waits for its item, which was begun one number earlier."""
         begun = ((number, self.begin(partial(make, number))) for number in numbers)
         coming = next(begun, None)
         while coming:
@@ -40,27 +43,27 @@ class Aside:
 
     def _made(self, make: Callable[[], T]) -> T:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            made = make()
+            item = make()
             if self._stream:
-                self._stream.synchronize()  # this thread may wait: the one that computes does not
-        return made
+                self._stream.synchronize()  # blocks this thread only, not the one that computes
+        return item
 
 
-class Ahead(Generic[T]):
-    """Things by number, mostly asked for one after the other."""
+class Prefetcher(Generic[T]):
+    """Items by number, mostly asked for one after the other."""
 
     def __init__(self, make: Callable[[int], T], device: torch.device) -> None:
-        self._make, self._aside = make, Aside(device)
+        self._make, self._thread = make, BackgroundThread(device)
         self._coming: tuple[int, Callable[[], T]] | None = None
 
     def take(self, number: int) -> T:
-        """That of this number; the one after it is on its way from now on."""
+        """The item of this number; the next item is begun."""
         if self._coming is None or self._coming[0] != number:
-            self._send_for(number)
+            self._begin(number)
         assert self._coming is not None
-        made = self._coming[1]()
-        self._send_for(number + 1)
-        return made
+        item = self._coming[1]()
+        self._begin(number + 1)
+        return item
 
-    def _send_for(self, number: int) -> None:
-        self._coming = number, self._aside.begin(partial(self._make, number))
+    def _begin(self, number: int) -> None:
+        self._coming = number, self._thread.begin(partial(self._make, number))

@@ -4,8 +4,11 @@ Z = X Y, where X is split over `rows` and `inner`, Y over `inner` and `cols`, Z 
 multiplies its blocks, and the partial products are added up over `inner`. A gradient is a product of the same kind,
 added up over the axis that it lacks: dX = G Y^T over `cols`, dY = X^T G over `rows`.
 
-Legend: N rows of the output, K vertices of the input, F features in, H features out; which axis splits which is said by
-the caller.
+`aggregate` is T = A H, `combine` is Z = T W with W split over `rows` too, and `linear` is Z = H W with W whole along
+`rows` (ScaleGNN, equation 28).
+
+Legend: N rows of the output, K vertices of the input, F features in, H features out; the caller says which axis splits
+which.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,15 +22,27 @@ from harness.comm.axis import Axis
 from harness.kernels import Csr
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName, apply
+from harness.parallel.gradients import Gradients
 from harness.ranges import common, split, within
 from harness.strategy import Context, Piece
 
-Gradient = Callable[[Tensor, Tensor], Tensor]
-"""dW of T and G."""
+
+class ProductAxes(NamedTuple):
+    """The axes that split a dense product, and the names of its results on the ledger."""
+
+    rows: Axis
+    inner: Axis
+    cols: Axis
+    makes: TensorName = TensorName.Z
+    gradient: TensorName = TensorName.DT
+    """The name of the gradient of the left factor."""
+
+
+# T = A H: a sparse factor, in stripes of rows.
 
 
 class Loops(NamedTuple):
-    """Entries A[v, v] that are not in A: rows of the input are scaled and added to rows of the output."""
+    """Entries A[v, v] that are kept apart from A: rows of the input are scaled and added to rows of the output."""
 
     rows: slice
     cols: slice
@@ -35,28 +50,28 @@ class Loops(NamedTuple):
 
 
 class Stripe(NamedTuple):
-    """Some of a rank's rows of A, which are multiplied and added up together."""
+    """Consecutive rows of a rank's block of A, which are multiplied and added up together."""
 
     rows: slice
-    """Where they stand among all."""
+    """The place of these rows in the block."""
     A: Csr
     loops: Loops | None
 
 
-class Sparse(NamedTuple):
-    """A rank's block of A or of A^T, and how it is multiplied."""
+class SparseFactor(NamedTuple):
+    """A rank's block of A or of A^T, and how to multiply by the block."""
 
     stripes: Sequence[Stripe]
     over: Axis | None
-    """The axis over which its columns are split; None leaves partial products."""
+    """The axis that splits the columns; with None the products stay partial."""
     overlap: bool = False
-    """The sum of a stripe is under way while the next is multiplied."""
+    """The sum of a stripe is under way while the next stripe is multiplied."""
     wire: torch.dtype | None = None
-    """The type in which partial products travel, if not their own."""
+    """The type in which partial products travel; None for the type of the operands."""
 
 
 class Striping(NamedTuple):
-    """How blocks of A are multiplied."""
+    """How blocks of A are cut into stripes and multiplied."""
 
     stripes: int = 1
     overlap: bool = False
@@ -67,63 +82,41 @@ class Striping(NamedTuple):
         return [within(rows, part) for part in split(len(rows), self.stripes)]
 
 
-def cut_out(
+def sparse_factor(
     ctx: Context, piece: Piece, order: int, *, transposed: bool, over: Axis | None, striping: Striping
-) -> Sparse:
-    """A or A^T at this rectangle, ready to be multiplied by; `over` splits its columns."""
+) -> SparseFactor:
+    """The rectangle `piece` of A or of A^T as a factor; `over` splits its columns."""
     rows, cols = piece
     stripes = []
-    for here in striping.of(rows):
+    for part in striping.of(rows):
         loops = None
         if striping.loops_apart:
-            A, values = ctx.blocks.loopless(here, cols, order, transposed=transposed)
-            if both := common(here, cols):
-                loops = Loops(_slice(both, here), _slice(both, cols), values)
+            A, values = ctx.blocks.loopless(part, cols, order, transposed=transposed)
+            if both := common(part, cols):
+                loops = Loops(_slice(both, part), _slice(both, cols), values)
         else:
-            A = ctx.blocks.adjacency(here, cols, order, transposed=transposed)
-        stripes.append(Stripe(_slice(here, rows), A, loops))
-    return Sparse(stripes, over, striping.overlap)
+            A = ctx.blocks.adjacency(part, cols, order, transposed=transposed)
+        stripes.append(Stripe(_slice(part, rows), A, loops))
+    return SparseFactor(stripes, over, striping.overlap)
 
 
 def _slice(part: range, whole: range) -> slice:
     return slice(part.start - whole.start, part.stop - whole.start)
 
 
-def aggregate(kernels: Kernels, A_NK: Sparse, A_T_KN: Sparse | None, H_KF: Tensor) -> Tensor:
-    """T = A H; its backward dH = A^T dT, if anybody asks for it."""
-    T_NF: Tensor = apply(kernels.ledger, Aggregate, H_KF, kernels, A_NK, A_T_KN)
+def aggregate(kernels: Kernels, A_NK: SparseFactor, A_T_KN: SparseFactor | None, H_KF: Tensor) -> Tensor:
+    """T = A H; the backward pass, dH = A^T dT, runs if H needs a gradient."""
+    T_NF: Tensor = apply(kernels.ledger, Aggregate3D, H_KF, kernels, A_NK, A_T_KN)
     return T_NF
 
 
-def combine(
-    kernels: Kernels,
-    T_NF: Tensor,
-    W: Tensor,
-    plane: "Plane",
-    sizes: Sequence[int],
-    gradient: Gradient,
-) -> Tensor:
-    """Z = T W. W is split over `rows` too, in so many of its rows each, and gathered whenever it is needed.
-
-    `gradient` multiplies dW, one way or another (`WEIGHT_GRADIENTS`).
-    """
-    Z_NH: Tensor = apply(kernels.ledger, Combine, T_NF, W, kernels, plane, sizes, gradient)
-    return Z_NH
-
-
-class Plane(NamedTuple):
-    """The axes that split a product."""
-
-    rows: Axis
-    inner: Axis
-    cols: Axis
-
-
-class Aggregate(Function):
+class Aggregate3D(Function):
     """T = A H, dH = A^T dT."""
 
     @staticmethod
-    def forward(saved: Any, H_KF: Tensor, kernels: Kernels, A_NK: Sparse, A_T_KN: Sparse) -> Tensor:
+    def forward(
+        saved: Any, H_KF: Tensor, kernels: Kernels, A_NK: SparseFactor, A_T_KN: SparseFactor
+    ) -> Tensor:
         saved.kernels, saved.A_T_KN = kernels, A_T_KN
         return _multiply(kernels, A_NK, H_KF, TensorName.T)
 
@@ -132,40 +125,8 @@ class Aggregate(Function):
         return _multiply(saved.kernels, saved.A_T_KN, dT_NF, TensorName.DH), None, None, None
 
 
-class Combine(Function):
-    """Z = T W, dW = T^T G, dT = G W^T."""
-
-    @staticmethod
-    def forward(
-        saved: Any,
-        T_NF: Tensor,
-        W: Tensor,
-        kernels: Kernels,
-        plane: Plane,
-        sizes: Sequence[int],
-        gradient: Gradient,
-    ) -> Tensor:
-        saved.kernels, saved.plane, saved.sizes, saved.gradient = kernels, plane, sizes, gradient
-        saved.save_for_backward(T_NF, W)
-        W_FH = plane.rows.all_gather(W, sizes=sizes, tensor=TensorName.W)
-        Z_NH = kernels.gemm(T_NF, W_FH, TensorName.Z)
-        return plane.inner.all_reduce(Z_NH, tensor=TensorName.Z)
-
-    @staticmethod
-    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None, None, None, None]:
-        kernels, plane, sizes, (T_NF, W) = saved.kernels, saved.plane, saved.sizes, saved.saved_tensors
-        dW_FH = kernels.run(Op.GEMM, TensorName.DW, saved.gradient, T_NF, G_NH)
-        dW = plane.rows.reduce_scatter(dW_FH, sizes=sizes, tensor=TensorName.DW)
-        dT_NF = None
-        if saved.needs_input_grad[0]:
-            W_FH = plane.rows.all_gather(W, sizes=sizes, tensor=TensorName.W)
-            dT_NF = kernels.gemm(G_NH, W_FH.T, TensorName.DT)
-            dT_NF = plane.cols.all_reduce(dT_NF, tensor=TensorName.DT)
-        return dT_NF, dW, None, None, None, None
-
-
-def _multiply(kernels: Kernels, A: Sparse, H: Tensor, makes: TensorName) -> Tensor:
-    """Stripe by stripe; a sum may be under way while the next stripe is multiplied."""
+def _multiply(kernels: Kernels, A: SparseFactor, H: Tensor, makes: TensorName) -> Tensor:
+    """A H, stripe by stripe; the sum of a stripe may be under way while the next stripe is multiplied."""
     if len(A.stripes) == 1:
         product = _with_loops(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
         return product if A.over is None else A.over.all_reduce(product, tensor=makes, wire=A.wire)
@@ -191,6 +152,9 @@ def _with_loops(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes
     return part
 
 
+# Z = T W, with W split over all three axes.
+
+
 def _straight(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return T_NF.T @ G_NH
 
@@ -199,5 +163,103 @@ def _flipped(T_NF: Tensor, G_NH: Tensor) -> Tensor:
     return (G_NH.T @ T_NF).T.contiguous()
 
 
-WEIGHT_GRADIENTS: dict[str, Gradient] = {"straight": _straight, "flipped": _flipped}
-"""The ways to multiply dW = T^T G; which is the faster depends on the library."""
+WeightGradient = Callable[[Tensor, Tensor], Tensor]
+"""Multiplies dW = T^T G, given T and G."""
+
+WEIGHT_GRADIENTS: dict[str, WeightGradient] = {"straight": _straight, "flipped": _flipped}
+"""The ways to multiply dW = T^T G; which of them is faster depends on the library."""
+
+
+def combine(
+    kernels: Kernels,
+    T_NF: Tensor,
+    W: Tensor,
+    axes: ProductAxes,
+    sizes: Sequence[int],
+    gradient: WeightGradient,
+) -> Tensor:
+    """Z = T W. W is split over `rows` too, `sizes` of its rows on each member, and gathered whenever it is needed.
+
+    `gradient` is one of `WEIGHT_GRADIENTS`.
+    """
+    Z_NH: Tensor = apply(kernels.ledger, Combine3D, T_NF, W, kernels, axes, sizes, gradient)
+    return Z_NH
+
+
+class Combine3D(Function):
+    """Z = T W, dW = T^T G, dT = G W^T."""
+
+    @staticmethod
+    def forward(
+        saved: Any,
+        T_NF: Tensor,
+        W: Tensor,
+        kernels: Kernels,
+        axes: ProductAxes,
+        sizes: Sequence[int],
+        gradient: WeightGradient,
+    ) -> Tensor:
+        saved.kernels, saved.axes, saved.sizes, saved.gradient = kernels, axes, sizes, gradient
+        saved.save_for_backward(T_NF, W)
+        W_FH = axes.rows.all_gather(W, sizes=sizes, tensor=TensorName.W)
+        Z_NH = kernels.gemm(T_NF, W_FH, axes.makes)
+        return axes.inner.all_reduce(Z_NH, tensor=axes.makes)
+
+    @staticmethod
+    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None, None, None, None]:
+        kernels, axes, sizes, (T_NF, W) = saved.kernels, saved.axes, saved.sizes, saved.saved_tensors
+        dW_FH = kernels.run(Op.GEMM, TensorName.DW, saved.gradient, T_NF, G_NH)
+        dW = axes.rows.reduce_scatter(dW_FH, sizes=sizes, tensor=TensorName.DW)
+        dT_NF = None
+        if saved.needs_input_grad[0]:
+            W_FH = axes.rows.all_gather(W, sizes=sizes, tensor=TensorName.W)
+            dT_NF = kernels.gemm(G_NH, W_FH.T, axes.gradient)
+            dT_NF = axes.cols.all_reduce(dT_NF, tensor=axes.gradient)
+        return dT_NF, dW, None, None, None, None
+
+
+# Z = H W, with W whole along the axis that splits the rows: a combination, a projection or a head.
+
+
+class Sending(NamedTuple):
+    """How the sums of a linear product travel."""
+
+    wire: torch.dtype | None
+    """The type in which partial products travel; None for the type of the operands."""
+    overlap: bool
+    """The sum of dH is under way while dW is multiplied."""
+    gradients: Gradients
+
+
+def linear(kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, sending: Sending) -> Tensor:
+    """Z = H W."""
+    Z_NH: Tensor = apply(kernels.ledger, Linear3D, H_NF, W_FH, kernels, axes, sending)
+    return Z_NH
+
+
+class Linear3D(Function):
+    """Z = H W, dH = G W^T, dW = H^T G."""
+
+    @staticmethod
+    def forward(
+        saved: Any, H_NF: Tensor, W_FH: Tensor, kernels: Kernels, axes: ProductAxes, sending: Sending
+    ) -> Tensor:
+        saved.kernels, saved.axes, saved.sending, saved.W = kernels, axes, sending, W_FH
+        saved.save_for_backward(H_NF, W_FH)
+        Z_NH = kernels.gemm(H_NF, W_FH, axes.makes)
+        return axes.inner.all_reduce(Z_NH, tensor=axes.makes, wire=sending.wire)
+
+    @staticmethod
+    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        kernels, axes, (wire, overlap, gradients) = saved.kernels, saved.axes, saved.sending
+        H_NF, W_FH = saved.saved_tensors
+        coming, dH_NF = None, None
+        if saved.needs_input_grad[0]:
+            dH_NF = kernels.gemm(G_NH, W_FH.T, axes.gradient)
+            send = axes.cols.all_reduce.call(dH_NF, tensor=axes.gradient, wire=wire)
+            coming, dH_NF = (send.later(), None) if overlap else (None, send.now())
+        dW_FH = kernels.gemm(H_NF.T, G_NH, TensorName.DW)
+        if coming is not None:
+            dH_NF = coming.wait()
+        dW = gradients.sum(saved.W, dW_FH, axes.rows, TensorName.DW, wire)
+        return dH_NF, dW, None, None, None

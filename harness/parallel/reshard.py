@@ -1,14 +1,13 @@
-"""A block matrix from one layout to another on the same ranks: one all-to-all, in which nobody gets what it has.
+"""A block matrix changes its layout on the same ranks, in one all-to-all; no rank is sent an element that it holds.
 
-A layout says which axis splits the rows, which the columns, and along which blocks are repeated. Who needs a piece that
-several ranks hold gets it from the one chosen by its own place along the axis of its copies; so on a cube every rank
-sends one block and receives one. It is under way while other things are computed.
+A layout says which axis splits the rows, which axis splits the columns, and along which axis blocks are repeated. If
+several ranks hold a piece, the receiver's place along its own axis of copies chooses the sender; so on a cube every
+rank sends one block and receives one. The all-to-all is under way while the layer is computed.
 
 Verifier (tests/parallel/test_reshard.py): the blocks of a whole matrix.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -22,61 +21,70 @@ from harness.ledger import AxisName, Op, TensorName, apply, follow
 from harness.ranges import common
 
 Rectangle = tuple[range, range]
+EMPTY: Rectangle = (range(0), range(0))
 
 
-class Layout(NamedTuple):
-    """Which axis does what to a matrix."""
+class MatrixLayout(NamedTuple):
+    """The axes that split the rows and the columns of a matrix, and the axis along which blocks are repeated."""
 
     rows: AxisName
     cols: AxisName
     copies: AxisName
 
     def block(self, at: Coordinates, rows: "Cuts", cols: "Cuts") -> Rectangle:
-        """What the rank at `at` has."""
+        """The block of the rank at `at`."""
         return rows[self.rows][at[self.rows]], cols[self.cols][at[self.cols]]
 
 
 Cuts = Mapping[AxisName, Sequence[range]]
-"""Where rows, or columns, are cut if an axis splits them."""
+"""The blocks of rows, or of columns, for each axis that may split a matrix."""
 
 
 class Moves(NamedTuple):
-    """What one rank sends to each member of the group and receives from it: rectangles of its own blocks."""
+    """The rectangles of its own blocks that one rank sends to, and receives from, each member of a group."""
 
     group: Axis
     sends: list[Rectangle]
     receives: list[Rectangle]
     shape: tuple[int, int]
-    """Of what it has afterwards."""
+    """The shape of the rank's block afterwards."""
 
 
 def moves(
-    group: Axis, grid: Mapping[AxisName, int], source: Layout, target: Layout, rows: Cuts, cols: Cuts
+    group: Axis,
+    grid: Mapping[AxisName, int],
+    source: MatrixLayout,
+    target: MatrixLayout,
+    rows: Cuts,
+    cols: Cuts,
 ) -> Moves:
-    """From one layout to the other among the members of `group`, who have all blocks."""
-    everybody = [coordinates(grid, rank) for rank in group.ranks]
-    me = everybody[group.index]
-    had, wanted = source.block(me, rows, cols), target.block(me, rows, cols)
+    """The moves from one layout to another among the members of `group`, which together have all blocks."""
+    members = [coordinates(grid, rank) for rank in group.ranks]
+    this = members[group.index]
+    before, after = source.block(this, rows, cols), target.block(this, rows, cols)
     sends, receives = [], []
-    for other in everybody:
-        theirs = target.block(other, rows, cols)
-        sends.append(_within(had, theirs) if _serves(me, other, source, target, grid) else _nothing())
-        theirs = source.block(other, rows, cols)
-        receives.append(_within(wanted, theirs) if _serves(other, me, source, target, grid) else _nothing())
-    return Moves(group, sends, receives, (len(wanted[0]), len(wanted[1])))
+    for other in members:
+        needed, held = target.block(other, rows, cols), source.block(other, rows, cols)
+        sends.append(_within(before, needed) if _serves(this, other, source, target, grid) else EMPTY)
+        receives.append(_within(after, held) if _serves(other, this, source, target, grid) else EMPTY)
+    return Moves(group, sends, receives, (len(after[0]), len(after[1])))
 
 
 def _serves(
-    holder: Coordinates, to: Coordinates, source: Layout, target: Layout, grid: Mapping[AxisName, int]
+    holder: Coordinates,
+    to: Coordinates,
+    source: MatrixLayout,
+    target: MatrixLayout,
+    grid: Mapping[AxisName, int],
 ) -> bool:
-    """Whether, of all who have the same block, this holder is the one for `to`: itself, if it has the block."""
+    """Whether, of all ranks with the same block, `holder` serves `to`. A rank that holds the block serves itself."""
     if holder[source.rows] == to[source.rows] and holder[source.cols] == to[source.cols]:
         return holder[source.copies] == to[source.copies]
     return holder[source.copies] == to[target.copies] % grid[source.copies]
 
 
 def _within(block: Rectangle, other: Rectangle) -> Rectangle:
-    """What a block has in common with another, counted from its own corner."""
+    """The part that a block has in common with another, counted from the block's own corner."""
     (rows, cols), (down, across) = block, other
     down, across = common(rows, down), common(cols, across)
     return (
@@ -85,31 +93,23 @@ def _within(block: Rectangle, other: Rectangle) -> Rectangle:
     )
 
 
-def _nothing() -> Rectangle:
-    return range(0), range(0)
-
-
-def send(H: Tensor, there: Moves, tensor: TensorName) -> Pending[Tensor]:
-    """The pieces of H leave; what arrives is for `land`."""
-    with there.group.ledger.op(Op.COPY, tensor=tensor):
-        pieces = [H[rows.start : rows.stop, cols.start : cols.stop].flatten() for rows, cols in there.sends]
+def send(H: Tensor, moves: Moves, tensor: TensorName) -> Pending[Tensor]:
+    """Sends the pieces of H; `land` takes the pieces that arrive."""
+    with moves.group.ledger.op(Op.COPY, tensor=tensor):
+        pieces = [H[rows.start : rows.stop, cols.start : cols.stop].flatten() for rows, cols in moves.sends]
         flat = torch.cat(pieces)
-    return there.group.all_to_all.later(
-        flat, send=_sizes(there.sends), receive=_sizes(there.receives), tensor=tensor
+    return moves.group.all_to_all.later(
+        flat, send=_sizes(moves.sends), receive=_sizes(moves.receives), tensor=tensor
     )
 
 
-def land(coming: Pending[Tensor], there: Moves, tensor: TensorName) -> Tensor:
-    """The block that has arrived."""
+def land(coming: Pending[Tensor], moves: Moves, tensor: TensorName) -> Tensor:
+    """Waits for the pieces and puts them together to this rank's block."""
     flat = coming.wait()
-    with there.group.ledger.op(Op.COPY, tensor=tensor):
-        H, sizes = flat.new_empty(there.shape), _sizes(there.receives)
-        for start, size, (rows, cols) in zip(
-            accumulate(sizes, initial=0), sizes, there.receives, strict=False
-        ):
-            H[rows.start : rows.stop, cols.start : cols.stop] = flat[start : start + size].view(
-                len(rows), len(cols)
-            )
+    with moves.group.ledger.op(Op.COPY, tensor=tensor):
+        H, pieces = flat.new_empty(moves.shape), flat.split(_sizes(moves.receives))
+        for piece, (rows, cols) in zip(pieces, moves.receives, strict=True):
+            H[rows.start : rows.stop, cols.start : cols.stop] = piece.view(len(rows), len(cols))
     return H
 
 
@@ -118,43 +118,45 @@ def _sizes(pieces: Sequence[Rectangle]) -> list[int]:
 
 
 class Residual:
-    """The input of a layer on its way to where the output is added to it, and its gradient on the way back."""
+    """The residual of a layer: the input moves to the layout of the output, and its gradient moves back."""
 
-    def __init__(self, there: Moves, back: Moves) -> None:
-        self._there, self._back = there, back
+    def __init__(self, moves: Moves, back: Moves) -> None:
+        self._forth, self._back = moves, back
         self._coming: Pending[Tensor] | None = None
 
     def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        """H for the layer, and a token of it for `add`; H is on its way from now on."""
-        self._coming = send(H.detach(), self._there, TensorName.H)
+        """Starts to move H; returns H for the layer, and a token for `add`."""
+        self._coming = send(H.detach(), self._forth, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
-        follow(self._there.group.ledger, forked, (H,))  # one node brings both
+        follow(self._forth.group.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
 
     def add(self, Z: Tensor, token: Tensor) -> Tensor:
-        """Z + H."""
-        H: Tensor = apply(self._there.group.ledger, Join, Z, token, self)
+        """Z + H, in the layout of Z."""
+        H: Tensor = apply(self._forth.group.ledger, Join, Z, token, self)
         return H
 
     def landed(self) -> Tensor:
-        """H."""
+        """H in its new layout."""
         assert self._coming is not None
-        return land(self._coming, self._there, TensorName.H)
+        return land(self._coming, self._forth, TensorName.H)
 
     def send_back(self, G: Tensor) -> None:
+        """Starts to move the gradient of H back."""
         self._coming = send(G, self._back, TensorName.DH)
 
     def landed_back(self) -> Tensor:
+        """The gradient of H in the layout of the input."""
         assert self._coming is not None
         return land(self._coming, self._back, TensorName.DH)
 
     @property
     def ledger(self) -> Any:
-        return self._there.group.ledger
+        return self._forth.group.ledger
 
 
 class Fork(Function):
-    """H goes two ways; backward, what came through the layer is added to what came around it."""
+    """H goes through the layer and around it; backward, the gradients of both ways are added."""
 
     @staticmethod
     def forward(saved: Any, H: Tensor, residual: Residual) -> tuple[Tensor, Tensor]:
@@ -169,7 +171,7 @@ class Fork(Function):
 
 
 class Join(Function):
-    """Z + H; backward, the gradient goes on to Z and sets out for H."""
+    """Z + H; backward, the gradient goes on to Z and starts on its way to H."""
 
     @staticmethod
     def forward(saved: Any, Z: Tensor, _: Tensor, residual: Residual) -> Tensor:

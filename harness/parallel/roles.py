@@ -1,8 +1,8 @@
-"""The three roles that the axes of a 3D grid play in a layer, and who holds what by them (Plexus, section 3).
+"""The three roles that the axes of a 3D grid play in a layer, and the share of each rank (Plexus, section 3).
 
-R splits rows of A and of the output, S columns of A and so rows of the input, T the columns of the input. From layer to
-layer the roles rotate: what one layer leaves is laid out as the next one eats it, and with L layers a rank
-needs min(3, L) blocks of A. It is arithmetic alone: no tensors, no ranks.
+R splits the rows of A and of the output, S the columns of A and so the rows of the input, T the columns of the input.
+The roles rotate from layer to layer: the output of a layer has the layout of the next layer's input, and with L layers
+a rank needs min(3, L) blocks of A. This module is arithmetic alone, without tensors and ranks.
 
 Legend: N vertices over R, K vertices over S, F features in over T, H features out over S.
 """
@@ -15,27 +15,27 @@ from harness.ranges import balanced, part, within
 
 
 class Roles(NamedTuple):
-    """Which axis plays which role."""
+    """The axis that plays each role."""
 
     R: AxisName
     S: AxisName
     T: AxisName
 
     def rotated(self) -> "Roles":
-        """Those of the next layer, whose input rows stand where this one's output rows do."""
+        """The roles in the next layer, which splits the rows of its input as this layer splits those of its output."""
         return Roles(self.T, self.R, self.S)
 
 
 def roles_of(layer: int, first: Roles) -> Roles:
-    """The roles in a layer, from those in layer 0."""
+    """The roles in a layer, given the roles in layer 0."""
     roles = first
     for _ in range(layer % 3):
         roles = roles.rotated()
     return roles
 
 
-class Share(NamedTuple):
-    """What one rank has of a layer: A is N x K, the input K x F, W is F x H, the output N x H."""
+class LayerShare(NamedTuple):
+    """One rank's share of a layer: A is N x K, the input K x F, W is F x H, the output N x H."""
 
     roles: Roles
     N: range
@@ -50,10 +50,10 @@ def share_of(
     at: Mapping[AxisName, int],
     vertices: int,
     shape: tuple[int, int],
-) -> Share:
-    """The share of the rank at `at` of a layer whose weights have this shape."""
+) -> LayerShare:
+    """The share of the rank at `at` of a layer with weights of this shape."""
     R, S, T = roles
-    return Share(
+    return LayerShare(
         roles,
         N=part(vertices, grid[R], at[R]),
         K=part(vertices, grid[S], at[S]),
@@ -63,5 +63,5 @@ def share_of(
 
 
 def piece_of(whole: range, parts: int, i: int) -> range:
-    """The i-th of so many pieces of a range, as even as can be."""
+    """The i-th of `parts` pieces of a range; the lengths of pieces differ by one at most."""
     return within(whole, balanced(len(whole), parts)[i])

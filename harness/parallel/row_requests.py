@@ -1,7 +1,7 @@
-"""Requests of rows to the members that have them: first how many of each, then which, then the rows themselves.
+"""Requests of rows to their owners: first the number of rows of each owner, then their indices, then the rows.
 
-Rows are in blocks over an axis, and nobody asks for its own. In a replay no other member answers: what it would have
-sent is foreseen, and calls go out in the same sizes.
+An axis splits the rows into blocks, and no member requests its own rows. In a replay no other member answers: the
+caller foresees the answers, and the calls have the same sizes.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,37 +19,37 @@ from harness.ledger import Op, TensorName
 
 
 def learned(arrived: Tensor, foreseen: Callable[[], Tensor]) -> Tensor:
-    """A tensor that arrived; in a replay, where it has a shape alone, the one that is foreseen."""
+    """The tensor that arrived; in a replay, where it has a shape alone, the foreseen tensor."""
     return foreseen() if arrived.is_meta else arrived
 
 
 class Requests(NamedTuple):
-    """The sizes of one exchange of rows: which member wants how many of which."""
+    """The sizes and the indices of one exchange of rows."""
 
     over: Axis
     wanted: list[int]
-    """How many rows this member asks of each other."""
+    """The number of rows that this member requests of each member."""
     asked: list[int]
-    """How many rows each other asks of this member."""
+    """The number of rows that each member requests of this member."""
     coming: Tensor
-    """The numbers in this member's block of the rows that others ask for."""
+    """The rows that others request, numbered in this member's block."""
     own: Tensor
-    """The numbers in this member's block of those that it needs itself."""
+    """The rows that this member needs of its own block, numbered in the block."""
     before: int
-    """How many rows of members before this one there are, which come first."""
+    """The number of requested rows that belong to members before this one; these rows come first."""
 
     def answer(self, rows: Tensor, mine: Tensor, tensor: TensorName) -> Tensor:
-        """Rows that leave, and this member's own: all that were needed, in the order in which they were named."""
+        """Sends `rows` to others; returns all rows that this member named, in order, `mine` among them."""
         arrived = self.exchange(rows, tensor).now()
         with self.over.ledger.op(Op.COPY, tensor=tensor):
             return torch.cat(self.in_order(arrived, mine))
 
     def exchange(self, rows: Tensor, tensor: TensorName) -> Call[Tensor]:
-        """Rows that others asked for leave; those that were asked for arrive."""
+        """Sends the rows that others requested; the result has the rows that this member requested."""
         return self.over.all_to_all.call(rows, send=self.asked, receive=self.wanted, tensor=tensor)
 
     def in_order(self, arrived: Tensor, mine: Tensor) -> list[Tensor]:
-        """As they were named: what came of members before this one, what it has itself, what came of the others."""
+        """The parts in the order of owners: rows of members before this one, its own rows, rows of members after."""
         return [arrived[: self.before], mine, arrived[self.before :]]
 
 
@@ -60,21 +60,21 @@ def ask(
     counts: list[int],
     others: Callable[[], Sequence[Tensor]],
 ) -> Requests:
-    """`named` are vertices by their owners, so many of each.
+    """Requests the vertices `named`, which are ordered by owner, `counts` of each.
 
-    `others` are the vertices that each member asks this one for, as a replay foresees them.
+    `others` are the vertices that each member requests of this one, for a replay.
     """
-    here, start = over.index, blocks[over.index].start
-    before, own = sum(counts[:here]), counts[here]
+    this, start = over.index, blocks[over.index].start
+    before, own = sum(counts[:this]), counts[this]
     with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
-        wanted = [0 if member == here else count for member, count in enumerate(counts)]
+        wanted = [0 if member == this else count for member, count in enumerate(counts)]
         absent = torch.cat([named[:before], named[before + own :]])
         numbers = torch.tensor(wanted, device=named.device)
     ones = [1] * over.size
 
     @cache
     def foreseen() -> list[Tensor]:
-        return [vertices[:0] if member == here else vertices for member, vertices in enumerate(others())]
+        return [vertices[:0] if member == this else vertices for member, vertices in enumerate(others())]
 
     arrived = over.all_to_all(numbers, send=ones, receive=ones, tensor=TensorName.COUNT)
     asked = learned(arrived, lambda: torch.tensor(list(map(len, foreseen())))).tolist()
@@ -84,9 +84,9 @@ def ask(
 
 
 def rows_from_owners(requests: Requests, leaving: Csr, mine: Csr, foreseen: Callable[[], Csr]) -> Csr:
-    """The rows of a sparse matrix that were named, on the host, given the rows that leave and this member's own.
+    """Returns the requested rows of a sparse matrix on the host, given the rows that leave and this member's own.
 
-    Their lengths travel first, then their columns, then their values. `foreseen` are they, as a replay knows them.
+    Lengths of rows travel first, then columns, then values. `foreseen` computes the same rows for a replay.
     """
     known = cache(foreseen)
 
@@ -117,7 +117,7 @@ def sums(lengths: Tensor, parts: list[int]) -> list[int]:
 
 
 def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:
-    """An order in which the vertices stand by their owners, and how many each owner has of them."""
+    """An order that sorts the vertices by owner, and the number of vertices of each owner."""
     if vertices.is_meta:
         n, K = blocks[-1].stop, len(vertices)
         return vertices, [round(K * block.stop / n) - round(K * block.start / n) for block in blocks]
@@ -126,17 +126,17 @@ def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[in
 
 
 def inverse(order: Tensor) -> Tensor:
-    """Where each stands that an order names."""
+    """The inverse of a permutation."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     return places
 
 
 def inside(vertices: Tensor, block: range) -> Tensor:
-    """Which of them are in a block."""
+    """A mask of the vertices that are in a block."""
     return (vertices >= block.start) & (vertices < block.stop)
 
 
 def owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
-    """The block of every vertex."""
+    """The number of the block of every vertex."""
     return torch.bucketize(vertices, torch.tensor([block.stop for block in blocks]), right=True)

@@ -1,7 +1,7 @@
 """Uniform sampling of vertices: every rank draws the whole sample for itself and takes its part.
 
-A sample is a function of seed, group and step, so the ranks of a group have the same one without a word, and no group
-ever repeats what another has drawn (ScaleGNN, section III-D).
+A sample is a function of seed, group and step, so the ranks of a group draw the same sample without communication, and
+no group repeats a sample of another group (ScaleGNN, section III-D).
 """
 
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from harness.strategy import MiniBatch
 
 @dataclass(frozen=True)
 class Uniform:
-    """So many vertices of so many, without replacement."""
+    """Draws `size` of the graph's vertices without replacement."""
 
     seed: int
     vertices: int
     size: int
 
     def draw(self, step: int, group: int, device: torch.device | None = None) -> Tensor:
-        """The sample, ascending."""
+        """The sample of a step, ascending."""
         return distinct((self.seed, group, step), self.vertices, self.size, device)
 
     @property
     def chance(self) -> float:
-        """Of a vertex to be in a sample that another one is in (equation 23)."""
+        """The chance of a vertex to be in a sample, given another vertex of the sample (equation 23)."""
         return (self.size - 1) / (self.vertices - 1) if self.size > 1 else 1.0
 
     def mini_batch(self, step: int, group: int, A: Csr, layers: int) -> MiniBatch:
@@ -41,20 +41,20 @@ class Uniform:
 
 
 def cut(S: Tensor, block: range) -> range:
-    """The places in an ascending sample of the vertices in a block, by binary search."""
+    """The range of places in an ascending sample whose vertices are in a block, by binary search."""
     first, last = torch.searchsorted(S, torch.tensor([block.start, block.stop], device=S.device)).tolist()
     return range(first, last)
 
 
-class Sampled:
-    """A block of A that a rank draws from, step after step."""
+class BlockSampler:
+    """Draws a rank's part of every step's subgraph from its block of A."""
 
     def __init__(self, A: Csr, rows: range, cols: range, where: Tensor) -> None:
-        """A is A[rows, cols]; `where` is its map of columns (`harness.kernels.induced.places`)."""
+        """`A` is the block A[rows, cols]; `where` maps its columns (`harness.kernels.induced.places`)."""
         self._A, self._rows, self._cols, self._where = A, rows, cols, where
 
     def draw(self, S: Tensor, step: int, chance: float) -> tuple[Csr, Csr]:
-        """Algorithm 2, its four phases: the part of the sample's subgraph, and its transpose."""
+        """Runs the four phases of Algorithm 2: this rank's part of the sample's subgraph, and its transpose."""
         rows = S[_slice(cut(S, self._rows))] - self._rows.start
         cols = S[_slice(cut(S, self._cols))] - self._cols.start
         mark(self._where, cols, step + 1)

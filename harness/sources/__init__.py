@@ -1,4 +1,4 @@
-"""Where graphs come from: files by format, and generators; one file a source. Nothing here fetches."""
+"""The sources of graphs: files by format, and generators; one file a source. Nothing here fetches."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from harness.sources.metis import Metis
 from harness.sources.npz import Npz
 from harness.sources.ogb import Ogb
 from harness.sources.planetoid import Planetoid
-from harness.sources.pyg import Pyg
+from harness.sources.pyg_file import PygFile
 from harness.sources.reddit import Reddit
 from harness.sources.rmat import RmatSource
 from harness.sources.sbm import SbmSource
@@ -33,11 +33,11 @@ AnySource = Annotated[
     | Reddit
     | Parquet
     | Metis
-    | Pyg
+    | PygFile
     | GraphSaint
     | Triples
     | CombBlas
     | TwinSource,
     Field(discriminator="kind"),
 ]
-"""What a card may say under `source`."""
+"""The values of `source` in a card."""

@@ -1,6 +1,6 @@
-"""Files as bytes, wherever they are: by themselves, compressed, or in an archive. Nothing is extracted.
+"""The bytes of a file, wherever it is: alone, compressed, or in an archive. Nothing is extracted.
 
-An archive holds CRCs of what is in it; `damage` holds it against them.
+An archive holds CRCs of its members; `damage` compares them.
 
 graph.txt   graph.txt.gz   graph.tar.gz with a member   graph.zip with a member, which may be compressed once more
 """
@@ -22,12 +22,12 @@ TARS = (".tar.gz", ".tgz")
 BLOCK = 1 << 20
 
 
-class Place(NamedTuple):
-    """Where a file is."""
+class FileIn(NamedTuple):
+    """A file: by its path, or by its name in an archive."""
 
     path: Path
     member: str | None = None
-    """Its name in the archive that the path leads to."""
+    """The name of the file in the archive at `path`."""
 
     @property
     def is_plain(self) -> bool:
@@ -39,39 +39,50 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[IO[bytes]]:
-    """The bytes from the first on; of what is not plain they come one after the other."""
-    path, member = place
+def opened(file: FileIn) -> Iterator[IO[bytes]]:
+    """The bytes from the first on. Only those of a plain file can be read out of order."""
+    path, member = file
     if member is None:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast(IO[bytes], file)
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as alone:
+            yield cast(IO[bytes], alone)
     elif path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive, archive.open(_known(archive.namelist(), place)) as file:
+        with zipfile.ZipFile(path) as archive, open_member(archive, member, path) as packed:
             if not member.endswith(".gz"):
-                yield file
+                yield packed
                 return
-            with gzip.open(file, "rb") as inner:
+            with gzip.open(packed, "rb") as inner:
                 yield cast(IO[bytes], inner)
     else:
         with tarfile.open(path, "r|*") as tar:
             for entry in tar:
-                found = tar.extractfile(entry) if entry.name.removeprefix("./") == member else None
-                if found is not None:
-                    yield found
+                unpacked = tar.extractfile(entry) if entry.name.removeprefix("./") == member else None
+                if unpacked is not None:
+                    yield unpacked
                     return
-            raise UserError(f"{path} has no file {member} in it: it is another archive than its card means.")
+            raise UserError(f"{path} has no member {member}: it is another archive than its card describes.")
+
+
+def open_member(archive: zipfile.ZipFile, name: str, origin: object) -> IO[bytes]:
+    """A member of a zip archive; `origin` names the archive in the error for a missing one."""
+    names = archive.namelist()
+    if name not in names:
+        raise UserError(
+            f"{origin} has no member {name}, but {', '.join(names[:5])}, ...: it is another archive than its card "
+            "describes."
+        )
+    return archive.open(name)
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file of this name holds CRCs, or an index at its end, that tell all of it from a part."""
+    """Whether a file of this name holds CRCs, or an index at its end, by which a part of it is known from the whole."""
     return Path(name).suffix in ZIPPED - {".pt"} or name.endswith((".gz", *TARS))
 
 
 def damage(path: Path, name: str = "") -> str | None:
-    """What an archive's own CRCs say is wrong with it, in one pass; None for one that is whole, and for other files.
+    """The damage that an archive's own CRCs show, in one pass; None for a whole archive and for other files.
 
-    Its kind goes by its name, which may be another than the path it still has. A .pt is a zip archive or a bare pickle,
-    and only the first has CRCs.
+    The kind of the file goes by `name`, which may differ from the path of a download. A .pt is a zip archive or a bare
+    pickle, and only the first has CRCs.
     """
     name = name or path.name
     try:
@@ -83,13 +94,13 @@ def damage(path: Path, name: str = "") -> str | None:
             _walk(path, tar=name.endswith(TARS))
     except (*UNREADABLE, RuntimeError, struct.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk, not of the archive
+            raise  # an error of the disk, not of the archive
         return str(error).strip().rstrip(".") or type(error).__name__
     return None
 
 
 def _walk(path: Path, *, tar: bool) -> None:
-    """Reads what is compressed to its end, where its CRC and length stand, past every member of an archive."""
+    """Reads a compressed file to its end, where its CRC and length stand, past every member of an archive."""
     with gzip.open(path, "rb") as file:
         if tar:
             with tarfile.open(fileobj=file, mode="r|") as archive:
@@ -97,12 +108,3 @@ def _walk(path: Path, *, tar: bool) -> None:
                     pass
         while file.read(BLOCK):
             pass
-
-
-def _known(names: list[str], place: Place) -> str:
-    if place.member not in names:
-        raise UserError(
-            f"{place.path} has no file {place.member} in it, but {', '.join(names[:5])}, ...: it is another archive "
-            "than its card means."
-        )
-    return str(place.member)

@@ -1,7 +1,7 @@
 """Folders as the authors of GraphSAINT publish them: Amazon's products, Yelp, Flickr, and a smaller Reddit.
 
 adj_full.npz is a matrix as scipy saves it, feats.npy its features, class_map.json the class of every vertex or a 0 or
-1 for each class, role.json who trains, validates and tests. Row i of the matrix has the edges from vertex i.
+1 for each class, role.json the training, validation and test vertices. Row i of the matrix has the edges from vertex i.
 """
 
 import json
@@ -15,13 +15,12 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.files import mapped_array
-from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Floats, Ints, Labels
+from harness.graph.model import NO_LABEL, Floats, Ints, Labels
 from harness.sources.arrays import ArrayIn, head_of, part_of, whole_array
-from harness.sources.refusal import refusing
-from harness.sources.remote import Remote
+from harness.sources.refusal import refusing, split_of_ids
+from harness.sources.remote import RemoteFile
 from harness.sources.source import Rest, Source
-from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, counted
+from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, counted
 
 EXPECTED = "the folder of GraphSAINT with adj_full.npz, feats.npy, class_map.json and role.json"
 FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
@@ -51,42 +50,38 @@ PUBLISHED = {
         "1nJIKd77lcAGU4j-kVNx_AIGEkveIKz3A",
     ),
 }
-"""By name, what Google Drive calls the files; there are no checksums."""
-ROLES = {"tr": TRAIN, "va": VALID, "te": TEST}
+"""The ids of the files at Google Drive, by dataset; no checksums are published."""
+ROLES = {"train": "tr", "valid": "va", "test": "te"}
 ITEM = re.compile(r'\s*"(\d+)"\s*:\s*(\[[^\[\]]*\]|[^\[\],}]+?)\s*([,}])')
-"""Of a map of classes: the vertex, its class or classes, and whether another follows."""
+"""An item of a map of classes: the vertex, its class or classes, and whether another item follows."""
 BLOCK = 1 << 24
 """Characters read at a time."""
 
 
 class GraphSaint(Source):
-    """One of those that are published, or a folder of the same files."""
+    """A published dataset, or a folder of the same files."""
 
     kind: Literal["graphsaint"]
     dataset: Literal["amazon", "flickr", "yelp", "reddit2"] | None = None
     path: str | None = None
-    """The folder; without one the files are those that are published."""
+    """The folder; without one the files are the published ones."""
     sha256: dict[str, str] = {}
-    """Of the published files, by name."""
+    """The checksums of the published files, by name."""
 
-    def remotes(self) -> list[Remote]:
+    def remotes(self) -> list[RemoteFile]:
         if self.path is not None or self.dataset is None:
             return []
         return [
-            Remote(
+            RemoteFile(
                 url=f"https://drive.usercontent.google.com/download?id={key}&confirm=t",
-                file=f"{self._folder}/{file}",
-                sha256=self.sha256.get(file),
+                file=file,
+                sha256=self.sha256.get(name),
             )
-            for file, key in zip(FILES, PUBLISHED[self.dataset], strict=True)
+            for file, name, key in zip(self.files(), FILES, PUBLISHED[self.dataset], strict=True)
         ]
 
     def files(self) -> list[str]:
-        return [f"{self._folder}/{file}" for file in FILES]
-
-    @property
-    def _folder(self) -> str:
-        return self.path or f"raw/graphsaint/{self.dataset}"
+        return [f"{self.path or f'raw/graphsaint/{self.dataset}'}/{name}" for name in FILES]
 
     def stream(self, rest: Rest) -> Stream:
         matrix, features, classes, roles = (rest.folder / file for file in self.files())
@@ -94,12 +89,12 @@ class GraphSaint(Source):
             rowptr = _row_pointers(matrix)
             n, entries = len(rowptr) - 1, int(rowptr[-1])
             pieces = partial(_pieces, ArrayIn(matrix, ("indices",)), rowptr)
-            if not counted(pieces(AT_ONCE)).within(range(n)):
-                raise UserError(f"{matrix}: entries name columns that are not there; there are {n:,}.")
+            counted(pieces(AT_ONCE)).check(matrix, n)
         with refusing(classes, EXPECTED):
             y = _labels(classes, n)
         with refusing(roles, EXPECTED):
-            split = _split(roles, n)
+            members = json.loads(roles.read_text(encoding="utf-8-sig"))
+            split = split_of_ids(roles, {name: members[role] for name, role in ROLES.items()}, n)
         return Stream(n, entries, pieces, partial(_features, features, n), y, split)
 
 
@@ -117,7 +112,7 @@ def _row_pointers(matrix: Path) -> Ints:
 
 
 def _pieces(columns: ArrayIn, rowptr: Ints, at_once: int) -> list[Piece]:
-    """One: what is compressed is read from its beginning."""
+    """One piece, because a compressed array is read from its beginning."""
 
     def edges() -> Iterator[Edges]:
         start, entries = 0, int(rowptr[-1])
@@ -140,47 +135,34 @@ def _features(path: Path, n: int) -> Floats:
 
 
 def _labels(path: Path, n: int) -> Labels | None:
-    """Of every vertex; the first says of which kind they all are."""
+    """The labels of all vertices; the first item of the map decides between a class and a list of zeros and ones."""
     y: Any = None
-    for vertex, said in _items(path):
+    for vertex, label in _items(path):
         if y is None:
-            many = isinstance(said, list)
-            y = np.full((n, len(said)), NO_LABEL, np.int8) if many else np.full(n, NO_LABEL, np.int64)
+            many = isinstance(label, list)
+            y = np.full((n, len(label)), NO_LABEL, np.int8) if many else np.full(n, NO_LABEL, np.int64)
         if vertex >= n:
             raise UserError(f"{path} names vertex {vertex}, but there are {n:,}.")
-        if np.shape(said) != y.shape[1:]:
+        if np.shape(label) != y.shape[1:]:
             raise UserError(
-                f"{path}, vertex {vertex}: {str(said)[:40]} is not of the same kind as those before."
+                f"{path}, vertex {vertex}: {str(label)[:40]} is not of the same kind as those before."
             )
-        y[vertex] = said
-        if (y[vertex] != said).any():
-            raise UserError(f"{path}, vertex {vertex}: {str(said)[:40]} holds what is no whole number.")
+        y[vertex] = label
+        if (y[vertex] != label).any():
+            raise UserError(f"{path}, vertex {vertex}: {str(label)[:40]} is not made of whole numbers.")
     return y  # type: ignore[no-any-return]
 
 
 def _items(path: Path) -> Iterator[tuple[int, Any]]:
-    """Vertices and classes, one at a time: as Python's own numbers all of them would not fit."""
+    """Vertices and classes, one at a time: as Python's own numbers, all of them would not fit."""
     with path.open(encoding="utf-8-sig") as file:
-        text, place, ending = file.read(BLOCK).lstrip().removeprefix("{"), 0, ","
+        text, start, ending = file.read(BLOCK).lstrip().removeprefix("{"), 0, ","
         while ending == ",":
-            found = ITEM.match(text, place)
-            while found is None and (more := file.read(BLOCK)):
-                text, place = text[place:] + more, 0
-                found = ITEM.match(text, place)
-            if found is None:
-                raise UserError(
-                    f"{path}: {text[place : place + 40]!r} does not say a vertex and its classes."
-                )
-            yield int(found[1]), json.loads(found[2])
-            place, ending = found.end(), found[3]
-
-
-def _split(path: Path, n: int) -> Bytes:
-    roles = json.loads(path.read_text(encoding="utf-8-sig"))
-    split = np.zeros(n, np.uint8)
-    for role, part in ROLES.items():
-        vertices = np.asarray(roles[role], np.int64)
-        if len(vertices) and not (vertices.min() >= 0 and vertices.max() < n):
-            raise UserError(f"{path}: {role} names vertices up to {vertices.max()}, but there are {n:,}.")
-        split[vertices] = part
-    return split
+            item = ITEM.match(text, start)
+            while item is None and (more := file.read(BLOCK)):
+                text, start = text[start:] + more, 0
+                item = ITEM.match(text, start)
+            if item is None:
+                raise UserError(f"{path}: {text[start : start + 40]!r} is no vertex with its classes.")
+            yield int(item[1]), json.loads(item[2])
+            start, ending = item.end(), item[3]

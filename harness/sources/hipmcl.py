@@ -1,7 +1,8 @@
-"""Matrices as CombBLAS and HipMCL write them in binary: a head of 52 bytes, then row, column and value of each entry.
+"""Matrices as CombBLAS and HipMCL write them: in binary, or as labelled triples in text.
 
-The head is 'HKDT' and six numbers of 64 bits: version, bytes of an entry, 0 for binary, rows, columns, entries. Ids
-begin at 0. An entry (i, j) is the edge from vertex i to vertex j, whatever its value.
+A binary file has a head of 52 bytes, 'HKDT' and six numbers of 64 bits: version, bytes of an entry, 0 for binary, rows,
+columns, entries. Row, column and value of each entry follow. Ids begin at 0. An entry (i, j) is the edge from vertex i
+to vertex j, whatever its value.
 """
 
 from collections.abc import Iterator
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from harness.errors import UserError
-from harness.sources.archive import Place
+from harness.sources.archive import FileIn
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
-from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, START, Lines, counted, lines_of
+from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, by_number, counted
+from harness.sources.text import START, Lines, lines_of
 
 BINARY_EXPECTED = (
     "'HKDT', six numbers of 64 bits (version, bytes of an entry, 0, rows, columns, entries), and the entries"
@@ -35,21 +36,19 @@ class CombBlas(FileSource):
 
     kind: Literal["combblas"]
     index_bits: Literal[32, 64] = 64
-    """Of a row's number, and of a column's: the file does not say."""
+    """The bits of a row's number and of a column's, which the file does not give."""
 
     def stream(self, rest: Rest) -> Stream:
         path = rest.folder / self.path
         with refusing(path, BINARY_EXPECTED):
             n, entry, entries = self._head(path)
-            pieces = partial(_binary_pieces, path, entry, entries)
-            if not counted(pieces(AT_ONCE)).within(range(n)):
-                raise UserError(
-                    f"{path} names vertices outside 0 .. {n - 1}. Are its ids of {self.index_bits} bits (index_bits)?"
-                )
+            pieces = by_number(entries, partial(_entries, path, entry))
+            way_out = f" Are its ids of {self.index_bits} bits (index_bits)?"
+            counted(pieces(AT_ONCE)).check(path, n, way_out)
         return Stream(n, entries, pieces)
 
     def _head(self, path: Path) -> tuple[int, np.dtype[np.void], int]:
-        """Vertices, how an entry lies, and how many there are."""
+        """The number of vertices, the layout of an entry, and the number of entries."""
         head = np.fromfile(path, HEAD, 1)
         if not len(head) or head["magic"][0] != b"HKDT" or head["format"][0] != 0:
             raise UserError(f"{path} does not begin as expected. Expected {BINARY_EXPECTED}.")
@@ -57,24 +56,21 @@ class CombBlas(FileSource):
         if rows != cols or rows < 1:
             raise UserError(f"{path}: the matrix is {rows} x {cols}, but an adjacency is square.")
         index = self.index_bits // 8
-        expected, found = HEAD.itemsize + size * entries, path.stat().st_size
-        if size < 2 * index or expected != found:
+        expected, actual = HEAD.itemsize + size * entries, path.stat().st_size
+        if size < 2 * index or expected != actual:
             raise UserError(
-                f"{path} has {found:,} bytes. Its head says {entries:,} entries of {size} bytes, {expected:,} in all, "
+                f"{path} has {actual:,} bytes. Its head says {entries:,} entries of {size} bytes, {expected:,} in all, "
                 f"of which two ids take {2 * index} (index_bits)."
             )
         ends: Any = [("row", f"<i{index}"), ("col", f"<i{index}"), ("value", f"V{size - 2 * index}")]
         return rows, np.dtype(ends), entries
 
 
-def _binary_pieces(path: Path, entry: np.dtype[np.void], entries: int, at_once: int) -> list[Piece]:
-    starts = range(0, entries, at_once)
-    return [partial(_part, path, entry, start, min(at_once, entries - start)) for start in starts]
-
-
-def _part(path: Path, entry: np.dtype[np.void], start: int, count: int) -> Iterator[Edges]:
-    some = np.fromfile(path, entry, count, offset=HEAD.itemsize + start * entry.itemsize)
-    yield some["row"].astype(np.int64), some["col"].astype(np.int64)
+def _entries(path: Path, entry: np.dtype[np.void], numbers: range) -> Edges:
+    """The entries with these numbers, as edges."""
+    offset = HEAD.itemsize + numbers.start * entry.itemsize
+    entries = np.fromfile(path, entry, len(numbers), offset=offset)
+    return entries["row"].astype(np.int64), entries["col"].astype(np.int64)
 
 
 # Labelled triples, as HipMCL reads them: two names and a weight a line, separated by white space.
@@ -92,7 +88,7 @@ class Triples(FileSource):
     kind: Literal["triples"]
 
     def stream(self, rest: Rest) -> Stream:
-        text = Place(rest.folder / self.path)
+        text = FileIn(rest.folder / self.path)
         with refusing(text.path, TRIPLES_EXPECTED):
             names, edges = _names(text)
         if not edges:
@@ -100,8 +96,8 @@ class Triples(FileSource):
         return Stream(len(names), edges, partial(_text_pieces, text, names))
 
 
-def _names(text: Place) -> tuple[Any, int]:
-    """All names, sorted, and how many edges there are."""
+def _names(text: FileIn) -> tuple[Any, int]:
+    """All names, sorted, and the number of edges."""
     names, edges = pa.array([], pa.binary()), 0
     for lines in lines_of(text, AT_ONCE, START):
         for chunk in lines():
@@ -111,17 +107,17 @@ def _names(text: Place) -> tuple[Any, int]:
     return names.take(pc.sort_indices(names)), edges
 
 
-def _text_pieces(text: Place, names: Any, at_once: int) -> list[Piece]:
+def _text_pieces(text: FileIn, names: Any, at_once: int) -> list[Piece]:
     return [partial(_numbered, text, lines, names) for lines in lines_of(text, at_once, START)]
 
 
-def _numbered(text: Place, lines: Lines, names: Any) -> Iterator[Edges]:
+def _numbered(text: FileIn, lines: Lines, names: Any) -> Iterator[Edges]:
     for chunk in lines():
         source, target = (pc.index_in(end, names).to_numpy().astype(np.int64) for end in _ends(text, chunk))
         yield source, target
 
 
-def _ends(text: Place, lines: NDArray[np.uint8]) -> tuple[Any, Any]:
+def _ends(text: FileIn, lines: NDArray[np.uint8]) -> tuple[Any, Any]:
     """The first two columns of some lines."""
     data = lines.tobytes()
     if not data.strip():

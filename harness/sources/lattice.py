@@ -1,7 +1,7 @@
 """A road-like graph: a grid with missing edges and a few diagonals. Low degrees, long paths, banded order.
 
 Vertex i * width + j may have an edge to the right, one down (chance `keep` each) and one down to the right
-(chance `diagonal`). What a road map needs beyond that works on whole graphs: `subdivided` turns edges into
+(chance `diagonal`). Two further steps towards a road map work on whole graphs: `subdivided` turns edges into
 chains, `largest_component` drops the islands and with them an unforeseeable number of vertices.
 
 Stated statistics, 1000 x 1000 with the usual chances, largest component: 89 % of the vertices, mean degree 2.37,
@@ -25,14 +25,14 @@ from harness.sources.stream import Stream, stream_of
 from harness.validation import DEGREE
 
 SIDE = 1 << 20
-"""Vertices, at most."""
+"""The most vertices along a side."""
 SLOTS = 3
 """Places for an edge at each vertex: right, down, diagonal."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """The generator: draw 3 v + s decides on slot s of vertex v."""
+    """The generator: draw 3 v + s decides whether slot s of vertex v has an edge."""
 
     height: int
     width: int
@@ -64,10 +64,10 @@ class Lattice:
 
 
 def subdivided(raw: RawGraph, inner: float, seed: int, number: int) -> RawGraph:
-    """The graph with vertices put on its edges, `inner` of them on average: n and the edges grow by as many.
+    """The graph with new vertices on its edges, `inner` on average. n and the number of edges grow equally.
 
     The new vertices of an edge come right after its source, so that a banded order stays banded. Edges must be
-    in the order of their sources. `number` is the first random number that nobody has used.
+    in the order of their sources. `number` is the first unused random number.
     """
     edges = len(raw.source)
     extra = (inner + uniform(seed, Purpose.EDGES, range(number, number + edges))).long().numpy()
@@ -103,9 +103,9 @@ class LatticeSource(Source):
     diagonal: float = Field(0.01, ge=0, le=1)
     """The share of diagonal edges that exist."""
     inner: float = Field(0.0, ge=0, le=DEGREE)
-    """Vertices put on an edge, on average: lowers the mean degree towards 2."""
+    """The mean number of vertices put on an edge: lowers the mean degree towards 2."""
     connected: bool = True
-    """Keep the largest component only."""
+    """Whether only the largest component is kept."""
 
     def generator(self, seed: int, classes: int) -> Lattice:
         return Lattice(self.height, self.width, seed, self.keep, self.diagonal)

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.errors import UserError
-from harness.sources.archive import Place, opened
+from harness.sources.archive import FileIn
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
-from harness.sources.stream import Edges, Piece, Stream
-from harness.sources.text import AT_ONCE, MARK, Begin, Lines, decoded, lines_of
+from harness.sources.stream import AT_ONCE, Edges, Piece, Stream
+from harness.sources.text import START, Begin, Lines, count_rows, lines_of, numbered_lines, parse_rows
 from harness.validation import clipped
 
 EXPECTED = "a line 'vertices edges [fmt [ncon]]', then a line a vertex with its neighbours' numbers from 1"
@@ -27,15 +27,15 @@ class Metis(FileSource):
     kind: Literal["metis"]
 
     def stream(self, rest: Rest) -> Stream:
-        text = Place(rest.folder / self.path)
+        text = FileIn(rest.folder / self.path)
         with refusing(text.path, EXPECTED):
             header = _header(text)
             _check(text, header)
         return Stream(header.n, 2 * header.edges, partial(_pieces, text, header))
 
 
-class _Header(NamedTuple):
-    """Sizes, how many numbers of a line come before its neighbours, and how many there are to each of them."""
+class _MetisHeader(NamedTuple):
+    """The size of a graph, and the layout of its lines: `skip` numbers, then a neighbour in every `step` numbers."""
 
     n: int
     edges: int
@@ -44,38 +44,33 @@ class _Header(NamedTuple):
     begin: Begin
 
 
-def _header(text: Place) -> _Header:
-    byte = 0
-    with opened(text) as file:
-        for line in file:
-            byte += len(line)
-            if not line.removeprefix(MARK).startswith(b"%"):
-                break
-        else:
-            raise UserError(f"{text} has no line of sizes. Expected {EXPECTED}.")
-    said = decoded(line).split()
-    if not 2 <= len(said) <= 4 or not all(word.isdecimal() for word in said) or int(said[0]) < 1:
-        raise UserError(f"{text}: {clipped(' '.join(said), 40)!r} are no sizes. Expected {EXPECTED}.")
-    sizes, weights, on_edges = (digit != "0" for digit in (said[2] if said[2:] else "").zfill(3)[-3:])
-    weighed = int(said[3]) if said[3:] else 1
-    return _Header(int(said[0]), int(said[1]), sizes + weights * weighed, 1 + on_edges, Begin(byte))
+def _header(text: FileIn) -> _MetisHeader:
+    data = ((line, after) for line, after in numbered_lines(text) if not line.startswith("%"))
+    line, begin = next(data, ("", START))
+    if not line:
+        raise _wrong(f"{text} has no line of sizes.")
+    words = line.split()
+    if not 2 <= len(words) <= 4 or not all(word.isdecimal() for word in words) or int(words[0]) < 1:
+        raise _wrong(f"{text}: {clipped(' '.join(words), 40)!r} are no sizes.")
+    sizes, weights, on_edges = (digit != "0" for digit in (words[2] if words[2:] else "").zfill(3)[-3:])
+    weighed = int(words[3]) if words[3:] else 1
+    return _MetisHeader(int(words[0]), int(words[1]), sizes + weights * weighed, 1 + on_edges, begin)
 
 
-def _check(text: Place, header: _Header) -> None:
-    """Everything is read once and counted."""
+def _check(text: FileIn, header: _MetisHeader) -> None:
+    """Reads all lines once, and compares their ids and their numbers with the header."""
     ends = 0
     for piece in _pieces(text, header, AT_ONCE):
         for vertices, neighbours in piece():
             ends += len(neighbours)
-            for ids, what in ((vertices, "lines"), (neighbours, "neighbours")):
+            for ids, kind in ((vertices, "lines"), (neighbours, "neighbours")):
                 if len(ids) and not (ids.min() >= 0 and ids.max() < header.n):
-                    raise UserError(
-                        f"{text} has {what} beyond its {header.n:,} vertices: "
-                        f"{ids.min() + 1:,} to {ids.max() + 1:,}. Expected {EXPECTED}."
+                    raise _wrong(
+                        f"{text} has {kind} beyond its {header.n:,} vertices: {ids.min() + 1:,} to {ids.max() + 1:,}."
                     )
     rows = sum(_rows_in(lines) for lines in _lines(text, header, AT_ONCE))
     if rows < header.n:
-        raise UserError(f"{text} has lines for {rows:,} of its {header.n:,} vertices.")
+        raise _wrong(f"{text} has lines for {rows:,} of its {header.n:,} vertices.")
     if ends != 2 * header.edges:
         raise UserError(
             f"{text} lists {ends:,} neighbours, and its first line says {header.edges:,} edges, "
@@ -83,8 +78,8 @@ def _check(text: Place, header: _Header) -> None:
         )
 
 
-def _pieces(text: Place, header: _Header, at_once: int) -> list[Piece]:
-    """Which vertex a line belongs to is known when the lines before it are counted."""
+def _pieces(text: FileIn, header: _MetisHeader, at_once: int) -> list[Piece]:
+    """Counts the lines of each piece, because the vertex of a line is the number of the lines before it."""
     pieces: list[Piece] = []
     row = 0
     for lines in _lines(text, header, at_once):
@@ -93,26 +88,24 @@ def _pieces(text: Place, header: _Header, at_once: int) -> list[Piece]:
     return pieces
 
 
-def _lines(text: Place, header: _Header, at_once: int) -> list[Lines]:
+def _lines(text: FileIn, header: _MetisHeader, at_once: int) -> list[Lines]:
     return lines_of(text, max(at_once // 2, 1), header.begin)
 
 
 def _rows_in(lines: Lines) -> int:
-    """Lines that are no comments, each of a vertex."""
-    from harness.sources.text import count_rows
-
+    """The number of lines of vertices: those without comments."""
     return sum(count_rows(data) for data in lines())
 
 
-def _edges(text: Place, header: _Header, lines: Lines, row: int) -> Iterator[Edges]:
-    """Those of some lines, the first of which is of this vertex."""
-    from harness.sources.text import parse_rows
-
+def _edges(text: FileIn, header: _MetisHeader, lines: Lines, row: int) -> Iterator[Edges]:
+    """The edges of some lines, the first of which is of this vertex."""
     for data in lines():
         source, target = (np.empty(len(data) // 2 + 1, np.int64) for _ in range(2))
-        found, row, wrong = parse_rows(data, row, header.skip, header.step, source, target)
+        count, row, wrong = parse_rows(data, row, header.skip, header.step, source, target)
         if wrong >= 0:
-            raise UserError(
-                f"{text}: the line of vertex {wrong + 1:,} is no list of numbers. Expected {EXPECTED}."
-            )
-        yield source[:found], target[:found]
+            raise _wrong(f"{text}: the line of vertex {wrong + 1:,} is no list of numbers.")
+        yield source[:count], target[:count]
+
+
+def _wrong(fault: str) -> UserError:
+    return UserError(f"{fault} Expected {EXPECTED}.")

@@ -1,6 +1,6 @@
 """Graphs in .npz files, told apart by their keys. Nothing is unpickled.
 
-    scipy          data indices indptr shape format     what scipy.sparse.save_npz writes; GraphSAINT's adj_full
+    scipy          data indices indptr shape format     as scipy.sparse.save_npz writes; GraphSAINT's adj_full
     gnn-benchmark  adj_* attr_* labels                  Coauthor, Amazon Photo; features as stored, not binarised
     heterophilous  edges node_features node_labels train_masks val_masks test_masks     tolokers and its siblings
 
@@ -17,8 +17,8 @@ from scipy import sparse
 
 from harness.errors import UserError
 from harness.graph.model import RawGraph
-from harness.sources.refusal import MASKS, check_ends, refusing, split_of
-from harness.sources.remote import Remote
+from harness.sources.refusal import MASKS, check_ids, refusing, split_of_masks
+from harness.sources.remote import RemoteFile
 from harness.sources.source import FileSource, Rest
 
 EXPECTED = (
@@ -28,8 +28,23 @@ EXPECTED = (
 Arrays = Mapping[str, NDArray[Any]]
 
 
+class Npz(FileSource):
+    """A .npz file: scipy's save_npz, or the layouts of gnn-benchmark and heterophilous-graphs."""
+
+    kind: Literal["npz"]
+    url: str | None = None
+    """The URL of the file, if it is published."""
+    sha256: str | None = None
+
+    def remotes(self) -> list[RemoteFile]:
+        return [RemoteFile(url=self.url, file=self.path, sha256=self.sha256)] if self.url else []
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return read_npz(rest.folder / self.path, rest.split)
+
+
 def read_npz(path: Path, split: int = 0) -> RawGraph:
-    """The graph of the file; `split` picks one of several splits where there are several."""
+    """The graph of the file; `split` is the index of the split where there are several."""
     with refusing(path, EXPECTED), path.open("rb") as file:  # numpy leaves a broken archive open
         with np.load(file, allow_pickle=False) as arrays:
             keys = set(arrays.files)
@@ -43,7 +58,7 @@ def read_npz(path: Path, split: int = 0) -> RawGraph:
         raise UserError(f"{path} has the keys {', '.join(sorted(keys)) or '(none)'}. Expected {EXPECTED}.")
 
 
-def _graph(path: Path, matrix: Any, **rest: Any) -> RawGraph:
+def _graph(path: Path, matrix: Any, **known: Any) -> RawGraph:
     """A sparse matrix as edges. Its indices come from outside, so they are checked first."""
     if matrix.shape[0] != matrix.shape[1]:
         raise UserError(
@@ -52,7 +67,7 @@ def _graph(path: Path, matrix: Any, **rest: Any) -> RawGraph:
     if hasattr(matrix, "check_format"):
         matrix.check_format(full_check=True)
     entries = matrix.tocoo()
-    return RawGraph(matrix.shape[0], entries.row.astype(np.int64), entries.col.astype(np.int64), **rest)
+    return RawGraph(matrix.shape[0], entries.row.astype(np.int64), entries.col.astype(np.int64), **known)
 
 
 def _csr(arrays: Arrays, prefix: str) -> sparse.csr_array:
@@ -71,27 +86,12 @@ def _gnn_benchmark(path: Path, arrays: Arrays) -> RawGraph:
 def _heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
     ends = arrays["edges"].astype(np.int64)
     n = len(arrays["node_features"])
-    check_ends(path, ends, n)
+    check_ids(path, "edges", ends, n)
     return RawGraph(
         n,
         ends[:, 0],
         ends[:, 1],
         X=arrays["node_features"].astype(np.float32),
         y=arrays["node_labels"].astype(np.int64),
-        split=split_of(path, {part: arrays[f"{name}s"] for name, part in MASKS.items()}, split),
+        split=split_of_masks(path, {part: arrays[f"{name}s"] for name, part in MASKS.items()}, split),
     )
-
-
-class Npz(FileSource):
-    """A .npz file: scipy's save_npz, or the layouts of gnn-benchmark and heterophilous-graphs."""
-
-    kind: Literal["npz"]
-    url: str | None = None
-    """Where it is published."""
-    sha256: str | None = None
-
-    def remotes(self) -> list[Remote]:
-        return [Remote(url=self.url, file=self.path, sha256=self.sha256)] if self.url else []
-
-    def graph(self, rest: Rest) -> RawGraph:
-        return read_npz(rest.folder / self.path, rest.split)

@@ -4,8 +4,8 @@
     arrays   TOP/raw/data.npz (edge_index, node_feat, num_nodes_list), TOP/raw/node-label.npz
     both     TOP/split/SPLIT/{train,valid,test}.csv.gz
 
-No cache and no pickle is made. Only the features of arrays become a file of their own, when somebody asks for them:
-rows in another order cannot be had from the middle of a compressed file.
+No cache and no pickle is made. Only the features of the layout of arrays become a file of their own, when they are read
+first: rows in another order cannot be had from the middle of a compressed file.
 """
 
 import csv
@@ -18,27 +18,27 @@ import numpy as np
 from pydantic import field_validator
 
 from harness.errors import UserError
-from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Floats, Labels
-from harness.sources.archive import Place, opened
+from harness.graph.model import NO_LABEL, SPLITS, Bytes, Floats, Labels
+from harness.sources.archive import FileIn, opened
 from harness.sources.arrays import ArrayIn, edges_of, head_of, mapped, whole_array
-from harness.sources.refusal import refusing
-from harness.sources.remote import Remote
+from harness.sources.refusal import refusing, split_of_ids
+from harness.sources.remote import RemoteFile
 from harness.sources.source import Rest, Source
-from harness.sources.stream import Piece, Stream
-from harness.sources.text import AT_ONCE, START, Counted, counted, pairs_of
+from harness.sources.stream import AT_ONCE, Piece, Stream, counted
+from harness.sources.text import START, pairs_of
 
 EXPECTED = "the archive of a node property dataset of OGB, with raw/ and split/ in it"
 ROWS = 1 << 17
-"""Of features, parsed at a time."""
+"""Rows of features parsed at a time."""
 
 
 class Ogb(Source):
-    """One of the benchmark's node property datasets; where it is and how it lies is what the package `ogb` says."""
+    """A node property dataset of the benchmark. Its URL and its layout are taken from the package `ogb`."""
 
     kind: Literal["ogb"]
     name: str
     sha256: str | None = None
-    """Of the archive; none is published."""
+    """The checksum of the archive; none is published."""
 
     @field_validator("name")
     @classmethod
@@ -48,38 +48,37 @@ class Ogb(Source):
         return name
 
     @property
-    def told(self) -> dict[str, str]:
-        """What the package says of it."""
+    def properties(self) -> dict[str, str]:
+        """The properties of the dataset in the package."""
         return benchmarks()[self.name]
 
-    def remotes(self) -> list[Remote]:
-        return [Remote(url=self.told["url"], file=f"raw/ogb/{self._top}.zip", sha256=self.sha256)]
+    def remotes(self) -> list[RemoteFile]:
+        return [RemoteFile(url=self.properties["url"], file=f"raw/ogb/{self._top}.zip", sha256=self.sha256)]
 
     def stream(self, rest: Rest) -> Stream:
         path = rest.folder / self.remotes()[0].file
         with refusing(path, EXPECTED):
-            inside = (_Arrays if self.told["binary"] == "True" else _Text)(path, f"{self._top}/raw")
-            n, edges = inside.n, inside.edges
-            _check(path, n, edges, counted(inside.pieces(AT_ONCE)))
+            layout = _Arrays if self.properties["binary"] == "True" else _Text
+            inside = layout(path, f"{self._top}/raw")
+            n, edges, counts = inside.n, inside.edges, counted(inside.pieces(AT_ONCE))
+            if counts.edges != edges:
+                raise UserError(f"{path} holds {counts.edges:,} edges, and says that it has {edges:,}.")
+            counts.check(path, n)
             y, split = _labels(path, inside.labels(), n), self._split(path, n)
         return Stream(n, edges, inside.pieces, inside.features, y, split)
 
     @property
     def _top(self) -> str:
-        """The archive, and the folder in it."""
-        return self.told["download_name"]
+        """The name of the archive, and of the folder in it."""
+        return self.properties["download_name"]
 
     def _split(self, path: Path, n: int) -> Bytes:
-        split = np.zeros(n, np.uint8)
-        for value, part in ((TRAIN, "train"), (VALID, "valid"), (TEST, "test")):
-            with opened(Place(path, f"{self._top}/split/{self.told['split']}/{part}.csv.gz")) as file:
-                members = np.loadtxt(file, dtype=np.int64, ndmin=1)
-            if len(members) and not (members.min() >= 0 and members.max() < n):
-                raise UserError(
-                    f"{path}: the {part} split names vertex {members.max()}, but there are {n:,}."
-                )
-            split[members] = value
-        return split
+        members = {}
+        for name in SPLITS:
+            file = FileIn(path, f"{self._top}/split/{self.properties['split']}/{name}.csv.gz")
+            with opened(file) as ids:
+                members[name] = np.loadtxt(ids, dtype=np.int64, ndmin=1)
+        return split_of_ids(path, members, n)
 
 
 @cache
@@ -88,8 +87,8 @@ def benchmarks() -> dict[str, dict[str, str]]:
     package = find_spec("ogb")
     assert package and package.submodule_search_locations, "ogb is among the requirements"
     with (Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv").open() as file:
-        first, *rows = csv.reader(file)
-    columns = {name: {row[0]: row[place] for row in rows} for place, name in enumerate(first) if place}
+        names, *rows = csv.reader(file)
+    columns = {name: {row[0]: row[place] for row in rows} for place, name in enumerate(names) if place}
     return {name: column for name, column in columns.items() if column["is hetero"] == "False"}
 
 
@@ -101,18 +100,18 @@ class _Text:
         self.n, self.edges = self._number("num-node-list"), self._number("num-edge-list")
 
     def pieces(self, at_once: int) -> list[Piece]:
-        text = self._place("edge")
+        text = self._file("edge")
         return pairs_of(text, at_once, START, lambda: UserError(f"{text}: a line is no pair of vertices."))
 
     def labels(self) -> Floats:
-        with opened(self._place("node-label")) as file:
+        with opened(self._file("node-label")) as file:
             return np.genfromtxt(file, dtype=np.float32, delimiter=",", ndmin=1)
 
     def features(self) -> Floats:
         import pandas as pd
 
         filled, X = 0, None
-        with opened(self._place("node-feat")) as file:
+        with opened(self._file("node-feat")) as file:
             for rows in pd.read_csv(file, header=None, dtype=np.float32, chunksize=ROWS):
                 X = np.empty((self.n, rows.shape[1]), np.float32) if X is None else X
                 X[filled : filled + len(rows)] = rows.to_numpy()
@@ -122,22 +121,22 @@ class _Text:
         return X
 
     def _number(self, name: str) -> int:
-        with opened(self._place(name)) as file:
+        with opened(self._file(name)) as file:
             return int(file.readline())
 
-    def _place(self, name: str) -> Place:
-        return Place(self._path, f"{self._raw}/{name}.csv.gz")
+    def _file(self, name: str) -> FileIn:
+        return FileIn(self._path, f"{self._raw}/{name}.csv.gz")
 
 
 class _Arrays:
-    """The layout of arrays: sources lie before targets, so two readers go through them side by side."""
+    """The layout of arrays. Sources lie before targets, so two readers go through them side by side."""
 
     def __init__(self, path: Path, raw: str) -> None:
         self._path, self._raw = path, raw
         self._ends = self._array("data", "edge_index")
         two, self.edges = head_of(self._ends).shape
         if two != 2:
-            raise UserError(f"{self._ends.told} has the shape {two, self.edges}, and not (2, edges).")
+            raise UserError(f"{self._ends} has the shape {two, self.edges}, and not (2, edges).")
         self.n = int(whole_array(self._array("data", "num_nodes_list")).sum())
 
     def pieces(self, at_once: int) -> list[Piece]:
@@ -153,17 +152,9 @@ class _Arrays:
         return ArrayIn(self._path, (f"{self._raw}/{file}.npz", name))
 
 
-def _check(path: Path, n: int, edges: int, found: Counted) -> None:
-    if found.pairs != edges:
-        raise UserError(f"{path} holds {found.pairs:,} edges, and says that it has {edges:,}.")
-    if not found.within(range(n)):
-        named = f"{found.smallest} to {found.largest}"
-        raise UserError(f"{path}: edges name vertices {named}, but there are {n:,}.")
-
-
-def _labels(path: Path, found: Floats, n: int) -> Labels:
-    """A class a vertex, or a 0 or 1 for each of many tasks; what is no number is not known."""
-    if len(found) != n:
-        raise UserError(f"{path}: labels have the shape {found.shape}, but there are {n:,} vertices.")
-    known = np.where(np.isnan(found), NO_LABEL, found)
-    return known.astype(np.int64) if found.ndim == 1 else known.astype(np.int8)
+def _labels(path: Path, labels: Floats, n: int) -> Labels:
+    """A class for each vertex, or a 0 or 1 for each of many tasks; NaN becomes "no label"."""
+    if len(labels) != n:
+        raise UserError(f"{path}: labels have the shape {labels.shape}, but there are {n:,} vertices.")
+    known = np.where(np.isnan(labels), NO_LABEL, labels)
+    return known.astype(np.int64) if labels.ndim == 1 else known.astype(np.int8)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from harness.errors import UserError
-from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Bytes, Ints, RawGraph
-from harness.sources.refusal import refusing
-from harness.sources.remote import Remote
+from harness.graph.model import NO_LABEL, Ints, RawGraph
+from harness.sources.refusal import check_ids, refusing, split_of_ids
+from harness.sources.remote import RemoteFile
 from harness.sources.source import Rest, Source
 
 PICKLES = ("x", "tx", "allx", "y", "ty", "ally", "graph")
@@ -28,21 +28,51 @@ PUBLISHED = "https://github.com/kimiyoung/planetoid/raw/master/data"
 FETCHED = "raw/planetoid"
 
 
+class Planetoid(Source):
+    """The eight files ind.NAME.* of Cora, Citeseer or Pubmed."""
+
+    kind: Literal["planetoid"]
+    dataset: str
+    """The NAME of the files, for instance cora."""
+    path: str | None = None
+    """The folder of the files; without one they are the published ones."""
+    sha256: dict[str, str] = {}
+    """The checksums of the published files, by part."""
+
+    def remotes(self) -> list[RemoteFile]:
+        if self.path is not None:
+            return []
+        return [
+            RemoteFile(
+                url=f"{PUBLISHED}/ind.{self.dataset}.{part}",
+                file=f"{FETCHED}/ind.{self.dataset}.{part}",
+                sha256=self.sha256.get(part),
+            )
+            for part in PARTS
+        ]
+
+    def files(self) -> list[str]:
+        return [f"{self.path or FETCHED}/ind.{self.dataset}.{part}" for part in PARTS]
+
+    def graph(self, rest: Rest) -> RawGraph:
+        return read_planetoid(rest.folder / (self.path or FETCHED), self.dataset)
+
+
 def read_planetoid(folder: Path, name: str) -> RawGraph:
     """The graph with features, labels and the public split."""
-    parts = {part: read_pickle(folder / f"ind.{name}.{part}") for part in PICKLES}
-    test = _test_index(folder / f"ind.{name}.test.index")
-    n = len(parts["graph"])
-    known = len(parts["ally"])
-    _check(folder / f"ind.{name}.test.index", test, range(known, n), len(parts["ty"]))
-    source, target = _edges(folder / f"ind.{name}.graph", parts["graph"])
+    paths = {part: folder / f"ind.{name}.{part}" for part in PARTS}
+    parts = {part: read_pickle(paths[part]) for part in PICKLES}
+    test, n, known = _test_index(paths["test.index"]), len(parts["graph"]), len(parts["ally"])
+    _check(paths["test.index"], test, range(known, n), len(parts["ty"]))
+    train = range(len(parts["y"]))
+    valid = range(len(train), min(len(train) + VALIDATION, known))
+    members: dict[str, ArrayLike] = {"train": train, "valid": valid, "test": test}
     return RawGraph(
         n,
-        source,
-        target,
+        *_edges(paths["graph"], parts["graph"]),
         X=_features(parts, test, n),
         y=_labels(parts, test, n),
-        split=_split(len(parts["y"]), known, test, n),
+        split=split_of_ids(paths["test.index"], members, n),
     )
 
 
@@ -55,8 +85,8 @@ def _check(path: Path, test: Ints, ids: range, rows: int) -> None:
     """The test vertices come after the known ones, inside the graph, one per row of ty."""
     if len(test) != rows or not len(test) or test.min() < ids.start or test.max() >= ids.stop:
         raise UserError(
-            f"{path} names {len(test)} vertices that must be {rows} ids among {ids.start} .. {ids.stop - 1}: "
-            "the files do not belong together."
+            f"{path} holds {len(test)} ids. Expected {rows} of {ids.start} .. {ids.stop - 1}: the files do not belong "
+            "together."
         )
 
 
@@ -66,9 +96,7 @@ def _edges(path: Path, graph: dict[int, list[int]]) -> tuple[Ints, Ints]:
         lengths = [len(neighbours) for neighbours in graph.values()]
         source = np.repeat(np.fromiter(graph.keys(), np.int64, len(graph)), lengths)
         target = np.array([vertex for neighbours in graph.values() for vertex in neighbours], dtype=np.int64)
-        ends = np.concatenate([source, target])
-        if len(ends) and not (ends.min() >= 0 and ends.max() < len(graph)):
-            raise UserError(f"{path} names vertices {ends.min()} .. {ends.max()}, but it holds {len(graph)}.")
+        check_ids(path, "edges", np.concatenate([source, target]), len(graph))
     return source, target
 
 
@@ -92,65 +120,27 @@ def _classes(one_hot: NDArray[Any]) -> Ints:
     return np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), NO_LABEL)
 
 
-def _split(train: int, known: int, test: Ints, n: int) -> Bytes:
-    split = np.zeros(n, dtype=np.uint8)
-    split[:train] = TRAIN
-    split[train : min(train + VALIDATION, known)] = VALID
-    split[test] = TEST
-    return split
-
-
-class Planetoid(Source):
-    """The eight files ind.NAME.* of Cora, Citeseer or Pubmed."""
-
-    kind: Literal["planetoid"]
-    dataset: str
-    """Their NAME, for instance cora."""
-    path: str | None = None
-    """Their folder; without one they are those that are published."""
-    sha256: dict[str, str] = {}
-    """Of the published ones, by part."""
-
-    def remotes(self) -> list[Remote]:
-        if self.path is not None:
-            return []
-        return [
-            Remote(
-                url=f"{PUBLISHED}/ind.{self.dataset}.{part}",
-                file=f"{FETCHED}/ind.{self.dataset}.{part}",
-                sha256=self.sha256.get(part),
-            )
-            for part in PARTS
-        ]
-
-    def files(self) -> list[str]:
-        return [f"{self.path or FETCHED}/ind.{self.dataset}.{part}" for part in PARTS]
-
-    def graph(self, rest: Rest) -> RawGraph:
-        return read_planetoid(rest.folder / (self.path or FETCHED), self.dataset)
-
-
-# Reads the pickles that Planetoid is published in, and nothing else that a pickle can do.
+# The reader of Planetoid's pickles, which allows nothing else that a pickle can do.
 #
-# Pickles are programs. This reader knows a handful of names, and binds each to something harmless: a sparse
+# A pickle is a program. This reader knows a handful of names, and binds each to something harmless: a sparse
 # matrix comes back as a plain record of its attributes. Any other name is refused before it is looked up.
 
 EXPECTED = "a pickle of numpy arrays, scipy CSR matrices, or a dictionary of lists"
 
 
 class _Record:
-    """Where the attributes of a pickled matrix land."""
+    """The attributes of a pickled matrix."""
 
 
 def _latin_bytes(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2, for the one encoding it uses."""
+    """Decodes bytes as Python 3 pickles them for Python 2, in the one encoding that it uses."""
     if encoding != "latin1":
         raise UserError(f"the pickle encodes text as {encoding!r}; only latin1 is read")
     return text.encode("latin1")
 
 
 def _new_array(kind: type, shape: tuple[int, ...], code: bytes | str) -> Any:
-    """What numpy's own `_reconstruct` does, for plain arrays only."""
+    """Stands for numpy's own `_reconstruct`, for plain arrays only."""
     if kind is not np.ndarray:
         raise UserError(f"the pickle makes an array of the class {kind!r}; only numpy.ndarray is read")
     return np.ndarray.__new__(
@@ -187,9 +177,8 @@ def read_pickle(path: Path) -> Any:
     with refusing(path, EXPECTED), path.open("rb") as file:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", np.exceptions.VisibleDeprecationWarning
-                )  # dtypes of old numpy
+                # dtypes of old numpy
+                warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
                 content = _Reader(file, encoding="latin1").load()
         except UserError as error:
             raise UserError(f"{path} was refused: {error}. Expected {EXPECTED}.") from None

@@ -26,7 +26,7 @@ from harness.validation import DEGREE
 
 @dataclass(frozen=True)
 class Rmat:
-    """The generator: draw k uses the random numbers k * scale .. (k + 1) * scale; the names use those after."""
+    """The generator: draw k uses the random numbers k * scale .. (k + 1) * scale, and the names use the next ones."""
 
     scale: int
     edge_factor: float
@@ -52,7 +52,7 @@ class Rmat:
         return self.edges_by_tensors(draws) if few else self.edges_by_loop(draws)
 
     def edges_by_tensors(self, draws: range) -> tuple[Tensor, Tensor]:
-        """Level by level, all draws at a time."""
+        """The same edges, level by level for all draws at a time."""
         numbers = range(draws.start * self.scale, draws.stop * self.scale)
         chance = uniform(self.seed, Purpose.EDGES, numbers).view(len(draws), self.scale)
         source = torch.zeros(len(draws), dtype=torch.int64)
@@ -66,8 +66,7 @@ class Rmat:
         return self._names[source].long(), self._names[target].long()
 
     def edges_by_loop(self, draws: range) -> tuple[Tensor, Tensor]:
-        """The same, compiled: ten times as fast."""
-
+        """The same edges by a compiled loop, ten times as fast."""
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
         chances = self.a, self.a + self.b, self.a + self.b + self.c
         descend(draws, self._names.numpy(), key_of(self.seed, Purpose.EDGES), chances, ends)
@@ -84,7 +83,7 @@ class RmatSource(Source):
 
     kind: Literal["rmat"]
     scale: int = Field(ge=1, le=30)
-    """There are 2 ** scale vertices."""
+    """The graph has 2 ** scale vertices."""
     edge_factor: float = Field(16, gt=0, le=DEGREE)
     """Edges drawn per vertex, before loops and duplicates are dropped."""
     a: float = Field(0.57, ge=0, le=1)
@@ -101,11 +100,10 @@ class RmatSource(Source):
         return Rmat(self.scale, self.edge_factor, seed, self.a, self.b, self.c)
 
 
-# R-MAT's descent as a compiled loop: the same numbers, compared in the same way. Verifier:
-# `Rmat.edges_by_tensors`.
+# R-MAT's descent as a compiled loop: the same numbers, compared in the same way. Verifier: `Rmat.edges_by_tensors`.
 
 KEPT, BITS, ONE = np.uint64(11), 53, np.uint64(1)
-"""A number in [0, 1) is 53 of the 64 bits: here it is compared as the whole number that they are."""
+"""A number in [0, 1) is 53 of the 64 bits: here the whole number of these bits is compared."""
 SOME = 2048
 """Draws at a time: their vertices stay in the first cache."""
 
@@ -113,7 +111,7 @@ SOME = 2048
 def descend(
     draws: range, names: Any, keys: tuple[int, int], chances: tuple[float, ...], out: tuple[Any, Any]
 ) -> None:
-    """Fills sources and targets with these draws, by the vertices' names; chances of a, a + b, a + b + c."""
+    """Fills `out` with sources and targets of these draws, by name; `chances` are a, a + b, a + b + c."""
     one, other = (np.uint64(key) for key in keys)
     a, ab, abc = (np.uint64(ceil(chance * 2**BITS)) for chance in chances)
     scale = len(names).bit_length() - 1
@@ -129,7 +127,7 @@ def _descend(
     bounds: tuple[Any, Any, Any],
     out: tuple[Any, Any],
 ) -> None:
-    """Level by level for some draws at a time, so that one instruction serves several."""
+    """Descends level by level for SOME draws at a time, so that one instruction serves several."""
     source, target = out
     s, t = np.empty(SOME, np.uint64), np.empty(SOME, np.uint64)
     for begin in range(0, source.size, SOME):
@@ -148,7 +146,7 @@ def _descend(
 def _choose(
     index: Any, stride: Any, keys: tuple[Any, Any], bounds: tuple[Any, Any, Any], s: Any, t: Any
 ) -> None:
-    """One more bit for every source and target."""
+    """Appends one bit to every source and target."""
     a, ab, abc = bounds
     for k in range(s.size):
         v = bits_at(index + np.uint64(k) * stride, keys[0], keys[1]) >> KEPT

@@ -1,7 +1,7 @@
 """A stochastic block model: planted classes that a graph network learns and features alone cannot.
 
-Vertex v has the class v mod k. An edge starts at a uniform vertex; with the chance `homophily` it ends in the
-same class, else in another one, at a uniform vertex other than its start.
+Vertex v has the class v mod k. An edge starts at a uniform vertex. With the chance `homophily` the edge ends in the
+same class, else in a uniform other class; in that class, at a uniform vertex other than its start.
 
 Stated accuracy (3-layer GCN, hidden 64, Adam 0.01, 100 epochs, split 10/10/80; n 2000, k 8, degree 10,
 Gaussian features of width 32 and separation 1): 0.99 at homophily 0.8 and 0.84 at 0.6; from the features alone
@@ -20,14 +20,14 @@ from harness.sources.source import Source
 from harness.validation import DEGREE, VERTICES
 
 NUMBERS = 4
-"""Random numbers per edge: its start, whether it stays in the class, which other class, which member."""
+"""Random numbers per edge: its start, whether it stays in the class, the other class, the member of the class."""
 
 
 @dataclass(frozen=True)
 class Sbm:
-    """The generator. n * mean_degree / 2 edges are drawn, each in one direction; there are no loops.
+    """The generator. n * mean_degree / 2 edges are drawn, each in one direction, and none is a loop.
 
-    Duplicates are few: about classes * (mean_degree * homophily)**2 / 4 of them, all told.
+    Duplicates are few: about classes * (mean_degree * homophily)**2 / 4 in all.
     """
 
     n: int
@@ -61,7 +61,7 @@ class Sbm:
         return torch.arange(vertices.start, vertices.stop) % self.classes
 
     def _members(self, label: Tensor) -> Tensor:
-        """How many vertices a class has: the first n mod k classes have one more."""
+        """The number of vertices of a class: the first n mod k classes have one more."""
         return (self.n - label + self.classes - 1) // self.classes
 
 

@@ -1,8 +1,9 @@
-"""What a source is: the part of a card that says where a graph comes from, and how that is followed.
+"""The contract of a source: the part of a card that names a graph's origin, and its reader or generator.
 
-A new source is a file of this folder, with its keys and its reader, and its name in `harness.sources`.
+A new source is a file of this folder with its keys and its reader, and a name in `harness.sources`.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -11,19 +12,17 @@ import torch
 from torch import Tensor
 
 from harness.graph.model import RawGraph
-from harness.sources.remote import Remote
-from harness.sources.stream import Edges, Piece, Stream, stream_of, whole
+from harness.sources.remote import RemoteFile
+from harness.sources.stream import Edges, Stream, by_number, stream_of, whole
 from harness.validation import Frozen
-
-# What every generator is, and how a whole graph comes out of one.
-#
-# A generator numbers what it draws: edge k is a function of (parameters, seed, k). So any cut of the
-# numbers into chunks, on any number of ranks, draws the same edges, and a large graph never needs to be
-# held whole.
 
 
 class Generator(Protocol):
-    """A random graph with n vertices, known before anything is drawn."""
+    """A random graph whose number of vertices is known before any edge is drawn.
+
+    A generator numbers its draws: edge k is a function of (parameters, seed, k). So any cut of the numbers into chunks,
+    on any number of ranks, draws the same edges, and a large graph need never be in memory whole.
+    """
 
     chunk: ClassVar[int]
     """Edges drawn at a time, so that their temporaries stay near the core."""
@@ -35,21 +34,10 @@ class Generator(Protocol):
 
     @property
     def draws(self) -> int:
-        """How many edges are drawn; some draws leave none."""
+        """The number of draws; some of them give no edge."""
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
         """Source and target of the edges with these numbers."""
-
-
-def stream_drawn(generator: Generator) -> Stream:
-    """All its edges, in pieces of any size."""
-
-    def pieces(at_once: int) -> list[Piece]:
-        starts = range(0, generator.draws, at_once)
-        numbers = [range(start, min(start + at_once, generator.draws)) for start in starts]
-        return [lambda draws=draws: iter([drawn(generator, draws)]) for draws in numbers]  # type: ignore[misc]
-
-    return Stream(generator.n, generator.draws, pieces)
 
 
 def drawn(generator: Generator, draws: range, chunk: int | None = None) -> Edges:
@@ -69,64 +57,66 @@ def generate(generator: Generator, chunk: int | None = None) -> RawGraph:
 
 
 class Rest(NamedTuple):
-    """What the rest of a card says to its source."""
+    """The keys of a card that a source needs besides its own."""
 
     folder: Path
-    """Where the paths of the card begin."""
+    """The folder in which the paths of the card begin."""
     seed: int
     classes: int
     split: int
-    """Which split, where a file brings several."""
+    """The index of the split, where a file holds several."""
 
 
 class Size(NamedTuple):
-    """Of a graph that nobody has drawn yet."""
+    """The size of a graph before it is drawn."""
 
     vertices: int
     edges: int
-    """At most."""
+    """An upper bound."""
 
 
 class Source(Frozen):
-    """The keys of a card under `source`. Each has a `graph`, a `stream` or a `generator`, or several of them."""
+    """The keys of a card under `source`. A source overrides `graph`, `stream` or `generator`, or several of them."""
 
     kind: str
-    """By which a card names it."""
+    """The name of the source in a card."""
 
     plants_labels: ClassVar[bool] = False
 
     def graph(self, rest: Rest) -> RawGraph:
-        """The edges, and whatever else the source knows of its vertices."""
+        """The edges, and the features, labels and split if the source has them."""
         return whole(self.stream(rest))
 
     def stream(self, rest: Rest) -> Stream:
-        """The same without holding it: for a source that can draw or read some of its edges alone."""
+        """The same graph in pieces, for a source that can draw or read some of its edges alone."""
         generator = self.generator(rest.seed, rest.classes)
-        return stream_drawn(generator) if generator else stream_of(self.graph(rest))
+        if generator is None:
+            return stream_of(self.graph(rest))
+        return Stream(generator.n, generator.draws, by_number(generator.draws, partial(drawn, generator)))
 
     def files(self) -> list[str]:
-        """What it reads, by the names that the card has for them, or by their paths under the data folder."""
+        """The files that the source reads, by their names in the card or by their paths under the data folder."""
         return [remote.file for remote in self.remotes()]
 
-    def remotes(self) -> list[Remote]:
-        """Those of its files that somebody publishes."""
+    def remotes(self) -> list[RemoteFile]:
+        """Those of the files that are published."""
         return []
 
     def generator(self, seed: int, classes: int) -> Generator | None:
-        """What draws the edges; None where they are read."""
+        """The generator of the edges; None for a source that reads them."""
         return None
 
     def size(self, seed: int, classes: int) -> Size | None:
-        """What the graph will be; None where only reading or drawing it tells."""
+        """The size of the graph; None where only reading or drawing shows it."""
         generator = self.generator(seed, classes)
         return Size(generator.n, generator.draws) if generator else None
 
     def planted_labels(self, vertices: range, classes: int) -> Tensor:
-        """The classes by which edges were drawn, where `plants_labels` says so."""
+        """The classes by which the edges were drawn, of a source that sets `plants_labels`."""
         raise NotImplementedError
 
     def misfit(self, classes: int) -> str | None:
-        """Why it cannot have so many classes, or None."""
+        """The reason why the source cannot have this number of classes, or None."""
         return None
 
 

@@ -4,12 +4,18 @@ However a source is cut into pieces, and a piece into chunks, the edges are the 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from harness.errors import UserError
 from harness.graph.model import Bytes, Floats, Ints, Labels, RawGraph
+from harness.sources.refusal import IN_CARD, check_ids
 
+AT_ONCE = 1 << 22
+"""Edges in a chunk, where the caller asks for no other number."""
 Edges = tuple[Ints, Ints]
 """Sources and targets."""
 Piece = Callable[[], Iterator[Edges]]
@@ -17,28 +23,28 @@ Piece = Callable[[], Iterator[Edges]]
 
 
 class Stream(NamedTuple):
-    """What a source says of a graph; None where it says nothing."""
+    """A graph as its source gives it; a field is None where the source gives nothing."""
 
     n: int
     entries: int
-    """How many edges there are, or are drawn at most."""
+    """The number of edges; of a generator, the most that it draws."""
     pieces: Callable[[int], Sequence[Piece]]
-    """Pieces whose chunks have no more than so many edges."""
+    """Cuts the edges into pieces whose chunks have at most this number of edges."""
     X: Callable[[], Floats] | None = None
-    """The features, read when they are asked for."""
+    """Reads the features."""
     y: Labels | None = None
     split: Bytes | None = None
 
 
 def stream_of(raw: RawGraph) -> Stream:
-    """A graph that is in memory."""
+    """The stream of a graph that is in memory."""
 
-    def pieces(at_once: int) -> list[Piece]:
-        starts = range(0, len(raw.source), at_once)
-        return [lambda start=start: _cut(raw, start, start + at_once) for start in starts]  # type: ignore[misc]
+    def edges(numbers: range) -> Edges:
+        part = slice(numbers.start, numbers.stop)
+        return raw.source[part], raw.target[part]
 
-    X = raw.X
-    return Stream(raw.n, len(raw.source), pieces, None if X is None else lambda: X, raw.y, raw.split)
+    X, count = raw.X, len(raw.source)
+    return Stream(raw.n, count, by_number(count, edges), None if X is None else lambda: X, raw.y, raw.split)
 
 
 def whole(stream: Stream) -> RawGraph:
@@ -50,5 +56,49 @@ def whole(stream: Stream) -> RawGraph:
     return RawGraph(stream.n, source, target, X, stream.y, stream.split)
 
 
-def _cut(raw: RawGraph, start: int, stop: int) -> Iterator[Edges]:
-    yield raw.source[start:stop], raw.target[start:stop]
+def by_number(count: int, edges: Callable[[range], Edges]) -> Callable[[int], list[Piece]]:
+    """The pieces of a source that can give any range of its `count` edges: one chunk in each."""
+
+    def piece(numbers: range) -> Iterator[Edges]:
+        yield edges(numbers)
+
+    def pieces(at_once: int) -> list[Piece]:
+        starts = range(0, count, at_once)
+        return [partial(piece, range(start, min(start + at_once, count))) for start in starts]
+
+    return pieces
+
+
+class Counted(NamedTuple):
+    """The edges as a first pass counts them; without edges, the largest id is -1."""
+
+    edges: int
+    smallest: int
+    largest: int
+
+    def within(self, ids: range) -> bool:
+        """Whether every id is one of these."""
+        return not self.edges or (self.smallest in ids and self.largest in ids)
+
+    def check(self, path: Path, n: int, way_out: str = "") -> None:
+        """Refuses edges that name other vertices than 0 .. n - 1."""
+        if self.edges:
+            check_ids(path, "edges", np.array([self.smallest, self.largest]), n, way_out)
+
+    def vertices(self, path: Path, n: int | None) -> int:
+        """The number of vertices that the card gives; without one, the largest id decides."""
+        if n is None and not self.edges:
+            raise UserError(f"{path} holds no edge, and the number of vertices is not given: {IN_CARD['n']}.")
+        return self.largest + 1 if n is None else n
+
+
+def counted(pieces: Sequence[Piece]) -> Counted:
+    """Reads all edges and counts them."""
+    edges, smallest, largest = 0, 0, -1
+    for piece in pieces:
+        for source, target in piece():
+            if len(source):
+                low, high = min(source.min(), target.min()), max(source.max(), target.max())
+                smallest, largest = min(smallest, int(low)) if edges else int(low), max(largest, int(high))
+                edges += len(source)
+    return Counted(edges, smallest, largest)

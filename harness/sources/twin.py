@@ -1,14 +1,14 @@
 """A graph with the shape of a published one, at any scale: as many vertices and edges, degrees of the same nature.
 
-Degrees by a power law: a vertex has a rank, by which it is drawn, and a name behind which the rank is hidden. Ranks are
-drawn as the square of a uniform number, so that degrees fall with the root of the rank, as those of citations and
-purchases roughly do; the largest of n vertices with m edges is near m / sqrt(n). In clusters, a share of draws stays
-among neighbours by rank. Loops and repeated pairs are lost, so there are more draws than edges: as many as make the
-wanted number of different edges. Roads are a lattice in which exactly so many places have an edge.
+Degrees by a power law: a vertex is drawn by its rank, and a random name hides the rank. Ranks are drawn as the square
+of a uniform number. So degrees fall with the root of the rank, as those of citations and purchases roughly do; the
+largest of n vertices with m edges is near m / sqrt(n). In clusters, a share of draws stays among neighbours by rank.
+Loops and repeated pairs are lost, so draws go on until the wanted number of different edges is reached. Roads are a
+lattice in which exactly the wanted number of places has an edge.
 
-No table is needed: an edge is a function of (seed, its number), and the name of a rank is one too.
+No table is needed: an edge is a function of (seed, its number), and the name of a rank is a function of (seed, rank).
 
-What a twin does not have: the published graph's communities, its correlations, its labels. Never report its accuracy.
+A twin lacks the published graph's communities, correlations and labels. Never report its accuracy.
 """
 
 from bisect import bisect_left
@@ -36,7 +36,7 @@ CLUSTER, WITHIN = 64, 0.8
 COUNTED = 1 << 18
 """The most edges whose draws are counted; the draws of more follow from the chances of this many."""
 DRAWS_PER_EDGE = 64
-"""The most: a graph that takes more is nearly complete."""
+"""The most draws for an edge: a graph that takes more is nearly complete."""
 DIGITS = 12
 """Binary digits of a computed number of draws: so few that the last bit of a machine's logarithm changes none."""
 VERSION = 2
@@ -50,7 +50,7 @@ class Twin:
 
     n: int
     distinct: int
-    """Different edges that the draws make, without loops."""
+    """The number of different edges that the draws make, without loops."""
     seed: int
     within: float = 0.0
     """The share of draws that stay in their cluster."""
@@ -62,7 +62,7 @@ class Twin:
 
     @cached_property
     def draws(self) -> int:
-        """The fewest that make `distinct` edges: counted if the graph is small, else by expectation.
+        """The fewest draws that make `distinct` edges: counted if the graph is small, else by expectation.
 
         The expectation of a large graph is within a fraction of a percent of its count.
         """
@@ -76,15 +76,13 @@ class Twin:
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
         """Source and target of these draws, loops and duplicates included."""
-
         ends = self.ranks(draws)
         for end in ends:
             name_ranks(end, self.n, _bits(self.n), _keys(self.seed))
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
     def ranks(self, draws: range) -> Edges:
-        """The same by rank."""
-
+        """The same edges, between ranks instead of names."""
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
         draw_ranks(draws.start, self.n, (self.cluster, self.within), _keys(self.seed), ends)
         return ends
@@ -104,7 +102,7 @@ class Twin:
         return of_rank(source) * ((1 - self.within) * of_rank(target) + inside)
 
     def _draws_counted(self) -> int:
-        """Up to the draw that brings the last edge."""
+        """The draws up to that of the last new edge."""
         draws = self.distinct
         while draws < DRAWS_PER_EDGE * self.distinct:
             draws *= 2
@@ -115,8 +113,8 @@ class Twin:
                 else (np.minimum(source, target), np.maximum(source, target))
             )
             pairs = np.where(source == target, -1, ends[0] * self.n + ends[1])
-            found, first = np.unique(pairs, return_index=True)
-            news = np.sort(first[found >= 0])
+            different, first = np.unique(pairs, return_index=True)
+            news = np.sort(first[different >= 0])
             if len(news) >= self.distinct:
                 return int(news[self.distinct - 1]) + 1
         if self.distinct:
@@ -124,9 +122,10 @@ class Twin:
         return 0
 
     def _draws_expected(self) -> int:
-        """An edge of chance q is among m draws with the chance 1 - (1 - q)^m, and a draw meets it with the chance q.
+        """The fewest draws whose expected number of different edges is `distinct`.
 
-        So the mean of (1 - (1 - q)^m) / q over some draws, 0 for loops, estimates the different edges of m draws.
+        An edge of chance q is among m draws with the chance 1 - (1 - q)^m, and one draw meets the edge with the chance
+        q. So the mean of (1 - (1 - q)^m) / q over some draws, 0 for loops, estimates the different edges of m draws.
         """
         chances = np.concatenate([self._met(start) for start in range(0, COUNTED, COUNTED >> 4)])
         missed = np.log1p(-chances)
@@ -136,13 +135,13 @@ class Twin:
 
         step = 1 << (self.distinct.bit_length() - DIGITS)
         numbers = range(self.distinct, DRAWS_PER_EDGE * self.distinct, step)
-        found = bisect_left(numbers, self.distinct, key=different)
-        if found == len(numbers):
+        index = bisect_left(numbers, self.distinct, key=different)
+        if index == len(numbers):
             raise self._nearly_complete()
-        return numbers[found]
+        return numbers[index]
 
     def _met(self, start: int) -> NDArray[np.float64]:
-        """The chances of the edges that a sixteenth of the draws to judge by met."""
+        """The chances of the edges that a sixteenth of the sampled draws met."""
         source, target = self.ranks(range(start, start + (COUNTED >> 4)))
         edges = source != target
         return self.chance(source[edges], target[edges])
@@ -158,7 +157,7 @@ class Twin:
 class Roads:
     """The generator of road maps: draw k is the k-th place of a lattice, in a random order of all its places.
 
-    Vertex i * width + j has a place for an edge to its right and one down; the last row may be shorter.
+    Vertex i * width + j has two places for an edge, to its right and down; the last row may be shorter.
     """
 
     n: int
@@ -170,7 +169,6 @@ class Roads:
 
     def edges(self, draws: range) -> tuple[Tensor, Tensor]:
         """Source and target of these draws: all different, and no loops."""
-
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
         across, down = _places(self.n)
         lattice = isqrt(self.n), across, across + down
@@ -184,15 +182,15 @@ def most_edges(nature: Nature, n: int, *, directed: bool) -> int:
 
 
 class TwinSource(Source):
-    """A drawn graph of this nature with so many vertices and edges."""
+    """A drawn graph of this nature with `n` vertices and `edges` edges."""
 
     kind: Literal["twin"]
     nature: Nature
     n: int = Field(ge=1, le=VERTICES)
     edges: int = Field(ge=0, le=VERTICES)
-    """Different edges, without loops."""
+    """The number of different edges, without loops."""
     directed: bool = False
-    """Whether (u, v) and (v, u) are two edges: as the card says."""
+    """Whether (u, v) and (v, u) are two edges, as in `directed` of the card."""
 
     @model_validator(mode="after")
     def _edges_fit(self) -> "TwinSource":
@@ -211,13 +209,13 @@ class TwinSource(Source):
 
 
 def _places(n: int) -> tuple[int, int]:
-    """Places for an edge in a lattice of n vertices whose rows have isqrt(n): across, and down."""
+    """The places for an edge in a lattice of n vertices with isqrt(n) in a row: across, and down."""
     width = isqrt(n)
     return n - -(-n // width), n - width
 
 
 def _bits(count: int) -> int:
-    """Those of a number below `count`, as the permutation needs them."""
+    """The bits of a number below `count`; the permutation needs two or more."""
     return max((count - 1).bit_length(), 2)
 
 
@@ -226,23 +224,22 @@ def _keys(seed: int) -> tuple[np.uint64, np.uint64]:
     return np.uint64(first), np.uint64(second)
 
 
-# The compiled loops. Verifier (tests/sources/test_twin.py): Python's
-# integers.
+# The compiled loops. Verifier (tests/sources/test_twin.py): Python's integers.
 
 KEPT, UNIT = np.uint64(11), 0.5**53
 ROUNDS = 2
 ODD, FOLD = np.uint64(MIX_1), np.uint64(31)
 NUMBERS = 4
-"""Of a draw: its source, whether it stays in its cluster, its target there or anywhere, one to spare."""
+"""Random numbers of a draw: its source, whether it stays in the cluster, its target in or out of it, and a spare."""
 
 
 @compiled(nogil=True)
 def draw_ranks(
     first: int, n: int, cluster: tuple[int, float], keys: tuple[Any, Any], out: tuple[Any, Any]
 ) -> None:
-    """Source and target, by rank, of the draws from `first` on, as many as there is room for.
+    """Fills `out` with source and target, by rank, of the draws from `first` on.
 
-    `cluster` is how many neighbours are one, and the share of draws within.
+    `cluster` holds the number of neighbours in a cluster, and the share of draws that stay within.
     """
     source, target = out
     size, within = cluster
@@ -260,7 +257,7 @@ def draw_ranks(
 
 @compiled(nogil=True)
 def name_ranks(ranks: Any, n: int, bits: int, keys: tuple[Any, Any]) -> None:
-    """Puts the name of every rank in its place; `bits` are those of a name."""
+    """Replaces every rank by its name of `bits` bits."""
     for k in range(ranks.size):
         ranks[k] = name_of(ranks[k], n, bits, keys)
 
@@ -269,9 +266,9 @@ def name_ranks(ranks: Any, n: int, bits: int, keys: tuple[Any, Any]) -> None:
 def draw_roads(
     first: int, lattice: tuple[int, int, int], bits: int, keys: tuple[Any, Any], out: tuple[Any, Any]
 ) -> None:
-    """Source and target of the places of a lattice from the `first` on, in their random order.
+    """Fills `out` with source and target of the places of a lattice from the `first` on, in their random order.
 
-    `lattice` is its width, its places across and all its places; `bits` are those of a place.
+    `lattice` holds the width, the number of places across, and the number of all places; a place has `bits` bits.
     """
     source, target = out
     width, across, places = lattice
@@ -287,14 +284,14 @@ def draw_roads(
 
 @compiled(nogil=True)
 def rank_of(bits: Any, n: int) -> int:
-    """A vertex by its rank: the chance falls with the root of the rank, as degrees then do."""
+    """The rank of a drawn vertex: its chance falls with the root of the rank, so degrees do too."""
     u = np.float64(bits >> KEPT) * UNIT
     return int(u * u * n)
 
 
 @compiled(nogil=True)
 def name_of(rank: int, n: int, bits: int, keys: tuple[Any, Any]) -> int:
-    """The name behind a rank: a permutation of 0 .. n - 1 that needs no table (Feistel, walking until it is inside)."""
+    """The name of a rank: a permutation of 0 .. n - 1 without a table (Feistel, repeated until below n)."""
     low = np.uint64(bits - bits // 2)
     left_mask = (np.uint64(1) << np.uint64(bits // 2)) - np.uint64(1)
     right_mask = (np.uint64(1) << low) - np.uint64(1)
@@ -312,6 +309,6 @@ def name_of(rank: int, n: int, bits: int, keys: tuple[Any, Any]) -> int:
 
 @compiled(nogil=True)
 def mixed(half: Any, key: Any) -> Any:
-    """One multiplication: a name must look like any other, and no more."""
+    """Mixes the bits by one multiplication: names need to look alike, and no more."""
     z = (half ^ key) * ODD
     return z ^ (z >> FOLD)

@@ -27,7 +27,7 @@ from harness.sources import Rest
 from harness.sources.refusal import IN_CARD
 from harness.sources.source import Generator
 from harness.sources.stream import Stream, stream_of
-from harness.sources.table import check_labels, read_column, read_label_sets, read_split, read_table
+from harness.sources.vertex_files import check_labels, read_column, read_label_sets, read_split, read_table
 from harness.store.card import (
     AllTrain,
     DatasetCard,

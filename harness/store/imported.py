@@ -12,9 +12,9 @@ from harness.files import DATASETS, refusals, write_text
 from harness.graph.model import LabelTask, RawGraph
 from harness.sources import Rest
 from harness.sources.npz import Npz
-from harness.sources.pyg import Pyg
+from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
-from harness.sources.table import classes_in
+from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, taken_back
 from harness.store.card import DatasetCard
@@ -123,7 +123,7 @@ def _source(brought: Brought) -> dict[str, Any]:
 
 def _inside(source: dict[str, Any]) -> RawGraph | None:
     """A graph whose file may bring more than edges, which is to be looked into."""
-    kinds = {"npz": Npz, "pyg": Pyg}
+    kinds = {"npz": Npz, "pyg": PygFile}
     kind = kinds.get(source["kind"])
     return kind(**source).graph(Rest(Path(), 0, 1, 0)) if kind else None
 

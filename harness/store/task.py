@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from harness.graph.order import Map, Orders, Table, maps
+from harness.graph.order import Map, Orders, TableMap, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
 from harness.sources.stream import Piece
@@ -83,7 +83,7 @@ def ordered(choice: DatasetChoice, n: int, parted: Parted, work: Work) -> Ordere
         work.put(ORDER, made.order.numpy(), bounds=made.bounds)
     noted = work.noted(f"{ORDER}.npy")
     assert noted is not None
-    table = Table(torch.from_numpy(work.array(ORDER)))
+    table = TableMap(torch.from_numpy(work.array(ORDER)))
     return Ordered(choice, Orders(table, table), tuple(noted["bounds"]))
 
 

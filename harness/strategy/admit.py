@@ -1,4 +1,4 @@
-"""Whether a spec can run: its strategy is asked, and says why not."""
+"""Admission of a spec: checks that its strategy can run on its graph, and gives the reason if not."""
 
 from math import prod
 
@@ -11,7 +11,7 @@ from harness.validation import shown
 
 
 def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
-    """The strategy, ready for this spec and graph; an error with the reason where it cannot run."""
+    """The strategy, ready for this spec and graph; an error with the reason if the spec cannot run."""
     if set(spec.grid) != set(strategy.axes):
         raise UserError(
             f"grid {grid_text(spec.grid)}: {strategy.name} is arranged over the axes "
@@ -28,7 +28,7 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
 
 
 def _foreign_model(strategy: Strategy) -> str | None:
-    """Which part of the model the strategy has no operator for."""
+    """The part of the model that the strategy has no operator for."""
     model, bare = strategy.spec.model, ModelChoice()
     if model.kind not in strategy.models:
         return f"it trains {', '.join(strategy.models)} and not {model.kind}: set model.kind accordingly"
@@ -39,7 +39,7 @@ def _foreign_model(strategy: Strategy) -> str | None:
 
 
 def _foreign_training(strategy: Strategy) -> str | None:
-    """Whether it is asked for mini-batches and has none, or the other way round."""
+    """The reason why the spec's batch size does not suit the strategy."""
     batch, vertices = strategy.spec.training.batch, strategy.facts.vertices
     if not strategy.mini_batches:
         return f"it trains on the full graph: leave training.batch = {batch} at 0" if batch else None
@@ -52,7 +52,7 @@ def _foreign_training(strategy: Strategy) -> str | None:
 
 
 def _misfit(strategy: Strategy) -> str | None:
-    """Why the graph's partition, if it has one, does not suit the strategy's grid."""
+    """The reason why the graph's partition does not suit the strategy's grid."""
     bounds, axis = strategy.facts.bounds, strategy.partitioned_over
     if not bounds:
         return None

@@ -1,7 +1,7 @@
-"""What a strategy answers. A plugin is one class that derives from `Strategy`, in a package of its own.
+"""The questions that a strategy answers. A plugin is one class that derives from `Strategy`, in a package of its own.
 
-A strategy sees its spec, facts about the graph and, on a rank, a `Context`. It knows nothing of files, launchers,
-clocks, tables or plots.
+A strategy sees its spec, facts about the graph and, on a rank, a `Context`. Files, launchers, clocks, tables and plots
+are out of its sight.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.comm.layout import Coordinates, coordinates, grids_of
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models.gcn import gcn
+from harness.models.gcn import MODELS
 from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy.counts import Counts, Piece
@@ -24,8 +24,6 @@ from harness.strategy.facts import Facts, weights_of_model
 from harness.validation import Frozen, shown, validated
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from harness.models.operators import Operators
     from harness.strategy.context import Context
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class WordsKey(NamedTuple):
-    """The part of a ledger's key that a formula speaks of."""
+    """The part of a ledger's key that a formula of words has."""
 
     direction: Direction
     layer: int
@@ -59,7 +57,7 @@ class Words(dict[WordsKey, float]):
         tensor: TensorName,
         words: float,
     ) -> None:
-        """Adds words to a row of an axis, or of several taken as one; rows without any do not appear."""
+        """Adds words to the row of an axis, or of several axes taken as one; rows without words do not appear."""
         joint = (axes,) if isinstance(axes, AxisName) else axes
         if prod(self._grid[axis] for axis in joint) > 1 and words:
             name = "+".join(axis for axis in self._grid if axis in joint)
@@ -67,36 +65,33 @@ class Words(dict[WordsKey, float]):
             self[key] = self.get(key, 0) + words
 
 
-# A mini-batch of the whole graph: what a training step computes from what.
-
-
 class MiniBatch(NamedTuple):
-    """As one rank that has the whole graph draws it.
+    """The vertices and matrices of a training step, as one rank that has the whole graph draws them.
 
     The vertices of a layer's input begin with those of its output. A sampled subgraph has the same in all layers.
     """
 
     vertices: Sequence[Tensor]
-    """Of the input of every layer in turn, and of the output."""
+    """The vertices of every layer's input in turn, and of the output."""
     A: Sequence[Csr]
-    """By what each layer multiplies: as many rows as its output has vertices, as many columns as its input."""
+    """Each layer's matrix: as many rows as its output has vertices, as many columns as its input."""
     importance: Tensor | None = None
-    """By what the loss of each vertex of the output is multiplied; None: all alike."""
+    """The factor of each output vertex in the loss; None: all alike."""
 
 
-# What a paper says a strategy costs: one line a quantity, to be held against what it costs here.
+# The costs of a strategy according to its paper, one line a quantity, to be held against the costs of this code.
 
 
 class Quantity(StrEnum):
-    """What a formula speaks of, of one rank and epoch."""
+    """The quantity of a formula, for one rank and epoch."""
 
     WORDS = "words"
     CALLS = "messages"
     FORWARD_WORDS = "words forward"
     FORWARD_CALLS = "messages forward"
-    """Those of the layers' forward pass alone, without the loss."""
+    """The forward pass of the layers alone, without the loss."""
     LAYOUT = "layout"
-    """A factor that follows from who holds what."""
+    """A factor that follows from the layout of matrices over ranks."""
 
 
 class Published(NamedTuple):
@@ -108,13 +103,13 @@ class Published(NamedTuple):
     """The ids under which the numbers of papers are listed."""
     value: float
     because: str
-    """Where and why ours differs."""
+    """The difference of this code from the paper, and its reason."""
     ours: float | None = None
-    """The same by our layouts; words and messages are counted instead."""
+    """The value by our layouts; words and messages are counted instead."""
 
 
 class Promise(StrEnum):
-    """What a strategy's numbers are worth against serial training."""
+    """The relation of a strategy's numbers to serial training's."""
 
     EXACT = "exact"
     ESTIMATOR = "estimator"
@@ -122,7 +117,7 @@ class Promise(StrEnum):
 
 
 class NoParams(Frozen):
-    """For strategies without parameters."""
+    """The parameters of a strategy that has none."""
 
 
 KINDS = get_args(ModelChoice.model_fields["kind"].annotation)
@@ -136,21 +131,21 @@ class Strategy(ABC):
     axes: ClassVar[tuple[AxisName, ...]]
     """The axes of its grid, as people write them."""
     slowest_first: ClassVar[tuple[AxisName, ...] | None] = None
-    """The order in which ranks are numbered along them; None, the same order."""
+    """The axes from the slowest to the fastest in the numbering of ranks; None: the order of `axes`."""
     partitioned_over: ClassVar[AxisName | None] = None
-    """The axis over which rows are split as a partition of the vertices says; None, where that has no meaning."""
+    """The axis over which rows are split by a partition of the vertices; None if a partition has no meaning."""
     mini_batches: ClassVar[bool] = False
-    """Whether it trains on mini-batches of `training.batch` vertices, or on the full graph."""
+    """True for training on mini-batches of `training.batch` vertices, False for the full graph."""
     parts: ClassVar[bool] = False
-    """Whether it trains models with a projection, normalisation, dropout or residual, or the bare one alone."""
+    """True if models may have a projection, normalisation, dropout or residual; False for the bare model alone."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
-    """The kinds of models that it trains."""
+    """The kinds of models that the strategy trains."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:
         self.spec = spec
         self.facts = replace(facts, directed=True) if spec.model.kind == "sage" else facts
-        """Of the matrix that the model multiplies by."""
+        """The facts of the matrix that the model multiplies by."""
         self.params = validated(self.Params, spec.strategy.params, f"parameters of {self.name}")
         self.grid = {axis: spec.grid[axis] for axis in self.slowest_first or self.axes}
         self.weights = weights_of_model(spec.model, facts)
@@ -160,12 +155,12 @@ class Strategy(ABC):
 
     @property
     def steps(self) -> int:
-        """Training steps in an epoch: one over the full graph, or as many as there are mini-batches."""
+        """Training steps in an epoch: one over the full graph, or one for each mini-batch."""
         return 1
 
     @property
     def groups(self) -> int:
-        """How many mini-batches a step trains on, each in a data-parallel group of its own."""
+        """The number of mini-batches of a step, each in a data-parallel group of its own."""
         return 1
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
@@ -177,24 +172,24 @@ class Strategy(ABC):
 
     @property
     def rounding(self) -> float:
-        """By how much numbers are rounded on their way between ranks, relatively; 0 where they travel as they are."""
+        """The relative rounding of numbers on their way between ranks; 0 if nothing is rounded."""
         return 0.0
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """Payload words of one epoch, counted from 0 through warm-up: all the same, but where mini-batches differ."""
+        """Payload words of one epoch, counted from 0 through warm-up. Epochs differ only if their mini-batches do."""
         return self.words(at, counts)
 
     @classmethod
     def parts_of_block(cls, params: Frozen) -> int:
-        """Parts of a partition in every block of rows, by its `Params`: one, but where blocks are cut further."""
+        """The parts of a partition in every block of rows: more than one if the strategy cuts blocks further."""
         return 1
 
     def coordinates(self, rank: int) -> dict[AxisName, int]:
-        """Where a rank stands: the last axis of `grid` is the fastest."""
+        """The coordinates of a rank: the last axis of `grid` is the fastest."""
         return coordinates(self.grid, rank)
 
     def published(self) -> list[Published]:
-        """What the strategy's paper says of its costs; nothing, where there is no paper or no formula in it."""
+        """The costs according to the strategy's paper; empty if no paper has a formula."""
         return []
 
     def weights_of(self, rank: int) -> list[Piece]:
@@ -203,48 +198,48 @@ class Strategy(ABC):
         return [self.weight(weight, at) for weight in self.weights]
 
     def product_terms(self) -> tuple[float, float, float] | None:
-        """Flops, forward and backward shape: what a machine's model of the products with A weighs; None without one."""
+        """Flops, forward shape and backward shape of the products with A, for a cost model; None without one."""
         return None
 
     def promised(self) -> Promise:
-        """What its numbers are worth with these parameters."""
+        """The relation of its numbers to serial training's, with these parameters."""
         return self.promise
 
-    def multiplier(self, A: "Tensor", layer: int, step: int) -> "Tensor | None":
-        """What a layer multiplies by in a training step in place of A, dense and in the order of the dataset.
+    def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor | None:
+        """The matrix of a layer in a training step in place of A, dense and in the order of the dataset.
 
-        A step is equal to the serial one with these matrices. None where no matrix says what a step does.
+        A step equals the serial one with these matrices. None if no matrix describes a step.
         """
         return A if self.promised() is Promise.EXACT else None
 
     def crowded(self) -> str | None:
-        """Why so many ranks cannot share so few vertices, or None."""
+        """The reason why so many ranks cannot share so few vertices, or None."""
         ranks, vertices = self.spec.ranks, self.facts.vertices
         if ranks > vertices:
             return f"{ranks} ranks for {vertices} vertices: a rank needs at least one vertex"
         return None
 
     def wants_dH(self, layer: int) -> bool:
-        """Whether anything is trained below this layer's input."""
+        """True if anything is trained below this layer's input."""
         return layer > 0 or self.spec.training.features or self.spec.model.projection
 
     def parameters_of(self, rank: int) -> list[Piece]:
-        """The piece of everything trained that a rank holds: the weights and, if they are trained, the features."""
+        """The piece that a rank holds of everything trained: the weights and, if features are trained, the features."""
         trained = [self.input(self.coordinates(rank))] if self.spec.training.features else []
         return self.weights_of(rank) + trained
 
     def samples(self, counts: Counts) -> int:
-        """Bytes of the mini-batches that a rank draws at once; 0 where it keeps none but the one that it trains on."""
+        """Bytes of the mini-batches that a rank draws at once; 0 if a rank draws one at a time."""
         return 0
 
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
-        """Every grid of this many ranks, the best guess first; none if the number does not suit."""
+        """Every grid of this many ranks, the best guess first; empty if the number does not suit."""
         return grids_of(ranks, *cls.axes)
 
     @abstractmethod
     def refuse(self) -> str | None:
-        """Why this spec cannot run on this graph, or None."""
+        """The reason why this spec cannot run on this graph, or None."""
 
     @abstractmethod
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
@@ -262,9 +257,10 @@ class Strategy(ABC):
     def operators(self, ctx: "Context") -> "Operators":
         """The operator set of one rank."""
 
-    def forward(self, operators: "Operators", weights: Weights) -> "Tensor":
-        """The rank's part of the model's output. Who interleaves layers drives them here."""
-        return gcn(operators, operators.inputs(), weights, residual=self.spec.model.residual)
+    def forward(self, operators: "Operators", weights: Weights) -> Tensor:
+        """The rank's part of the model's output. A strategy that interleaves layers overrides this."""
+        model = MODELS[self.spec.model.kind]
+        return model(operators, operators.inputs(), weights, residual=self.spec.model.residual)
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
@@ -272,23 +268,23 @@ class Strategy(ABC):
 
     @abstractmethod
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Bytes of what the rank at `at` holds all the time, by tensor; sums that are zero are left out."""
+        """Bytes that the rank at `at` holds all the time, by tensor; sums that are zero are left out."""
 
 
 def faults_of(strategy: type[Strategy]) -> list[str]:
-    """What is wrong with what a class says of itself: each attribute, what it is, and what is expected."""
-    told: dict[str, Any] = {}
+    """The attributes of a class that are missing or wrong: each with its value and the accepted values."""
+    attributes: dict[str, Any] = {}
     faults = []
     for name, (expected, _) in EXPECTED.items():
         try:
-            told[name] = getattr(strategy, name)
+            attributes[name] = getattr(strategy, name)
         except AttributeError:
             faults.append(f"{name} is missing: {expected}")
         except Exception as error:
             faults.append(f"{name} raises {type(error).__name__}: it is to be {expected}")
-    for name, value in told.items():
+    for name, value in attributes.items():
         expected, holds = EXPECTED[name]
-        if not holds(value, told):
+        if not holds(value, attributes):
             faults.append(f"{name} = {shown(value)} is not accepted: {expected}")
     return faults
 
@@ -298,10 +294,10 @@ def _are_axes(value: Any) -> bool:
     return is_tuple and all(isinstance(axis, AxisName) for axis in value) and len(set(value)) == len(value)
 
 
-def _are_the_axes(value: Any, told: dict[str, Any]) -> bool:
-    if value is None or not _are_axes(told.get("axes")):
+def _are_the_axes(value: Any, attributes: dict[str, Any]) -> bool:
+    if value is None or not _are_axes(attributes.get("axes")):
         return True
-    return _are_axes(value) and set(value) == set(told["axes"])
+    return _are_axes(value) and set(value) == set(attributes["axes"])
 
 
 def _are_models(value: Any) -> bool:
@@ -319,7 +315,9 @@ EXPECTED: dict[str, tuple[str, Holds]] = {
     "slowest_first": ("a tuple of the same axes, or None", _are_the_axes),
     "partitioned_over": (
         "one of its axes, or None",
-        lambda value, told: value is None or not _are_axes(told.get("axes")) or value in told["axes"],
+        lambda value, attributes: (
+            value is None or not _are_axes(attributes.get("axes")) or value in attributes["axes"]
+        ),
     ),
     "mini_batches": ("a bool", lambda value, _: isinstance(value, bool)),
     "parts": ("a bool", lambda value, _: isinstance(value, bool)),
@@ -329,4 +327,4 @@ EXPECTED: dict[str, tuple[str, Holds]] = {
         lambda value, _: isinstance(value, type) and issubclass(value, Frozen),
     ),
 }
-"""What a class says of itself: in words, and whether a value is that, beside what else it says."""
+"""The attributes of a strategy's class: the accepted values in words, and a test of a value beside the others."""

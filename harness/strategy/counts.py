@@ -1,4 +1,4 @@
-"""Counts of a graph's structure, for formulas and for the sizes of messages: what no formula knows by itself."""
+"""Counts of a graph's structure, for formulas of words and bytes and for the sizes of messages."""
 
 from typing import NamedTuple, Protocol
 
@@ -11,71 +11,69 @@ from harness.kernels import Csr
 from harness.kernels.parts import filled_columns, filled_rows
 from harness.spec.spec import Protocol as ProtocolChoice
 
-# A rectangle of a matrix: the part that one rank holds.
-
 
 class Piece(NamedTuple):
-    """Which rows, and which columns."""
+    """A rectangle of a matrix: the rows and columns that one rank holds."""
 
     rows: range
     cols: range
 
 
-# Bytes of what a rank holds all the time, for formulas of memory.
+# Bytes of tensors that a rank holds all the time, for formulas of memory.
 
 WORD = {"float32": 4, "float64": 8}
-"""Of a number, by the precision of the run."""
+"""The bytes of a number, by the precision of the run."""
 
 INDEX, LONG = 4, 8
-"""Of a column of a sparse matrix; of a row pointer, a position or a label."""
+"""The bytes of a column of a sparse matrix; and of a row pointer, a position or a label."""
 
 NARROW = 2**31 - 1
 """The largest number that a row pointer of a packed matrix counts in INDEX bytes."""
 
 
 LABELS = 1 + len(SPLITS)
-"""Training's, and each split's."""
+"""The label tensors of a rank: the training labels, and those of each split."""
 
 
 def label_bytes(output: Piece, task: LabelTask) -> int:
-    """Of a rank's vertices: a class of each, or for each of its classes yes or no."""
+    """The bytes of the labels of a rank's vertices: one class a vertex, or yes or no for each class."""
     return LABELS * len(output.rows) * (LONG if task == "single-label" else len(output.cols))
 
 
 def turned_bytes(rows: int, nonzeros: int) -> int:
-    """Of a transpose that has, as values, the places of its entries: row pointers, columns and places."""
+    """The bytes of a transpose whose values are positions of entries: row pointers, columns and positions."""
     return LONG * (rows + 1) + (INDEX + LONG) * nonzeros
 
 
 def csr_bytes(rows: int, nonzeros: int, precision: str) -> int:
-    """Of a sparse matrix: row pointers, columns and values."""
+    """The bytes of a sparse matrix: row pointers, columns and values."""
     return LONG * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 
 
 def packed_bytes(rows: int, nonzeros: int, precision: str) -> int:
-    """Of a sparse matrix that travels (`harness.kernels.csr`): its row pointers are as narrow as they can be."""
+    """The bytes of a packed sparse matrix (`harness.kernels.csr`), whose row pointers are as narrow as possible."""
     pointer = INDEX if nonzeros <= NARROW else LONG
     return pointer * (rows + 1) + (INDEX + WORD[precision]) * nonzeros
 
 
 class Counts(Protocol):
-    """Answers by rectangle, exactly or as the facts of a graph let expect."""
+    """Counts by rectangle, exact or as expected from the facts of a graph."""
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
         """Nonzeros of A[rows, cols], or of A^T[rows, cols], in this order of the vertices."""
 
     def filled(self, rows: range, cols: range, *, transposed: bool = False) -> int:
-        """Columns of A[rows, cols], or of A^T[rows, cols], in which there is a nonzero."""
+        """Columns of A[rows, cols], or of A^T[rows, cols], that have a nonzero."""
 
     def whole(self) -> Csr:
-        """A itself, for formulas of what is drawn from it."""
+        """A itself, for formulas of samples."""
 
     def targets(self, protocol: ProtocolChoice) -> Tensor:
         """The vertices that the loss counts, ascending."""
 
 
 class BlockCounts:
-    """Counted in the blocks themselves; of shapes alone, as many as they have."""
+    """Counts in the blocks themselves; of shapes alone, the expected numbers."""
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
@@ -83,7 +81,7 @@ class BlockCounts:
         self._filled: dict[Rectangle, int] = {}
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
-        """A block is read once for this: who receives it asks, and so do the formulas, layer by layer."""
+        """A block is read once for this, although receivers and formulas ask layer by layer."""
         where = rectangle_of(self._blocks, rows, cols, order, transposed=transposed)
         if where not in self._nonzeros:
             self._nonzeros[where] = self._read(where).nnz
@@ -106,7 +104,7 @@ class BlockCounts:
 
 
 def targets_of(blocks: Blocks, protocol: ProtocolChoice) -> Tensor:
-    """The vertices that the loss counts, ascending; of shapes alone, as many as there may be."""
+    """The vertices that the loss counts, ascending; of shapes alone, the largest possible number."""
     everyone = range(blocks.n)
     labels = blocks.labels(everyone)
     if labels.is_meta:

@@ -1,4 +1,4 @@
-"""Facts about a graph and sizes of a model: what formulas, layouts and grids are computed from."""
+"""Facts about a graph and sizes of a model: the basis of formulas, layouts and grids."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +18,7 @@ from harness.spec.spec import ModelChoice, Protocol
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a graph before any of its blocks is read."""
+    """The sizes of a graph, known before any of its blocks is read."""
 
     vertices: int
     nonzeros: int
@@ -26,21 +26,21 @@ class Facts:
     classes: int
     directed: bool
     labelled: int
-    """Vertices that have a label: the loss of the faithful protocol is a mean over them."""
+    """Vertices that have a label; the loss of the faithful protocol is a mean over these."""
     training: int
-    """Those of the training split: the loss of the corrected protocol is a mean over them."""
+    """Labelled vertices of the training split; the loss of the corrected protocol is a mean over these."""
     bounds: tuple[int, ...] | None = None
-    """Where the parts of a partition begin, and the end; None without a partition."""
+    """The first vertex of each part of a partition, and the end; None without a partition."""
     task: LabelTask = "single-label"
     exact: bool = True
-    """Counted in a store; or expected, from a card."""
+    """True if counted in a store, False if expected from a card."""
 
     def trained_on(self, protocol: Protocol) -> int:
-        """How many vertices the loss is a mean over, in the whole graph."""
+        """The number of vertices that the loss is a mean over, in the whole graph."""
         return self.training if protocol == "corrected" else self.labelled
 
     def blocks(self, parts: int) -> list[range]:
-        """The vertices in so many blocks: the parts of the partition, or blocks of equal size."""
+        """The vertices in `parts` blocks: the parts of the partition, or blocks of equal size."""
         if self.bounds is None:
             return split(self.vertices, parts)
         assert len(self.bounds) == parts + 1, (self.bounds, parts)
@@ -48,36 +48,37 @@ class Facts:
 
 
 def weights_of_model(model: ModelChoice, facts: Facts) -> list[Weight]:
-    """Everything that a model trains on a graph, in the order in which it comes to it.
+    """The trained matrices of a model on a graph, in the order of their first use.
 
-    With a projection every layer is as wide as it is long. Heads of attention stand side by side.
+    With a projection, every layer has as many input features as output features. Heads of attention are side by side.
     """
     heads = model.heads if model.kind == "gat" else 1
     ends = (model.width, model.width) if model.projection else (facts.features, facts.classes * heads)
     widths = [ends[0], *[model.width] * (model.layers - 1), ends[1]]
-    found = []
+    weights = []
     if model.projection:
-        found.append(Weight(Part.PROJECTION, -1, (facts.features, model.width)))
+        weights.append(Weight(Part.PROJECTION, -1, (facts.features, model.width)))
     for layer, (f_in, f_out) in enumerate(pairwise(widths)):
         if model.kind == "sage":
-            found.append(Weight(Part.ROOT, layer, (f_in, f_out)))
+            weights.append(Weight(Part.ROOT, layer, (f_in, f_out)))
         if model.kind == "gat":
-            found.append(Weight(Part.ATTENTION, layer, (2, f_out)))
-        found.append(Weight(Part.CONVOLUTION, layer, (f_in, f_out)))
+            weights.append(Weight(Part.ATTENTION, layer, (2, f_out)))
+        weights.append(Weight(Part.CONVOLUTION, layer, (f_in, f_out)))
         if model.norm and (model.projection or layer + 1 < model.layers):
-            found.append(Weight(Part.SCALE, layer, (1, f_out)))
+            weights.append(Weight(Part.SCALE, layer, (1, f_out)))
     if model.projection:
-        found.append(Weight(Part.HEAD, -1, (model.width, facts.classes)))
-    return found
+        weights.append(Weight(Part.HEAD, -1, (model.width, facts.classes)))
+    return weights
 
-
-# Blocks of a graph nobody has: shapes alone, as many nonzeros as its facts let expect.
 
 META = torch.device("meta")
 
 
 class ShapeBlocks:
-    """Nonzeros are spread evenly, as a random permutation spreads them (`harness.graph.blocks.Blocks`)."""
+    """The blocks of a graph as shapes alone (`harness.graph.blocks.Blocks`), with the expected numbers of nonzeros.
+
+    Nonzeros are spread evenly, as by a random permutation.
+    """
 
     def __init__(self, facts: Facts, permutation: Permutation = "none") -> None:
         self.n, self.nnz = facts.vertices, facts.nonzeros
@@ -88,7 +89,7 @@ class ShapeBlocks:
         self.manifest_hash = "shapes"
 
     def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
-        """The nonzeros of stripes add up: both edges are rounded, not the difference."""
+        """A rectangle as shapes. Nonzeros of stripes add up: both edges are rounded, not their difference."""
         assert_within(self.n, rows, cols)
         columns = round(self.nnz * cols.stop / self.n) - round(self.nnz * cols.start / self.n)
         nnz = round(columns * rows.stop / self.n) - round(columns * rows.start / self.n)

@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.comm.call import Call
 from harness.kernels.csr import Form
 from harness.ledger import AxisName, TensorName
-from harness.parallel.rows import RowOperators
+from harness.parallel.row_strategy import RowOperators
 from harness.ranges import balanced
 from harness.strategy import Context, Strategy
 from strategies.cagnet.summa import Split3D, Stage, arrivals

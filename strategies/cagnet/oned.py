@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words
 from harness.validation import Frozen
 from strategies.cagnet.summa import arrivals

@@ -19,7 +19,7 @@ from torch.autograd import Function
 
 from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.parallel.rows import RowStrategy
+from harness.parallel.row_strategy import RowStrategy
 from harness.ranges import balanced, common, split
 from harness.strategy import (
     Context,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
 from harness.models import Operators, Weights
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import (
     LONG,
     WORD,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from harness.ledger import Op, Phase, TensorName
-from harness.parallel.prefetch import Aside
+from harness.parallel.prefetch import BackgroundThread
 from harness.strategy import Context
 from strategies.g3.layers import BinLayer, MakeLayer
 from strategies.g3.messages import BACKWARD, FORWARD, Channels, Messages
@@ -53,7 +53,7 @@ class Pipeline:
         prefetch: bool,
     ) -> None:
         self.ledger, self.plan, self.make_layer, self.channels = ctx.ledger, plan, make_layer, channels
-        self.aside = Aside(ctx.device) if prefetch else None
+        self.aside = BackgroundThread(ctx.device) if prefetch else None
         self.X, self.X_K = X, ctx.memory.buffer(TensorName.X, plan.halo, X.shape[1])
         self._fetch_features()
 

@@ -26,8 +26,8 @@ from harness.kernels.jit import compiled
 from harness.kernels.parts import beside, filled_columns, select_columns, select_rows
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
-from harness.parallel.attention import Edges, edges_of
 from harness.parallel.halo import Boundary, Halo
+from harness.parallel.row_attention import Edges, edges_of
 from harness.parallel.row_requests import inside
 from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Promise, csr_bytes, turned_bytes
 from harness.validation import Frozen

@@ -5,7 +5,7 @@ The systems of this family differ in three answers, which `PartOperators` is giv
 1. the rows that cross the boundary: all (`LocalGraph.layers`), a sample (`bns`), or those that are not computed by the
    rank that needs them (`neutronstar`);
 2. the time at which a layer uses them: in the same step (`Exchange`) or in the next epoch (`pipegcn`);
-3. the kind of layer: a convolution (`PartMatrices`) or attention (`harness.parallel.attention`).
+3. the kind of layer: a convolution (`PartMatrices`) or attention (`harness.parallel.row_attention`).
 
 A layer multiplies a part's own rows and the rows that arrive separately. Backward, the gradients of arrived rows return
 to the owners, which add them up in the order of the ranks. If the first layer aggregates features that never change,
@@ -31,9 +31,9 @@ from harness.kernels.gather import scatter_matrix
 from harness.kernels.parts import beside
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
-from harness.parallel.attention import Edges, attention, edges_of
 from harness.parallel.halo import Boundary, Halo, halo_of
-from harness.parallel.rows import RowOperators, RowStrategy
+from harness.parallel.row_attention import Edges, attention, edges_of
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
 
 P = AxisName.P

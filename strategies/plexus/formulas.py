@@ -1,8 +1,8 @@
-"""Plexus' model of its products with A (section 4.1): what a grid costs beyond its flops, which are the same on all.
+"""Plexus' model of its products with A (section 4.1), and the words that the authors' code sends.
 
 Equation 4.4 has two spellings. The paper weighs the shape of each layer by the flops of that layer; the authors' code,
-which made their figures, by those of all layers. Both divide the flops by the ranks, which the printed equation leaves
-out. Coefficients stand in the cards of machines.
+which made the figures, weighs the shape by the flops of all layers. Both divide the flops by the number of ranks, which
+the printed equation leaves out. Machine cards have the coefficients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from harness.strategy import Words
 
 
 class Terms(NamedTuple):
-    """What the three coefficients are multiplied by."""
+    """The factors of the three coefficients."""
 
     flops: float
     forward: float
@@ -25,7 +25,7 @@ class Terms(NamedTuple):
 def terms_of_the_code(
     grid: Mapping[AxisName, int], first: Roles, vertices: int, nonzeros: int, widths: Sequence[int]
 ) -> Terms:
-    """`widths` are those of the dense factors: the features, then the hidden layers, without the classes."""
+    """Equation 4.4 as in the code; `widths` are the features and the hidden layers, without the classes."""
     layers = list(_layers(grid, first, vertices, widths))
     ranks = _ranks(grid)
     cost = sqrt(sum(nonzeros * d for d in widths) / ranks)
@@ -39,7 +39,7 @@ def terms_of_the_code(
 def terms_of_the_paper(
     grid: Mapping[AxisName, int], first: Roles, vertices: int, nonzeros: int, widths: Sequence[int]
 ) -> Terms:
-    """Equation 4.4, summed over layers."""
+    """Equation 4.4 as printed, summed over layers."""
     costs = [sqrt(nonzeros * d / _ranks(grid)) for d in widths]
     layers = list(_layers(grid, first, vertices, widths))
     return Terms(
@@ -53,33 +53,32 @@ def _layers(
     grid: Mapping[AxisName, int], first: Roles, vertices: int, widths: Sequence[int]
 ) -> list[tuple[float, float]]:
     """The penalties of tall and narrow factors, forward and backward."""
-    found = []
+    penalties = []
     for layer, d in enumerate(widths):
         R, S, T = (grid[axis] for axis in roles_of(layer, first))
-        found.append((vertices / S * T / d, vertices / R * T / d))
-    return found
+        penalties.append((vertices / S * T / d, vertices / R * T / d))
+    return penalties
 
 
 def _ranks(grid: Mapping[AxisName, int]) -> int:
     return prod(grid.values())
 
 
-# What the authors' code sends, with its padding: the account that ours is held against.
-#
-# Counted in their code on three grids, this table was right to the word. Letters as in `plexus`.
+# The words that the authors' code sends, padding included. On three grids they equal the words counted in that code.
+# The legend is that of `plexus`.
 
 
 def words_of_the_authors(
     grid: dict[AxisName, int], first: Roles, vertices: int, shapes: Sequence[tuple[int, int]]
 ) -> Words:
-    """Payload words of an epoch; all ranks send the same, as all blocks are padded to the largest."""
+    """Payload words of an epoch, the same on all ranks, as all blocks are padded to the largest block."""
     words = Words(grid)
     forward, backward = Direction.FORWARD, Direction.BACKWARD
     for layer, (d, e) in enumerate(shapes):
         R, S, T = roles_of(layer, first)
         r, s, t = grid[R], grid[S], grid[T]
         N, K = -(-vertices // r), -(-vertices // s)
-        sharded = layer == 0 or -(-d // t) % r == 0  # else W is whole along R, and its gradient summed
+        sharded = layer == 0 or -(-d // t) % r == 0  # else W is whole along R and its gradient is summed
         F = -(-d // (t * r)) * r if sharded else -(-d // t)
         H = -(-e // s)
         if layer == 0:

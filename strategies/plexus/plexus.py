@@ -1,14 +1,14 @@
 """Plexus: full-graph training on a grid of X x Y x Z (section 3 of its paper), with all of its section 5.
 
-Every matrix is split over two of the three axes, and is the same along the third. Which axis does what is said by the
-roles R, S and T, which rotate from layer to layer (`harness.parallel.roles`). What is trained, W and perhaps the input
-features, is split over the third axis too, so that no two ranks train the same number.
+Every matrix is split over two of the three axes, and repeated along the third. The roles R, S and T of the axes rotate
+from layer to layer (`harness.parallel.roles`). Trained parameters, W and perhaps the input features, are split over the
+third axis too, so that no two ranks train the same number.
 
 Legend: N vertices over R, K vertices over S, F features in over T, H features out over S, C classes as H.
 The paper's A, F, H, W, Q are our A, H, T, W, Z: T = A H, Z = T W. G = dL/dZ, dT = G W^T, dW = T^T G, dH = A^T dT.
 
-Where it differs: blocks are not padded, W and features are cut at rows and not at any number, and the loss sends two
-numbers a row and not three (`harness.parallel.label_loss`).
+Departures from the authors' code: blocks are not padded, W and features are cut at rows and not at any number, and the
+loss sends two numbers a row and not three (`harness.parallel.label_loss`).
 """
 
 from functools import partial
@@ -22,16 +22,16 @@ from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Weight
 from harness.parallel.products import (
     WEIGHT_GRADIENTS,
-    Gradient,
-    Plane,
-    Sparse,
+    ProductAxes,
+    SparseFactor,
     Striping,
+    WeightGradient,
     aggregate,
     combine,
-    cut_out,
+    sparse_factor,
 )
-from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
-from harness.parallel.rows import RowOperators
+from harness.parallel.roles import LayerShare, Roles, piece_of, roles_of, share_of
+from harness.parallel.row_strategy import RowOperators, dense_memory
 from harness.ranges import balanced, common
 from harness.strategy import (
     WORD,
@@ -45,7 +45,6 @@ from harness.strategy import (
     Strategy,
     Words,
     csr_bytes,
-    label_bytes,
 )
 from harness.validation import Frozen
 from strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
@@ -56,82 +55,76 @@ FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
 class PlexusParams(Frozen):
-    """The first choice is the paper's, without its optimisations."""
+    """The parameters of Plexus. The first choice is the paper's, without its optimisations."""
 
     aggregation: Literal["whole", "blocked", "overlapped"] = "whole"
-    """A product with A at once; or in blocks of rows; or with the sum of a block under way while the next one is
+    """Multiplies by A at once, or in blocks of rows, or with the sum of a block under way while the next block is
     multiplied (section 5.2)."""
     blocks: int = Field(4, ge=1)
-    """The blocks of rows, where there are any."""
+    """The number of blocks of rows, unless A is multiplied as a whole."""
     weight_gradient: Literal["straight", "flipped", "measured"] = "straight"
-    """dW = T^T G, or (G^T T)^T (section 5.3); or whichever each rank finds quicker on its device, layer by layer."""
+    """dW = T^T G, or (G^T T)^T (section 5.3), or whichever each rank measures to be faster, layer by layer."""
     loops: Literal["in_A", "apart"] = "in_A"
-    """The loops of the graph among the nonzeros of A; or as a scaled sum of rows, which balances A under a single
-    permutation (not in the paper)."""
+    """Keeps the loops of the graph among the nonzeros of A, or applies them as a scaled sum of rows, which balances A
+    under a single permutation (not in the paper)."""
 
 
-class Layer(NamedTuple):
-    """What one rank needs of a layer."""
+class LayerOperands(NamedTuple):
+    """One rank's blocks of A in a layer, and how to multiply by W."""
 
-    A_NK: Sparse
-    A_T_KN: Sparse | None
-    plane: Plane
+    A_NK: SparseFactor
+    A_T_KN: SparseFactor | None
+    axes: ProductAxes
     weight_rows: list[int]
-    """How many of its rows each member of R has."""
-    gradient: Gradient
-    """How dW is multiplied."""
+    """The number of rows of W on each member of R."""
+    gradient: WeightGradient
 
 
 class Rotating(RowOperators):
-    """One rank's operators: products over the three roles, layer by layer."""
+    """One rank's operators: products over the axes in the three roles of a layer."""
 
     def __init__(self, ctx: Context, strategy: "Plexus") -> None:
         shares = strategy.shares(ctx.at)
         last = shares[-1].roles
         super().__init__(ctx, strategy, over=(last.R,), across=last.S)
         self.params, self.trains_features = strategy.params, ctx.spec.training.features
-        self.layers = [self._layer(ctx, strategy, number, share) for number, share in enumerate(shares)]
+        self.layers = [self._operands(ctx, strategy, layer, share) for layer, share in enumerate(shares)]
         K, R = shares[0].K, ctx.grid[shares[0].roles.R]
         self.feature_rows = [len(rows) for rows in balanced(len(K), R.size)]
 
-    def _layer(self, ctx: Context, strategy: "Plexus", layer: int, share: Share) -> Layer:
+    def _operands(self, ctx: Context, strategy: "Plexus", layer: int, share: LayerShare) -> LayerOperands:
         R, S, T = (ctx.grid[axis] for axis in share.roles)
-        A_NK = cut_out(
-            ctx, Piece(share.N, share.K), layer, transposed=False, over=S, striping=strategy.striping
-        )
-        A_T_KN = None
+        factor, A_T_KN = partial(sparse_factor, ctx, order=layer, striping=strategy.striping), None
+        A_NK = factor(Piece(share.N, share.K), transposed=False, over=S)
         if strategy.wants_dH(layer):
-            over = R if layer > 0 else None
-            A_T_KN = cut_out(
-                ctx, Piece(share.K, share.N), layer, transposed=True, over=over, striping=strategy.striping
-            )
+            A_T_KN = factor(Piece(share.K, share.N), transposed=True, over=R if layer > 0 else None)
         weight_rows = [len(rows) for rows in balanced(len(share.F), R.size)]
-        way = self.params.weight_gradient
+        way: str = self.params.weight_gradient
         if way == "measured":
             T_NF, G_NH = (ctx.memory.zeros(len(share.N), len(part)) for part in (share.F, share.H))
             ways = {name: partial(gradient, T_NF, G_NH) for name, gradient in WEIGHT_GRADIENTS.items()}
             way = ctx.measured.choose(f"weight_gradient of layer {layer}", ways)
-        return Layer(A_NK, A_T_KN, Plane(R, T, S), weight_rows, WEIGHT_GRADIENTS[way])
+        return LayerOperands(A_NK, A_T_KN, ProductAxes(R, T, S), weight_rows, WEIGHT_GRADIENTS[way])
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """Algorithms 1 and 2: T = A H summed over S, Z = T W summed over T; backward dT over S, dH over R."""
-        A_NK, A_T_KN, plane, weight_rows, gradient = self.layers[layer]
+        A_NK, A_T_KN, axes, weight_rows, gradient = self.layers[layer]
         with self.ledger.phase(Phase.CONVOLVE, layer):
             if layer == 0 and self.trains_features:
                 X, dX = TensorName.X, TensorName.DX
-                H = plane.rows.gather(H, sizes=self.feature_rows, tensor=X, gradient=dX)
+                H = axes.rows.gather(H, sizes=self.feature_rows, tensor=X, gradient=dX)
             T_NF = aggregate(self.kernels, A_NK, A_T_KN, H)
-            return combine(self.kernels, T_NF, W, plane, weight_rows, gradient)
+            return combine(self.kernels, T_NF, W, axes, weight_rows, gradient)
 
 
 class Plexus(Strategy):
-    """The three-dimensional algorithm, on any grid."""
+    """Plexus' three-dimensional algorithm, on any grid."""
 
     name = "plexus"
     promise = Promise.EXACT
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
     slowest_first = (Z, X, Y)
-    """Y inside a node first, then X (section 4.2)."""
+    """Ranks are numbered with Y fastest, which fills a node first, then X (section 4.2)."""
     Params = PlexusParams
     params: PlexusParams
 
@@ -144,13 +137,13 @@ class Plexus(Strategy):
 
     @property
     def striping(self) -> Striping:
-        """How blocks of A are multiplied."""
+        """How blocks of A are cut and multiplied."""
         way = self.params.aggregation
         stripes = 1 if way == "whole" else self.params.blocks
         return Striping(stripes, overlap=way == "overlapped", loops_apart=self.params.loops == "apart")
 
-    def shares(self, at: Coordinates) -> list[Share]:
-        """What the rank at `at` has of every layer."""
+    def shares(self, at: Coordinates) -> list[LayerShare]:
+        """The share of the rank at `at` in every layer."""
         return [
             share_of(roles_of(layer, FIRST), self.grid, at, self.facts.vertices, shape)
             for layer, shape in enumerate(self.shapes)
@@ -162,7 +155,7 @@ class Plexus(Strategy):
         return Piece(piece_of(share.F, self.grid[R], at[R]), share.H)
 
     def input(self, at: Coordinates) -> Piece:
-        """Where features are trained they are split over R too; else every member of R has them."""
+        """Trained features are split over R too; fixed features are the same on every member of R."""
         roles, _, K, F, _ = self.shares(at)[0]
         trained = self.spec.training.features
         return Piece(piece_of(K, self.grid[roles.R], at[roles.R]) if trained else K, F)
@@ -175,7 +168,7 @@ class Plexus(Strategy):
         return Rotating(ctx, self)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Every block of a product that is summed or gathered, once; W and features twice."""
+        """Every block that is summed or gathered counts once a pass; W is gathered in both passes."""
         words, trained = Words(self.grid), self.spec.training.features
         for layer, (roles, *ranges) in enumerate(self.shares(at)):
             (R, S, T), (N, K, F, H) = roles, map(len, ranges)
@@ -198,12 +191,12 @@ class Plexus(Strategy):
         return words
 
     def product_terms(self) -> Terms:
-        """Section 4.1, as the authors' code has it."""
+        """The terms of section 4.1, in the spelling of the authors' code."""
         dense = [d for d, _ in self.shapes]
         return terms_of_the_code(self.grid, FIRST, self.facts.vertices, self.facts.nonzeros, dense)
 
     def published(self) -> list[Published]:
-        """The words of the authors' code, which trains the features too; the blocks of A by section 5.1."""
+        """The words of the authors' code, which trains the features too; and the blocks of A by section 5.1."""
         paper = []
         if self.spec.training.features:
             theirs = words_of_the_authors(self.grid, FIRST, self.facts.vertices, self.shapes)
@@ -229,7 +222,7 @@ class Plexus(Strategy):
         return paper
 
     def _corners(self) -> list[Coordinates]:
-        """The ranks at the ends of every axis: on one of them no two blocks are the same without need."""
+        """The ranks at the ends of every axis. Some corner has as many different blocks as the grid allows."""
         ends = product(*({0, size - 1} for size in self.grid.values()))
         return [dict(zip(self.grid, corner, strict=True)) for corner in ends]
 
@@ -237,23 +230,16 @@ class Plexus(Strategy):
         return {(N, K, self._order(layer)) for layer, (_, N, K, *_) in enumerate(self.shares(at))}
 
     def _order(self, layer: int) -> int:
-        """The order of the vertices in which a layer multiplies."""
+        """The order of the vertices in a layer."""
         return layer % 2 if self.spec.dataset.permutation == "double" else 0
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """Every block of A and of A^T that a layer multiplies by, once; the rest is split over all ranks."""
-        word, shares = WORD[self.spec.precision], self.shares(at)
-        weights = [self.weight(weight, at) for weight in self.weights]
-        features = self.input(at)
-        return {
-            TensorName.A: sum(self._bytes(*block, counts) for block in self._held(shares)),
-            TensorName.X: word * len(features.rows) * len(features.cols),
-            TensorName.W: word * sum(len(rows) * len(cols) for rows, cols in weights),
-            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
-        }
+        """Every different block of A and of A^T counts once; the rest is split over all ranks."""
+        A = sum(self._bytes(*block, counts) for block in self._held(self.shares(at)))
+        return {TensorName.A: A, **dense_memory(self, at)}
 
-    def _held(self, shares: list[Share]) -> set[tuple[range, range, int, bool]]:
-        """The distinct blocks: rows, columns, order, and whether of A^T. Undirected, A^T is A of the other order."""
+    def _held(self, shares: list[LayerShare]) -> set[tuple[range, range, int, bool]]:
+        """The distinct blocks: rows, columns, order, and whether of A^T. Undirected, A^T is A in the other order."""
         held: set[tuple[range, range, int, bool]] = set()
         turned, double = self.facts.directed, self.spec.dataset.permutation == "double"
         for layer, (_, N, K, _, _) in enumerate(shares):

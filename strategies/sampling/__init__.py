@@ -1,1 +1,1 @@
-"""Systems that sample: mini-batches of a sampler, a placement of the graph, and a store of features."""
+"""Systems that sample, each composed of a sampler, a placement of the graph and a placement of the features."""

@@ -1,20 +1,21 @@
-"""Samples of many batches at once, by products of matrices (Tripathy, Yelick and Buluc; their section 4, Algorithm 1).
+"""Samples of many batches at once, by products of matrices (Tripathy, Yelick and Buluc; section 4, Algorithm 1).
 
-Layer by layer, from the batch outwards: P = Q A, whose rows are distributions; entries sampled of each; extraction.
-Samplers differ in what Q is and in what is extracted. Batches stand one below the other in every matrix, and what is
-drawn for one is a function of seed, epoch, batch and layer, so it does not change with what stands beside it.
+A layer takes three steps, from the batch outwards: 1. P = Q A, whose rows are distributions; 2. some entries of each
+row are drawn; 3. the sampled matrix is extracted. Samplers differ in Q and in the extraction. Batches stand one below
+the other in every matrix, and the draws for a batch are a function of seed, epoch, batch and layer, so the sample of a
+batch does not change with the batches beside it.
 
-    GraphSAGE   Q has a row a vertex, and one nonzero in each. Sampled rows are the adjacency, but for empty columns.
-    LADIES      Q has a row a batch, and a nonzero for each of its vertices. Sampled columns of A's rows are extracted.
+    GraphSAGE   Q has a row per vertex, with one nonzero. The sampled rows are the adjacency, without empty columns.
+    LADIES      Q has a row per batch, with a nonzero for each vertex. Sampled columns of A's rows are extracted.
     FastGCN     Q has one row, of ones: all batches draw from one distribution, whatever their neighbours.
 
-A product with a selection is a gather of rows (`matrices`). In the mean, a sampled matrix multiplies as A: GraphSAGE's
-entries are divided by s / degree; what LADIES or FastGCN took t times of s with chance p, by s p / t. Without
-replacement the latter holds nearly and not exactly.
+A product with a selection is a gather of rows (`matrices`). In the mean, a product with a sampled matrix is the product
+with A: GraphSAGE's entries are divided by s / degree; a column that LADIES or FastGCN took t times of s with chance p
+is divided by s p / t. Without replacement the latter holds only nearly.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -24,75 +25,106 @@ from harness.kernels import Csr, index_dtype
 from harness.kernels.parts import expected, select_rows
 from harness.ledger import Ledger, Phase, TensorName
 from harness.strategy import LONG, MiniBatch
+from strategies.sampling.graph_placement import WholeGraph
 from strategies.sampling.matrices import (
+    BatchStack,
     Places,
-    Stack,
-    columns,
-    counted,
     draw_masses,
-    join,
+    draw_rows,
+    extract_columns,
+    joined,
     keys_of,
-    one_of,
+    matrix_of_batch,
+    one_batch,
     renumber,
-    squares,
+    square_masses,
     stacked,
     sum_rows,
+    unit_masses,
 )
-from strategies.sampling.sampler import Deal, Graph, Sampler
+from strategies.sampling.sampler import Deal, GraphView, Sampler
 
 Kind = Literal["graphsage", "ladies", "fastgcn"]
 Distribution = Literal["counts", "norms"]
 
 
-class Layer(NamedTuple):
-    """One layer of all batches: stacked matrices, the vertices of their rows, and those of their columns."""
+class SampledLayer(NamedTuple):
+    """One layer of all batches: stacked matrices, the vertices of their rows, and the vertices of their columns."""
 
     A: Csr
-    outputs: Stack
-    inputs: Stack
+    outputs: BatchStack
+    inputs: BatchStack
 
 
-Summed = Callable[[Csr, Stack], Csr]
+SumMasses = Callable[[Csr, BatchStack], Csr]
 """Sums the masses of stacked rows batch by batch, a row each."""
 
 
 @runtime_checkable
-class BulkGraph(Graph, Protocol):
-    """The graph as bulks see it: products with it, and the sums of what several ranks have of them."""
+class BulkGraph(Protocol):
+    """The graph as Algorithm 1 sees it: products with it, and sums over the ranks that share its rows."""
 
+    A: Csr
     ledger: Ledger
-    together: Sequence[int]
+    groups: Sequence[int]
     """The groups whose batches this rank draws at once."""
 
     def begin(self, steps: range) -> None:
-        """A bulk of these steps is drawn next."""
+        """Announces that the bulk of these steps is drawn next."""
 
-    def draw(self, stack: Stack, fanout: int, keys: Tensor) -> Csr:
-        """So many entries of each row of a selection (`matrices.draw_rows`)."""
+    def draw(self, stack: BatchStack, fanout: int, keys: Tensor) -> Csr:
+        """`fanout` entries of each row of a selection (`matrices.draw_rows`)."""
 
-    def rows(self, stack: Stack) -> Csr:
-        """The rows of a selection, or this rank's share of them; the others are empty."""
+    def rows(self, stack: BatchStack) -> Csr:
+        """The rows of a selection, or this rank's share of them; all other rows are empty."""
 
-    def popularity(self, summed: Summed) -> Csr:
-        """The masses of a batch of all vertices, in one row; they are summed once."""
+    def popularity(self, sum_masses: SumMasses) -> Csr:
+        """The masses of a batch of all vertices, in one row, summed once."""
 
-    def sum(self, R: Csr, stack: Stack, summed: Summed) -> Csr:
+    def sum(self, R: Csr, stack: BatchStack, sum_masses: SumMasses) -> Csr:
         """The masses of the rows of a selection, batch by batch, added up over the shares."""
 
-    def put_together(self, A: Csr, stack: Stack) -> Csr:
-        """Rows, each of which one rank has."""
+    def assemble(self, A: Csr, stack: BatchStack) -> Csr:
+        """All rows, of which every rank has its share."""
+
+
+class WholeProducts:
+    """The products of Algorithm 1 with a graph that is whole on this rank."""
+
+    def __init__(self, graph: WholeGraph) -> None:
+        self.A, self.ledger, self.groups = graph.A, graph.ledger, graph.groups
+        self._popularity: Csr | None = None
+
+    def begin(self, steps: range) -> None: ...
+
+    def draw(self, stack: BatchStack, fanout: int, keys: Tensor) -> Csr:
+        return draw_rows(self.A, stack, fanout, keys)
+
+    def rows(self, stack: BatchStack) -> Csr:
+        return select_rows(self.A, stack.vertices)
+
+    def popularity(self, sum_masses: SumMasses) -> Csr:
+        if self._popularity is None:
+            self._popularity = sum_masses(self.A, one_batch(range(self.A.rows)))
+        return self._popularity
+
+    def sum(self, R: Csr, stack: BatchStack, sum_masses: SumMasses) -> Csr:
+        return sum_masses(R, stack)
+
+    def assemble(self, A: Csr, stack: BatchStack) -> Csr:
+        return A
 
 
 @dataclass(frozen=True)
 class Algorithm1:
-    """How the layers of stacked batches are drawn."""
+    """The way to draw the layers of stacked batches."""
 
     seed: int
     kind: Kind
     sizes: tuple[int, ...]
-    """Of the batch's own neighbours first: neighbours of a vertex, or vertices of a layer."""
+    """Hop by hop from the batch outwards: neighbours of a vertex, or vertices of a layer."""
     distribution: Distribution = "counts"
-    """A vertex with e neighbours in the batch has mass e^2 (equation 1); or the sum of its squares in A (LADIES')."""
+    """A vertex with e neighbours in the batch has mass e^2 (equation 1); or the sum of its squares in A (LADIES)."""
     replacement: bool = True
     """LADIES and FastGCN: whether a vertex may be taken twice."""
 
@@ -102,58 +134,62 @@ class Algorithm1:
 
     def draw(
         self, graph: BulkGraph, places: Places, epoch: int, numbers: Sequence[int], batches: Sequence[Tensor]
-    ) -> list[Layer]:
-        """All layers of some of an epoch's batches, that of the input first."""
-        layers: list[Layer] = []
+    ) -> list[SampledLayer]:
+        """All layers of some of an epoch's batches, with the layer of the input first."""
+        layers: list[SampledLayer] = []
         outputs = stacked(batches)
         for hop, size in enumerate(self.sizes):
-            last = len(self.sizes) - 1 - hop
-            keys = keys_of([(self.seed, epoch, number, last) for number in numbers])
+            layer = len(self.sizes) - 1 - hop
+            keys = keys_of([(self.seed, epoch, number, layer) for number in numbers])
             step = self._layer_wise if self.layer_wise else self._node_wise
             layers.insert(0, step(graph, places, outputs, size, keys))
             outputs = layers[0].inputs
         return layers
 
-    def _node_wise(self, graph: BulkGraph, places: Places, outputs: Stack, size: int, keys: Tensor) -> Layer:
+    def _node_wise(
+        self, graph: BulkGraph, places: Places, outputs: BatchStack, size: int, keys: Tensor
+    ) -> SampledLayer:
         S = graph.draw(outputs, size, keys)
         with graph.ledger.turn_to(Phase.EXTRACT):
             A, inputs = renumber(S, outputs, places)
-        return Layer(A, outputs, inputs)
+        return SampledLayer(A, outputs, inputs)
 
-    def _layer_wise(self, graph: BulkGraph, places: Places, outputs: Stack, size: int, keys: Tensor) -> Layer:
+    def _layer_wise(
+        self, graph: BulkGraph, places: Places, outputs: BatchStack, size: int, keys: Tensor
+    ) -> SampledLayer:
         with graph.ledger.turn_to(Phase.DISTRIBUTE):
             R = graph.rows(outputs)
             P = self.masses(graph, R, outputs)
         chosen = draw_masses(P, size, keys, replacement=self.replacement)
         with graph.ledger.turn_to(Phase.EXTRACT):
-            inputs = join(outputs, chosen, places)
-            A = graph.put_together(columns(R, outputs, inputs, chosen, places), outputs)
-        return Layer(A, outputs, inputs)
+            inputs = joined(outputs, chosen, places)
+            A = graph.assemble(extract_columns(R, outputs, inputs, chosen, places), outputs)
+        return SampledLayer(A, outputs, inputs)
 
-    def masses(self, graph: BulkGraph, R: Csr, outputs: Stack) -> Csr:
-        """P: of every batch, the mass of every vertex that can be drawn."""
+    def masses(self, graph: BulkGraph, R: Csr, outputs: BatchStack) -> Csr:
+        """P: for every batch, the mass of every vertex that can be drawn."""
         if self.kind == "ladies":
-            return self._squared(graph.sum(R, outputs, self._summed))
-        everyone = self._squared(graph.popularity(self._summed))
-        return select_rows(everyone, torch.zeros(outputs.batches, dtype=torch.int64))
+            return self._squared(graph.sum(R, outputs, self._sum_masses))
+        for_all = self._squared(graph.popularity(self._sum_masses))
+        return select_rows(for_all, torch.zeros(outputs.batches, dtype=torch.int64))
 
-    def _summed(self, R: Csr, stack: Stack) -> Csr:
-        return sum_rows(R, stack, counted if self.distribution == "counts" else squares)
+    def _sum_masses(self, R: Csr, stack: BatchStack) -> Csr:
+        return sum_rows(R, stack, unit_masses if self.distribution == "counts" else square_masses)
 
     def _squared(self, P: Csr) -> Csr:
         return P._replace(val=P.val.square()) if self.distribution == "counts" else P
 
     def expected(self, A: Csr, targets: Tensor) -> MiniBatch:
-        """Shapes alone: as many entries and vertices as if all rows were alike and all columns as likely."""
+        """The shapes of a sample, as if all rows were alike and all columns equally likely."""
         vertices, matrices = [targets], list[Csr]()
         for size in self.sizes:
-            rows, all_of = len(vertices[0]), len(vertices[0]) * A.nnz // max(A.rows, 1)
+            rows, entries = len(vertices[0]), len(vertices[0]) * A.nnz // max(A.rows, 1)
             if self.layer_wise:
-                reached = expected(A.cols, all_of)
-                drawn = min(size, reached)
-                nnz = all_of * drawn // max(reached, 1)
+                candidates = expected(A.cols, entries)
+                drawn = min(size, candidates)
+                nnz = entries * drawn // max(candidates, 1)
             else:
-                nnz = min(rows * size, all_of)
+                nnz = min(rows * size, entries)
                 drawn = expected(A.cols, nnz)
             inputs = rows + round(drawn * (1 - rows / max(A.rows, 1)))
             col = A.col.new_empty(nnz, dtype=index_dtype(inputs))
@@ -162,14 +198,20 @@ class Algorithm1:
         return MiniBatch(vertices, matrices)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bulk(Sampler):
-    """Batches of a deal, sampled by Algorithm 1."""
+    """Batches of a deal, sampled by Algorithm 1, those of many steps at once."""
 
     deal: Deal
-    how: Algorithm1
+    algorithm: Algorithm1
     bulk: int = 1
-    """The steps whose batches a rank draws at once; 0, those of an epoch."""
+    """The steps whose batches a rank draws at once; 0 for all steps of an epoch."""
+    graph: BulkGraph | None = None
+    """The graph to draw from, and the map of its vertices; set by `on`."""
+    places: Places = field(default_factory=lambda: Places(0))
+    layers: list[SampledLayer] = field(default_factory=list)
+    """The bulk drawn last, and its first step."""
+    first: int = -1
 
     def steps(self, targets: int) -> int:
         return self.deal.steps
@@ -179,76 +221,55 @@ class Bulk(Sampler):
         return self.bulk or self.deal.steps
 
     def expected(self, A: Csr, targets: Tensor) -> MiniBatch:
-        return self.how.expected(A, targets)
+        return self.algorithm.expected(A, targets)
 
     def hops(self) -> Sequence[int] | None:
-        return None if self.how.layer_wise else self.how.sizes
+        return None if self.algorithm.layer_wise else self.algorithm.sizes
 
     def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
         p = torch.zeros(vertices, dtype=torch.float64)
         p[targets] = 1 / max(self.deal.count, 1)
         return p
 
-    def on(self, graph: Graph) -> "Bulks":
-        return Bulks(self, Places(graph.A.cols))
-
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
-        return self.on(graph).mini_batch(step, group, graph, targets)
-
-    def memory(self, vertices: int) -> dict[TensorName, int]:
-        return {TensorName.INDEX: LONG * vertices}
-
-
-class Bulks(Sampler):
-    """A bulk sampler on a rank: the batches of so many steps are drawn at once, step after step."""
-
-    def __init__(self, bulk: Bulk, places: Places) -> None:
-        self.bulk, self.places = bulk, places
-        self.layers: list[Layer] = []
-        """The bulk that was drawn last."""
-        self._first = -1
-
-    def steps(self, targets: int) -> int:
-        return self.bulk.steps(targets)
-
-    def hops(self) -> Sequence[int] | None:
-        return self.bulk.hops()
-
-    def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
-        return self.bulk.chances(group, targets, vertices)
+    def on(self, graph: GraphView) -> "Bulk":
+        products = WholeProducts(graph) if isinstance(graph, WholeGraph) else graph
+        assert isinstance(products, BulkGraph), "a bulk needs products with the graph"
+        return Bulk(self.deal, self.algorithm, self.bulk, products, Places(graph.A.cols))
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
         return [(TensorName.INDEX, self.places.where)]
 
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
-        """With the first step of a bulk comes all of it; a group of another rank is drawn by itself."""
+    def memory(self, vertices: int) -> dict[TensorName, int]:
+        return {TensorName.INDEX: LONG * vertices}
+
+    def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
+        """The first step of a bulk draws all of it; a mini-batch of a group elsewhere is drawn by itself."""
+        if self.graph is None:
+            return self.on(graph).mini_batch(step, group, graph, targets)
         if targets.is_meta:
-            return self.bulk.expected(
-                graph.A, self.bulk.deal.of(*self.bulk.deal.number(step, group), targets)
-            )
-        assert isinstance(graph, BulkGraph), "a bulk needs products with the graph"
-        groups = list(graph.together)
+            return self.expected(graph.A, self.deal.of(*self.deal.number(step, group), targets))
+        groups = list(self.graph.groups)
         if group not in groups:
-            return one_batch_of(self.draw(range(step, step + 1), [group], graph, targets), 0)
-        turn = step % self.bulk.deal.steps
-        first = step - turn % self.bulk.at_once
-        if first != self._first:
-            steps = range(first, min(first + self.bulk.at_once, step - turn + self.bulk.deal.steps))
-            graph.begin(steps)
-            self.layers, self._first = self.draw(steps, groups, graph, targets), first
-        with graph.ledger.turn_to(Phase.EXTRACT):
-            return one_batch_of(self.layers, (step - first) * len(groups) + groups.index(group))
+            return one_of(self.draw(range(step, step + 1), [group], targets), 0)
+        turn = step % self.deal.steps
+        first = step - turn % self.at_once
+        if first != self.first:
+            steps = range(first, min(first + self.at_once, step - turn + self.deal.steps))
+            self.graph.begin(steps)
+            self.layers, self.first = self.draw(steps, groups, targets), first
+        with self.graph.ledger.turn_to(Phase.EXTRACT):
+            return one_of(self.layers, (step - first) * len(groups) + groups.index(group))
 
-    def draw(self, steps: range, groups: Sequence[int], graph: BulkGraph, targets: Tensor) -> list[Layer]:
-        """The layers of some steps of an epoch, of some groups each."""
-        deal = self.bulk.deal
-        named = [deal.number(step, group) for step in steps for group in groups]
-        batches = [deal.of(epoch, number, targets) for epoch, number in named]
+    def draw(self, steps: range, groups: Sequence[int], targets: Tensor) -> list[SampledLayer]:
+        """The layers of the mini-batches of some groups in some steps of one epoch."""
+        assert self.graph is not None, "a sampler in bulk is prepared for a graph first"
+        named = [self.deal.number(step, group) for step in steps for group in groups]
+        batches = [self.deal.of(epoch, number, targets) for epoch, number in named]
         numbers = [number for _, number in named]
-        return self.bulk.how.draw(graph, self.places, named[0][0], numbers, batches)
+        return self.algorithm.draw(self.graph, self.places, named[0][0], numbers, batches)
 
 
-def one_batch_of(layers: Sequence[Layer], place: int) -> MiniBatch:
+def one_of(layers: Sequence[SampledLayer], place: int) -> MiniBatch:
     """One of the batches of a bulk."""
     vertices = [layers[0].inputs.of(place), *(layer.outputs.of(place) for layer in layers)]
-    return MiniBatch(vertices, [one_of(A, outputs, inputs, place) for A, outputs, inputs in layers])
+    return MiniBatch(vertices, [matrix_of_batch(*layer, place) for layer in layers])

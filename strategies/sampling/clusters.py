@@ -1,11 +1,12 @@
 """ClusterGCN-style training (Chiang et al., KDD'19): a mini-batch is some clusters of the graph, drawn anew and joined.
 
-The graph is cut into many clusters, as many for each rank. In a step a rank joins some of its own, drawn at random:
-edges between these are there, all others are not, and weights are normalised by the degrees that are left. An epoch
-comes to every cluster once. Nothing of H travels in training; evaluation exchanges halos. It is approximate, and not
-the authors' code: that has one device, draws from all clusters, and strengthens the diagonal.
+The graph is cut into many clusters, the same number for each rank. In a step, a rank joins some of its own clusters,
+drawn at random: edges between joined clusters are kept, all others are cut, and weights are normalised by the degrees
+that are left. An epoch visits every cluster once. No row of H travels in training; evaluation exchanges halos. Results
+are approximate. The authors' code differs: it runs on one device, draws from all clusters, and strengthens the
+diagonal.
 
-Legend: N this rank's vertices, K those of others that it needs to evaluate, S those of a mini-batch.
+Legend: N this rank's vertices, K the vertices of others that its evaluation needs, S the vertices of a mini-batch.
 """
 
 from collections.abc import Sequence
@@ -22,18 +23,18 @@ from harness.parallel.halo import block_row
 from harness.parallel.label_loss import LabelLoss
 from harness.strategy import Coordinates, Counts, MiniBatch, Promise
 from harness.validation import Frozen
-from strategies.sampling.features import Held, Local, LocalStore
-from strategies.sampling.graph_at import Layout, OwnPart, Rank
-from strategies.sampling.sampler import Deal, Graph, Sampler, induced_on
-from strategies.sampling.trainer import P, Parts, Sampled
+from strategies.sampling.composition import Composition, P, SampledStrategy
+from strategies.sampling.features import Holdings, LocalFeatures, LocalStore
+from strategies.sampling.graph_placement import BlockLayout, OwnSubgraph, Rank
+from strategies.sampling.sampler import Deal, GraphView, Sampler, induced_on
 
 
 class ClusterParams(Frozen):
     clusters: int = Field(16, ge=1, examples=[1, 5])
-    """Of every rank. With one, all ranks train on their whole part in every step, as G3 compares it."""
+    """Clusters of every rank. With one, all ranks train on their whole part in every step, as G3 compares it."""
 
 
-class Cluster(Sampled):
+class Cluster(SampledStrategy):
     """Clusters for any number of ranks up to the number of vertices."""
 
     name = "cluster-gcn"
@@ -48,7 +49,7 @@ class Cluster(Sampled):
 
     @property
     def clusters(self) -> list[range]:
-        """Those of all ranks, one rank after the other."""
+        """The clusters of all ranks, one rank after the other."""
         return self.facts.blocks(self.grid[P] * self.params.clusters)
 
     def blocks(self) -> list[range]:
@@ -58,22 +59,22 @@ class Cluster(Sampled):
             for first in range(0, len(clusters), each)
         ]
 
-    def compose(self) -> Parts:
+    def compose(self) -> Composition:
         model, seed, clusters = self.spec.model, self.spec.seed, self.clusters
         at_once = round(self.spec.training.batch * len(clusters) / self.facts.vertices)
         deal = Deal(seed, max(1, at_once), 1, self.params.clusters)
         sampler = JoinedClusters(deal, clusters, model.layers, model.kind)
-        return Parts(sampler, OwnPart(), OwnFeatures(self.spec.precision))
+        return Composition(sampler, OwnSubgraph(), OwnFeatures(self.spec.precision))
 
 
 @dataclass(frozen=True)
 class JoinedClusters(Sampler):
-    """Some of a rank's clusters, as many as have training.batch vertices in the mean, one at least."""
+    """Some of a rank's clusters: as many as have training.batch vertices in the mean, and at least one."""
 
     deal: Deal
-    """Of a rank's clusters."""
+    """The deal of a rank's clusters to its steps."""
     clusters: Sequence[range]
-    """Those of all ranks, one rank after the other."""
+    """The clusters of all ranks, one rank after the other."""
     layers: int
     kind: str
 
@@ -87,30 +88,30 @@ class JoinedClusters(Sampler):
         spans = [self.clusters[number] for number in joined]
         return torch.cat([torch.arange(span.start, span.stop) for span in spans])
 
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
+    def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         S = self.drawn(step, group)
         A_SS = _normalised(induced_on(graph.A, S - graph.start), self.kind)
         return MiniBatch([S] * (self.layers + 1), [A_SS] * self.layers)
 
 
 @dataclass(frozen=True)
-class OwnFeatures(Local):
-    """The features of a rank's own vertices; rows at the boundary travel to evaluate."""
+class OwnFeatures(LocalFeatures):
+    """The features of a rank's own vertices; evaluation exchanges the halo."""
 
     precision: str
 
     def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "HaloStore":
         return HaloStore(rank, X_NF, labels)
 
-    def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
-        """A at the boundary, and which rows leave."""
+    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
+        """The block A_NK, and the indices of the rows that leave."""
         boundary = layout.boundary(at, counts)
         leaving = sum(boundary.leaving().values())
-        return Held(numbers=leaving, matrices=boundary.compact_bytes(self.precision))
+        return Holdings(numbers=leaving, matrix_bytes=boundary.compact_bytes(self.precision))
 
 
 class HaloStore(LocalStore):
-    """A rank's own rows, and the halo of its part."""
+    """The rows of one rank, and the halo of its part."""
 
     def __init__(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> None:
         super().__init__(rank, X_NF, labels)
@@ -125,7 +126,7 @@ class HaloStore(LocalStore):
 
 
 def _normalised(A_SS: Csr, kind: str) -> Csr:
-    """By the degrees in the subgraph: roots of those of both ends, loops included; or a mean over the neighbours."""
+    """The subgraph weighted by d_i^-1/2 d_j^-1/2, loops included; or, for SAGE, by the mean over the neighbours."""
     if A_SS.val.is_meta:
         return A_SS
     degree, row = A_SS.rowptr.diff(), row_of(A_SS)

@@ -1,7 +1,7 @@
 """The loops of the samplers, compiled: neighbours of vertices, inverse transform sampling, extraction.
 
-Rows of a graph lie far apart: those that come soon are asked of memory ahead. An element of the map of `Places` is a
-tag, shifted up, and a place.
+Rows of a graph lie far apart in memory, so the loops prefetch rows some time before reading them. An element of the map
+of `Places` is the tag of a batch in the upper 32 bits and a place in the lower 32 bits.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from harness.kernels.jit import compiled, prefetch, upper_half
 from harness.kernels.random import bits_at
 
 HALF, NEIGHBOURS, DARTS = np.uint64(32), np.uint64(12), np.uint64(16)
-"""Half a word, and the bits of a counter that tell the draws of a row apart."""
+"""Half a word, and the bits of a counter for the number of a draw in its row, by either sampler."""
 
-TOGETHER = 64  # rows whose darts are thrown before the first entry is read
+TOGETHER = 64  # rows whose darts are thrown before the first entry of any is read
 TAG = 32
 PLACE = (1 << TAG) - 1
-AHEAD = 24  # entries between asking for an element of the map and reading it
+AHEAD = 24  # entries between the prefetch of an element of the map and its use
 
-# Neighbours: row after row, the places that Floyd's algorithm chooses, ascending.
+# Neighbours: Floyd's algorithm chooses entries of one row after the other, in ascending order.
 
 
 @compiled(nogil=True)
@@ -29,7 +29,7 @@ def draw_neighbours(
     how: tuple[int, bool, Any, Any],
     out: tuple[Any, Any, Any],
 ) -> int:
-    """Fills the drawn matrix; returns how many entries it has."""
+    """Fills the sampled matrix, and returns the number of its entries."""
     rowptr, col, val = A
     rows, vertices = which
     fanout, loops, first, second = how
@@ -63,7 +63,7 @@ def draw_neighbours(
 
 @compiled(nogil=True)
 def choose_by_floyd(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
-    """So many of the numbers 0 .. of - 1, ascending, into the first places of an array."""
+    """Writes `drawn` of the numbers 0 .. of - 1, ascending, into the first places of an array."""
     if drawn == of:
         for k in range(drawn):
             chosen[k] = k
@@ -85,7 +85,7 @@ def choose_by_floyd(chosen: Any, drawn: int, of: int, counter: Any, first: Any, 
 
 @compiled(nogil=True)
 def _loop_of(col: Any, start: int, stop: int, vertex: int) -> int:
-    """Where the row's own vertex stands, or the end of the row."""
+    """The place of the row's own vertex by binary search, or the end of the row."""
     low, high = start, stop
     while low < high:
         middle = (low + high) // 2
@@ -96,7 +96,7 @@ def _loop_of(col: Any, start: int, stop: int, vertex: int) -> int:
     return low if low < stop and col[low] == vertex else stop
 
 
-# Inverse transform sampling.
+# Inverse transform sampling: draws from rows of equal masses, and from rows of any masses.
 
 
 @compiled(nogil=True)
@@ -108,7 +108,7 @@ def draw_uniformly(
     keys: Any,
     S: tuple[Any, Any, Any],
 ) -> int:
-    """Fills S, whose arrays hold `fanout` entries a row or all that there are; returns how many it has."""
+    """Fills S with at most `fanout` entries of each row, and returns the number of its entries."""
     rowptr, col, val = A
     rows, starts = stack
     out_rowptr, out_col, out_val = S
@@ -142,7 +142,7 @@ def draw_uniformly(
 
 @compiled(nogil=True)
 def choose(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: Any) -> None:
-    """So many of the numbers 0 .. of - 1, ascending: a dart counts among those that are left."""
+    """Writes `drawn` of the numbers 0 .. of - 1, ascending: a dart selects among the numbers that are left."""
     if drawn == of:
         for k in range(drawn):
             chosen[k] = k
@@ -162,20 +162,20 @@ def choose(chosen: Any, drawn: int, of: int, counter: Any, first: Any, second: A
 def draw_by_mass(
     P: tuple[Any, Any, Any], darts: int, replacement: bool, keys: Any, S: tuple[Any, Any, Any]
 ) -> int:
-    """Fills S; returns how many entries it has."""
+    """Fills S with the entries that darts take, and returns the number of its entries."""
     rowptr, col, mass = P
     out_rowptr, out_col, out_weight = S
     at = 0
     for row in range(rowptr.size - 1):
-        here = mass[rowptr[row] : rowptr[row + 1]]
-        whole = here.size <= darts and not replacement
-        times, total = np.full(here.size, 1 if whole else 0), here.sum()
-        if here.size and not whole:
-            throw(here, darts, replacement, np.uint64(keys[row, 0]), np.uint64(keys[row, 1]), times)
-        for e in range(here.size):
+        masses = mass[rowptr[row] : rowptr[row + 1]]
+        whole = masses.size <= darts and not replacement
+        times, total = np.full(masses.size, 1 if whole else 0), masses.sum()
+        if masses.size and not whole:
+            throw(masses, darts, replacement, np.uint64(keys[row, 0]), np.uint64(keys[row, 1]), times)
+        for e in range(masses.size):
             if times[e]:
                 out_col[at] = col[rowptr[row] + e]
-                out_weight[at] = 1.0 if whole else times[e] * (total / here[e] / darts)
+                out_weight[at] = 1.0 if whole else times[e] * (total / masses[e] / darts)
                 at += 1
         out_rowptr[row + 1] = at
     return at
@@ -183,7 +183,7 @@ def draw_by_mass(
 
 @compiled(nogil=True)
 def throw(mass: Any, darts: int, replacement: bool, first: Any, second: Any, times: Any) -> None:
-    """Darts at one row; sums of its masses stand in a tree, so that what is taken can leave it."""
+    """Throws darts at one row; a tree of the sums of masses lets an entry leave in logarithmic time."""
     sums, left = _tree(mass), mass.sum()
     for dart in range(darts):
         below: Any = np.int64(upper_half(bits_at(np.uint64(dart), first, second), np.uint64(left)))
@@ -196,7 +196,7 @@ def throw(mass: Any, darts: int, replacement: bool, first: Any, second: Any, tim
 
 @compiled(nogil=True)
 def _tree(mass: Any) -> Any:
-    """Fenwick's: place i, counted from 1, has the sum of as many masses up to it as its lowest bit says."""
+    """A Fenwick tree: place i, counted from 1, has the sum of the last `i & -i` masses up to i."""
     sums = np.zeros(mass.size + 1, dtype=np.int64)
     for i in range(1, sums.size):
         sums[i] += mass[i - 1]
@@ -208,7 +208,7 @@ def _tree(mass: Any) -> Any:
 
 @compiled(nogil=True)
 def _find(sums: Any, below: int) -> int:
-    """The first place whose running sum is above a number."""
+    """The first place with a running sum above a number."""
     step = 1
     while 2 * step < sums.size:
         step *= 2
@@ -223,13 +223,14 @@ def _find(sums: Any, below: int) -> int:
 
 @compiled(nogil=True)
 def _take(sums: Any, place: int, mass: int) -> None:
+    """Subtracts the mass of an entry from every sum that contains it."""
     i = place + 1
     while i < sums.size:
         sums[i] -= mass
         i += i & -i
 
 
-# Extraction.
+# Extraction: columns get the numbers of places in their batch's list of vertices.
 
 
 @compiled(nogil=True)
@@ -240,16 +241,16 @@ def renumber_columns(
     out: tuple[Any, Any],
     inputs: tuple[Any, Any],
 ) -> None:
-    """Rows in order; within a row, columns ascend again once they have their new numbers."""
+    """Renumbers row by row; within a row, columns ascend by their new numbers."""
     rowptr, col, val = S
     vertices, starts = stack
     where, tag = at
     out_col, out_val = out
-    found, found_starts = inputs
+    input_vertices, input_starts = inputs
     total = 0
     for batch in range(starts.size - 1):
         own, base = (tag + batch) << TAG, total
-        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, found[base:])
+        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, input_vertices[base:])
         for i in range(starts[batch], starts[batch + 1]):
             for e in range(rowptr[i], rowptr[i + 1]):
                 if e + AHEAD < col.size:
@@ -258,19 +259,19 @@ def renumber_columns(
                 if place > PLACE or place < 0:
                     place = total - base
                     where[col[e]] = own | place
-                    found[total] = col[e]
+                    input_vertices[total] = col[e]
                     total += 1
                 insert(out_col, out_val, rowptr[i], e, place, val[e])
-        found_starts[batch + 1] = total
+        input_starts[batch + 1] = total
 
 
 @compiled(nogil=True)
-def mark(where: Any, vertices: Any, own: int, found: Any) -> int:
-    """Puts vertices on the map, the first of equal ones; returns how many they are."""
+def mark(where: Any, vertices: Any, own: int, inputs: Any) -> int:
+    """Copies vertices to `inputs` and marks each on the map, of equal vertices the first. Returns their number."""
     for i in range(vertices.size):
         if i + AHEAD < vertices.size:
             prefetch(where.ctypes.data + where.itemsize * vertices[i + AHEAD])
-        found[i] = vertices[i]
+        inputs[i] = vertices[i]
         if where[vertices[i]] >> TAG != own >> TAG:
             where[vertices[i]] = own | i
     return int(vertices.size)
@@ -278,7 +279,7 @@ def mark(where: Any, vertices: Any, own: int, found: Any) -> int:
 
 @compiled(nogil=True, forceinline=True)
 def insert(col: Any, val: Any, first: int, last: int, place: int, value: Any) -> None:
-    """Into a stretch that ascends from `first` to before `last`."""
+    """Inserts an entry into the stretch from `first` to before `last`, whose columns ascend."""
     at = last
     while at > first and col[at - 1] > place:
         col[at], val[at] = col[at - 1], val[at - 1]
@@ -288,7 +289,7 @@ def insert(col: Any, val: Any, first: int, last: int, place: int, value: Any) ->
 
 @compiled(nogil=True)
 def sum_columns(R: tuple[Any, Any, Any], starts: Any, sums: Any, P: tuple[Any, Any, Any]) -> int:
-    """Of each batch; `sums` comes and leaves as zeros. Returns how many entries P has."""
+    """Sums the masses of each batch by column; `sums` begins and ends as zeros. Returns the number of entries of P."""
     rowptr, col, mass = R
     out_rowptr, out_col, out_mass = P
     at = 0
@@ -313,20 +314,20 @@ def sum_columns(R: tuple[Any, Any, Any], starts: Any, sums: Any, P: tuple[Any, A
 def join_columns(
     stack: tuple[Any, Any], chosen: tuple[Any, Any], at: tuple[Any, int], inputs: tuple[Any, Any]
 ) -> None:
-    """The vertices of every batch, then the chosen ones that are new."""
+    """Lists the vertices of every batch, then the chosen vertices that are new."""
     vertices, starts = stack
     rowptr, col = chosen
     where, tag = at
-    found, found_starts = inputs
+    input_vertices, input_starts = inputs
     total = 0
     for batch in range(starts.size - 1):
         own = (tag + batch) << TAG
-        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, found[total:])
+        total += mark(where, vertices[starts[batch] : starts[batch + 1]], own, input_vertices[total:])
         for e in range(rowptr[batch], rowptr[batch + 1]):
             if where[col[e]] >> TAG != tag + batch:
-                found[total] = col[e]
+                input_vertices[total] = col[e]
                 total += 1
-        found_starts[batch + 1] = total
+        input_starts[batch + 1] = total
 
 
 @compiled(nogil=True)
@@ -337,7 +338,7 @@ def keep_columns(
     at: tuple[Any, int],
     out: tuple[Any, Any, Any],
 ) -> int:
-    """Entries of R in chosen columns, times the weights of these; returns how many they are."""
+    """Keeps the entries of R in chosen columns, times the weights of the columns, and returns their number."""
     rowptr, col, val = R
     starts, inputs, input_starts = stacks
     chosen_rowptr, chosen_col, weight = chosen
@@ -346,8 +347,8 @@ def keep_columns(
     kept = 0
     for batch in range(starts.size - 1):
         own = (tag + batch) << TAG
-        here = inputs[input_starts[batch] : input_starts[batch + 1]]
-        times = np.zeros(mark(where, here, own, here))
+        batch_inputs = inputs[input_starts[batch] : input_starts[batch + 1]]
+        times = np.zeros(mark(where, batch_inputs, own, batch_inputs))
         for e in range(chosen_rowptr[batch], chosen_rowptr[batch + 1]):
             times[where[chosen_col[e]] & PLACE] = weight[e]
         for i in range(starts[batch], starts[batch + 1]):

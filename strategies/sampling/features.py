@@ -1,12 +1,12 @@
-"""Stores of features: the rows of X that a rank has, the rows of others that it keeps, and the way to all others.
+"""Placements of the features: the rows of X on a rank, the rows of others in its cache, and the way to all others.
 
-A store answers for its rank (`on`: where mini-batches get their features and labels), for its words and for its bytes.
-With block rows, a rank names the rows that it lacks to their owners, each once, and gets them in one all-to-all; ranks
-beside the axis have copies of the same blocks and ask nobody of each other (section 6 of Tripathy, Yelick and Buluc).
-Nor is anybody asked for what a cache keeps: a policy of `caches` says what that is.
+A placement answers for its rank (`on`: the store that gives mini-batches their features and labels), for its words and
+for its bytes. Where the features are partitioned, a rank names the rows that it lacks to their owners, each once, and
+gets them in one all-to-all. Ranks along the other axis have copies of the same blocks and never ask each other (section
+6 of Tripathy, Yelick and Buluc). Rows in a rank's cache are not requested either; a policy (`caches`) fills the cache.
 
-A cache is a function of the graph and of the mini-batches so far. So whoever knows these knows what a rank asks for:
-formulas and replays follow the caches of all ranks so (`Peers`).
+The state of a cache is a function of the graph and of the mini-batches so far, and so are the requests of a rank.
+Formulas and replays follow the caches of all ranks in this way (`PeerCaches`).
 
 Legend: N vertices of this rank's block, K vertices of a mini-batch's input, M rows that leave, S slots of the cache, F
 features.
@@ -15,6 +15,7 @@ features.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -27,45 +28,45 @@ from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse
 from harness.ranges import balanced
 from harness.strategy import Coordinates, Counts, Piece, require_entries
-from strategies.sampling.graph_at import Foreseen, Layout, Rank, Tally
+from strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
 from strategies.sampling.sampler import Sampler
 
-Stripe = Callable[[range], Csr]
-"""Some rows of a graph, with all its columns."""
+ReadRows = Callable[[range], Csr]
+"""Reads some rows of a graph, with all columns."""
 
 
-class Look(NamedTuple):
-    """What a cache says of a mini-batch's vertices."""
+class Lookup(NamedTuple):
+    """The answer of a cache for the vertices of one mini-batch: hits, misses, and rows to exchange."""
 
-    named: Tensor
-    """The vertices whose rows are to be fetched: those that it lacks, and then those that it wants for itself."""
-    lacking: Tensor
-    """The places, among the vertices that were asked for, of those that it lacks."""
-    found: Tensor
-    """The places of the others, and the slots of their rows."""
+    requested: Tensor
+    """The vertices whose rows are to be fetched: the misses, then rows that the cache wants for later."""
+    misses: Tensor
+    """The positions of the cache misses among the vertices of the mini-batch."""
+    hits: Tensor
+    """The positions of the cache hits, and the slots that hold their rows."""
     slots: Tensor
     freed: Tensor
-    """Slots that get other rows once these have arrived, and the places of these among `named`."""
+    """The slots to refill once the rows have arrived, and the positions of the new rows among `requested`."""
     newcomers: Tensor
 
 
 class Cache(Protocol):
-    """Rows of others in slots."""
+    """Rows of other ranks in slots."""
 
     vertices: Tensor
-    """The vertices of its rows, slot by slot, when training begins."""
+    """The vertex of every slot."""
     learns: bool
-    """Whether its rows depend on the mini-batches so far."""
+    """The rows in the cache depend on the mini-batches so far."""
 
     def held(self) -> list[Tensor]:
-        """What it keeps besides rows, all of eight bytes."""
+        """All numbers that the cache keeps besides rows, of eight bytes each."""
 
-    def look(self, vertices: Tensor) -> Look:
-        """To be called for every mini-batch, once and in turn."""
+    def look_up(self, vertices: Tensor) -> Lookup:
+        """Looks up a mini-batch; to be called once for every mini-batch, in turn."""
 
 
 class NoCache:
-    """Everything is fetched."""
+    """Every row is fetched."""
 
     learns = False
 
@@ -75,20 +76,20 @@ class NoCache:
     def held(self) -> list[Tensor]:
         return []
 
-    def look(self, vertices: Tensor) -> Look:
-        everywhere = torch.arange(len(vertices), device=vertices.device)
-        nothing = everywhere[:0]
-        return Look(vertices, everywhere, nothing, nothing, nothing, nothing)
+    def look_up(self, vertices: Tensor) -> Lookup:
+        everything = torch.arange(len(vertices), device=vertices.device)
+        nothing = everything[:0]
+        return Lookup(vertices, everything, nothing, nothing, nothing, nothing)
 
 
 class Keeper(NamedTuple):
-    """The rank that keeps rows of others."""
+    """The rank that keeps a cache, as a policy sees it."""
 
-    layout: Layout
+    layout: BlockLayout
     member: int
-    """The number of its block row."""
+    """The number of the rank's block row."""
     group: int
-    graph: Stripe
+    read: ReadRows
     sampler: Sampler
     targets: Tensor
 
@@ -97,73 +98,77 @@ class Keeper(NamedTuple):
         return self.layout.blocks[self.member]
 
 
-class Held(NamedTuple):
-    """What a rank holds beside its own rows, by formula."""
+class Holdings(NamedTuple):
+    """The sizes of everything that a rank holds beside its own rows of the features, by formula."""
 
     rows: int = 0
-    """Rows of features that others have."""
+    """Rows of features that belong to others."""
     numbers: int = 0
     """Numbers of eight bytes: positions and scores."""
-    matrices: int = 0
-    """Bytes."""
+    matrix_bytes: int = 0
     every_label: bool = False
-    """Whether it has the labels of all vertices, to train on."""
+    """The rank has the labels of all vertices, to train on."""
 
 
 @dataclass(frozen=True)
-class Policy:
-    """What a rank keeps of the rows of others; by default, nothing."""
+class CachePolicy:
+    """The choice of the rows of others that a rank keeps; by default, none."""
 
     share: float = 0.0
-    """How much it keeps; nothing at 0."""
+    """The size of the cache, as a share of a number that the policy names; 0 for no cache."""
 
     def cache(self, keeper: Keeper) -> Cache:
         """The cache of a rank when training begins."""
-        return self.kept_by(keeper) if self.share else NoCache()
+        return self.build(keeper) if self.share else NoCache()
 
-    def sizes(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
-        """What the cache of the rank at `at` takes, by formula."""
-        return self.room(layout, at, counts) if self.share else Held()
+    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
+        """The sizes of the cache of the rank at `at`, by formula."""
+        return self.size(layout, at, counts) if self.share else Holdings()
 
-    def kept_by(self, keeper: Keeper) -> Cache:
-        """The cache where something is kept."""
+    def build(self, keeper: Keeper) -> Cache:
+        """The cache, where the share is above 0."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows")
 
-    def room(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
-        """What that takes."""
+    def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
+        """The sizes of this cache."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows")
 
 
-class Peers:
-    """The ranks that have all block rows between them: what they ask each other for, mini-batch after mini-batch."""
+class PeerCaches:
+    """The caches of the ranks that have all block rows between them, followed mini-batch after mini-batch."""
 
     def __init__(
-        self, policy: Policy, layout: Layout, at: Coordinates, foreseen: Foreseen, graph: Stripe
+        self, policy: CachePolicy, layout: BlockLayout, at: Coordinates, foresight: Foresight, read: ReadRows
     ) -> None:
-        self.groups, self.foreseen = layout.peers(at), foreseen
-        self.caches = [
-            policy.cache(Keeper(layout, member, group, graph, foreseen.sampler, foreseen.targets))
+        self.policy, self.layout, self.foresight, self.read = policy, layout, foresight, read
+        self.groups = layout.peer_groups(at)
+
+    @cached_property
+    def caches(self) -> list[Cache]:
+        seen = self.foresight.sampler, self.foresight.targets
+        return [
+            self.policy.cache(Keeper(self.layout, member, group, self.read, *seen))
             for member, group in enumerate(self.groups)
         ]
 
-    def kept(self) -> list[Tensor]:
-        """The vertices whose rows they keep when training begins."""
+    def first_requests(self) -> list[Tensor]:
+        """The vertices whose rows each rank keeps when training begins."""
         return [cache.vertices for cache in self.caches]
 
-    def named(self, step: int) -> list[Tensor]:
-        """The vertices whose rows they ask for; to be called for every step, in turn."""
-        inputs = [self.foreseen.batch(step, group).vertices[0] for group in self.groups]
-        return [cache.look(K).named for cache, K in zip(self.caches, inputs, strict=True)]
+    def requests(self, step: int) -> list[Tensor]:
+        """The vertices whose rows each rank requests; to be called for every step, in turn."""
+        inputs = [self.foresight.batch(step, group).vertices[0] for group in self.groups]
+        return [cache.look_up(K).requested for cache, K in zip(self.caches, inputs, strict=True)]
 
 
 class Arriving(Protocol):
-    """Rows that are under way."""
+    """Rows of features that are under way."""
 
     def wait(self) -> Tensor:
-        """All rows that were asked for, in that order."""
+        """All rows that a mini-batch needs, in the order of its vertices."""
 
 
-class Store(ABC):
+class FeatureStore(ABC):
     """The features and labels of one rank's mini-batches."""
 
     phase = Phase.SAMPLE
@@ -171,7 +176,7 @@ class Store(ABC):
 
     @abstractmethod
     def begin(self, step: int, vertices: Tensor, *, later: bool) -> Arriving:
-        """X[vertices], each of which is there once; `later`, it arrives while something else is done."""
+        """Begins to fetch X[vertices], each vertex once; with `later`, the rows travel while the rank computes."""
 
     @abstractmethod
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
@@ -179,34 +184,34 @@ class Store(ABC):
 
     @abstractmethod
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
-        """T = A H on the whole graph, given the matrix of this rank's placement of it."""
+        """T = A H on the whole graph, given the part of A that the placement of the graph puts on this rank."""
 
 
-class Features(ABC):
+class FeaturePlacement(ABC):
     """A placement of the features."""
 
     @abstractmethod
-    def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> Store:
+    def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> FeatureStore:
         """The store of a rank, given its own rows and their labels."""
 
     def add_words(self, tally: Tally) -> None:
-        """Adds the words of fetching; none, where nobody is asked."""
+        """Adds the words of fetching; by default none, as no rank asks another."""
         return
 
-    def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
-        """What the rank at `at` holds beside its own rows, by formula."""
-        return Held()
+    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
+        """The sizes of everything that the rank at `at` holds beside its own rows, by formula."""
+        return Holdings()
 
 
-class Local(Features):
-    """The features of every vertex that its mini-batches can have, on every rank."""
+class LocalFeatures(FeaturePlacement):
+    """Every rank has the features of all vertices that its mini-batches can contain."""
 
     def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "LocalStore":
         return LocalStore(rank, X_NF, labels)
 
 
-class LocalStore(Store):
-    """A rank's own rows."""
+class LocalStore(FeatureStore):
+    """The rows of one rank, where no others are needed."""
 
     def __init__(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> None:
         self.ctx, self.X_NF, self.labels = rank.ctx, X_NF, labels
@@ -214,95 +219,96 @@ class LocalStore(Store):
 
     def begin(self, step: int, vertices: Tensor, *, later: bool) -> Arriving:
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
-            return Landed(self.X_NF.index_select(0, self._places(vertices)))
+            return Landed(self.X_NF.index_select(0, self._positions(vertices)))
 
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
-        return self.labels.on(self._places(vertices), importance=importance)
+        return self.labels.on(self._positions(vertices), importance=importance)
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
         return self.ctx.kernels.spmm(A, H_NF, TensorName.T)
 
-    def _places(self, vertices: Tensor) -> Tensor:
+    def _positions(self, vertices: Tensor) -> Tensor:
         return (vertices - self.start).to(self.ctx.device)
 
 
 @dataclass(frozen=True)
-class FromOwners(Features):
-    """Block rows of the features, fetched from their owners; a policy keeps some of them."""
+class PartitionedFeatures(FeaturePlacement):
+    """Block rows of the features; rows of others are fetched from their owners, or found in a cache."""
 
-    policy: Policy = Policy()
+    policy: CachePolicy = CachePolicy()
 
     def on(self, rank: Rank, X_NF: Tensor, labels: LabelLoss) -> "FetchingStore":
         return FetchingStore(rank, self.policy, X_NF, labels)
 
     def add_words(self, tally: Tally) -> None:
-        """Features that a rank has neither in its block row nor in its cache."""
-        layout, at, steps, seen = tally.layout, tally.at, tally.steps, tally.foreseen
-        own, here, A = layout.rows(at), layout.member(at), seen.graph.A
-        peers = Peers(self.policy, layout, at, seen, lambda rows: block(A, rows, layout.vertices))
+        """Adds the requests for all rows that are neither in the rank's block nor in its cache, and these rows."""
+        layout, at, steps, foresight = tally.layout, tally.at, tally.steps, tally.foresight
+        own, member, A = layout.rows(at), layout.member(at), foresight.graph.A
+        peers = PeerCaches(self.policy, layout, at, foresight, lambda rows: block(A, rows, layout.vertices))
         learns = any(cache.learns for cache in peers.caches)
         for step in range(0 if learns else steps.start, steps.stop):
-            named = peers.named(step)
+            requested = peers.requests(step)
             if step not in steps:
                 continue
-            owned = [int(inside(each, own).sum()) for each in named]
-            wanted, asked = len(named[here]) - owned[here], sum(owned) - owned[here]
+            owned = [int(inside(vertices, own).sum()) for vertices in requested]
+            arriving, asked = len(requested[member]) - owned[member], sum(owned) - owned[member]
             tally.put(Op.ALL_TO_ALL, layout.over, TensorName.COUNT, len(layout.blocks))
             tally.put(Op.ALL_TO_ALL, layout.over, TensorName.INDEX, asked)
-            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.X, wanted * tally.facts.features)
+            tally.put(Op.ALL_TO_ALL, layout.over, TensorName.X, arriving * tally.facts.features)
 
-    def held(self, layout: Layout, at: Coordinates, counts: Counts) -> Held:
-        return self.policy.sizes(layout, at, counts)._replace(every_label=True)
+    def holdings(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
+        return self.policy.holdings(layout, at, counts)._replace(every_label=True)
 
 
-class FetchingStore(Store):
-    """One rank's block, what it keeps of the others', and the way to the rest."""
+class FetchingStore(FeatureStore):
+    """The block row of one rank, its cache, and the way to the owners of all other rows."""
 
     phase = Phase.FETCH
 
-    def __init__(self, rank: Rank, policy: Policy, X_NF: Tensor, labels: LabelLoss) -> None:
-        ctx, layout = rank.ctx, rank.layout
+    def __init__(self, rank: Rank, policy: CachePolicy, X_NF: Tensor, labels: LabelLoss) -> None:
+        ctx, layout, foresight = rank.ctx, rank.layout, rank.foresight
         self.ctx, self.X_NF, self.labels = ctx, X_NF, labels
         self.blocks, self.over = layout.blocks, rank.holders
         self.copies = ctx.grid[layout.copied] if layout.copied else None
         self.every_label = ctx.blocks.training_labels(Piece(layout.vertices, range(ctx.facts.classes)))
 
-        def stripe(rows: range) -> Csr:
+        def read(rows: range) -> Csr:
             return ctx.blocks.host_block(rows, layout.vertices)
 
-        if policy.share and rank.foreseen:
-            reason, way_out = "what it saves hangs on the graph", "train without a cache"
-            require_entries(rank.foreseen.graph.A, "A cache", reason, way_out)
-        self.peers = Peers(policy, layout, ctx.at, rank.foreseen, stripe) if rank.foreseen else None
-        """The others, in a replay."""
+        if policy.share:
+            reason, way_out = "its hits depend on the entries of the graph", "train without a cache"
+            require_entries(read(range(0)), "A cache", reason, way_out)
+        self.peers = PeerCaches(policy, layout, ctx.at, foresight, read)
         member = layout.member(ctx.at)
-        self.cache = policy.cache(Keeper(layout, member, rank.group, stripe, rank.sampler, rank.targets))
+        keeper = Keeper(layout, member, rank.group, read, foresight.sampler, foresight.targets)
+        self.cache = policy.cache(keeper)
         for tensor in self.cache.held():
             ctx.memory.hold(TensorName.INDEX, tensor)
         self.X_SF = ctx.memory.buffer(TensorName.X, len(self.cache.vertices), ctx.facts.features)
         if policy.share:
             self._fill()
 
-    def begin(self, step: int, vertices: Tensor, *, later: bool) -> "Coming":
+    def begin(self, step: int, vertices: Tensor, *, later: bool) -> "FetchedRows":
         with self.ctx.ledger.phase(Phase.FETCH):
             with self.ctx.ledger.op(Op.COPY, tensor=TensorName.INDEX):
-                look = self.cache.look(vertices)
-            coming = self._ask(look, lambda: self._known_peers().named(step), later=later)
-        absent, extra = sum(coming.requests.wanted), len(look.named) - len(look.lacking)
-        self.ctx.measured.remote.rows += absent - extra + len(look.found)
-        self.ctx.measured.remote.cached += len(look.found)
-        return coming
+                lookup = self.cache.look_up(vertices)
+            rows = self._request(lookup, lambda: self.peers.requests(step), later=later)
+        absent, hits = sum(rows.requests.wanted), len(lookup.hits)
+        self.ctx.measured.remote.rows += absent - (len(lookup.requested) - len(lookup.misses)) + hits
+        self.ctx.measured.remote.cached += hits
+        return rows
 
     def loss(self, vertices: Tensor, importance: Tensor | None) -> LabelLoss:
         return self.labels.on(vertices.to(self.ctx.device), self.every_label, importance)
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
-        """By block rows of H, one after the other from the rank that has it.
+        """T = A H by broadcasts of the block rows of H, one owner after the other.
 
-        With copies CAGNET's 1.5D product: a rank's share of the block rows, then the sum over their grid row.
+        With copies, this is CAGNET's 1.5D product: each rank multiplies by its share of the block rows, and the ranks
+        of a grid row add up their results.
         """
         T_NF, own = torch.zeros_like(H_NF), self.blocks[self.over.index]
-        first = 0 if A.rows == len(own) else own.start  # A has this rank's rows alone, or those of all
+        first = 0 if A.rows == len(own) else own.start  # A has this rank's rows alone, or the rows of all
         rows, stages = range(first, first + len(own)), range(self.over.size)
         if self.copies:
             stages = balanced(self.over.size, self.copies.size)[self.copies.index]
@@ -312,61 +318,57 @@ class FetchingStore(Store):
             self.ctx.kernels.spmm(block(A, rows, K), H_KF, TensorName.T, add_to=T_NF)
         return self.copies.all_reduce(T_NF, tensor=TensorName.T) if self.copies else T_NF
 
-    def _known_peers(self) -> Peers:
-        assert self.peers is not None, "in a run other ranks ask for themselves"
-        return self.peers
-
     def _fill(self) -> None:
-        """Fetches what the cache begins with."""
+        """Fetches the rows with which the cache begins."""
         vertices = self.cache.vertices
         everything = torch.arange(len(vertices))
-        look = Look(vertices, everything, everything[:0], everything[:0], everything, everything)
-        self._ask(look, lambda: self._known_peers().kept(), later=False).wait()
+        lookup = Lookup(vertices, everything, everything[:0], everything[:0], everything, everything)
+        self._request(lookup, self.peers.first_requests, later=False).wait()
 
-    def _ask(self, look: Look, others: Callable[[], Sequence[Tensor]], *, later: bool) -> "Coming":
+    def _request(
+        self, lookup: Lookup, foreseen: Callable[[], Sequence[Tensor]], *, later: bool
+    ) -> "FetchedRows":
+        """Requests rows from their owners; `foreseen` are the requests of all peers, for a replay."""
         over, device = self.over, self.X_NF.device
         with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
-            order, counts = by_owner(look.named, self.blocks)
-            named = look.named.index_select(0, order).to(device)
-        requests = ask(over, self.blocks, named, counts, lambda: list(map(self._mine_of, others())))
+            order, counts = by_owner(lookup.requested, self.blocks)
+            named = lookup.requested.index_select(0, order).to(device)
+        requests = ask(over, self.blocks, named, counts, lambda: list(map(self._owned, foreseen())))
         with over.ledger.op(Op.COPY, tensor=TensorName.X):
             leaving_MF = self.X_NF.index_select(0, requests.coming.to(device))
         call = requests.exchange(leaving_MF, TensorName.X)
-        return Coming(self, look, order, requests, call.later() if later else Landed(call.now()))
+        return FetchedRows(self, lookup, order, requests, call.later() if later else Landed(call.now()))
 
-    def _mine_of(self, vertices: Tensor) -> Tensor:
-        """The vertices of this rank's block, by their owners' order."""
+    def _owned(self, vertices: Tensor) -> Tensor:
+        """Those of the vertices that are in this rank's block."""
         order, counts = by_owner(vertices, self.blocks)
-        first = sum(counts[: self.over.index])
-        if vertices.is_meta:
-            return vertices[: counts[self.over.index]]
-        return vertices[order[first : first + counts[self.over.index]]]
+        return vertices[order.split(counts)[self.over.index]]
 
 
-class Coming(NamedTuple):
-    """Rows that are under way."""
+class FetchedRows(NamedTuple):
+    """Rows of features that owners send to a rank."""
 
     store: FetchingStore
-    look: Look
+    lookup: Lookup
     order: Tensor
-    """The order in which the rows were named."""
+    """The order of the requested vertices by owner."""
     requests: Requests
-    arrives: Pending[Tensor]
+    arriving: Pending[Tensor]
 
     def wait(self) -> Tensor:
-        """All rows that were asked for, in that order; the cache takes those that are new to it."""
-        store, look = self.store, self.look
+        """All rows of the mini-batch, in the order of its vertices; the cache takes its newcomers."""
+        store, lookup = self.store, self.lookup
         with store.ctx.ledger.phase(Phase.FETCH):
-            arrived = self.arrives.wait()
+            arrived = self.arriving.wait()
             device = arrived.device
             with store.over.ledger.op(Op.COPY, tensor=TensorName.X):
-                mine = store.X_NF.index_select(0, self.requests.own)
-                kept = store.X_SF.index_select(0, look.slots.to(device))
-                rows = torch.cat([*self.requests.in_order(arrived, mine), kept])
-                back = inverse(self.order)
-                place = back.new_empty(len(look.lacking) + len(look.found))
-                place[look.lacking] = back[: len(look.lacking)]
-                place[look.found] = torch.arange(len(look.found), device=back.device) + len(back)
-                newcomers = rows.index_select(0, back[look.newcomers].to(device))
-                store.X_SF.index_copy_(0, look.freed.to(device), newcomers)
+                own = store.X_NF.index_select(0, self.requests.own)
+                cached = store.X_SF.index_select(0, lookup.slots.to(device))
+                rows = torch.cat([*self.requests.in_order(arrived, own), cached])
+                requested = inverse(self.order)  # the row of every requested vertex
+                place = requested.new_empty(len(lookup.misses) + len(lookup.hits))
+                place[lookup.misses] = requested[: len(lookup.misses)]
+                place[lookup.hits] = torch.arange(len(lookup.hits), device=place.device) + len(requested)
+                newcomers = rows.index_select(0, requested[lookup.newcomers].to(device))
+                store.X_SF.index_copy_(0, lookup.freed.to(device), newcomers)
                 return rows.index_select(0, place.to(device))

@@ -1,17 +1,17 @@
 """Matrices of many mini-batches one below the other: inverse transform sampling of their rows, and extraction.
 
-Stacked matrices have a row for every vertex of every batch. Before extraction their columns are vertices of the graph,
-after it the places in their own batch's list of vertices, which begins with the vertices of its rows.
+Stacked matrices have a row for every vertex of every batch. Before extraction, a column is a vertex of the graph. After
+extraction, a column is a place in its own batch's list of vertices, which begins with the vertices of the batch's rows.
 
-Some entries of every row of P = Q A are drawn, each as likely as its mass says. Masses are integers, so nothing hangs
-on the order in which they were summed. A dart is a random number below the mass that is left in a row, and takes the
-entry in whose stretch of the running sum it lands; what is taken leaves the row, or stays if draws are with
-replacement. A dart is a function of its batch's key, its row and its number alone: whoever has the row draws the same,
-whichever other rows and batches stand beside it. Where Q has one nonzero a row, a row of P is a row of A with equal
-masses. It is drawn from where it stands, and P is never written down: that is the whole of GraphSAGE. On a CPU only; of
-shapes alone, as many entries as the mean row has.
-Verifier (tests/sampling/test_its.py, test_extract.py): the definition in Python, every outcome of tiny rows
-enumerated, and scipy's products with the extraction matrices of the paper.
+Some entries of every row of P = Q A are drawn, each with a chance in proportion to its mass. Masses are integers, so no
+order of summation changes a draw. A dart is a random number below the mass that is left in a row, and takes the entry
+in whose stretch of the running sum it lands. An entry that was taken leaves the row, or stays if draws are with
+replacement. A dart is a function of its batch's key, its row and its number alone: every rank that has the row draws
+the same entries, whichever rows and batches stand beside it. Where Q has one nonzero per row, a row of P is a row of A
+with equal masses. It is drawn from in place and P is never written down, which is the whole of GraphSAGE. Draws run on
+a CPU only; of shapes alone, a row has as many entries as the mean row. Verifier (tests/sampling/test_its.py,
+test_extract.py): the definition in Python, every outcome of tiny rows enumerated, and scipy's products with the
+extraction matrices of the paper.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ from harness.kernels.csr import Csr, block, index_dtype
 from harness.kernels.random import Purpose, Seed, key_of, signed
 
 DART_BITS = 16
-"""Of the counter of a dart; its row has the others."""
+"""The bits for the number of a dart in its counter; the other bits are for the row."""
 
-MOST = (1 << DART_BITS) - 1
-"""Entries that can be drawn of a row."""
+MAX_DARTS = (1 << DART_BITS) - 1
+"""The most entries that can be drawn from a row."""
 
 
-class Stack(NamedTuple):
-    """vertices int64, batch after batch; starts int64 (batches + 1), where each begins, and the end."""
+class BatchStack(NamedTuple):
+    """The vertices of some batches, int64, batch after batch; and where each batch begins, int64, with the end."""
 
     vertices: Tensor
     starts: Tensor
@@ -47,24 +47,24 @@ class Stack(NamedTuple):
 
     def of(self, batch: int) -> Tensor:
         """The vertices of a batch."""
-        here = self.span(batch)
-        return self.vertices[here.start : here.stop]
+        rows = self.span(batch)
+        return self.vertices[rows.start : rows.stop]
 
 
-def stacked(batches: Sequence[Tensor]) -> Stack:
+def stacked(batches: Sequence[Tensor]) -> BatchStack:
     """Some batches, one below the other."""
     lengths = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
     nothing = torch.empty(0, dtype=torch.int64)
-    return Stack(torch.cat([nothing, *batches]), pad(lengths.cumsum(0), (1, 0)))
+    return BatchStack(torch.cat([nothing, *batches]), pad(lengths.cumsum(0), (1, 0)))
 
 
-def one_batch(vertices: range) -> Stack:
-    """A batch of a range of vertices, alone."""
-    return Stack(torch.arange(vertices.start, vertices.stop), torch.tensor([0, len(vertices)]))
+def one_batch(vertices: range) -> BatchStack:
+    """A single batch, of a range of vertices."""
+    return BatchStack(torch.arange(vertices.start, vertices.stop), torch.tensor([0, len(vertices)]))
 
 
-def one_of(A: Csr, rows: Stack, cols: Stack, batch: int) -> Csr:
-    """The matrix of one batch, cut out of a stacked one whose columns are places."""
+def matrix_of_batch(A: Csr, rows: BatchStack, cols: BatchStack, batch: int) -> Csr:
+    """The matrix of one batch, cut out of a stacked matrix whose columns are places."""
     return block(A, rows.span(batch), range(A.cols))._replace(cols=len(cols.span(batch)))
 
 
@@ -74,13 +74,13 @@ def keys_of(seeds: Sequence[Seed]) -> Tensor:
     return torch.tensor(keys, dtype=torch.int64).view(len(seeds), 2)
 
 
-def draw_rows(A: Csr, stack: Stack, fanout: int, keys: Tensor, own: Stack | None = None) -> Csr:
-    """`fanout` different entries of each row of Q A, every set as likely, rescaled to the mean of the whole row.
+def draw_rows(A: Csr, stack: BatchStack, fanout: int, keys: Tensor, own: BatchStack | None = None) -> Csr:
+    """`fanout` different entries of each row of Q A, every set equally likely, rescaled to the mean of the whole row.
 
-    Q has a one in each row, at the row of A that the stack says; `own` says whose vertex's darts are thrown, where that
-    is not the same number. Rows of no more entries stay whole. Columns are those of A.
+    Q has a one in each row, at the row of A that the stack names. `own` has the vertices whose darts are thrown, where
+    these differ from the rows of A. Rows of no more than `fanout` entries stay whole. Columns are those of A.
     """
-    assert 0 < fanout <= MOST, fanout
+    assert 0 < fanout <= MAX_DARTS, fanout
     rows = len(stack.vertices)
     if A.val.is_meta:
         nnz = min(rows * fanout, rows * A.nnz // max(A.rows, 1))
@@ -101,12 +101,12 @@ def draw_rows(A: Csr, stack: Stack, fanout: int, keys: Tensor, own: Stack | None
 
 
 def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
-    """The entries of P that are taken, so many darts a row, row i under key i; each by what it is to be multiplied.
+    """The entries of P that `darts` darts per row take, row i under key i; a value is the weight of its column.
 
-    P has masses of 1 or more, int64. An entry of chance p that is taken t times of s is multiplied by t / (s p).
-    Without replacement a row of no more entries than darts is taken as it is.
+    P has masses of 1 or more, int64. An entry of chance p that is taken t times of s has the weight t / (s p). Without
+    replacement, a row of no more entries than darts is taken as it is.
     """
-    assert 0 < darts <= MOST, darts
+    assert 0 < darts <= MAX_DARTS, darts
     assert P.val.dtype == torch.int64
     from strategies.sampling.compiled import draw_by_mass
 
@@ -116,48 +116,49 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
     return S._replace(col=S.col[:nnz], val=S.val[:nnz])
 
 
-def arrays(matrix: Csr | Stack) -> tuple[Any, ...]:
-    """The tensors of a matrix or a stack as a compiled loop takes them."""
+def arrays(matrix: Csr | BatchStack) -> tuple[Any, ...]:
+    """The tensors of a matrix or a stack as arrays, for a compiled loop."""
     return tuple(part.numpy() for part in matrix if isinstance(part, Tensor))
 
 
 class Places:
-    """A map of vertices to places in a batch, and the tags that were used in it."""
+    """A map from vertices to places in a batch, and the number of tags used so far: each batch marks with its own."""
 
     def __init__(self, vertices: int) -> None:
         self.where = torch.zeros(vertices, dtype=torch.int64)
         self._used = 0
 
     def tags(self, batches: int) -> int:
-        """The first of so many tags that nobody had."""
+        """The first of as many unused tags as there are batches."""
         first = self._used + 1
         self._used += batches
         assert self._used < 1 << 31, self._used
         return first
 
 
-def renumber(S: Csr, stack: Stack, places: Places) -> tuple[Csr, Stack]:
-    """GraphSAGE's extraction: empty columns leave, and the others stand as they are met, row after row.
+def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack]:
+    """GraphSAGE's extraction: drops empty columns, and numbers the others in the order of their first entry.
 
-    Returns the stacked matrices and the vertices of their columns: those of the rows, and then each new one once.
+    Returns the stacked matrices and the vertices of their columns: the vertices of the rows, and then each new one
+    once.
     """
     from strategies.sampling.compiled import renumber_columns
 
-    found, starts = torch.empty(S.rows + S.nnz, dtype=torch.int64), torch.zeros_like(stack.starts)
+    vertices, starts = torch.empty(S.rows + S.nnz, dtype=torch.int64), torch.zeros_like(stack.starts)
     col, val = torch.empty(S.nnz, dtype=index_dtype(S.rows + S.nnz)), torch.empty_like(S.val)
     renumber_columns(
         arrays(S),
         arrays(stack),
         (places.where.numpy(), places.tags(stack.batches)),
         (col.numpy(), val.numpy()),
-        (found.numpy(), starts.numpy()),
+        (vertices.numpy(), starts.numpy()),
     )
-    inputs = Stack(found[: int(starts[-1])], starts)
+    inputs = BatchStack(vertices[: int(starts[-1])], starts)
     return Csr(S.rowptr, col, val, _widest(inputs)), inputs
 
 
-def sum_rows(R: Csr, stack: Stack, mass: Callable[[Tensor], Tensor]) -> Csr:
-    """Q M, where Q has a row a batch with a one at each of its rows of R, and M is R with these masses, int64."""
+def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr:
+    """Q M, int64: Q has a row per batch with a one at each of its rows of R, and M is R with masses for values."""
     from strategies.sampling.compiled import sum_columns
 
     masses, batches = mass(R.val), stack.batches
@@ -170,23 +171,23 @@ def sum_rows(R: Csr, stack: Stack, mass: Callable[[Tensor], Tensor]) -> Csr:
     return P._replace(col=P.col[:nnz].clone(), val=P.val[:nnz].clone())
 
 
-def join(stack: Stack, chosen: Csr, places: Places) -> Stack:
-    """The vertices of every batch, and after them those of its row of `chosen` that are new."""
+def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
+    """The vertices of every batch, and then the new vertices in its row of `chosen`."""
     from strategies.sampling.compiled import join_columns
 
-    found = torch.empty(len(stack.vertices) + chosen.nnz, dtype=torch.int64)
+    vertices = torch.empty(len(stack.vertices) + chosen.nnz, dtype=torch.int64)
     starts = torch.zeros_like(stack.starts)
     join_columns(
         arrays(stack),
         arrays(chosen)[:2],
         (places.where.numpy(), places.tags(stack.batches)),
-        (found.numpy(), starts.numpy()),
+        (vertices.numpy(), starts.numpy()),
     )
-    return Stack(found[: int(starts[-1])], starts)
+    return BatchStack(vertices[: int(starts[-1])], starts)
 
 
-def columns(R: Csr, stack: Stack, inputs: Stack, chosen: Csr, places: Places) -> Csr:
-    """R at the chosen columns of every batch, numbered by their places in its input."""
+def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, places: Places) -> Csr:
+    """R at the chosen columns of every batch, numbered by their places in the batch's input."""
     from strategies.sampling.compiled import keep_columns
 
     rowptr, col, val = torch.zeros_like(R.rowptr), torch.empty_like(R.col), torch.empty_like(R.val)
@@ -200,18 +201,18 @@ def columns(R: Csr, stack: Stack, inputs: Stack, chosen: Csr, places: Places) ->
     return Csr(rowptr, col[:nnz].clone(), val[:nnz].clone(), _widest(inputs))
 
 
-def _widest(inputs: Stack) -> int:
+def _widest(inputs: BatchStack) -> int:
     return int(inputs.starts.diff().max()) if inputs.batches else 0
 
 
-def counted(val: Tensor) -> Tensor:
-    """Every entry has mass 1."""
+def unit_masses(val: Tensor) -> Tensor:
+    """A mass of 1 for every entry."""
     return torch.ones(val.shape, dtype=torch.int64)
 
 
 ONE = 1 << 40
 
 
-def squares(val: Tensor) -> Tensor:
-    """The square of every value in units of 2^-40, from 1 to 2^40: normalised adjacencies have no larger ones."""
+def square_masses(val: Tensor) -> Tensor:
+    """The square of every value in units of 2^-40, from 1 to 2^40: normalised adjacencies have no larger values."""
     return (val.double().square() * ONE).round().long().clamp(1, ONE)

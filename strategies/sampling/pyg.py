@@ -1,9 +1,10 @@
-"""PyTorch Geometric's own NeighborLoader, in data parallel: it draws the mini-batches, and the harness trains on them.
+"""PyTorch Geometric's own NeighborLoader, in data parallel: PyG draws the mini-batches, and the harness trains on them.
 
-Every rank has the whole graph, and the targets of `graphsage`. As in PyG's examples all layers multiply by the sampled
-graph, whose outermost vertices have drawn no neighbours. Loops are not drawn and always there; the other entries of a
-row are rescaled by its neighbours over those that were drawn. So the rows of the targets have the right mean, and those
-of outermost vertices have not: it is approximate. It needs pyg-lib or torch-sparse, the libraries in which PyG samples.
+Every rank has the whole graph, and the targets of `graphsage`. As in PyG's examples, all layers multiply by one sampled
+graph, whose outermost vertices have drawn no neighbours. Loops are not drawn and always kept; the other entries of a
+row are multiplied by the number of its neighbours over the number of those drawn. So the rows of the targets have the
+right mean, and the rows of outermost vertices do not: the strategy is approximate. PyG samples in pyg-lib or
+torch-sparse.
 
 Legend: S the sampled vertices, which begin with the targets B.
 """
@@ -21,16 +22,15 @@ from harness.kernels.parts import apart
 from harness.kernels.random import Purpose, key_of
 from harness.ledger import AxisName
 from harness.strategy import MiniBatch, Promise
-from strategies.sampling.features import Local
-from strategies.sampling.graph_at import Everyone
-from strategies.sampling.sampler import FanoutParams, Graph, Neighbours, Sampler
-from strategies.sampling.systems import neighbours
-from strategies.sampling.trainer import Parts, Sampled
+from strategies.sampling.composition import Composition, SampledStrategy
+from strategies.sampling.features import LocalFeatures
+from strategies.sampling.graph_placement import ReplicatedGraph
+from strategies.sampling.sampler import FanoutParams, GraphView, Neighbours, Sampler
 
 SAMPLING = ("pyg_lib", "torch_sparse")
 
 
-class Pyg(Sampled):
+class Pyg(SampledStrategy):
     """Neighbour sampling by PyG."""
 
     name = "pyg"
@@ -48,24 +48,24 @@ class Pyg(Sampled):
             )
         return super().refuse()
 
-    def compose(self) -> Parts:
-        return Parts(Loader(neighbours(self, self.params.fanouts)), Everyone(), Local())
+    def compose(self) -> Composition:
+        return Composition(Loader(self.neighbours(self.params.fanouts)), ReplicatedGraph(), LocalFeatures())
 
 
 @dataclass(frozen=True)
 class Loader(Sampler):
-    """PyG's loader, on the targets of another sampler. What it keeps of the graph is its own business."""
+    """PyG's loader, on the targets of another sampler. The memory that PyG takes for the graph is not counted."""
 
     plain: Neighbours
     loader: Any = None
-    """PyG's, once the graph is known; and the graph without its loops, and these."""
+    """PyG's loader, once the graph is known; and the graph without its loops, and the loops."""
     A: Csr | None = None
     loops: Tensor | None = None
 
     def steps(self, targets: int) -> int:
         return self.plain.steps(targets)
 
-    def on(self, graph: Graph) -> Self:
+    def on(self, graph: GraphView) -> Self:
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
 
@@ -76,8 +76,8 @@ class Loader(Sampler):
             loader = NeighborLoader(Data(edge_index=edges, num_nodes=A.rows), self.plain.hops())
         return replace(self, loader=loader, A=A, loops=loops)
 
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
-        """The same whenever it is asked for: PyG draws from torch's generator."""
+    def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
+        """The same mini-batch in every call: PyG draws from torch's generator, which is seeded for each."""
         assert self.A is not None
         assert self.loops is not None
         layers, B = self.plain.layers, self.plain.targets(step, group, targets)

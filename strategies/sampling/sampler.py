@@ -1,10 +1,10 @@
-"""Samplers: the vertices and the entries of A that a mini-batch has, as functions of seed, group and step.
+"""Samplers: the vertices and the entries of A in a mini-batch, as functions of seed, group and step.
 
-A sampler draws from a graph and does not know where the graph is (`graph_at`). GraphSAGE's takes some training
-vertices, some neighbours of each, and some neighbours of those; GraphSAINT's takes vertices by their importance, and
-all edges between them. The samplers of many mini-batches at once are in `bulk`.
+A sampler draws from a graph, wherever its rows are (`graph_placement`). GraphSAGE's sampler takes some training
+vertices, some neighbours of each, and some neighbours of those. GraphSAINT's sampler takes vertices by their
+importance, and all edges between them. The sampler that draws many mini-batches at once is in `bulk`.
 
-Legend: q the probability of one draw of a vertex, p that of being in a sample.
+Legend: q the probability of one draw of a vertex, p the probability that a vertex is in a sample.
 """
 
 from abc import ABC, abstractmethod
@@ -26,21 +26,21 @@ from harness.ranges import balanced
 from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
 
-MOST = 1 << 12
-"""Neighbours that can be drawn of a row: its part of the counters."""
+MAX_FANOUT = 1 << 12
+"""The draws of a row must be fewer: the counter of a random number has 12 bits for them."""
 
-Fanouts = tuple[Annotated[int, Field(ge=1, lt=MOST)], ...]
+Fanouts = tuple[Annotated[int, Field(ge=1, lt=MAX_FANOUT)], ...]
 
 
 class FanoutParams(Frozen):
     """The parameters of every sampler of neighbours."""
 
     fanouts: Fanouts = Field((15, 10, 5), min_length=1, examples=[[3, 2]])
-    """Neighbours that are drawn of a vertex, in the batch's own neighbourhood first; the last for all beyond."""
+    """Neighbours drawn per vertex, hop by hop from the batch outwards; the last fan-out holds for all hops beyond."""
 
 
-class At(NamedTuple):
-    """The place of a draw: whose mini-batch, of which step, in which layer."""
+class DrawKey(NamedTuple):
+    """The key of a draw: the group and the step of the mini-batch, and the layer."""
 
     group: int
     step: int
@@ -48,44 +48,44 @@ class At(NamedTuple):
 
 
 class DrawRows(Protocol):
-    """Draws some of the entries of these rows of A, which are those of these vertices."""
+    """Draws some of the entries of these rows of A, which belong to these vertices."""
 
-    def __call__(self, A: Csr, rows: Tensor, vertices: Tensor, at: At) -> Csr: ...
+    def __call__(self, A: Csr, rows: Tensor, vertices: Tensor, key: DrawKey) -> Csr: ...
 
 
-class Graph(Protocol):
-    """The graph as samplers see it."""
+class GraphView(Protocol):
+    """The graph as the sampler of one rank sees it."""
 
     A: Csr
-    """The rows of A that are on this rank."""
+    """The rows of A on this rank."""
     start: int
-    """The vertex of the first of them."""
+    """The vertex of the first row."""
 
-    def drawn(self, draw: DrawRows, vertices: Tensor, at: At) -> Csr:
-        """The rows of some vertices, in their order, as drawn by the rank that has them."""
+    def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
+        """The rows of some vertices, in their order; the rank that has a row draws from it."""
 
 
 class Sampler(ABC):
-    """A way to draw mini-batches; the same whichever rank draws, and whatever else is drawn beside."""
+    """A way to draw mini-batches; a mini-batch is the same on whichever rank and beside whatever else it is drawn."""
 
     @abstractmethod
     def steps(self, targets: int) -> int:
         """The training steps of an epoch, by the number of vertices that may be trained on."""
 
     @abstractmethod
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
+    def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """The mini-batch of a step and group (`harness.strategy.Strategy.mini_batch`)."""
 
-    def on(self, graph: Graph) -> "Sampler":
-        """The sampler with what it prepares for this graph; itself, where that is nothing."""
+    def on(self, graph: GraphView) -> "Sampler":
+        """The sampler with everything prepared that this graph needs; by default, the sampler itself."""
         return self
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
-        """The tensors that it keeps of the graph."""
+        """The tensors that were prepared for the graph."""
         return []
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
-        """The bytes of these, by formula."""
+        """The bytes of these tensors, by formula."""
         return {}
 
     def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
@@ -93,12 +93,12 @@ class Sampler(ABC):
         raise NotImplementedError(f"{type(self).__name__} states no chances")
 
     def hops(self) -> Sequence[int] | None:
-        """The fan-outs hop by hop; None, where a vertex draws no neighbours of its own."""
+        """The fan-outs hop by hop; None where a vertex draws no neighbours of its own."""
         return None
 
     @property
     def at_once(self) -> int:
-        """The steps of an epoch whose mini-batches are drawn at once; 0, where each is drawn by itself."""
+        """The steps of an epoch whose mini-batches are drawn at once; 0 where each is drawn by itself."""
         return 0
 
     def expected(self, A: Csr, targets: Tensor) -> MiniBatch:
@@ -110,8 +110,8 @@ class Sampler(ABC):
 class Neighbours(Sampler):
     """Some targets, some neighbours of each, some neighbours of those (GraphSAGE).
 
-    An epoch goes through the targets once, in an order of its own. Each layer draws anew; a vertex's own loop is
-    always there, as it is, and the other entries are rescaled, so that a layer's aggregation has the right mean.
+    An epoch goes through the targets once, in an order of its own. Each layer draws anew. A vertex's own loop is always
+    kept as it is, and the other entries are rescaled, so that a layer's aggregation has the right mean.
     """
 
     seed: int
@@ -121,7 +121,7 @@ class Neighbours(Sampler):
     layers: int
     groups: int
     own: bool = False
-    """A group trains its stretch of the targets, ascending; or whatever comes in an order of all of them."""
+    """A group trains on its own stretch of the targets; otherwise a shuffle of all targets is dealt to all groups."""
 
     def steps(self, targets: int) -> int:
         return max(1, -(-targets // (self.size * self.groups)))
@@ -129,32 +129,32 @@ class Neighbours(Sampler):
     def hops(self) -> list[int]:
         return hops_of(self.fanouts, self.layers)
 
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
-        """From the output back to the input, layer by layer."""
+    def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
+        """Layers are drawn from the output back to the input."""
         vertices, matrices = [self.targets(step, group, targets)], list[Csr]()
         for layer in reversed(range(self.layers)):
-            drawn = graph.drawn(self.draw, vertices[0], At(group, step, layer))
-            reached, A = renumbered(drawn, vertices[0])
-            vertices.insert(0, reached)
+            sample = graph.sampled_rows(self.draw, vertices[0], DrawKey(group, step, layer))
+            frontier, A = renumbered(sample, vertices[0])
+            vertices.insert(0, frontier)
             matrices.insert(0, A)
         return MiniBatch(vertices, matrices)
 
-    def draw(self, A: Csr, rows: Tensor, vertices: Tensor, at: At) -> Csr:
-        fanout = self.hops()[self.layers - 1 - at.layer]
-        return neighbours(A, rows, vertices, fanout, (self.seed, *at), loops=True)
+    def draw(self, A: Csr, rows: Tensor, vertices: Tensor, key: DrawKey) -> Csr:
+        fanout = self.hops()[self.layers - 1 - key.layer]
+        return sampled_neighbours(A, rows, vertices, fanout, (self.seed, *key), loops=True)
 
     def targets(self, step: int, group: int, targets: Tensor) -> Tensor:
-        """The targets of a step, shared out evenly among steps and groups."""
+        """The targets of a mini-batch; those of an epoch are shared out evenly among steps and groups."""
         steps = self.steps(len(targets))
         epoch, turn = divmod(step, steps)
-        mine = self.targets_of(group, targets)
+        candidates = self.targets_of(group, targets)
         shares, number = (steps, turn) if self.own else (steps * self.groups, turn * self.groups + group)
-        share = balanced(len(mine), shares)[number]
+        share = balanced(len(candidates), shares)[number]
         if targets.is_meta:
-            return mine[share.start : share.stop]
+            return candidates[share.start : share.stop]
         seed = (self.seed, epoch, group) if self.own else (self.seed, epoch)
-        order = shuffled(seed, Purpose.SAMPLE, range(len(mine)))
-        return mine[order[share.start : share.stop]]
+        order = shuffled(seed, Purpose.SAMPLE, range(len(candidates)))
+        return candidates[order[share.start : share.stop]]
 
     def targets_of(self, group: int, targets: Tensor) -> Tensor:
         """All targets that a group may train on."""
@@ -174,36 +174,39 @@ class Neighbours(Sampler):
 
 
 def hops_of(fanouts: Sequence[int], layers: int) -> list[int]:
-    """The fan-outs hop by hop; the last holds for all beyond."""
+    """The fan-outs hop by hop; the last holds for all hops beyond."""
     return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(layers)]
 
 
 def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
-    """The vertices in whose columns A has entries, those of its rows first; and A with its columns by their places."""
+    """The frontier, which is the vertices of A's rows and then those of its other filled columns; and A renumbered.
+
+    The columns of the renumbered matrix are positions in the frontier.
+    """
     filled = filled_columns(A)
     if A.val.is_meta:
-        reached = filled.new_empty(min(len(rows) + len(filled), A.cols))
-        return reached, A._replace(cols=len(reached))
-    reached = torch.cat([rows, filled[~torch.isin(filled, rows)]])
-    ascending, order = reached.sort()
+        frontier = filled.new_empty(min(len(rows) + len(filled), A.cols))
+        return frontier, A._replace(cols=len(frontier))
+    frontier = torch.cat([rows, filled[~torch.isin(filled, rows)]])
+    ascending, order = frontier.sort()
     col = order[torch.searchsorted(ascending, A.col.long())]
-    return reached, from_coo(row_of(A), col, A.val, (A.rows, len(reached)))
+    return frontier, from_coo(row_of(A), col, A.val, (A.rows, len(frontier)))
 
 
-def neighbours(
+def sampled_neighbours(
     A: Csr, rows: Tensor, vertices: Tensor, fanout: int, seed: Seed, *, loops: bool = False
 ) -> Csr:
-    """So many neighbours of each vertex, without replacement, every set of them as likely as any other.
+    """`fanout` neighbours of each vertex without replacement, every set of neighbours being equally likely.
 
-    Some of the entries of A[rows], rescaled so that a product with it has the mean of one with A[rows]; `vertices` are
-    the numbers of the rows' vertices. With `loops`, an entry in the column of its own row's vertex is always there, as
-    it is, and the draw is among the others. Rows of no more than `fanout` entries stay whole. What is drawn of a row is
-    a function of the seed, of the number of its vertex and of how many entries the row has: whoever has the row draws
-    the same, whichever other rows stand beside it. Floyd's algorithm, so the work of a row is that of what is drawn and
-    not of its length. On a CPU only.
+    Returns some of the entries of A[rows], rescaled so that a product with the sample has the mean of the product with
+    A[rows]; `vertices` are the numbers of the rows' vertices. With `loops`, an entry in the column of its own row's
+    vertex is always kept as it is, and the draw is among the others. Rows of no more than `fanout` entries stay whole.
+    The draw from a row is a function of the seed, of the number of its vertex and of the row's length. So every rank
+    that has the row draws the same entries, whichever other rows stand beside it. Floyd's algorithm draws, so the work
+    for a row is proportional to the fan-out and not to the row's length. It runs on a CPU only.
     Verifier (tests/sampling/test_neighbours.py): the definition in Python, and the frequency of every set on tiny rows.
     """
-    assert 0 < fanout < MOST, fanout
+    assert 0 < fanout < MAX_FANOUT, fanout
     if A.val.is_meta:
         return _of_equal_rows(A, len(rows), fanout + loops)
     import numpy as np
@@ -212,21 +215,21 @@ def neighbours(
 
     longest = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
     most = int(longest.clamp(max=fanout + loops).sum())
-    drawn = Csr(
+    sample = Csr(
         torch.zeros(len(rows) + 1, dtype=torch.int64), A.col.new_empty(most), A.val.new_empty(most), A.cols
     )
     first, second = (np.uint64(word) for word in key_of(seed, Purpose.SAMPLE))
-    kept = draw_neighbours(
+    entries = draw_neighbours(
         (A.rowptr.numpy(), A.col.numpy(), A.val.numpy()),
         (rows.numpy(), vertices.numpy()),
         (fanout, loops, first, second),
-        (drawn.rowptr.numpy(), drawn.col.numpy(), drawn.val.numpy()),
+        (sample.rowptr.numpy(), sample.col.numpy(), sample.val.numpy()),
     )
-    return drawn._replace(col=drawn.col[:kept], val=drawn.val[:kept])
+    return sample._replace(col=sample.col[:entries], val=sample.val[:entries])
 
 
 def _of_equal_rows(A: Csr, rows: int, most: int) -> Csr:
-    """Shapes alone, as if all rows were of equal length."""
+    """The shapes of such a sample, as if all rows of A were of equal length."""
     nnz = rows * min(most, -(-A.nnz // max(A.rows, 1)))
     return Csr(A.rowptr.new_empty(rows + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
 
@@ -235,19 +238,19 @@ class Shares(NamedTuple):
     """The chances of GraphSAINT's vertices."""
 
     q: Tensor
-    upto: Tensor
+    cumulative: Tensor
     """The running sum of q."""
     p: Tensor
-    """p = 1 - (1 - q)^B."""
+    """p = 1 - (1 - q)^B, for B draws."""
 
 
 @dataclass(frozen=True)
 class NodesByImportance(Sampler):
-    """GraphSAINT's node sampler: vertices that many listen to are drawn more often, and count for less when they are.
+    """GraphSAINT's node sampler: vertices with large columns are drawn more often, and weigh less once drawn.
 
-    A vertex is drawn with a probability in proportion to the squares of its column of A, so many times, with
-    replacement. The authors count in many samples beforehand how often a vertex, and how often an edge, is in one; it
-    has a closed form. An epoch has about as many draws as there are vertices.
+    A vertex is drawn in proportion to the squares of its column of A, `size` times, with replacement. The authors count
+    in many samples beforehand how often a vertex and an edge occur; these frequencies have a closed form. An epoch has
+    about as many draws as the graph has vertices.
     """
 
     seed: int
@@ -260,9 +263,9 @@ class NodesByImportance(Sampler):
     def steps(self, targets: int) -> int:
         return -(-self.vertices // (self.size * self.groups))
 
-    def on(self, graph: Graph) -> Self:
+    def on(self, graph: GraphView) -> Self:
         q = column_shares(graph.A)
-        return replace(self, shares=Shares(q, q.cumsum(0), self._some_of(q)))
+        return replace(self, shares=Shares(q, q.cumsum(0), self._at_least_once(q)))
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
         return [(TensorName.CHANCE, each) for each in self.shares or ()]
@@ -271,14 +274,14 @@ class NodesByImportance(Sampler):
         return {TensorName.CHANCE: 3 * LONG * vertices}
 
     def draw(self, step: int, group: int) -> Tensor:
-        """The sample, ascending, each vertex once."""
-        q, upto, _ = self._known
-        drawn = uniform((self.seed, group, step), Purpose.SAMPLE, range(self.size)) * upto[-1]
-        S: Tensor = torch.searchsorted(upto, drawn, right=True).clamp(max=len(q) - 1).unique()
+        """The vertices of the sample, ascending, each once."""
+        q, cumulative, _ = self._known
+        darts = uniform((self.seed, group, step), Purpose.SAMPLE, range(self.size)) * cumulative[-1]
+        S: Tensor = torch.searchsorted(cumulative, darts, right=True).clamp(max=len(q) - 1).unique()
         return S
 
-    def mini_batch(self, step: int, group: int, graph: Graph, targets: Tensor) -> MiniBatch:
-        """The subgraph on a sample; an entry is divided by the chance of its column once its row is there."""
+    def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
+        """The subgraph on a sample; an entry is divided by the chance of its column, given its row."""
         A, p, S = graph.A, self._known.p, self.draw(step, group)
         A_S = induced_on(A, S)
         if not A.val.is_meta:
@@ -288,22 +291,22 @@ class NodesByImportance(Sampler):
         return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers, p.mean() / p[S])
 
     def both(self, u: Tensor, v: Tensor) -> Tensor:
-        """The chance that two different vertices are in one sample."""
+        """The chance that two different vertices are in one sample: p_u + p_v minus the chance of either."""
         q, _, p = self._known
-        return p[u] + p[v] - self._some_of(q[u] + q[v])
+        return p[u] + p[v] - self._at_least_once(q[u] + q[v])
 
     @property
     def _known(self) -> Shares:
         assert self.shares is not None, "a sampler by importance is prepared for a graph first"
         return self.shares
 
-    def _some_of(self, q: Tensor) -> Tensor:
-        """The chance of at least one draw, exact for small q too."""
+    def _at_least_once(self, q: Tensor) -> Tensor:
+        """The chance of at least one draw, 1 - (1 - q)^B; exact for small q too."""
         return -torch.expm1(self.size * torch.log1p(-q.clamp(max=1 - 1e-15)))
 
 
 def column_shares(A: Csr) -> Tensor:
-    """The share of each column of A in the sum of the squares of its entries; of shapes alone, all alike."""
+    """The share of each column of A in the sum of the squares of its entries; of shapes alone, equal shares."""
     if A.val.is_meta:
         return torch.full((A.cols,), 1 / max(A.cols, 1), dtype=torch.float64)
     squares = torch.zeros(A.cols, dtype=torch.float64)
@@ -320,9 +323,9 @@ def induced_on(A: Csr, S: Tensor) -> Csr:
 
 @dataclass(frozen=True)
 class Deal:
-    """The deal of targets to mini-batches: an epoch goes through them once, in an order of its own.
+    """The deal of targets to mini-batches: an epoch goes through the targets once, in an order of its own.
 
-    A step trains a batch of every group; the last batches may be short, and in the last step some groups may have none.
+    A step trains a batch of every group. The last batch may be short, and in the last step some groups may have none.
     """
 
     seed: int
@@ -337,11 +340,11 @@ class Deal:
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch; one even if there is nothing to train on."""
+        """The steps of an epoch; one even if nothing is to be trained on."""
         return max(1, -(-self.count // self.groups))
 
     def number(self, step: int, group: int) -> tuple[int, int]:
-        """The epoch of a step and, in it, the number of a group's batch; from `count` on there is none."""
+        """The epoch of a step, and the number of a group's batch in the epoch; batches from `count` on are empty."""
         epoch, turn = divmod(step, self.steps)
         return epoch, turn * self.groups + group
 

@@ -1,14 +1,14 @@
-"""ScaleGNN: mini-batches on a grid of D x X x Y x Z ranks, drawn without a word (its sections III and IV).
+"""ScaleGNN: mini-batches on a grid of D x X x Y x Z ranks, drawn without communication (its sections III and IV).
 
 Each of D groups trains on samples of its own, split over X x Y x Z ranks as Plexus splits the whole graph; roles R, S
 and T rotate from layer to layer (`harness.parallel.roles`). A rank holds its blocks of the whole graph, draws from
-them, and evaluates on them. What is trained is the same in all groups, whose gradients are added up.
+them, and evaluates on them. All groups train the same weights, and their gradients are added up.
 
 Legend: N sampled vertices over R, K over S, F features in over T, H features out over S, C classes.
 The paper's A_S, X_h, H_agg, X_conv are our A, H, T, Z: T = A H, Z = T W. G = dL/dZ, dT = G W^T, dW = T^T G,
 dH = A^T dT.
 
-What the paper leaves open is said in docs/strategies/scalegnn.md.
+docs/strategies/scalegnn.md lists the choices that the paper leaves open.
 """
 
 from typing import ClassVar, Literal
@@ -19,11 +19,11 @@ from torch import Tensor
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models import Part, Weight
-from harness.parallel.roles import Share, roles_of
+from harness.parallel.roles import LayerShare, roles_of
+from harness.parallel.row_strategy import dense_memory
 from harness.parallel.uniform import Uniform, cut
 from harness.strategy import (
     LONG,
-    WORD,
     Context,
     Coordinates,
     Counts,
@@ -33,11 +33,10 @@ from harness.strategy import (
     Strategy,
     Words,
     csr_bytes,
-    label_bytes,
 )
 from harness.validation import Frozen
-from strategies.scalegnn.layout import FIRST, GROUP, Blocks, D, X, Y, Z
-from strategies.scalegnn.operators import Choices, FourD, Samples
+from strategies.scalegnn.fourd import Choices, FourD, Samples
+from strategies.scalegnn.group_layout import FIRST, GROUP, D, GroupLayout, X, Y, Z
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 BF16 = 2.0**-8
@@ -47,14 +46,14 @@ class ScaleGNNParams(Frozen):
     """The optimisations of section V. The first choice is the paper's baseline, without them."""
 
     prefetch: bool = False
-    """The next mini-batch is drawn while this one is trained on, over the ends of epochs too (section V-A)."""
+    """The next mini-batch is drawn while this one is trained on, across the ends of epochs too (section V-A)."""
     wire: Literal["full", "bf16"] = "full"
-    """How partial sums of the products travel; sums of squares, of the loss and of groups always travel as they are
-    (section V-B)."""
+    """The type in which partial sums of the products travel; sums of squares, of the loss and of groups always travel
+    in full (section V-B)."""
     fused: bool = Field(False, examples=[False])  # the kit would wait for its compiler; tests do not
     """RMSNorm, ReLU and dropout as one compiled kernel (section V-C)."""
     overlap: bool = False
-    """Gradients are under way while others are computed (section V-D)."""
+    """Sums of gradients are under way while other gradients are computed (section V-D)."""
 
 
 class ScaleGNN(Strategy):
@@ -84,7 +83,7 @@ class ScaleGNN(Strategy):
 
     @property
     def steps(self) -> int:
-        """So many that about every vertex is drawn once."""
+        """The number of steps in which about every vertex is drawn once."""
         return -(-self.facts.vertices // (self.sampler.size * self.groups))
 
     @property
@@ -96,47 +95,47 @@ class ScaleGNN(Strategy):
         return BF16 if self.params.wire == "bf16" else 0.0
 
     @property
-    def blocks(self) -> Blocks:
-        return Blocks(self.grid, self.facts, self.shapes, projection=self.spec.model.projection)
+    def layout(self) -> GroupLayout:
+        return GroupLayout(self.grid, self.facts, self.shapes, projection=self.spec.model.projection)
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         return self.sampler.mini_batch(step, group, A, self.spec.model.layers)
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
-        return self.blocks.weight(weight, at)
+        return self.layout.weight(weight, at)
 
     def input(self, at: Coordinates) -> Piece:
-        return self.blocks.input(at)
+        return self.layout.input(at)
 
     def output(self, at: Coordinates) -> Piece:
-        return self.blocks.output(at)
+        return self.layout.output(at)
 
     def operators(self, ctx: Context) -> FourD:
         params = self.params
         choices = Choices(params.prefetch, params.wire == "bf16", params.fused, params.overlap)
-        samples = Samples(ctx, self, self.blocks, self.sampler, choices)
+        samples = Samples(ctx, self, self.layout, self.sampler, choices)
         return FourD(samples, samples.whole)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """Nothing in the sampling. Of training every block of a product that is summed, and what is between them."""
+        """Sampling sends nothing; training sums the blocks of its products, and sends norms, residuals and the loss."""
         words = Words(self.grid)
         for step in range(epoch * self.steps, (epoch + 1) * self.steps):
             S = self.sampler.draw(step, at[D])
-            sampled = {axis: len(cut(S, self.blocks.vertices()[axis][at[axis]])) for axis in GROUP}
+            sampled = {axis: len(cut(S, self.layout.vertices()[axis][at[axis]])) for axis in GROUP}
             self._step(words, at, sampled)
         return words
 
     def _step(self, words: Words, at: Coordinates, sampled: dict[AxisName, int]) -> None:
-        """Of a step in which so many vertices are sampled from this rank's block by each axis."""
-        for layer, share in enumerate(self.blocks.shares(at)):
+        """Adds the words of a step, given the number of sampled vertices in this rank's block along each axis."""
+        for layer, share in enumerate(self.layout.shares(at)):
             self._layer(words, layer, share, sampled)
         if self.spec.model.projection:
             self._linear(words, at, Part.PROJECTION, sampled)
             self._linear(words, at, Part.HEAD, sampled)
-        down, across = self.blocks.output_axes
+        down, across = self.layout.output_axes
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
         if self.facts.task == "single-label":
             words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.Z, 2 * sampled[down])
@@ -145,7 +144,7 @@ class ScaleGNN(Strategy):
             rows, cols = self.weight(weight, at)
             words.put(BACKWARD, -1, Op.ALL_REDUCE, D, TensorName.DW, len(rows) * len(cols))
 
-    def _layer(self, words: Words, layer: int, share: Share, sampled: dict[AxisName, int]) -> None:
+    def _layer(self, words: Words, layer: int, share: LayerShare, sampled: dict[AxisName, int]) -> None:
         (R, S, T), model = share.roles, self.spec.model
         N, K, F, H = sampled[R], sampled[S], len(share.F), len(share.H)
         words.put(FORWARD, layer, Op.ALL_REDUCE, S, TensorName.T, N * F)
@@ -163,7 +162,7 @@ class ScaleGNN(Strategy):
             words.put(BACKWARD, layer, Op.ALL_TO_ALL, GROUP, TensorName.DH, K * F)
 
     def _linear(self, words: Words, at: Coordinates, part: Part, sampled: dict[AxisName, int]) -> None:
-        """Rows of both are split over S. The features themselves are not trained."""
+        """Adds the words of the projection or of the head, which split rows over S. The features are not trained."""
         (weight,) = (weight for weight in self.weights if weight.part is part)
         F, H = map(len, self.weight(weight, at))
         if part is Part.PROJECTION:
@@ -177,15 +176,9 @@ class ScaleGNN(Strategy):
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """The blocks of A of up to three layers, a map of the columns of each, features, labels and weights."""
-        word, planes = WORD[self.spec.precision], {(share.N, share.K) for share in self.blocks.shares(at)}
-        features = self.input(at)
-        weights = [self.weight(weight, at) for weight in self.weights]
+        blocks, precision = {(share.N, share.K) for share in self.layout.shares(at)}, self.spec.precision
         return {
-            TensorName.A: sum(
-                csr_bytes(len(N), counts.nonzeros(N, K), self.spec.precision) for N, K in planes
-            ),
-            TensorName.INDEX: LONG * sum(len(K) for _, K in planes),
-            TensorName.X: word * len(features.rows) * len(features.cols),
-            TensorName.W: word * sum(len(rows) * len(cols) for rows, cols in weights),
-            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
+            TensorName.A: sum(csr_bytes(len(N), counts.nonzeros(N, K), precision) for N, K in blocks),
+            TensorName.INDEX: LONG * sum(len(K) for _, K in blocks),
+            **dense_memory(self, at),
         }

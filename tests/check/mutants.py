@@ -19,7 +19,7 @@ from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import BlockRows, OneD, P
 from strategies.halo.bns import Bns, BoundarySampler
 from strategies.halo.partition_parallel import Exchange, LayerPart, LocalGraph, PartMatrices, PartOperators
-from strategies.scalegnn.operators import Choices, FourD, Samples
+from strategies.scalegnn.fourd import Choices, FourD, Samples
 from strategies.scalegnn.scalegnn import ScaleGNN
 
 
@@ -60,8 +60,8 @@ class LocalMeanRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        mine = max(int((self.answers.labels != IGNORED).sum()), 1)
-        self.answers = replace(self.answers, of=mine)
+        mine = max(int((self.label_loss.labels != IGNORED).sum()), 1)
+        self.label_loss = replace(self.label_loss, of=mine)
 
 
 class EveryLabelRows(BlockRows):
@@ -69,8 +69,8 @@ class EveryLabelRows(BlockRows):
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
         super().__init__(ctx, strategy)
-        every = torch.stack(list(self.answers.splits.values())).amax(dim=0)
-        self.answers = replace(self.answers, labels=every)
+        every = torch.stack(list(self.label_loss.splits.values())).amax(dim=0)
+        self.label_loss = replace(self.label_loss, labels=every)
 
 
 class DriftingRows(BlockRows):
@@ -256,7 +256,7 @@ class FirstStepOnly(ScaleGNN):
 
 def _samples(strategy: ScaleGNN, ctx: Context) -> Samples:
     plain = Choices(prefetch=False, bf16=False, fused=False, overlap=False)
-    return Samples(ctx, strategy, strategy.blocks, strategy.sampler, plain)
+    return Samples(ctx, strategy, strategy.layout, strategy.sampler, plain)
 
 
 def _with(strategy: ScaleGNN, ctx: Context, kind: type[FourD]) -> FourD:

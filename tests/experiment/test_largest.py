@@ -14,7 +14,7 @@ from harness.store.build import open_dataset
 from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of
 from strategies.sampling.bulk import Bulk
-from strategies.sampling.trainer import Sampled
+from strategies.sampling.composition import SampledStrategy
 
 ROOT = Path(__file__).parents[2]
 BULK: dict[str, Any] = {"bulk-sage": {"fanouts": [5, 3, 2]}, "bulk-ladies": {"size": 64}}
@@ -62,10 +62,10 @@ def test_a_bulk_holds_what_the_formula_says(
     spec = spec_of(name, ranks=1, dataset="sbm-4096", params={"bulk": 4}, training={"batch": 32})
     store = open_dataset(ROOT, spec.dataset)
     strategy = admit(load_strategy(name), spec, facts_of(store))
-    assert isinstance(strategy, Sampled)
-    seen, sampler = strategy.foreseen(BlockCounts(store)), strategy.part.sampler
+    assert isinstance(strategy, SampledStrategy)
+    seen, sampler = strategy.foresight(BlockCounts(store)), strategy.composed.sampler
     assert isinstance(sampler, Bulk)
-    layers = sampler.on(seen.graph).draw(range(sampler.at_once), [0], seen.graph, seen.targets)
+    layers = sampler.on(seen.graph).draw(range(sampler.at_once), [0], seen.targets)
     stacks = [layers[0].inputs, *(layer.outputs for layer in layers)]
     tensors = [*(stack.vertices for stack in stacks), *(part for layer in layers for part in layer.A[:3])]
     bytes_held = sum(tensor.nbytes for tensor in tensors)

@@ -259,7 +259,7 @@ def test_another_archive_than_the_card_means_is_refused(root, published):
     card = {**ARXIV, "source": {"kind": "ogb", "name": "ogbn-products"}}
     (root / "datasets" / "catalog" / "arxiv.yaml").write_text(yaml.safe_dump(card))
     assert main(["data", "fetch", "arxiv"]) == 0
-    with pytest.raises(UserError, match="has no file products/raw/"):
+    with pytest.raises(UserError, match="has no member products/raw/"):
         build(root, DatasetChoice(name="arxiv"))
 
 

@@ -22,7 +22,7 @@ import pytest
 from harness.errors import RunError, UserError
 from harness.fetch.download import download, verify
 from harness.fetch.transfer import Patience
-from harness.sources.remote import Remote
+from harness.sources.remote import RemoteFile
 
 ROOT = Path(__file__).parents[2]
 PATH = "/data.example.org/sets/graph.bin"
@@ -31,8 +31,8 @@ QUICK = Patience(pause=0.001)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
-def remote(**known) -> Remote:
-    return Remote(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin", **known)
+def remote(**known) -> RemoteFile:
+    return RemoteFile(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin", **known)
 
 
 def fetch(folder: Path, **known) -> bytes:
@@ -207,7 +207,7 @@ def test_an_archive_is_held_against_its_crcs_before_it_is_trusted(site, tmp_path
         del data[-4:]
     elif harm == "one bit":
         data[len(data) // 2] ^= 1
-    file = Remote(url="https://data.example.org/sets/graph.bin", file=f"raw/graph.{kind}")
+    file = RemoteFile(url="https://data.example.org/sets/graph.bin", file=f"raw/graph.{kind}")
     path, site.files[PATH] = tmp_path / file.file, bytes(data)
     if by_hand:
         path.parent.mkdir()
@@ -230,7 +230,7 @@ def test_an_archive_is_held_against_its_crcs_before_it_is_trusted(site, tmp_path
 def test_an_archive_whose_checksum_the_card_has_is_read_once(site, tmp_path, monkeypatch):
     site.files[PATH] = data = packed("zip")
     monkeypatch.setattr("harness.fetch.download.damage", None)
-    file = Remote(
+    file = RemoteFile(
         url="https://data.example.org/sets/graph.bin",
         file="raw/graph.zip",
         sha256=hashlib.sha256(data).hexdigest().upper(),
@@ -322,8 +322,8 @@ import sys
 from pathlib import Path
 from harness.fetch.download import download
 from harness.fetch.transfer import Patience
-from harness.sources.remote import Remote
-remote = Remote(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
+from harness.sources.remote import RemoteFile
+remote = RemoteFile(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
 download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), Patience(pause=0.001))
 """
 
@@ -349,7 +349,7 @@ def test_of_several_that_want_a_file_one_fetches_and_the_others_wait(site, tmp_p
 @pytest.mark.parametrize("file", ["../graph.bin", "raw/../../graph.bin", "/tmp/graph.bin"])
 def test_nothing_is_fetched_to_another_place(site, tmp_path, file):
     with pytest.raises(UserError, match="what is fetched goes under"):
-        download(Remote(url="https://data.example.org/sets/graph.bin", file=file), tmp_path, print)
+        download(RemoteFile(url="https://data.example.org/sets/graph.bin", file=file), tmp_path, print)
     assert site.asked == []
 
 
@@ -377,7 +377,7 @@ def test_raw_may_be_a_link_to_another_disk(site, tmp_path):
 )
 def test_a_url_that_is_none_is_refused_in_words(tmp_path, monkeypatch, url):
     with pytest.raises(UserError, match="http"):
-        download(Remote(url=url, file="x"), tmp_path, print, QUICK)
+        download(RemoteFile(url=url, file="x"), tmp_path, print, QUICK)
     monkeypatch.setenv("HARNESS_MIRROR", url)
     with pytest.raises(UserError, match="HARNESS_MIRROR="):
         fetch(tmp_path)
@@ -385,7 +385,7 @@ def test_a_url_that_is_none_is_refused_in_words(tmp_path, monkeypatch, url):
 
 @pytest.mark.parametrize("url", ["http://[2001:db8::1]:8080/a%20b/c?d=e", "http://h.example.org/a b"])
 def test_a_url_is_asked_for_as_it_is(site, monkeypatch, url):
-    asked = Remote(url=url, file="x").asked.removeprefix(site.url)
+    asked = RemoteFile(url=url, file="x").asked.removeprefix(site.url)
     assert asked == url.removeprefix("http:/").replace(" ", "%20")
 
 
@@ -484,7 +484,7 @@ def test_a_file_put_in_its_place_by_hand_is_taken(site, tmp_path):
 
 def test_only_the_web_is_asked(tmp_path):
     with pytest.raises(UserError, match="only http and https"):
-        download(Remote(url="file:///etc/passwd", file="x"), tmp_path, print)
+        download(RemoteFile(url="file:///etc/passwd", file="x"), tmp_path, print)
 
 
 def test_no_test_reaches_another_machine():

@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.partition import parts_of
-from harness.graph.partition_swap import GAMMA, Parts, ratio, swapped
+from harness.graph.partition_swap import GAMMA, SwapState, ratio, swapped
 from harness.graph.partitioners import balanced_parts, kway, neighbours
 from harness.kernels.csr import Csr
 from harness.sources.rmat import Rmat
@@ -73,7 +73,7 @@ def test_after_any_moves_the_state_is_what_a_recount_finds(seed: int, parts: int
     n = int(draw.integers(1, 40))
     ends = draw.integers(0, n, (2, int(draw.integers(0, 3 * n))))
     A = normalise(RawGraph(n, ends[0], ends[1]), directed=True)[0]
-    state = Parts(A, torch.from_numpy(draw.integers(0, parts, n)), parts)
+    state = SwapState(A, torch.from_numpy(draw.integers(0, parts, n)), parts)
     for _ in range(30):
         state.move(int(draw.integers(n)), int(draw.integers(parts)))
         assert state.remote.tolist() == recounted(A, state.part, parts)

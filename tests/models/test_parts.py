@@ -13,7 +13,7 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger
 from harness.models.operators import dropout_mask
-from harness.parallel.rows import EPSILON
+from harness.parallel.row_strategy import EPSILON
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec

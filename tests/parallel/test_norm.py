@@ -11,8 +11,8 @@ from harness.comm.grid import Grid
 from harness.kernels.recorded import Kernels
 from harness.ledger import AxisName, Ledger
 from harness.parallel.gradients import Gradients
-from harness.parallel.norm import Finish, Way, normalised
-from harness.parallel.rows import EPSILON
+from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.row_strategy import EPSILON
 from harness.ranges import balanced
 
 X, Y = AxisName.X, AxisName.Y
@@ -37,9 +37,9 @@ def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dic
     mine = Z[piece].clone().requires_grad_()
     scale = gamma[:, piece[1]].clone().requires_grad_()
     gradients = Gradients(grid.axis(()), overlap=overlap)
-    finish = Finish(H, relu, None if kept is None else kept[piece], 1 / 0.6 if dropout else 1.0)
-    way = Way(grid[Y], grid[X], gradients, fused)
-    out = normalised(Kernels(grid.ledger), mine, scale, finish, way)
+    epilogue = Epilogue(H, relu, None if kept is None else kept[piece], 1 / 0.6 if dropout else 1.0)
+    plan = NormPlan(grid[Y], grid[X], gradients, fused)
+    out = normalised(Kernels(grid.ledger), mine, scale, epilogue, plan)
     out.backward(dH[piece])
     gradients.settle([scale])
     Z, gamma = Z.requires_grad_(), gamma.requires_grad_()

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from harness.parallel.prefetch import Ahead, Aside
+from harness.parallel.prefetch import BackgroundThread, Prefetcher
 
 
 def test_the_next_is_made_while_this_one_is_used() -> None:
@@ -17,7 +17,7 @@ def test_the_next_is_made_while_this_one_is_used() -> None:
         made.append((number, threading.current_thread() is threading.main_thread()))
         return number * number
 
-    ahead = Ahead(make, torch.device("cpu"))
+    ahead = Prefetcher(make, torch.device("cpu"))
     assert ahead.take(0) == 0
     release.set()
     assert [ahead.take(number) for number in (1, 2, 3)] == [1, 4, 9]
@@ -25,12 +25,12 @@ def test_the_next_is_made_while_this_one_is_used() -> None:
 
 
 def test_any_other_number_is_made_when_it_is_asked_for() -> None:
-    ahead = Ahead(lambda number: number, torch.device("cpu"))
+    ahead = Prefetcher(lambda number: number, torch.device("cpu"))
     assert [ahead.take(number) for number in (4, 5, 9, 9, 0)] == [4, 5, 9, 9, 0]
 
 
 def test_what_goes_wrong_is_told_to_who_asks() -> None:
-    ahead = Ahead(lambda number: 1 // number, torch.device("cpu"))
+    ahead = Prefetcher(lambda number: 1 // number, torch.device("cpu"))
     with pytest.raises(ZeroDivisionError):
         ahead.take(0)
 
@@ -43,7 +43,7 @@ def test_each_of_some_numbers_is_begun_while_the_one_before_is_used() -> None:
         return number * number
 
     found = []
-    for number, made in Aside(torch.device("cpu")).each([3, 0, 4, 1], make):
+    for number, made in BackgroundThread(torch.device("cpu")).each([3, 0, 4, 1], make):
         found.append((number, made()))
         following = {3: 0, 0: 4, 4: 1}.get(number)
         assert following is None or begun[following].wait(10)
@@ -53,11 +53,11 @@ def test_each_of_some_numbers_is_begun_while_the_one_before_is_used() -> None:
 
 def test_of_shapes_alone_each_is_made_when_it_is_asked_for() -> None:
     made = []
-    coming = list(Aside(torch.device("meta")).each(range(3), made.append))
+    coming = list(BackgroundThread(torch.device("meta")).each(range(3), made.append))
     assert not made
     coming[1][1]()
     assert made == [1]
 
 
 def test_no_numbers_make_nothing() -> None:
-    assert list(Aside(torch.device("cpu")).each([], int)) == []
+    assert list(BackgroundThread(torch.device("cpu")).each([], int)) == []

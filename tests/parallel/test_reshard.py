@@ -8,24 +8,25 @@ import torch
 from harness.comm.axis import Axis
 from harness.comm.layout import coordinates
 from harness.ledger import AxisName, Ledger
-from harness.parallel.reshard import Layout, moves
+from harness.parallel.reshard import MatrixLayout, moves
 from harness.ranges import balanced, between
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 GRIDS = [(1, 1, 1), (2, 2, 2), (2, 3, 1), (1, 4, 2), (3, 2, 2), (1, 1, 5), (2, 3, 4)]
 UNEVEN = {1: [0, 23], 2: [0, 4, 23], 3: [0, 9, 9, 23], 4: [0, 1, 8, 20, 23], 5: [0, 3, 3, 11, 22, 23]}
+INPUT, OUTPUT = MatrixLayout(X, Y, Z), MatrixLayout(Z, X, Y)
 
 
-@pytest.mark.parametrize("layouts", [(Layout(X, Y, Z), Layout(Z, X, Y)), (Layout(Z, X, Y), Layout(X, Y, Z))])
+@pytest.mark.parametrize("layouts", [(INPUT, OUTPUT), (OUTPUT, INPUT)])
 @pytest.mark.parametrize("sizes", GRIDS, ids=str)
-def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[Layout, Layout]) -> None:
+def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, MatrixLayout]) -> None:
     grid, (source, target) = dict(zip((Z, X, Y), sizes, strict=True)), layouts
     H = torch.arange(23 * 7, dtype=torch.float64).view(23, 7)
     rows = {axis: between(UNEVEN[size]) for axis, size in grid.items()}
     cols = {axis: balanced(7, size) for axis, size in grid.items()}
     world = range(grid[X] * grid[Y] * grid[Z])
 
-    def block(layout: Layout, rank: int) -> torch.Tensor:
+    def block(layout: MatrixLayout, rank: int) -> torch.Tensor:
         down, across = layout.block(coordinates(grid, rank), rows, cols)
         return H[down.start : down.stop, across.start : across.stop]
 
@@ -53,7 +54,7 @@ def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[Layout, Layout]) -
 def test_what_a_rank_has_it_takes_from_itself() -> None:
     grid = {Z: 2, X: 3, Y: 2}
     rows = {axis: balanced(24, size) for axis, size in grid.items()}
-    for rank, (source, target) in product(range(12), [(Layout(X, Y, Z), Layout(Z, X, Y))]):
+    for rank, (source, target) in product(range(12), [(INPUT, OUTPUT)]):
         axis = Axis("x+y+z", 12, rank, tuple(range(12)), None, Ledger(), torch.device("cpu"))
         plan = moves(axis, grid, source, target, rows, rows)
         at = coordinates(grid, rank)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import AxisName
-from harness.parallel.roles import Roles, Share, piece_of, roles_of, share_of
+from harness.parallel.roles import LayerShare, Roles, piece_of, roles_of, share_of
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FIRST = Roles(R=Z, S=X, T=Y)
@@ -15,7 +15,7 @@ sizes = st.integers(1, 4)
 grids = st.fixed_dictionaries({X: sizes, Y: sizes, Z: sizes})
 
 
-def shares(grid: dict[AxisName, int], layer: int, vertices: int, shape: tuple[int, int]) -> list[Share]:
+def shares(grid: dict[AxisName, int], layer: int, vertices: int, shape: tuple[int, int]) -> list[LayerShare]:
     steps = product(*(range(size) for size in grid.values()))
     places = [dict(zip(grid, step, strict=True)) for step in steps]
     return [share_of(roles_of(layer, FIRST), grid, at, vertices, shape) for at in places]

@@ -30,9 +30,9 @@ from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
 from strategies.sampling.bulk import Bulk
-from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.composition import SampledStrategy
+from strategies.sampling.graph_placement import WholeGraph
 from strategies.sampling.systems import BulkLadies, BulkSage
-from strategies.sampling.trainer import Sampled
 
 ROOT = Path(__file__).parents[2]
 ROW, COL = AxisName.ROW, AxisName.COL
@@ -53,14 +53,14 @@ def case_of(name: str, grid: str, batch: int = 8, **params: Any) -> Case:
     return Case(name, Spec.model_validate(spec), vertices=211)
 
 
-def strategy_of(case: Case) -> Sampled:
+def strategy_of(case: Case) -> SampledStrategy:
     strategy = case.strategy()
-    assert isinstance(strategy, Sampled)
+    assert isinstance(strategy, SampledStrategy)
     return strategy
 
 
-def sampler_of(strategy: Sampled) -> Bulk:
-    sampler = strategy.part.sampler
+def sampler_of(strategy: SampledStrategy) -> Bulk:
+    sampler = strategy.composed.sampler
     assert isinstance(sampler, Bulk)
     return sampler
 
@@ -89,7 +89,7 @@ def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
         case = case_of(name, grid, bulk=at_once)
         strategy = strategy_of(case)
         for group in range(strategy.groups):
-            graph = WholeGraph(A, together=[group])
+            graph = WholeGraph(A, groups=[group])
             bulk = sampler_of(strategy)
             drawn = bulk.on(graph)
             for step in range(2 * strategy.steps):
@@ -172,11 +172,11 @@ def test_ladies_says_what_its_draws_are_worth() -> None:
 
 def test_the_last_fan_out_holds_for_what_is_beyond() -> None:
     case = case_of("bulk-sage", "1x1", fanouts=[4, 2])
-    assert sampler_of(strategy_of(case)).how.sizes == (4, 2, 2)
+    assert sampler_of(strategy_of(case)).algorithm.sizes == (4, 2, 2)
 
 
 @pytest.mark.parametrize("strategy", [BulkSage, BulkLadies])
-def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[Sampled]) -> None:
+def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[SampledStrategy]) -> None:
     """Neighbours of vertices stop growing where the graph ends."""
     facts = Facts(10**6, 16 * 10**6, 64, 10, True, 10**6, 10**5)
     spec = case_of(strategy.name, "1x1").spec.model_dump(mode="json") | {
@@ -238,7 +238,7 @@ def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
 ) -> None:
     """Judge: training on a graph that every rank holds sends all the rest, and samples without a message."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    turn = import_module("bulks").turn
+    turn = import_module("measuring").turn
 
     def counted(**params: Any) -> Any:
         case = case_of(name, grid, **params)

@@ -8,9 +8,9 @@ from torch import Tensor
 from harness.check.case import check_graph
 from harness.kernels import Csr, block, from_coo, to_scipy
 from harness.ranges import split
-from strategies.sampling.caches import Evicting, Static, elsewhere, inclusion, listeners, top
+from strategies.sampling.caches import EvictingCache, StaticCache, complement, inclusion, popularity, top
 from strategies.sampling.features import NoCache
-from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.graph_placement import WholeGraph
 from strategies.sampling.sampler import Neighbours
 
 N = 60
@@ -30,25 +30,25 @@ def draws(steps: int) -> list[Tensor]:
 def test_without_a_cache_all_are_named_and_with_a_static_one_those_that_it_lacks() -> None:
     kept = torch.tensor([40, 3, 7])
     for vertices in draws(5):
-        assert NoCache().look(vertices).named.tolist() == vertices.tolist()
-        look = Static(kept, N).look(vertices)
-        assert look.named.tolist() == [v for v in vertices.tolist() if v not in (40, 3, 7)]
-        assert vertices[look.lacking].tolist() == look.named.tolist()
-        assert kept[look.slots].tolist() == vertices[look.found].tolist()
+        assert NoCache().look_up(vertices).requested.tolist() == vertices.tolist()
+        lookup = StaticCache(kept, N).look_up(vertices)
+        assert lookup.requested.tolist() == [v for v in vertices.tolist() if v not in (40, 3, 7)]
+        assert vertices[lookup.misses].tolist() == lookup.requested.tolist()
+        assert kept[lookup.slots].tolist() == vertices[lookup.hits].tolist()
 
 
 @pytest.mark.parametrize(("alpha", "every"), [(0.05, 1), (0.5, 3), (0.1, 4)])
 def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> None:
     """Scores in dictionaries, row by row; and each row is named once, though it is missed and kept from now on."""
     boundary, first = range(5, 50), [5, 20, 33, 48]
-    cache = Evicting(torch.tensor(first), torch.tensor(boundary), N, alpha, every)
+    cache = EvictingCache(torch.tensor(first), torch.tensor(boundary), N, alpha, every)
     kept, S_A = dict.fromkeys(first, 1.0), dict.fromkeys(boundary, 0.0)
     slots, evicted = list(first), 0
     threshold = 1.0
     for _ in range(every):
         threshold *= 1 - alpha
     for step, vertices in enumerate(draws(60)):
-        look, wanted = cache.look(vertices), vertices.tolist()
+        lookup, wanted = cache.look_up(vertices), vertices.tolist()
         missed = [v for v in wanted if v not in kept]
         for v in kept:
             kept[v] *= 1 if v in wanted else 1 - alpha
@@ -63,15 +63,15 @@ def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> Non
                 newcomers.append(new)
                 slots[slots.index(old)] = new
                 S_A[old], kept[new] = kept.pop(old), S_A[new]
-        assert sorted(look.named.tolist()) == sorted({*missed, *newcomers})
-        assert look.named[look.newcomers].tolist() == newcomers
+        assert sorted(lookup.requested.tolist()) == sorted({*missed, *newcomers})
+        assert lookup.requested[lookup.newcomers].tolist() == newcomers
         assert cache.vertices.tolist() == slots
         evicted += len(newcomers)
     assert evicted > 5
 
 
 def test_the_best_are_kept_and_nobody_keeps_its_own() -> None:
-    others = elsewhere(range(2, 4), 7)
+    others = complement(range(2, 4), 7)
     assert others.tolist() == [0, 1, 4, 5, 6]
     worth = torch.tensor([1.0, 3.0, 9.0, 9.0, 3.0, 0.0, 5.0])
     assert top(worth[others], others, 3).tolist() == [6, 1, 4]
@@ -93,7 +93,7 @@ def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> No
         expected = 1 - (1 - expected) * absent
     found = inclusion(stripes(A), split(N, parts), torch.from_numpy(p), [3, 1])
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
-    assert listeners(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
+    assert popularity(stripes(A), split(N, parts), N).tolist() == edges.sum(axis=0).tolist()
 
 
 def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:

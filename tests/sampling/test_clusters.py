@@ -38,7 +38,7 @@ def strategy_of(case: Case) -> Cluster:
 
 def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
     """The clusters of a mini-batch, whole ones of this rank."""
-    sampler = strategy.part.sampler
+    sampler = strategy.composed.sampler
     assert isinstance(sampler, JoinedClusters)
     S = sampler.drawn(step, rank)
     found = [number for number, span in enumerate(strategy.clusters) if span.start in S.tolist()]

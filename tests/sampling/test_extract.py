@@ -13,26 +13,26 @@ from harness.check.case import check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import select_rows
 from strategies.sampling.matrices import (
+    BatchStack,
     Places,
-    Stack,
-    columns,
-    counted,
     draw_masses,
     draw_rows,
-    join,
+    extract_columns,
+    joined,
     keys_of,
-    one_of,
+    matrix_of_batch,
     renumber,
-    squares,
+    square_masses,
     stacked,
     sum_rows,
+    unit_masses,
 )
 
 N = 97
 BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max_size=4)
 
 
-def stack_of(batches: list[list[int]]) -> Stack:
+def stack_of(batches: list[list[int]]) -> BatchStack:
     return stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
 
 
@@ -46,7 +46,7 @@ def ascending(A: Csr) -> bool:
     return all(bool((A.col[a:b].diff() > 0).all()) for a, b in pairwise(A.rowptr))
 
 
-def well_formed(stack: Stack, inputs: Stack, batch: int) -> None:
+def well_formed(stack: BatchStack, inputs: BatchStack, batch: int) -> None:
     """An input begins with the output, and has every other vertex once."""
     out, found = stack.of(batch), inputs.of(batch)
     assert found[: len(out)].tolist() == out.tolist()
@@ -67,7 +67,7 @@ def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int
         for batch in range(stack.batches):
             well_formed(stack, inputs, batch)
             here = stack.span(batch)
-            mine = to_scipy(one_of(A, stack, inputs, batch))
+            mine = to_scipy(matrix_of_batch(A, stack, inputs, batch))
             back = (mine @ selection(inputs.of(batch))).toarray()
             assert np.array_equal(back, to_scipy(S)[here.start : here.stop].toarray())
             drawn = set(S.col[S.rowptr[here.start] : S.rowptr[here.stop]].tolist())
@@ -75,7 +75,7 @@ def test_renumbered_columns_are_the_sample(batches: list[list[int]], fanout: int
         stack = inputs
 
 
-@pytest.mark.parametrize("mass", [counted, squares])
+@pytest.mark.parametrize("mass", [unit_masses, square_masses])
 @given(batches=BATCHES)
 def test_masses_are_the_product(mass, batches: list[list[int]]) -> None:
     """P = Q M, in integers, whatever the order of the rows."""
@@ -100,13 +100,13 @@ def test_extracted_columns_are_the_papers_products(
     A, stack, places = check_graph(N).A, stack_of(batches), Places(N)
     R = select_rows(A, stack.vertices)
     keys = keys_of([(1, batch) for batch in range(stack.batches)])
-    chosen = draw_masses(sum_rows(R, stack, counted), size, keys, replacement=replacement)
-    inputs = join(stack, chosen, places)
-    found = columns(R, stack, inputs, chosen, places)
+    chosen = draw_masses(sum_rows(R, stack, unit_masses), size, keys, replacement=replacement)
+    inputs = joined(stack, chosen, places)
+    found = extract_columns(R, stack, inputs, chosen, places)
     for batch in range(stack.batches):
         well_formed(stack, inputs, batch)
         weight = to_scipy(chosen)[[batch]].toarray()[0]
-        mine = to_scipy(one_of(found, stack, inputs, batch))
+        mine = to_scipy(matrix_of_batch(found, stack, inputs, batch))
         back = (mine @ selection(inputs.of(batch))).toarray()
         theirs = (selection(stack.of(batch)) @ to_scipy(A)).toarray() * weight
         np.testing.assert_allclose(back, theirs, rtol=1e-15)

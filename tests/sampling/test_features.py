@@ -11,8 +11,8 @@ from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName
 from harness.spec.spec import Spec
 from harness.strategy import Context
-from strategies.sampling.features import FetchingStore, Local
-from strategies.sampling.trainer import Sampled, Trainer
+from strategies.sampling.composition import SampledOperators, SampledStrategy
+from strategies.sampling.features import FetchingStore, LocalFeatures
 
 N, RANKS = 211, 3
 P = AxisName.P
@@ -40,10 +40,10 @@ def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
     """One rank, step by step: whether the rows are those of X, the rows that came, and those that it lacked."""
     ledger, store = Ledger(), case.store()
     strategy = case.strategy()
-    assert isinstance(strategy, Sampled)
+    assert isinstance(strategy, SampledStrategy)
     grid = Grid.build(strategy.grid, ledger)
     operators = strategy.operators(Context(case.spec, strategy.facts, grid, store))
-    assert isinstance(operators, Trainer)
+    assert isinstance(operators, SampledOperators)
     features, found = operators.feed.store, []
     assert isinstance(features, FetchingStore)
     X, own = store.feature_block(range(N), range(store.features)), strategy.rows(grid.coordinates)
@@ -76,4 +76,4 @@ def test_any_rows_arrive_and_only_those_that_lack_travel(case: Case, later: bool
 
 def test_local_features_say_and_hold_nothing() -> None:
     everything: Any = None
-    assert Local().held(everything, {}, everything) == (0, 0, 0, False)
+    assert LocalFeatures().holdings(everything, {}, everything) == (0, 0, 0, False)

@@ -11,9 +11,9 @@ from harness.comm.grid import Grid
 from harness.kernels import block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
 from harness.ranges import between, split
-from strategies.sampling.bulk import Algorithm1, Layer
-from strategies.sampling.graph_15d import PartitionedGraph
-from strategies.sampling.graph_at import Layout, Rank, WholeGraph
+from strategies.sampling.bulk import Algorithm1, SampledLayer, WholeProducts
+from strategies.sampling.graph_15d import BlockRowGraph15D
+from strategies.sampling.graph_placement import BlockLayout, Rank, WholeGraph
 from strategies.sampling.matrices import Places
 
 N = 97
@@ -32,7 +32,7 @@ def batches_of(row: int) -> list[torch.Tensor]:
     return [order[:7], order[7:8], order[:0], order] if row % 2 else [order[:20]]
 
 
-def told(layers: list[Layer]) -> list[list[object]]:
+def told(layers: list[SampledLayer]) -> list[list[object]]:
     return [[part.tolist() for part in (*layer.A[:3], *layer.outputs, *layer.inputs)] for layer in layers]
 
 
@@ -43,14 +43,14 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     A, row = check_graph(N).A, grid.coordinates[ROW]
     blocks = between([0, *range(1, shape[0]), N]) if uneven else split(N, shape[0])
     ctx: Any = SimpleNamespace(grid=grid)
-    rank = Rank(ctx, Layout(grid.shape, blocks, ROW, COL), grid.rank, ctx, torch.empty(0), None)
-    graph = PartitionedGraph(block(A, blocks[row], range(N)), rank)
+    rank = Rank(ctx, BlockLayout(grid.shape, blocks, ROW, COL), grid.rank, ctx)
+    graph = BlockRowGraph15D(block(A, blocks[row], range(N)), rank)
     batches = batches_of(row)
     ledger.start()
     with ledger.phase(Phase.SAMPLE):
         mine = bulk.draw(graph, Places(N), 2, range(len(batches)), batches)
     entries = ledger.stop()
-    theirs = bulk.draw(WholeGraph(A), Places(N), 2, range(len(batches)), batches)
+    theirs = bulk.draw(WholeProducts(WholeGraph(A)), Places(N), 2, range(len(batches)), batches)
     return told(mine) == told(theirs), {key: amounts.words_received for key, amounts in entries.items()}
 
 

@@ -19,7 +19,7 @@ from harness.ledger import AxisName
 from harness.spec.spec import Spec
 from harness.strategy.counts import targets_of
 from strategies.sampling import pyg
-from strategies.sampling.graph_at import WholeGraph
+from strategies.sampling.graph_placement import WholeGraph
 
 CALL = (
     "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"
@@ -115,7 +115,7 @@ def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
     A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
     dense, sums, squares = to_scipy(A).toarray(), np.zeros(A.shape), np.zeros(A.shape)
     graph, epochs = WholeGraph(A), 60
-    loader = strategy.part.sampler.on(graph)
+    loader = strategy.composed.sampler.on(graph)
     for step in range(epochs * strategy.steps):
         batch = loader.mini_batch(step, 0, graph, targets)
         S, B = (batch.vertices[place].numpy() for place in (0, -1))

@@ -75,12 +75,16 @@ def test_a_vertex_may_have_no_labels(tmp_path):
     [
         ("class_map.json", '{"0": [0, 1], "1": [1]}', "vertex 1: .* not of the same kind"),
         ("class_map.json", '{"0": [0, 1], "1": 1}', "vertex 1: .* not of the same kind"),
-        ("class_map.json", '{"0": [0, 0.5]}', "no whole number"),
+        ("class_map.json", '{"0": [0, 0.5]}', "is not made of whole numbers"),
         ("class_map.json", '{"0": [0, 1], "41": [1, 0]}', "names vertex 41"),
-        ("class_map.json", '{"0": [0, 1], "1": [1,', "does not say a vertex and its classes"),
-        ("class_map.json", "<html>quota</html>", "does not say a vertex and its classes"),
+        ("class_map.json", '{"0": [0, 1], "1": [1,', "is no vertex with its classes"),
+        ("class_map.json", "<html>quota</html>", "is no vertex with its classes"),
         ("role.json", '{"tr": [0], "va": []}', "role.json"),
-        ("role.json", '{"tr": [0], "va": [], "te": [41]}', "te names vertices up to 41"),
+        (
+            "role.json",
+            '{"tr": [0], "va": [], "te": [41]}',
+            "has a test split with ids 41 .. 41, but its vertices are 0 .. 40",
+        ),
         ("adj_full.npz", "no archive", "adj_full.npz"),
     ],
 )
@@ -98,7 +102,7 @@ def test_what_does_not_fit_is_named(tmp_path, file, text, told):
         ({"indptr": np.zeros(N + 1, np.int32)}, "do not cut"),
         (
             {"indices": np.full(3, N), "indptr": np.array([0, 3, *[3] * (N - 1)])},
-            "columns that are not there",
+            r"edges with ids \d+ .. 41, but its vertices are 0 .. 40",
         ),
     ],
 )

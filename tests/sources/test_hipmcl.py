@@ -92,7 +92,7 @@ def test_binary_is_the_same_graph(tmp_path, bits, value, at_once):
         ({"format": 1}, "does not begin as expected"),
         ({"cols": 3}, "an adjacency is square"),
         ({"entries": 61}, "61 entries of 20 bytes"),
-        ({"n": 5}, "outside 0 .. 4"),
+        ({"n": 5}, r"edges with ids 0 .. 21, but its vertices are 0 .. 4\. Are its ids of 64 bits"),
         ({"bits": 32, "value": "<f8"}, "index_bits"),
         ({"bits": 32, "value": "<f4"}, "two ids take 16"),
     ],

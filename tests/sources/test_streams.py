@@ -13,14 +13,15 @@ from scipy.io import mmread, mmwrite
 from harness.errors import UserError
 from harness.kernels.random import COMPILED_FROM
 from harness.sources import Rest
-from harness.sources.archive import Place
+from harness.sources.archive import FileIn
 from harness.sources.edge_list import EdgeList
 from harness.sources.lattice import LatticeSource
 from harness.sources.matrix_market import MatrixMarket
 from harness.sources.npz import Npz
 from harness.sources.rmat import Rmat, RmatSource
 from harness.sources.sbm import SbmSource
-from harness.sources.text import counted, pairs_of, skipped
+from harness.sources.stream import counted
+from harness.sources.text import START, pairs_of
 
 AT_ONCE = (1, 3, 100)
 TEXTS = {
@@ -97,12 +98,12 @@ def test_a_wrong_line_is_named(tmp_path, text):
 def test_pairs_are_those_of_the_lines(tmp_path_factory, pairs, at_once):
     path = tmp_path_factory.mktemp("text") / "pairs"
     path.write_text("".join(f"{a}{separator}{b}\n" for a, b, separator in pairs))
-    pieces = pairs_of(Place(path), at_once, skipped(Place(path), lambda _: True), ValueError)
+    pieces = pairs_of(FileIn(path), at_once, START, ValueError)
     found = [
         pair for piece in pieces for first, second in piece() for pair in zip(first, second, strict=True)
     ]
     assert found == [(a, b) for a, b, _ in pairs]
-    assert counted(pieces).pairs == len(pairs)
+    assert counted(pieces).edges == len(pairs)
 
 
 @pytest.mark.parametrize("at_once", AT_ONCE)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from harness.graph.order import Table
+from harness.graph.order import TableMap
 from harness.store.entries import Layout, narrowed, scatter, settle, settle_in_stripes
 
 
@@ -37,7 +37,7 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
     n, source, target = graph
     rng = np.random.default_rng(n)
     rows, cols = (rng.permutation(n) if moves else np.arange(n) for _ in range(2))
-    to = Layout(n, blocks, *((Table(torch.from_numpy(each)) for each in (rows, cols)) if moves else ()))
+    to = Layout(n, blocks, *((TableMap(torch.from_numpy(each)) for each in (rows, cols)) if moves else ()))
     rows_at, cols_at = np.argsort(rows), np.argsort(cols)
     starts = range(0, len(source), chunk)
     found = [scatter(source[s : s + chunk], target[s : s + chunk], to, both=not directed) for s in starts]

@@ -186,7 +186,11 @@ def test_a_name_is_given_once(root, files, harness):
         ("mine", ["--edges", "words.parquet"], "first two columns of whole numbers"),
         ("mine", ["--edges", "torn.parquet"], "torn.parquet"),
         ("mine", ["--edges", "nulls.parquet"], "is null"),
-        ("mine", ["--edges", "edges.parquet", "--vertices", "3"], "ids go from 0 to 39, not 0 to 2"),
+        (
+            "mine",
+            ["--edges", "edges.parquet", "--vertices", "3"],
+            "edges with ids 0 .. 39, but its vertices are 0 .. 2. If the ids are right, set --vertices",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_refused(root, files, harness, monkeypatch, name, options, told):

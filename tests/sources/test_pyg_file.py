@@ -8,7 +8,7 @@ from torch_geometric.utils import to_undirected
 
 from harness.errors import UserError
 from harness.sources import Rest
-from harness.sources.pyg import Pyg
+from harness.sources.pyg_file import PygFile
 
 
 def data(**more):
@@ -22,7 +22,7 @@ def data(**more):
 
 def read(tmp_path, saved, split=0):
     torch.save(saved, tmp_path / "g.pt")
-    return Pyg(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, split))
+    return PygFile(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, split))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ class Planted:
         ({"edge_index": torch.zeros(2, 3)}, "has no edge_index"),
         ({"x": torch.zeros(2, 3)}, "has no edge_index"),
         (torch.zeros(3), "has no edge_index"),
-        (data(num_nodes=3), "edges name vertices"),
+        (data(num_nodes=3), "edges with ids .* but its vertices are 0 .. 2"),
         (data(y=torch.zeros(12, 2, 2)), "one class per vertex"),
         (data(y=torch.full((12,), 0.5)), "not whole"),
         ((data(), {"x": torch.tensor([0, 5, 12])}), "several graphs"),
@@ -92,4 +92,4 @@ def test_a_split_that_is_not_there_and_a_broken_file_are_named(tmp_path):
     for broken in (whole[: len(whole) // 2], b"", b"no archive"):
         (tmp_path / "g.pt").write_bytes(broken)
         with pytest.raises(UserError, match=r"g\.pt cannot be read"):
-            Pyg(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, 0))
+            PygFile(kind="pyg", path="g.pt").graph(Rest(tmp_path, 0, 4, 0))

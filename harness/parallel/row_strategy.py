@@ -1,4 +1,4 @@
-"""What strategies share that leave a rank whole rows: all of the model but its convolutions.
+"""The base of strategies that keep rows whole on a rank: the layouts, and all operators but the convolution.
 
 Legend: N this rank's vertices, F features in, H features out, C classes. On an axis of one rank this is plain serial
 training.
@@ -31,11 +31,11 @@ from harness.strategy import (
 )
 
 EPSILON = 1e-6
-"""Added to the mean square of a row before its root is taken."""
+"""The term that is added to the mean square of a row under the root."""
 
 
 class RowStrategy(Strategy):
-    """Rows of the graph and of everything computed from them are split over an axis; weights are whole everywhere."""
+    """Splits rows of the graph, and of everything computed from them, over an axis; weights are whole everywhere."""
 
     axes: ClassVar[tuple[AxisName, ...]] = (AxisName.P,)
     rows_over: ClassVar[AxisName] = AxisName.P
@@ -59,12 +59,12 @@ class RowStrategy(Strategy):
         return range(width)
 
     def multiplied(self, at: Coordinates) -> list[Piece]:
-        """The rectangles of A, and of A^T, by which the rank at `at` multiplies."""
+        """The rectangles of A, and of A^T, in the products of the rank at `at`."""
         rows = self.rows(at)
         return [Piece(rows, block) for block in self.blocks()]
 
     def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
-        """Who needs how many rows of whom."""
+        """The sizes of the halo of the rank at `at`."""
         blocks = self.blocks()
         return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
 
@@ -79,16 +79,10 @@ class RowStrategy(Strategy):
         return Piece(self.rows(at), self.columns(at, self.facts.classes))
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        rows, word = len(self.rows(at)), WORD[self.spec.precision]
-        return {
-            TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts),
-            TensorName.X: word * rows * len(self.columns(at, self.facts.features)),
-            TensorName.W: word * sum(weight.shape[0] * weight.shape[1] for weight in self.weights),
-            TensorName.LABELS: label_bytes(self.output(at), self.facts.task),
-        }
+        return {TensorName.A: self.bytes_of_matrices(self.multiplied(at), counts), **dense_memory(self, at)}
 
     def bytes_of_matrices(self, pieces: list[Piece], counts: Counts) -> int:
-        """Of these rectangles of A and, where it differs, of A^T: row pointers, columns, values."""
+        """The bytes of these rectangles of A and, in a directed graph, of A^T: row pointers, columns, values."""
         return sum(
             self.bytes_of_matrix(len(rows), counts.nonzeros(rows, cols, transposed=transposed))
             for rows, cols in pieces
@@ -96,40 +90,45 @@ class RowStrategy(Strategy):
         )
 
     def bytes_of_matrix(self, rows: int, nonzeros: int) -> int:
-        """Of one rectangle, as it is held."""
+        """The bytes of one rectangle in the format in which a rank holds rectangles."""
         return csr_bytes(rows, nonzeros, self.spec.precision)
 
     def sides(self) -> list[bool]:
-        """What is held of the graph: A, and A^T where that is another matrix."""
+        """The values of `transposed` for the matrices that a rank holds: A, and A^T in a directed graph."""
         return [False, True] if self.facts.directed else [False]
 
 
+def dense_memory(strategy: Strategy, at: Coordinates) -> dict[TensorName, int]:
+    """The bytes of the features, weights and labels that the rank at `at` holds, beside its blocks of A."""
+    word, features = WORD[strategy.spec.precision], strategy.input(at)
+    weights = [strategy.weight(weight, at) for weight in strategy.weights]
+    return {
+        TensorName.X: word * len(features.rows) * len(features.cols),
+        TensorName.W: word * sum(len(rows) * len(cols) for rows, cols in weights),
+        TensorName.LABELS: label_bytes(strategy.output(at), strategy.facts.task),
+    }
+
+
 class LayerOperators:
-    """Projection, normalisation, ReLU, dropout, residual and head."""
+    """The operators of one rank beside its convolution: projection, norm, ReLU, dropout, residual and head."""
 
     def __init__(self, ctx: Context, vertices: Index, group: int = 0, step: int | None = None) -> None:
-        """`vertices` are those of the rows, in the numbers of the whole graph; `group` shares a mini-batch."""
+        """`vertices` are the rows, numbered as in the whole graph; `group` is the data-parallel group."""
         self.ledger, self.kernels = ctx.ledger, ctx.kernels
         self.model, self.seed, self.group = ctx.spec.model, ctx.spec.seed, group
         self.device, self.vertices = ctx.device, vertices
         self.step = step
-        """The training step whose masks are used; None outside training."""
+        """The training step of the dropout masks; None outside training."""
 
     def of_step(self, step: int) -> Self:
-        """The same with the dropout masks of a step."""
-        there = copy.copy(self)
-        there.step = step
-        return there
+        """A copy of these operators with the dropout masks of a step."""
+        operators = copy.copy(self)
+        operators.step = step
+        return operators
 
     def linear(self, part: Part, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.LINEAR):
             return self.kernels.gemm(H_NF, W_FH, TensorName.H if part is Part.PROJECTION else TensorName.Z)
-
-    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} trains no convolution")
-
-    def attend(self, layer: int, H_NF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} trains no attention")
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is not None:
@@ -139,7 +138,7 @@ class LayerOperators:
         return Z_NH if self.step is None or not self.model.dropout else self.drop(layer, Z_NH)
 
     def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
-        """Each row divided by the root of its mean square, times gamma."""
+        """Divides each row by the root of its mean square and multiplies by gamma."""
         with self.ledger.phase(Phase.ACTIVATE, layer):
             return self.kernels.elementwise(
                 lambda Z, gamma: rms_norm(Z, Z.shape[1:], gamma[0], EPSILON),
@@ -160,7 +159,7 @@ class LayerOperators:
             )
 
     def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
-        """What dropout keeps of this rank's piece."""
+        """The mask of the elements that dropout keeps in this rank's piece, and their factor."""
         assert self.step is not None
         at = (self.seed, self.step, self.group, layer)
         return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)
@@ -170,24 +169,24 @@ class LayerOperators:
         return as_indices(self.vertices, self.device)
 
     def features(self, layer: int, H_NH: Tensor) -> range:
-        """Which features of the whole the columns of a layer's output are."""
+        """The columns of a layer's output on this rank, numbered as in the whole output."""
         return range(H_NH.shape[1])
 
     def keep(self, layer: int, H: Tensor) -> Skip:
         return Skip(H, H)
 
     def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
-        """Where a layer's input has more rows than its output, those of the output are the first."""
+        """Adds the layer's input; if the input has more rows than the output, the rows of the output are the first."""
         kept = skip.kept if len(skip.kept) == len(H) else skip.kept[: len(H)]
         with self.ledger.phase(Phase.ACTIVATE, layer):
             return self.kernels.elementwise(torch.add, H, kept, makes=TensorName.H)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
-        """Nothing is left to be done: every operator has summed what it had to."""
+        """Does nothing: every operator has summed its own gradients."""
 
 
 class RowOperators(LayerOperators):
-    """Input, loss and evaluation, local to a row but for the sums over the blocks of rows."""
+    """Adds input, loss and evaluation, which are local to a row but for the sums over the blocks of rows."""
 
     def __init__(
         self,
@@ -197,31 +196,31 @@ class RowOperators(LayerOperators):
         across: AxisName | None = None,
         beyond: Tensor | None = None,
     ) -> None:
-        """The output's rows are split over some axes, its columns across another or not at all.
+        """The axes `over` split the rows of the output, and `across`, if any, splits its columns.
 
-        `beyond` are vertices of others whose features are here too, below its own.
+        `beyond` are vertices of other ranks; their features are held too, below this rank's own.
         """
         super().__init__(ctx, strategy.output(ctx.at).rows)
         self.over = ctx.grid.axis(over)
         self.shares = ctx.grid.axis((*over, across)) if across else self.over
-        """The ranks whose shares of the loss are the whole."""
+        """The axis over which shares of the loss add up to the loss."""
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, split = output.rows, ctx.grid[across] if across else None
-        self.answers = label_loss(ctx, output, order, self.over, split, self.shares)
+        self.label_loss = label_loss(ctx, output, order, self.over, split, self.shares)
         self.X = ctx.blocks.features(*strategy.input(ctx.at), beyond)
 
     def inputs(self) -> Tensor:
         return self.X
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        return self.answers.mean(Z_NC, self.shares)
+        return self.label_loss.mean(Z_NC, self.shares)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
-        return self.answers.hits(Z_NC)
+        return self.label_loss.hits(Z_NC)
 
 
 def as_indices(vertices: Index, device: torch.device) -> Tensor:
-    """A range as a tensor; a tensor as it is."""
+    """Returns a range as a tensor, and a tensor unchanged."""
     if isinstance(vertices, Tensor):
         return vertices
     return torch.arange(vertices.start, vertices.stop, device=device)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.sources.table import read_column, read_label_sets, read_table
+from harness.sources.vertex_files import read_column, read_label_sets, read_table
 
 TABLE = np.array([[1.0, 2.5], [3.0, 4.0], [5.0, -1.0]])
 

@@ -1,18 +1,18 @@
-"""Who has what in ScaleGNN: Plexus' roles within a data-parallel group, with the projection before and the head behind.
+"""The layout of ScaleGNN within a data-parallel group: Plexus' roles, and the projection and the head beside them.
 
-It is arithmetic alone. What is said of vertices holds for the whole graph and for the places in a sample alike: a
-sample is ascending, so a block of vertices has a range of places.
+This module is arithmetic alone. Blocks of vertices apply to the whole graph and to a sample alike: a sample is
+ascending, so a block of vertices has a range of places in the sample.
 
-Legend: N vertices over R, K vertices over S, F features in over T, H features out over S; roles as in layer 0 for the
-projection and as in layer L, which there is not, for the head.
+Legend: N vertices over R, K vertices over S, F features in over T, H features out over S. The projection has the roles
+of layer 0, and the head those of layer L, one past the last.
 """
 
 from collections.abc import Mapping, Sequence
 
 from harness.ledger import AxisName
 from harness.models import Part, Weight
-from harness.parallel.reshard import Cuts, Layout
-from harness.parallel.roles import Roles, Share, roles_of, share_of
+from harness.parallel.reshard import Cuts, MatrixLayout
+from harness.parallel.roles import LayerShare, Roles, roles_of, share_of
 from harness.ranges import balanced, split
 from harness.strategy import Coordinates, Facts, Piece
 
@@ -22,8 +22,8 @@ GROUP = (Z, X, Y)
 FIRST = Roles(R=Z, S=X, T=Y)
 
 
-class Blocks:
-    """What the rank at `at` has."""
+class GroupLayout:
+    """The pieces of a rank: its share of every layer, of every weight, and of input and output."""
 
     def __init__(
         self,
@@ -35,25 +35,25 @@ class Blocks:
     ) -> None:
         self.grid, self.facts, self.shapes, self.projection = grid, facts, shapes, projection
         self.before, self.behind = FIRST, roles_of(len(shapes), FIRST)
-        """Roles of the projection, and of the head."""
+        """The roles of the projection, and of the head."""
 
-    def shares(self, at: Coordinates) -> list[Share]:
-        """Of every layer."""
+    def shares(self, at: Coordinates) -> list[LayerShare]:
+        """The shares of the rank at `at` in every layer."""
         return [
             share_of(roles_of(layer, FIRST), self.grid, at, self.facts.vertices, shape)
             for layer, shape in enumerate(self.shapes)
         ]
 
     def vertices(self) -> Cuts:
-        """Where rows are cut by each axis."""
+        """The blocks of vertices along each axis."""
         return {axis: split(self.facts.vertices, self.grid[axis]) for axis in GROUP}
 
     def columns(self, width: int) -> Cuts:
-        """Where columns are cut by each axis."""
+        """The blocks of columns along each axis."""
         return {axis: balanced(width, self.grid[axis]) for axis in GROUP}
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
-        """W is split over T and S, and so is the head over T and R, the projection over R and T; scales over S."""
+        """W is split over T and S, the head over T and R, the projection over R and T; scales are split over S."""
         if weight.part is Part.SCALE:
             return Piece(range(1), self.shares(at)[weight.layer].H)
         if weight.part is Part.CONVOLUTION:
@@ -68,14 +68,14 @@ class Blocks:
         return Piece(rows, cols)
 
     def input(self, at: Coordinates) -> Piece:
-        """Features: rows over S, columns over R, or as the first layer has them if nothing comes before it."""
+        """The features: rows over S, columns over R; without a projection as the first layer takes them."""
         R, S, T = self.before
         across = R if self.projection else T
         return Piece(self.vertices()[S][at[S]], balanced(self.facts.features, self.grid[across])[at[across]])
 
     @property
     def output_axes(self) -> tuple[AxisName, AxisName]:
-        """Over which rows and classes of the output are split."""
+        """The axes that split the rows and the classes of the output."""
         R, S, T = self.behind
         return (S, R) if self.projection else (S, T)
 
@@ -85,7 +85,7 @@ class Blocks:
             self.vertices()[down][at[down]], balanced(self.facts.classes, self.grid[across])[at[across]]
         )
 
-    def residual(self, layer: int) -> tuple[Layout, Layout]:
+    def residual(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
         """The layouts of a layer's input and output."""
         R, S, T = roles_of(layer, FIRST)
-        return Layout(rows=S, cols=T, copies=R), Layout(rows=R, cols=S, copies=T)
+        return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)

@@ -1,6 +1,6 @@
-"""One rank's operators of ScaleGNN: on the whole graph to evaluate, on a sample of it in every training step.
+"""One rank's operators of ScaleGNN: on a sample in every training step, on the whole graph to evaluate.
 
-Letters as in `scalegnn`.
+The legend is that of `scalegnn`.
 """
 
 from collections.abc import Sequence
@@ -17,33 +17,32 @@ from harness.ledger import Op, Phase, TensorName
 from harness.models import Hits, Part, Skip
 from harness.parallel.gradients import Gradients
 from harness.parallel.label_loss import LabelLoss, label_loss
-from harness.parallel.linear import Sending, Split, linear
-from harness.parallel.norm import Finish, Way, normalised
-from harness.parallel.prefetch import Ahead
-from harness.parallel.products import Sparse, Stripe, aggregate
+from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.prefetch import Prefetcher
+from harness.parallel.products import ProductAxes, Sending, SparseFactor, Stripe, aggregate, linear
 from harness.parallel.reshard import Cuts, Residual, moves
-from harness.parallel.rows import LayerOperators
-from harness.parallel.uniform import Sampled, Uniform, cut
+from harness.parallel.row_strategy import LayerOperators
+from harness.parallel.uniform import BlockSampler, Uniform, cut
 from harness.strategy import Context, Strategy
-from strategies.scalegnn.layout import GROUP, Blocks, D
+from strategies.scalegnn.group_layout import GROUP, D, GroupLayout
 
-Plane = tuple[range, range]
-"""The rows and columns of a block of A; layers three apart have the same."""
+BlockOfA = tuple[range, range]
+"""The rows and columns of a block of A; layers three apart have the same block."""
 
 
 class Sample(NamedTuple):
-    """What one rank computes on: the whole graph, or its part of the mini-batch of a training step."""
+    """The input of one rank's operators: the whole graph, or its part of the mini-batch of a training step."""
 
     step: int | None
     """None for the whole graph."""
     S: Index
     """The vertices of the whole group's mini-batch, ascending."""
-    planes: dict[Plane, tuple[Csr, Csr | None]]
-    """This rank's parts of the subgraph, and their transposes."""
+    matrices: dict[BlockOfA, tuple[Csr, Csr | None]]
+    """This rank's blocks of A at S, and their transposes, which evaluation does not need."""
     X: Tensor
     loss: LabelLoss
     cuts: Cuts
-    """Where the places in S are cut by each axis."""
+    """The blocks of places in S along each axis."""
 
 
 class Choices(NamedTuple):
@@ -59,52 +58,52 @@ class Samples:
     """Algorithm 2 on one rank: its part of every step's mini-batch, and of the whole graph."""
 
     def __init__(
-        self, ctx: Context, strategy: Strategy, blocks: Blocks, sampler: Uniform, choices: Choices
+        self, ctx: Context, strategy: Strategy, layout: GroupLayout, sampler: Uniform, choices: Choices
     ) -> None:
-        self.ctx, self.blocks, self.sampler, self.choices = ctx, blocks, sampler, choices
-        self.device, self.layers, self.group = ctx.device, blocks.shares(ctx.at), ctx.at[D]
-        down, across = blocks.output_axes
+        self.ctx, self.layout, self.sampler, self.choices = ctx, layout, sampler, choices
+        self.device, self.layers, self.group = ctx.device, layout.shares(ctx.at), ctx.at[D]
+        down, across = layout.output_axes
         self.everywhere = ctx.grid.axis((D, down))
-        """The ranks that have all rows of all mini-batches, each once."""
+        """The axis whose members have every row of every mini-batch once."""
         self.shares = ctx.grid.axis((D, down, across))
         output, order = strategy.output(ctx.at), (ctx.spec.model.layers - 1) % 2
         self.rows, over = output.rows, ctx.grid.axis((down,))
         loss = label_loss(ctx, output, order, over, ctx.grid[across], ctx.grid.axis((down, across)))
         X = ctx.blocks.features(*strategy.input(ctx.at))
-        planes: dict[Plane, tuple[Csr, Csr | None]] = {
+        matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
             (share.N, share.K): (ctx.blocks.adjacency(share.N, share.K), None) for share in self.layers
         }
-        self.whole = Sample(None, self.rows, planes, X, loss, blocks.vertices())
-        self.drawn = {plane: _drawn_from(ctx, plane) for plane in planes}
-        self.prefetch = Ahead(self._draw, ctx.device) if choices.prefetch else None
+        self.whole = Sample(None, self.rows, matrices, X, loss, layout.vertices())
+        self.samplers = {block: _block_sampler(ctx, block) for block in matrices}
+        self.prefetch = Prefetcher(self._draw, ctx.device) if choices.prefetch else None
 
     def take(self, step: int) -> Sample:
-        """The sample of a step, which may have been drawn ahead."""
+        """The sample of a step, which may be prefetched."""
         ledger = self.ctx.ledger
         with ledger.phase(Phase.SAMPLE), ledger.op(Op.COPY, tensor=TensorName.A):
             return self.prefetch.take(step) if self.prefetch else self._draw(step)
 
     def _draw(self, step: int) -> Sample:
-        """Algorithm 2. No other rank is asked for anything."""
-        where = self.device if self.device.type == "cuda" else torch.device("cpu")
-        S = self.sampler.draw(step, self.group, where)
-        planes: dict[Plane, tuple[Csr, Csr | None]] = {
-            plane: self._on_device(drawn.draw(S, step, self.sampler.chance))
-            for plane, drawn in self.drawn.items()
+        """Algorithm 2, which needs no communication."""
+        device = self.device if self.device.type == "cuda" else torch.device("cpu")
+        S = self.sampler.draw(step, self.group, device)
+        matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
+            block: self._on_device(sampler.draw(S, step, self.sampler.chance))
+            for block, sampler in self.samplers.items()
         }
-        K, N = self.blocks.input(self.ctx.at).rows, self.rows
+        K, N = self.layout.input(self.ctx.at).rows, self.rows
         X, loss = self.whole.X[self._places(S, K)], self.whole.loss.on(self._places(S, N))
         cuts = {axis: [cut(S, block) for block in blocks] for axis, blocks in self.whole.cuts.items()}
-        return Sample(step, S, planes, X, loss, cuts)
+        return Sample(step, S, matrices, X, loss, cuts)
 
     def _on_device(self, pair: tuple[Csr, Csr]) -> tuple[Csr, Csr]:
         A, A_T = pair
         return on_device(A, self.device), on_device(A_T, self.device)
 
     def _places(self, S: Tensor, block: range) -> Tensor:
-        """Where the sampled vertices of a block stand in it."""
-        found = cut(S, block)
-        return (S[found.start : found.stop] - block.start).to(self.device)
+        """The sampled vertices of a block, numbered in the block."""
+        sampled = cut(S, block)
+        return (S[sampled.start : sampled.stop] - block.start).to(self.device)
 
 
 class FourD(LayerOperators):
@@ -114,7 +113,7 @@ class FourD(LayerOperators):
         ctx, choices = samples.ctx, samples.choices
         super().__init__(ctx, sample.S, samples.group, sample.step)
         self.samples, self.sample = samples, sample
-        self.grid, self.at, self.blocks, self.layers = ctx.grid, ctx.at, samples.blocks, samples.layers
+        self.grid, self.at, self.layout, self.layers = ctx.grid, ctx.at, samples.layout, samples.layers
         self.wire = torch.bfloat16 if choices.bf16 else None
         self.fused, self.overlap = choices.fused, choices.overlap
         self.gradients = Gradients(ctx.grid[D], overlap=choices.overlap)
@@ -129,25 +128,25 @@ class FourD(LayerOperators):
 
     def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
         """The projection sums over R, the head over T (equation 28)."""
-        R, S, T = self.blocks.before if part is Part.PROJECTION else self.blocks.behind
+        R, S, T = self.layout.before if part is Part.PROJECTION else self.layout.behind
         inner, cols = (R, T) if part is Part.PROJECTION else (T, R)
         makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
-        axes = self.grid[S], self.grid[inner], self.grid[cols]
+        axes = ProductAxes(self.grid[S], self.grid[inner], self.grid[cols], makes, TensorName.DH)
         with self.ledger.phase(Phase.LINEAR, -1):
-            return linear(self.kernels, H, W, Split(*axes, makes, TensorName.DH), self._sending)
+            return linear(self.kernels, H, W, axes, self._sending)
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """T = A H summed over S, Z = T W summed over T (equations 27 and 28); backward dT over S, dH and dW over R."""
         share = self.layers[layer]
         R, S, T = (self.grid[axis] for axis in share.roles)
-        A_NK, A_T_KN = self.sample.planes[share.N, share.K]
+        A_NK, A_T_KN = self.sample.matrices[share.N, share.K]
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            back = None if A_T_KN is None else self._sparse(A_T_KN, R)
-            T_NF = aggregate(self.kernels, self._sparse(A_NK, S), back, H)
-            return linear(self.kernels, T_NF, W, Split(R, T, S, TensorName.Z, TensorName.DT), self._sending)
+            back = None if A_T_KN is None else self._factor(A_T_KN, R)
+            T_NF = aggregate(self.kernels, self._factor(A_NK, S), back, H)
+            return linear(self.kernels, T_NF, W, ProductAxes(R, T, S), self._sending)
 
-    def _sparse(self, A: Csr, over: Axis) -> Sparse:
-        return Sparse([Stripe(slice(0, A.rows), A, None)], over, wire=self.wire)
+    def _factor(self, A: Csr, over: Axis) -> SparseFactor:
+        return SparseFactor([Stripe(slice(0, A.rows), A, None)], over, wire=self.wire)
 
     @property
     def _sending(self) -> Sending:
@@ -161,9 +160,9 @@ class FourD(LayerOperators):
             kept, scale = (
                 (None, 1.0) if self.step is None or not self.model.dropout else self.drawn_mask(layer, Z_NH)
             )
-            finish = Finish(self.model.hidden, self.model.activation == "relu", kept, scale)
-            way = Way(self.grid[S], self.grid[R], self.gradients, self.fused)
-            return normalised(self.kernels, Z_NH, gamma, finish, way)
+            epilogue = Epilogue(self.model.hidden, self.model.activation == "relu", kept, scale)
+            plan = NormPlan(self.grid[S], self.grid[R], self.gradients, self.fused)
+            return normalised(self.kernels, Z_NH, gamma, epilogue, plan)
 
     def drawn_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
         with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
@@ -172,23 +171,23 @@ class FourD(LayerOperators):
     def rows_of(self, layer: int) -> Tensor:
         share = self.layers[layer]
         R = share.roles.R
-        here = self.sample.cuts[R][self.at[R]]
+        own = self.sample.cuts[R][self.at[R]]
         S = self.vertices
-        assert isinstance(S, Tensor), "masks are for samples"
-        return S[here.start : here.stop].to(self.device)
+        assert isinstance(S, Tensor), "dropout masks are for samples"
+        return S[own.start : own.stop].to(self.device)
 
     def features(self, layer: int, Z_NH: Tensor) -> range:
         return self.layers[layer].H
 
     def keep(self, layer: int, H: Tensor) -> Skip:
-        """The input sets out for where the output will be (section IV-C4)."""
-        before, after = self.blocks.residual(layer)
+        """Starts to move the layer's input to the layout of its output (section IV-C4)."""
+        before, after = self.layout.residual(layer)
         group, grid, rows = self.grid.axis(GROUP), self.grid.shape, self.sample.cuts
-        cols: Cuts = self.blocks.columns(self.model.hidden)
+        cols: Cuts = self.layout.columns(self.model.hidden)
         with self.ledger.phase(Phase.ACTIVATE, layer):
-            there = moves(group, grid, before, after, rows, cols)
+            forth = moves(group, grid, before, after, rows, cols)
             back = moves(group, grid, after, before, rows, cols)
-            residual = Residual(there, back)
+            residual = Residual(forth, back)
             H, token = residual.keep(H)
         return Skip(H, (residual, token))
 
@@ -210,8 +209,8 @@ class FourD(LayerOperators):
         self.gradients.settle(weights)
 
 
-def _drawn_from(ctx: Context, plane: Plane) -> Sampled:
-    A = ctx.blocks.sampling_matrix(*plane)
+def _block_sampler(ctx: Context, block: BlockOfA) -> BlockSampler:
+    A = ctx.blocks.sampling_matrix(*block)
     where = places(A.cols, A.rowptr.device)
     ctx.memory.hold(TensorName.INDEX, where)
-    return Sampled(A, *plane, where)
+    return BlockSampler(A, *block, where)

@@ -1,6 +1,7 @@
-"""Attention of a rank's vertices over all those whose rows it has, differentiable.
+"""Differentiable attention of a rank's vertices over all rows that the rank has.
 
-Legend: N this rank's vertices, V those that they may take of, Q heads, F features of a head, H those of all; T = H W.
+Legend: N this rank's vertices, V the vertices that N may attend to, Q heads, F features of a head, H features of all
+heads; T = H W.
 """
 
 from collections.abc import Callable
@@ -14,24 +15,24 @@ from harness.kernels import Csr
 from harness.kernels.attention import columns_back, rows_back, turned, weigh
 from harness.ledger import Ledger, Op, TensorName, apply
 from harness.models.gat import by_head, merged, scores, scores_back
-from harness.parallel.rows import LayerOperators
+from harness.parallel.row_strategy import LayerOperators
 
 
 class Edges(NamedTuple):
-    """Who takes of whom."""
+    """The edges of attention: row v of A_NV has the vertices to which v attends."""
 
     A_NV: Csr
     A_VN: Csr
-    """`turned`."""
+    """The transpose, `turned(A_NV)`."""
 
 
 def edges_of(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
-    """Where a matrix on the host has entries; `keep` brings it to where it is used."""
+    """Reads the edges of a matrix on the host; `keep` brings each matrix to the device of the run."""
     return Edges(keep(A_NV), keep(turned(A_NV)))
 
 
 def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
-    """Z of this rank's vertices, which are the first of V; the mean of the heads where it is the model's output."""
+    """Z of this rank's vertices, which are the first of V; the model's output is the mean of the heads."""
     run, model = ops.kernels.run, ops.model
     mean = layer + 1 == model.layers and not model.projection
     T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: by_head(T_VH, model.heads), T_VH)
@@ -40,7 +41,7 @@ def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H:
 
 
 class Attend(Function):
-    """Scores of both ends, and Z; backward dT and da of both."""
+    """The scores of both ends of every edge, and Z; backward, dT and da of both ends."""
 
     @staticmethod
     def forward(saved: Any, T_QVF: Tensor, a_2H: Tensor, edges: Edges, ledger: Ledger) -> Tensor:
@@ -62,9 +63,9 @@ class Attend(Function):
             dT_QVF, ds_QV = columns_back(A_VN, a_QE, dl_QE, G_QNF)
         da = []
         with ledger.op(Op.GEMM, tensor=TensorName.SCORES):
-            for end, of_scores_QX in enumerate((dd_QN, ds_QV)):
-                here = slice(of_scores_QX.shape[1])
-                dT_QXF, da_H = scores_back(of_scores_QX, T_QVF[:, here], a_2H[end])
-                dT_QVF[:, here] += dT_QXF
+            for end, dscores_QX in enumerate((dd_QN, ds_QV)):
+                rows = slice(dscores_QX.shape[1])
+                dT_QXF, da_H = scores_back(dscores_QX, T_QVF[:, rows], a_2H[end])
+                dT_QVF[:, rows] += dT_QXF
                 da.append(da_H)
         return dT_QVF, torch.stack(da), None, None

@@ -1,12 +1,12 @@
-"""A strategy that samples, put together of parts, and the operators of one rank.
+"""A strategy that samples, composed of parts, and the operators of one rank.
 
-Every rank trains a copy of the model on mini-batches of its own; gradients are averaged over all of a step. Systems
-differ in four parts: the sampler, the placement of the graph, the placement of the features, and whether the features
-of a mini-batch are under way while the one before it is trained on. Each part answers for its own share of the words,
-of the bytes and of a rank's work; the strategy is their sum, and its operators, the trainer, are the same for all.
-`systems` has the table.
+Every rank trains a copy of the model on mini-batches of its own; gradients are averaged over all mini-batches of a
+step. Systems differ in four parts: the sampler, the placement of the graph, the placement of the features, and whether
+the features of a mini-batch are prefetched while the rank trains on the one before. Each part answers for its own share
+of the words, of the bytes and of a rank's work. The strategy is their sum, and its operators are the same for all
+systems. The table of systems is in `systems`.
 
-Legend: N vertices of a layer's output, K of its input, which begin with those; F features in, H features out.
+Legend: N vertices of a layer's output, K of its input, which begin with the N; F features in, H features out.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
 from harness.parallel.label_loss import LabelLoss, label_loss
-from harness.parallel.rows import LayerOperators, RowStrategy, as_indices
+from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices
 from harness.strategy import (
     LONG,
     WORD,
@@ -38,25 +38,32 @@ from harness.strategy import (
     label_bytes,
 )
 from harness.strategy.counts import LABELS
-from strategies.sampling.features import Arriving, Features
-from strategies.sampling.graph_at import Foreseen, GraphAt, Layout, Rank, Tally, WholeGraph
-from strategies.sampling.sampler import Sampler
+from strategies.sampling.features import Arriving, FeaturePlacement
+from strategies.sampling.graph_placement import (
+    BlockLayout,
+    Foresight,
+    GraphPlacement,
+    Rank,
+    Tally,
+    WholeGraph,
+)
+from strategies.sampling.sampler import Neighbours, Sampler
 
 P = AxisName.P
 
 
-class Parts(NamedTuple):
+class Composition(NamedTuple):
     """A row of the table of systems."""
 
     sampler: Sampler
-    graph: GraphAt
-    features: Features
+    graph: GraphPlacement
+    features: FeaturePlacement
     prefetch: bool = False
-    """The features of a mini-batch are under way while the one before it is trained on."""
+    """Fetch the features of a mini-batch while the rank trains on the one before."""
 
 
-class Sampled(RowStrategy):
-    """A mini-batch a rank, of a model whose features are fixed: the sum of its parts."""
+class SampledStrategy(RowStrategy):
+    """One mini-batch a rank, for a model whose features are fixed: the sum of the parts of a composition."""
 
     promise = Promise.ESTIMATOR
     mini_batches = True
@@ -64,20 +71,25 @@ class Sampled(RowStrategy):
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)
     partitioned_over: ClassVar[AxisName | None] = P
-    """The axis over which vertices are in block rows; with None every rank has all of them."""
+    """The axis over which vertices are in block rows; with None every rank has all vertices."""
 
     @abstractmethod
-    def compose(self) -> Parts:
+    def compose(self) -> Composition:
         """The parts of the system, from its parameters."""
 
     @cached_property
-    def part(self) -> Parts:
+    def composed(self) -> Composition:
         return self.compose()
 
+    def neighbours(self, fanouts: tuple[int, ...], *, own: bool = False) -> Neighbours:
+        """The sampler of neighbours for this system, on a rank's own targets or on any."""
+        spec = self.spec
+        return Neighbours(spec.seed, spec.training.batch, fanouts, spec.model.layers, self.groups, own)
+
     @property
-    def layout(self) -> Layout:
-        beside = [axis for axis in self.axes if axis != self.partitioned_over]
-        return Layout(self.grid, self.blocks(), self.partitioned_over, beside[0] if beside else None)
+    def layout(self) -> BlockLayout:
+        copied = [axis for axis in self.axes if axis != self.partitioned_over]
+        return BlockLayout(self.grid, self.blocks(), self.partitioned_over, copied[0] if copied else None)
 
     def refuse(self) -> str | None:
         if self.spec.model.order == "combine_first":
@@ -92,11 +104,11 @@ class Sampled(RowStrategy):
 
     @property
     def steps(self) -> int:
-        return self.part.sampler.steps(self.facts.trained_on(self.spec.protocol))
+        return self.composed.sampler.steps(self.facts.trained_on(self.spec.protocol))
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         graph = WholeGraph(A)
-        return self.part.sampler.on(graph).mini_batch(step, group, graph, targets)
+        return self.composed.sampler.on(graph).mini_batch(step, group, graph, targets)
 
     def blocks(self) -> list[range]:
         if self.partitioned_over is None:
@@ -106,9 +118,9 @@ class Sampled(RowStrategy):
     def rows(self, at: Coordinates) -> range:
         return self.layout.rows(at)
 
-    def operators(self, ctx: Context) -> "Trainer":
+    def operators(self, ctx: Context) -> "SampledOperators":
         feed = Feed(ctx, self)
-        return Trainer(feed, feed.whole)
+        return SampledOperators(feed, feed.whole)
 
     # Words.
 
@@ -116,41 +128,41 @@ class Sampled(RowStrategy):
         return self.words_of_epoch(at, counts, 0)
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """The sum over the parts; and of every step the two numbers of the loss, and the gradients."""
+        """The words of the two placements and, for every step, the two numbers of the loss and the gradients."""
         words, axes = Words(self.grid), self.axes
         steps = range(epoch * self.steps, (epoch + 1) * self.steps)
-        tally = Tally(words, self.layout, at, self.facts, steps, self.foreseen(counts))
-        self.part.features.add_words(tally)
-        self.part.graph.add_words(tally)
-        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
+        tally = Tally(words, self.layout, at, self.facts, steps, self.foresight(counts))
+        self.composed.features.add_words(tally)
+        self.composed.graph.add_words(tally)
+        weights = sum(rows * cols for _, _, (rows, cols) in self.weights)
         words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.COUNT, self.steps)
         words.put(Direction.FORWARD, -1, Op.ALL_REDUCE, axes, TensorName.LOSS, self.steps)
-        words.put(Direction.BACKWARD, -1, Op.ALL_REDUCE, axes, TensorName.DW, self.steps * trained)
+        words.put(Direction.BACKWARD, -1, Op.ALL_REDUCE, axes, TensorName.DW, self.steps * weights)
         return words
 
-    def foreseen(self, counts: Counts) -> Foreseen:
-        """The mini-batches of all groups, from A as a run has it, and the targets."""
+    def foresight(self, counts: Counts) -> Foresight:
+        """The mini-batches of all groups, from A in the precision of a run, and the targets."""
 
         def read() -> Csr:
             return cast(counts.whole(), getattr(torch, self.spec.precision))
 
-        return Foreseen(self.part.sampler, read, counts.targets(self.spec.protocol))
+        return Foresight(self.composed.sampler, read, counts.targets(self.spec.protocol))
 
     # Bytes.
 
     def sides(self) -> list[bool]:
-        """A alone: transposes are those of samples."""
+        """A alone: only samples are transposed."""
         return [False]
 
     def multiplied(self, at: Coordinates) -> list[Piece]:
-        return [self.part.graph.piece(self.layout, at)]
+        return [self.composed.graph.piece(self.layout, at)]
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The sum over the parts: what is held of the graph; of features its own rows and more; labels to train on."""
-        everyone, held = self.layout.vertices, self.part.features.held(self.layout, at, counts)
+        """The bytes of the rank's piece of the graph, of its features, of its caches and tables, and of labels."""
+        everyone, held = self.layout.vertices, self.composed.features.holdings(self.layout, at, counts)
         total = Counter(super().memory(at, counts))
-        total.update(self.part.sampler.memory(len(everyone)))
-        total[TensorName.A] += held.matrices
+        total.update(self.composed.sampler.memory(len(everyone)))
+        total[TensorName.A] += held.matrix_bytes
         total[TensorName.X] += WORD[self.spec.precision] * held.rows * self.facts.features
         total[TensorName.INDEX] += LONG * held.numbers
         if held.every_label:
@@ -160,25 +172,25 @@ class Sampled(RowStrategy):
         return {name: size for name, size in total.items() if size}
 
     def samples(self, counts: Counts) -> int:
-        """Vertices and matrices of a bulk as shapes let expect and, of a partitioned graph, the rows drawn from."""
-        sampler, graph = self.part.sampler, self.part.graph
+        """Bytes of the expected vertices and matrices of a bulk and, for a partitioned graph, of the fetched rows."""
+        sampler, graph = self.composed.sampler, self.composed.graph
         if not sampler.at_once:
             return 0
-        seen, precision = self.foreseen(counts), self.spec.precision
-        A, at_once = seen.graph.A, min(sampler.at_once, self.steps)
-        one = sampler.expected(A, seen.targets[: self.spec.training.batch])
-        batches, rows, entries = graph.samples(self.layout, A, at_once, len(one.vertices[1]))
+        foresight, precision = self.foresight(counts), self.spec.precision
+        A, at_once = foresight.graph.A, min(sampler.at_once, self.steps)
+        one = sampler.expected(A, foresight.targets[: self.spec.training.batch])
+        batches, rows, entries = graph.bulk_counts(self.layout, A, at_once, len(one.vertices[1]))
         drawn = LONG * sum(map(len, one.vertices)) + sum(csr_bytes(S.rows, S.nnz, precision) for S in one.A)
         return batches * drawn + (csr_bytes(rows, entries, precision) if rows else 0)
 
 
 class Step(NamedTuple):
-    """What operators compute on: the whole graph, or the mini-batch of a training step."""
+    """The input of the operators: the whole graph, or the mini-batch of a training step."""
 
     number: int | None
     """None for the whole graph."""
     A: Sequence[tuple[Csr, Csr]]
-    """By what each layer multiplies, and its transpose; nothing for the whole graph."""
+    """The sampled matrix of each layer, and its transpose; empty for the whole graph."""
     X: Tensor
     loss: LabelLoss
     outputs: Sequence[Index]
@@ -186,35 +198,35 @@ class Step(NamedTuple):
 
 
 class Feed:
-    """The parts at work on one rank: steps, one after the other, and the whole graph to evaluate."""
+    """The parts at work on one rank: the steps, one after the other, and the whole graph for evaluation."""
 
-    def __init__(self, ctx: Context, strategy: Sampled) -> None:
-        self.ctx, part, layout = ctx, strategy.part, strategy.layout
+    def __init__(self, ctx: Context, strategy: SampledStrategy) -> None:
+        self.ctx, composed, layout = ctx, strategy.composed, strategy.layout
         self.everyone = ctx.grid.axis(strategy.axes)
-        """All ranks: each trains on a mini-batch of its own."""
+        """All ranks, each with a mini-batch of its own."""
         over = ctx.grid.axis((layout.over,) if layout.over else ())
         output = strategy.output(ctx.at)
         loss = label_loss(ctx, output, (ctx.spec.model.layers - 1) % 2, over, None, over)
         X = ctx.blocks.features(*strategy.input(ctx.at))
         self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
-        self.A = ctx.blocks.adjacency(*part.graph.piece(layout, ctx.at))
-        self.targets, read = ctx.blocks.targets(), ctx.blocks.replay_graph()
-        foreseen = Foreseen(part.sampler, read, self.targets) if read else None
-        rank = Rank(ctx, layout, self.everyone.index, part.sampler, self.targets, foreseen)
-        self.graph = part.graph.on(rank)
-        self.sampler = part.sampler.on(self.graph)
+        self.A = ctx.blocks.adjacency(*composed.graph.piece(layout, ctx.at))
+        self.targets = ctx.blocks.targets()
+        foresight = Foresight(composed.sampler, ctx.blocks.replay_graph(), self.targets)
+        rank = Rank(ctx, layout, self.everyone.index, foresight)
+        self.graph = composed.graph.on(rank)
+        self.sampler = composed.sampler.on(self.graph)
         for name, tensor in self.sampler.held():
             ctx.memory.hold(name, tensor)
-        self.store = part.features.on(rank, X, loss)
-        self.steps, self.prefetch = strategy.steps, part.prefetch
-        self._coming: dict[int, tuple[MiniBatch, Arriving]] = {}
+        self.store = composed.features.on(rank, X, loss)
+        self.steps, self.prefetch = strategy.steps, composed.prefetch
+        self._begun: dict[int, tuple[MiniBatch, Arriving]] = {}
 
     def take(self, number: int) -> Step:
-        """A training step; with prefetching the features of the next one are under way from now on."""
-        batch, coming = self._coming.pop(number) if number in self._coming else self._begin(number)
-        X_KF = coming.wait()
+        """A training step; with prefetching, the features of the next step travel from now on."""
+        batch, rows = self._begun.pop(number) if number in self._begun else self._begin(number)
+        X_KF = rows.wait()
         if self.prefetch and (number + 1) % self.steps:
-            self._coming[number + 1] = self._begin(number + 1)
+            self._begun[number + 1] = self._begin(number + 1)
         ledger, device, importance = self.ctx.ledger, self.ctx.device, batch.importance
         with ledger.phase(self.store.phase), ledger.op(Op.COPY, tensor=TensorName.A):
             if importance is not None:
@@ -228,44 +240,45 @@ class Feed:
         return self.store.aggregate(self.A, H_NF)
 
     def _begin(self, number: int) -> tuple[MiniBatch, Arriving]:
+        """Draws a mini-batch and begins to fetch its features."""
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
             batch = self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
         return batch, self.store.begin(number, batch.vertices[0], later=self.prefetch)
 
 
-class Trainer(LayerOperators):
-    """One rank's operators: on the whole graph to evaluate, on a sampled part of it in every training step."""
+class SampledOperators(LayerOperators):
+    """The operators of one rank: on a sampled mini-batch in a training step, on the whole graph in an evaluation."""
 
     def __init__(self, feed: Feed, step: Step) -> None:
         super().__init__(feed.ctx, step.outputs[-1], feed.everyone.index, step.number)
-        self.feed, self.on = feed, step
+        self.feed, self.data = feed, step
 
-    def of_step(self, step: int) -> "Trainer":
-        return Trainer(self.feed, self.feed.take(step))
+    def of_step(self, step: int) -> "SampledOperators":
+        return SampledOperators(self.feed, self.feed.take(step))
 
     def inputs(self) -> Tensor:
-        return self.on.X
+        return self.data.X
 
     def convolve(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            if self.on.A:
-                T_NF = self.kernels.aggregate(*self.on.A[layer], H_KF, TensorName.T)
+            if self.data.A:
+                T_NF = self.kernels.aggregate(*self.data.A[layer], H_KF, TensorName.T)
             else:
                 T_NF = self.feed.aggregate(H_KF)
             return self.kernels.gemm(T_NF, W_FH, TensorName.Z)
 
     def rows_of(self, layer: int) -> Tensor:
-        return as_indices(self.on.outputs[layer], self.device).to(self.device)
+        return as_indices(self.data.outputs[layer], self.device).to(self.device)
 
     def loss(self, Z_NC: Tensor) -> Tensor:
-        return self.on.loss.mean_of_batches(Z_NC, self.feed.everyone, self.feed.everyone)
+        return self.data.loss.mean_of_batches(Z_NC, self.feed.everyone, self.feed.everyone)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
-        """The sum of the gradients of all mini-batches."""
+        """Adds up the gradients of all mini-batches."""
         for W in weights:
             assert W.grad is not None
             with self.ledger.phase(Phase.SYNC, -1):
                 self.feed.everyone.all_reduce(W.grad, tensor=TensorName.DW)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
-        return self.on.loss.hits(Z_NC)
+        return self.data.loss.hits(Z_NC)

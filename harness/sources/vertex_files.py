@@ -30,15 +30,11 @@ def read_column(path: Path, n: int) -> NDArray[np.int64]:
     table = read_table(path, n)
     if table.shape[1] != 1:
         raise UserError(f"{path} has {table.shape[1]} columns. Expected one integer per vertex.")
-    column = table[:, 0]
-    if np.issubdtype(column.dtype, np.floating):
-        column = np.where(np.isnan(column), -1, column)
-    with np.errstate(invalid="ignore"):
-        whole = column.astype(np.int64)
+    whole, column = _whole(table, np.int64)
     if not np.array_equal(whole, column):
         first = int(np.flatnonzero(whole != column)[0])
-        raise UserError(f"{path}, vertex {first}: {column[first]} is not an integer.")
-    return whole
+        raise UserError(f"{path}, vertex {first}: {column[first, 0]} is not an integer.")
+    return whole[:, 0]
 
 
 def read_split(path: Path, n: int) -> NDArray[np.int64]:
@@ -57,19 +53,12 @@ def read_split(path: Path, n: int) -> NDArray[np.int64]:
         raise UserError(
             f"{path}, vertex {twice[0]}: its masks overlap. A vertex is in one of them, or in none."
         )
-    split = np.zeros(n, np.int64)
-    for column, part in enumerate(SPLITS.values()):
-        split[masks[:, column]] = part
-    return split
+    return masks @ np.array(list(SPLITS.values()), np.int64)
 
 
 def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
-    """A row of zeros and ones per vertex, one a class; NaN in all of it, which stands for "no label", becomes -1."""
-    table = read_table(path, n)
-    if np.issubdtype(table.dtype, np.floating):
-        table = np.where(np.isnan(table), -1, table)
-    with np.errstate(invalid="ignore"):
-        small = table.astype(np.int8)
+    """A row of zeros and ones per vertex, one a class; a row of NaN, which stands for "no label", becomes -1."""
+    small, table = _whole(read_table(path, n), np.int8)
     if not np.array_equal(small, table):
         first = int(np.flatnonzero((small != table).any(axis=1))[0])
         raise UserError(
@@ -79,7 +68,7 @@ def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
 
 
 def classes_in(path: Path) -> tuple[LabelTask, int]:
-    """What labels say by themselves: one column has as many classes as the largest asks for; several, a class each."""
+    """The task and the number of classes of labels: one column needs the largest label's, several a class each."""
     table = _table(path)
     if not table.size:
         raise UserError(f"{path} holds no labels. Expected one integer per vertex, or zeros and ones.")
@@ -91,13 +80,21 @@ def classes_in(path: Path) -> tuple[LabelTask, int]:
 
 
 def check_labels(where: Path | str, labels: NDArray[Any], classes: int) -> None:
-    """Refuses what is no class, and not -1 for none."""
+    """Refuses a number that is no class, and not -1 for none."""
     if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < classes):
         wrong = np.flatnonzero((labels < NO_LABEL) | (labels >= classes))
         raise UserError(
             f"{where}, vertex {wrong[0]}: the label {labels[wrong[0]]} is none. Labels are 0 .. {classes - 1:,}, or "
             f"{NO_LABEL} for a vertex without one."
         )
+
+
+def _whole(table: NDArray[Any], kind: type[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The numbers as integers of a type, and as they were; NaN is -1 in both."""
+    if np.issubdtype(table.dtype, np.floating):
+        table = np.where(np.isnan(table), NO_LABEL, table)
+    with np.errstate(invalid="ignore"):
+        return table.astype(kind), table
 
 
 def _table(path: Path) -> NDArray[Any]:

@@ -1,0 +1,294 @@
+"""What every benchmark needs: its options, its ranks, turns that alternate, and its tables and figures."""
+
+import argparse
+import os
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from harness.comm import engine
+from harness.comm.engine import Engine, Place
+from harness.comm.grid import Grid
+from harness.experiment.request import make_spec
+from harness.figures.drawing import save, styled
+from harness.figures.palette import COLOURS
+from harness.graph.model import RawGraph
+from harness.graph.normalise import normalise
+from harness.kernels import Csr, cast
+from harness.ledger import MOVING, SAMPLING, Ledger, Op
+from harness.run.opening import opened
+from harness.run.replicas import gather
+from harness.run.trainer import Trainer
+from harness.sources.rmat import Rmat
+from harness.spec.root import project_root
+from harness.spec.spec import Spec
+from harness.store.build import build
+
+WARM = 1
+"""Turns before those that count."""
+FIGURES = Path("figures")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def argument_parser(about: str | None) -> argparse.ArgumentParser:
+    """Options of a benchmark whose docstring is its help."""
+    return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def one_thread() -> None:
+    """Keeps this process, and those that it starts, to one thread, unless OMP_NUM_THREADS says otherwise."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+@contextmanager
+def on_hosts() -> Iterator[Place]:
+    """Joins the ranks that benchmarks/testbed started, one thread each."""
+    torch.set_num_threads(1)
+    place = engine.place(os.environ)
+    engine.start(Engine.GLOO, place)
+    yield place
+    engine.stop()
+
+
+def in_a_process(
+    function: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    """Calls a function in a new process, so that its peak memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+        return alone.submit(function, *args, **options).result()
+
+
+def peak_bytes() -> int:
+    """The largest resident size that this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# Trainers.
+
+
+def spec_of(asked: dict[str, Any]) -> Spec:
+    """The spec of a request; its dataset is built by the rank that comes first."""
+    spec = make_spec(project_root(), asked, "benchmark")
+    build(project_root(), spec.dataset)
+    return spec
+
+
+def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
+    """This rank's trainer."""
+    strategy, blocks = opened(project_root(), spec)
+    ledger = Ledger(recording=recording)
+    return Trainer(
+        strategy, Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from), blocks
+    )
+
+
+def trainer_on_hosts(asked: dict[str, Any]) -> Trainer:
+    """A trainer over all ranks, on the machine with slow links, where large collectives are composed."""
+    return trainer_of(spec_of({**asked, "ranks": engine.world_size(), "machine": "ethernet"}))
+
+
+class Turn(NamedTuple):
+    """One epoch of one rank: its seconds, those of its phases and calls, and what its calls moved."""
+
+    seconds: float
+    sampling: float
+    """Seconds in the phases of sampling."""
+    moving: float
+    """Seconds in collectives and messages."""
+    calls: int
+    """Collectives and messages."""
+    sampling_calls: int
+    words: float
+    """The payload."""
+    received: float
+    """Words that a ring brings to this rank."""
+    path: float
+    """All words of a broadcast, which every rank waits for, and the received words of all other calls."""
+
+    @property
+    def computing(self) -> float:
+        """Seconds outside collectives and messages."""
+        return self.seconds - self.moving
+
+
+def turn(trainer: Trainer) -> Turn:
+    """Trains one epoch, from a barrier on."""
+    trainer.ctx.grid.world.barrier()
+    epoch = trainer.epoch()
+    sampling = {key: amounts for key, amounts in epoch.entries.items() if key.phase in SAMPLING}
+    moved = {key: amounts for key, amounts in epoch.entries.items() if key.op in MOVING}
+    return Turn(
+        epoch.seconds,
+        sum(amounts.seconds for amounts in sampling.values()),
+        sum(amounts.seconds for amounts in moved.values()),
+        sum(amounts.calls for amounts in moved.values()),
+        sum(amounts.calls for key, amounts in sampling.items() if key.op in MOVING),
+        sum(amounts.words_payload for amounts in moved.values()),
+        sum(amounts.words_received for amounts in moved.values()),
+        sum(
+            amounts.words_payload if key.op is Op.BROADCAST else amounts.words_received
+            for key, amounts in moved.items()
+        ),
+    )
+
+
+class Turns(NamedTuple):
+    """The turns of one trainer, by round and rank."""
+
+    rounds: list[list[Turn]]
+
+    def slowest(self, seconds: str = "seconds") -> list[float]:
+        """The slowest rank's seconds, round by round."""
+        return [max(getattr(turn, seconds) for turn in ranks) for ranks in self.rounds]
+
+    def median(self, seconds: str = "seconds") -> float:
+        """The median over rounds of the slowest rank's seconds."""
+        return median(self.slowest(seconds))
+
+    def most(self, amount: str) -> Any:
+        """What the rank that has most counts in an epoch."""
+        return max(getattr(turn, amount) for ranks in self.rounds for turn in ranks)
+
+    def ratio(self, other: "Turns") -> float:
+        """How many times as long the other takes: the median of the rounds' ratios, of turns side by side."""
+        return median(b / a for a, b in zip(self.slowest(), other.slowest(), strict=True))
+
+
+def train_in_turns(trainers: Sequence[Trainer], rounds: int) -> list[Turns]:
+    """The turns of each trainer, on rank 0; nothing elsewhere. In every round each trainer has one turn."""
+    own = [[turn(trainer) for trainer in trainers] for _ in range(WARM + rounds)][WARM:]
+    everyone = gather(trainers[0].ctx.grid.world, own)
+    by_round = list(zip(*everyone, strict=True))
+    return [
+        Turns([[rank[number] for rank in ranks] for ranks in by_round])
+        for number in range(len(trainers) if everyone else 0)
+    ]
+
+
+def alternate(
+    ways: Mapping[str, Callable[[], object]],
+    turns: int,
+    *,
+    warm: int = WARM,
+    swap: bool = False,
+    clock: Callable[[], float] = perf_counter,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, list[float]]:
+    """Seconds of every way, turn by turn: A B C A B C ..., so that a machine that drifts drifts for all of them.
+
+    `swap` reverses the order in every other turn; `before` is called before each way, and not timed.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(-warm, turns):
+        for name in list(ways)[:: -1 if swap and number % 2 else 1]:
+            before()
+            begun = clock()
+            ways[name]()
+            taken = clock() - begun
+            if number >= 0:
+                seconds[name].append(taken)
+    return seconds
+
+
+def slowest_rank(ranks: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
+    """Of every way the slowest rank's seconds, turn by turn."""
+    return {
+        name: [max(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]
+    }
+
+
+def rmat_graph(scale: int, degree: int, *, directed: bool) -> Csr:
+    """A normalised R-MAT graph in a random order: no duplicates, one loop a vertex."""
+    generator = Rmat(scale, degree, seed=0)
+    source, target = generator.edges(range(generator.draws))
+    raw = RawGraph(generator.n, source.numpy(), target.numpy())
+    return cast(normalise(raw, directed=directed)[0], torch.float32)
+
+
+class Gcn:
+    """A GCN outside the harness, by the layers of another library: its epoch is one step of Adam on the full graph."""
+
+    def __init__(
+        self,
+        convolve: Callable[[int, Tensor], Tensor],
+        layers: int,
+        trained: Sequence[Tensor],
+        data: tuple[Tensor, Tensor, Tensor],
+        lr: float,
+    ) -> None:
+        """`convolve` is one layer, by its number; `data` are features, labels, and which vertices are trained on."""
+        self.convolve, self.layers = convolve, layers
+        self.X, self.y, self.counted = data
+        self.optimizer = torch.optim.Adam(trained, lr=lr)
+
+    def epoch(self) -> Tensor:
+        """Trains one epoch; returns the loss before its step."""
+        H = self.X
+        for number in range(self.layers):
+            H = self.convolve(number, H)
+            H = H.relu() if number + 1 < self.layers else H
+        loss = cross_entropy(H[self.counted], self.y[self.counted])
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+# Output.
+
+
+class Table:
+    """A table of markdown that is printed row by row, as its numbers come; silent unless `shown`."""
+
+    def __init__(self, *titles: str, shown: bool = True) -> None:
+        self._shown = shown
+        self.row(*titles)
+        self.row(*["---"] * len(titles))
+
+    def row(self, *cells: object) -> None:
+        """Prints one row."""
+        if self._shown:
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def named(name: str, params: Mapping[str, Any]) -> str:
+    """A strategy and its parameters, as in g3 pipeline=full."""
+    return " ".join([name, *(f"{key}={value}" for key, value in params.items())])
+
+
+def keep(draw: Callable[[], Figure], name: str, dataset: str) -> None:
+    """Draws a figure in the style of all others, writes its files and prints their paths."""
+    with styled():
+        for path in save(draw(), FIGURES, name, dataset):
+            print(path)
+
+
+def stacked_bars(
+    labels: Sequence[str], parts: Mapping[str, Sequence[float]], title: str, height: float
+) -> Figure:
+    """A bar for each label, from the top down: its parts end to end."""
+    figure = Figure(figsize=(3.4, height), layout="constrained")
+    axes = figure.subplots()
+    left = [0.0] * len(labels)
+    for colour, (name, widths) in zip(COLOURS, parts.items(), strict=False):
+        axes.barh(range(len(labels)), widths, left=left, color=colour, label=name)
+        left = [begin + width for begin, width in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel(title)
+    axes.legend()
+    return figure
