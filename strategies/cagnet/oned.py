@@ -1,6 +1,8 @@
 """CAGNET 1D: block rows (Reducing Communication in Graph Neural Network Training, SC'20, section IV-A).
 
-A, H and G are split by rows over the axis p, W is whole on every rank.
+A, H and G are split by rows over the axis p, W is whole on every rank. All schemes over whole rows, 1.5D and the
+sparsity-aware ones too, are one convolution (`Convolve1D`). They differ in data, the axes of the grid, and in one part,
+the `Aggregation`, which brings rows of H to the ranks that multiply by them.
 
 Legend: N this rank's vertices, K the vertices of one block, F features in, H features out, C classes.
 Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G, dH = S W^T, Y = dL/dW = H^T S = T^T G.
@@ -9,7 +11,7 @@ Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G, dH = S W^T, 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import log2
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 from torch import Tensor
@@ -17,26 +19,26 @@ from torch.autograd import Function
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
+from harness.parallel.halo import Boundary
 from harness.parallel.row_strategy import RowOperators, RowStrategy
+from harness.ranges import balanced
 from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words
 from harness.validation import Frozen
 from strategies.cagnet.summa import arrivals
 from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
-P = AxisName.P
-
 
 class RowParams(Frozen):
-    """What may be chosen wherever rows stay whole. The first choice is the paper's."""
+    """The parameters of all schemes over whole rows. The first choice is the paper's."""
 
     weight_gradient: Literal["S", "T"] = "S"
     """Y = H^T S; or Y = T^T G with T kept from the forward pass, which spares the first layer its S."""
     overlap: bool = False
-    """Rows of the next stage are under way while those of this one are multiplied."""
+    """Rows of the next stage are under way while the rows of this stage are multiplied."""
 
 
-class Convolve(Function):
-    """Z = A H W by Algorithm 1, its backward by the same loop over A^T."""
+class Convolve1D(Function):
+    """Z = A H W by Algorithm 1; the backward pass is the same loop over A^T."""
 
     @staticmethod
     def forward(saved: Any, H_NF: Tensor, W_FH: Tensor, ops: "WholeRows") -> Tensor:
@@ -63,74 +65,148 @@ class Convolve(Function):
         return dH_NF, Y_FH, None
 
 
-class WholeRows(RowOperators, ABC):
-    """A convolution over whole rows of H, however they are aggregated."""
-
-    A_NK: Any
-    A_T_NK: Any
+class WholeRows(RowOperators):
+    """One rank's convolution over whole rows of H."""
 
     def __init__(self, ctx: Context, strategy: "RowScheme") -> None:
         super().__init__(ctx, strategy, over=(strategy.rows_over,))
         self.combine_first = ctx.spec.model.order == "combine_first"
         self.keeps_T = strategy.params.weight_gradient == "T"
-        self.overlap = strategy.params.overlap
+        self.overlap, self.at = strategy.params.overlap, ctx.at
+        self.aggregation, self.replicas = strategy.aggregation, ctx.grid.axis(strategy.replicated_over)
+        self.A_NK = self.A_T_NK = self.aggregation.block_row(ctx)
+        if ctx.facts.directed:
+            self.A_T_NK = self.aggregation.block_row(ctx, transposed=True)
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            return apply(self.ledger, Convolve, H_NF, W_FH, self)
+            Z_NH: Tensor = apply(self.ledger, Convolve1D, H_NF, W_FH, self)
+            return Z_NH
+
+    def aggregate(self, A_NK: Any, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
+        """A H: the product over this rank's stages (Algorithm 1); in 1.5D, then the sum over replicas (Algorithm 2)."""
+        T_NF = self.aggregation.product(self, A_NK, H_NF, moves=moves, makes=makes)
+        return self.replicas.all_reduce(T_NF, tensor=makes)
+
+
+class Aggregation(ABC):
+    """The part of a scheme that brings rows of H to the ranks that multiply by them."""
+
+    def __init__(self, scheme: "RowScheme") -> None:
+        self.scheme = scheme
+
+    def pieces(self, at: Coordinates) -> list[Piece]:
+        """The rectangles of A in the products of the rank at `at`: one a stage."""
+        blocks, own = self.scheme.blocks(), at[self.scheme.rows_over]
+        return [Piece(blocks[own], blocks[j]) for j in self.scheme.stages(at)]
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """The bytes of A and of indices, if they are not those of `pieces`."""
+        return {}
 
     @abstractmethod
-    def aggregate(self, A_NK: Any, H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
-        """A H."""
+    def block_row(self, ctx: Context, *, transposed: bool = False) -> Any:
+        """This rank's block row of A or of A^T, cut for `product`."""
+
+    @abstractmethod
+    def product(
+        self, ops: WholeRows, A_NK: Any, H_NF: Tensor, *, moves: TensorName, makes: TensorName
+    ) -> Tensor:
+        """A H over this rank's stages."""
+
+    @abstractmethod
+    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool) -> Moved:
+        """The rows of H that one product with A, or with A^T, moves."""
 
 
-class BlockRows(WholeRows):
-    """One rank's block row of A and of A^T, cut into blocks at the vertices of the other ranks."""
+class Broadcasts(Aggregation):
+    """The blocks of H are broadcast one after the other, and each is multiplied where it arrives (Algorithm 1)."""
 
-    def __init__(self, ctx: Context, strategy: "RowScheme") -> None:
-        super().__init__(ctx, strategy)
-        self.blocks = strategy.blocks()
-        self.stages = strategy.stages(ctx.at)
-        pieces = strategy.multiplied(ctx.at)
-        self.A_NK = [ctx.blocks.adjacency(rows, block) for rows, block in pieces]
-        self.A_T_NK = [ctx.blocks.adjacency(rows, block, transposed=True) for rows, block in pieces]
+    def block_row(self, ctx: Context, *, transposed: bool = False) -> list[Csr]:
+        return [ctx.blocks.adjacency(*piece, transposed=transposed) for piece in self.pieces(ctx.at)]
 
-    def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, *, moves: TensorName, makes: TensorName) -> Tensor:
-        """A H: every block of H arrives in turn and is multiplied (Algorithm 1)."""
+    def product(
+        self, ops: WholeRows, A_NK: Sequence[Csr], H_NF: Tensor, *, moves: TensorName, makes: TensorName
+    ) -> Tensor:
         T_NF = None
-        for A, H_KF in zip(A_NK, self.arriving(H_NF, moves), strict=True):
-            T_NF = self.kernels.spmm(A, H_KF, makes, add_to=T_NF)
+        for A, H_KF in zip(A_NK, self.arriving(ops, H_NF, moves), strict=True):
+            T_NF = ops.kernels.spmm(A, H_KF, makes, add_to=T_NF)
         return H_NF.new_zeros(H_NF.shape) if T_NF is None else T_NF
 
-    def arriving(self, H_NF: Tensor, moves: TensorName) -> Iterator[Tensor]:
-        """The blocks of H by which this rank multiplies."""
-
-        shapes = {j: (len(self.blocks[j]), H_NF.shape[1]) for j in self.stages}
-        broadcast = self.over.broadcast.call
+    def arriving(self, ops: WholeRows, H_NF: Tensor, moves: TensorName) -> Iterator[Tensor]:
+        """The blocks of H that this rank multiplies by, stage by stage."""
+        blocks, broadcast = self.scheme.blocks(), ops.over.broadcast.call
+        shapes = {j: (len(blocks[j]), H_NF.shape[1]) for j in self.scheme.stages(ops.at)}
         stages = ([broadcast(H_NF, root=j, shape=shape, tensor=moves)] for j, shape in shapes.items())
-        return (H_KF for (H_KF,) in arrivals(stages, overlap=self.overlap))
+        return (H_KF for (H_KF,) in arrivals(stages, overlap=ops.overlap))
+
+    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool) -> Moved:
+        """n rows in 1D (section IV-A), about n / c in 1.5D (section IV-B)."""
+        blocks = self.scheme.blocks()
+        arriving = sum(len(blocks[j]) for j in self.scheme.stages(at))
+        return Moved(Op.BROADCAST, self.scheme.rows_over, arriving)
 
 
-class GatheredRows(BlockRows):
-    """One rank's block row of A and of A^T, uncut: H arrives as a whole."""
+class AllGather(Aggregation):
+    """All blocks of H are gathered at once and multiplied by the uncut block row of A."""
 
-    def arriving(self, H_NF: Tensor, moves: TensorName) -> Iterator[Tensor]:
-        sizes = [len(block) for block in self.blocks]
-        yield self.over.all_gather(H_NF, sizes=sizes, tensor=moves)
+    def pieces(self, at: Coordinates) -> list[Piece]:
+        return [Piece(self.scheme.rows(at), range(self.scheme.facts.vertices))]
+
+    def block_row(self, ctx: Context, *, transposed: bool = False) -> Csr:
+        (piece,) = self.pieces(ctx.at)
+        return ctx.blocks.adjacency(*piece, transposed=transposed)
+
+    def product(
+        self, ops: WholeRows, A_NK: Csr, H_NF: Tensor, *, moves: TensorName, makes: TensorName
+    ) -> Tensor:
+        sizes = [len(block) for block in self.scheme.blocks()]
+        return ops.kernels.spmm(A_NK, ops.over.all_gather(H_NF, sizes=sizes, tensor=moves), makes)
+
+    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool) -> Moved:
+        return Moved(Op.ALL_GATHER, self.scheme.rows_over, self.scheme.facts.vertices)
 
 
 class RowScheme(RowStrategy):
-    """What the schemes over whole rows of H have in common."""
+    """A scheme over whole rows of H: block rows over one axis, perhaps replicated over another."""
 
     promise = Promise.EXACT
     Params = RowParams
     params: RowParams
+    replicated_over: ClassVar[tuple[AxisName, ...]] = ()
+    """The axis that joins the replicas of a block row; none in 1D."""
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return Broadcasts(self)
+
+    def operators(self, ctx: Context) -> WholeRows:
+        return WholeRows(ctx, self)
 
     def refuse(self) -> str | None:
         return nothing_to_keep(self.params.weight_gradient, self.spec.model.order) or super().refuse()
 
+    def stages(self, at: Coordinates) -> range:
+        """The blocks of H that the rank at `at` multiplies by: all blocks, or its replica's share of them."""
+        stages = range(self.grid[self.rows_over])
+        for axis in self.replicated_over:
+            stages = balanced(len(stages), self.grid[axis])[at[axis]]
+        return stages
+
+    def multiplied(self, at: Coordinates) -> list[Piece]:
+        return self.aggregation.pieces(at)
+
+    def boundary(self, at: Coordinates, counts: Counts) -> Boundary:
+        return Boundary(counts, self.blocks(), at[self.rows_over], self.stages(at))
+
+    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool = False) -> list[Moved]:
+        """The rows that one product with A, or with A^T, moves: rows of H, then the sum over replicas."""
+        rows = len(self.rows(at))
+        sums = [Moved(Op.ALL_REDUCE, axis, rows, sums=True) for axis in self.replicated_over]
+        return [self.aggregation.moved(at, counts, transposed=transposed), *sums]
+
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Section IV-A: rows of width f_(l-1) forward, of f_l backward, and f_(l-1) f_l; one word for the loss."""
+        """Section IV-A: rows of width f_(l-1) forward and f_l backward, the weight gradient, one word of the loss."""
         words = Words(self.grid)
         combines, keeps_T = self.spec.model.order == "combine_first", self.params.weight_gradient == "T"
         forward, backward = self.moved(at, counts), self.moved(at, counts, transposed=True)
@@ -144,17 +220,8 @@ class RowScheme(RowStrategy):
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.rows_over, TensorName.LOSS, 1)
         return words
 
-    def stages(self, at: Coordinates) -> range:
-        """The blocks of H by which the rank at `at` multiplies."""
-        return range(self.grid[self.rows_over])
-
-    def multiplied(self, at: Coordinates) -> list[Piece]:
-        blocks = self.blocks()
-        return [Piece(blocks[at[self.rows_over]], blocks[j]) for j in self.stages(at)]
-
-    @abstractmethod
-    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool = False) -> list[Moved]:
-        """What one multiplication by A, or by A^T, moves."""
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        return {**super().memory(at, counts), **self.aggregation.memory(at, counts)}
 
 
 class OneD(RowScheme):
@@ -163,29 +230,27 @@ class OneD(RowScheme):
     name = "cagnet-1d"
 
     class Params(RowParams):
-        """Of the 1D algorithm."""
+        """The parameters of the 1D algorithm."""
 
         moves: Literal["broadcasts", "all_gather"] = "broadcasts"
-        """The blocks of H come one by one, or all at once."""
+        """The blocks of H arrive one by one, or all at once."""
 
         @model_validator(mode="after")
         def _overlaps_stages(self) -> "OneD.Params":
             if self.overlap and self.moves == "all_gather":
-                raise ValueError("overlap is of one stage with the next, and an all_gather has no stages")
+                raise ValueError(
+                    "overlap sends a stage while another is multiplied; an all_gather has no stages: use broadcasts"
+                )
             return self
 
     params: Params
 
-    def multiplied(self, at: Coordinates) -> list[Piece]:
-        if self.params.moves == "all_gather":
-            return [Piece(self.rows(at), range(self.facts.vertices))]
-        return super().multiplied(at)
-
-    def operators(self, ctx: Context) -> BlockRows:
-        return (GatheredRows if self.params.moves == "all_gather" else BlockRows)(ctx, self)
+    @property
+    def aggregation(self) -> Aggregation:
+        return (AllGather if self.params.moves == "all_gather" else Broadcasts)(self)
 
     def published(self) -> list[Published]:
-        """Section IV-A5."""
+        """The totals of section IV-A5."""
         n, ranks, shapes = self.facts.vertices, self.spec.ranks, self.shapes
         return [
             Published(
@@ -203,7 +268,3 @@ class OneD(RowScheme):
                 "an all-reduce is one call here and lg P messages there; one call more, of the loss",
             ),
         ]
-
-    def moved(self, at: Coordinates, counts: Counts, *, transposed: bool = False) -> list[Moved]:
-        op = Op.ALL_GATHER if self.params.moves == "all_gather" else Op.BROADCAST
-        return [Moved(op, P, self.facts.vertices)]

@@ -1,9 +1,11 @@
-"""The layout and the stages of a product of matrices on a grid of rows, columns and fibres (SUMMA, Split-3D).
+"""SUMMA and Split-3D: the layout and the stages of a product on a grid of rows, columns and fibres, and its broadcasts.
 
-The vertices are cut into blocks by rows, each of these into one part a fibre layer. A layer k contracts over its own
-vertices V_k, the k-th part of every block, in stages: in each, one grid column has the columns of A, and one grid row
-has the rows of H. Cuts of the two that do not meet, on a grid that is not square, make more stages. With one fibre this
-is SUMMA on two dimensions. It is arithmetic alone: no tensors, no ranks.
+The vertices are cut into blocks by rows, and each block into one part a fibre layer. A layer k contracts over its own
+vertices V_k, the k-th part of every block, in stages: in each stage one grid column has the columns of A, and one grid
+row has the rows of H. On a grid that is not square, cuts by rows and by columns that do not meet make more stages. With
+one fibre this is SUMMA on two dimensions.
+
+Legend: N the vertices of this grid row, K the vertices of a stage, F this rank's share of the features.
 """
 
 from bisect import bisect_right
@@ -11,26 +13,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.comm.call import Call, Pending
+from harness.kernels.csr import Form
 from harness.ledger import Op, TensorName
 from harness.ranges import balanced, common, part, within
+from harness.strategy import Context
+from strategies.cagnet.terms import COL, ROW
 
 
 class Stage(NamedTuple):
-    """Vertices over which one stage contracts, and who has them."""
+    """The vertices over which one stage contracts, and their owners."""
 
     vertices: range
     row: int
-    """The grid row that has these rows of H."""
+    """The grid row that has the rows of H at these vertices."""
     col: int
-    """The grid column that has these columns of A."""
+    """The grid column that has the columns of A at these vertices."""
 
 
 class Split3D(NamedTuple):
-    """How vertices are laid out on rows x cols x fibres."""
+    """The layout of vertices on rows x cols x fibres. It is arithmetic alone, without tensors and ranks."""
 
     vertices: int
     rows: int
@@ -72,33 +78,33 @@ class Split3D(NamedTuple):
         return stages
 
     def meetings(self, k: int) -> dict[tuple[int, int], range]:
-        """By grid row and grid column: the vertices whose rows of H the one has and whose columns of A the other."""
-        found: dict[tuple[int, int], range] = {}
+        """By grid row and grid column, the vertices at which the row has the rows of H and the column those of A."""
+        met: dict[tuple[int, int], range] = {}
         for vertices, row, col in self.stages(k):
-            before = found.get((row, col), vertices)
-            found[row, col] = range(before.start, vertices.stop)
-        return found
+            before = met.get((row, col), vertices)
+            met[row, col] = range(before.start, vertices.stop)
+        return met
 
 
 # From H, cut by vertices over grid rows and by features over grid columns, to the layout of its transpose.
 #
-# Afterwards grid row a has its share of the features, of the vertices at which its grid column has columns
-# of A: what a product H^T S by SUMMA starts from. On a square grid every rank trades with the one across
-# the diagonal; on others with all whose pieces meet. Verifier (tests/parallel/test_transposition.py): the
-# pieces of a whole matrix.
+# Afterwards grid row a has its share of the features, at the vertices at which its grid column has columns
+# of A: the layout from which SUMMA multiplies H^T S. On a square grid every rank trades with the rank across
+# the diagonal; on other grids with all ranks that share a piece. Verifier
+# (tests/parallel/test_transposition.py): the pieces of a whole matrix.
 
 
 def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plane: Axis) -> Tensor:
-    """The rows of H at `layout.columns_of(j, k)`, one after the other, of the features of grid row i."""
+    """The rows of H at `layout.columns_of(j, k)`, in order, with the features of grid row i."""
     i, j = divmod(plane.index, layout.cols)
     down, across = balanced(features, layout.rows), balanced(features, layout.cols)
     meetings = layout.meetings(k)
     sends, receives = {}, {}
-    here, left = layout.rows_of(i, k).start, across[j].start
+    top, left = layout.rows_of(i, k).start, across[j].start
     for peer, (a, c) in enumerate(product(range(layout.rows), range(layout.cols))):
         rows, cols = meetings.get((i, c), range(0)), common(down[a], across[j])
         if rows and cols:
-            sends[peer] = H_NF[rows.start - here : rows.stop - here, cols.start - left : cols.stop - left]
+            sends[peer] = H_NF[rows.start - top : rows.stop - top, cols.start - left : cols.stop - left]
         rows, cols = meetings.get((a, j), range(0)), common(down[i], across[c])
         if rows and cols:
             receives[peer] = rows, cols
@@ -113,11 +119,11 @@ def transposed_layout(H_NF: Tensor, features: int, layout: Split3D, k: int, plan
     return H_KF
 
 
-# What arrives stage by stage, in turn or with the next stage already under way.
+# The calls of stages, in turn or with the next stage under way.
 
 
 def arrivals(stages: Iterable[Sequence[Call[Tensor]]], *, overlap: bool) -> Iterator[list[Tensor]]:
-    """What the calls of each stage bring. With `overlap` the next stage leaves before one is handed out."""
+    """The results of the calls of each stage. With `overlap` the next stage is issued before a stage is yielded."""
     if not overlap:
         for calls in stages:
             yield [call.now() for call in calls]
@@ -129,3 +135,80 @@ def arrivals(stages: Iterable[Sequence[Call[Tensor]]], *, overlap: bool) -> Iter
             yield [pending.wait() for pending in under_way.pop(0)]
     for last in under_way:
         yield [pending.wait() for pending in last]
+
+
+# The blocks of one rank, and their broadcasts.
+
+
+class Travelling(NamedTuple):
+    """The block of A or of A^T in one stage of a product."""
+
+    stage: Stage
+    form: Form
+    bytes: Tensor | None
+    """The packed block, on the rank that holds it."""
+
+
+class SummaBlocks:
+    """One rank's blocks of A and of A^T, packed to travel, and the broadcasts of SUMMA."""
+
+    def __init__(self, ctx: Context, layout: Split3D, layer: int, *, overlap: bool) -> None:
+        self.layout, self.layer, self.overlap = layout, layer, overlap
+        self.row, self.col = ctx.at[ROW], ctx.at[COL]
+        self.row_group, self.col_group = ctx.grid[COL], ctx.grid[ROW]
+        self.plane = ctx.grid.axis((ROW, COL))
+        self.stages = layout.stages(layer)
+        own = [stage for stage in self.stages if stage.col == self.col]
+        starts = accumulate((len(stage.vertices) for stage in own), initial=0)
+        self.starts = dict(zip(own, starts, strict=False))
+        self.no_bytes = torch.empty(0, dtype=torch.uint8, device=ctx.device)
+        self.A_NK = self.A_T_NK = [self._block(ctx, stage, transposed=False) for stage in self.stages]
+        if ctx.facts.directed:
+            self.A_T_NK = [self._block(ctx, stage, transposed=True) for stage in self.stages]
+
+    def _block(self, ctx: Context, stage: Stage, *, transposed: bool) -> Travelling:
+        rows, cols = self.layout.block(self.row), stage.vertices
+        if stage.col == self.col:
+            buffer, form = ctx.blocks.packed(rows, cols, transposed=transposed)
+            return Travelling(stage, form, buffer)
+        return Travelling(stage, ctx.blocks.form(rows, cols, transposed=transposed), None)
+
+    def block_of_A(self, A: Travelling) -> Call[Tensor]:
+        """Broadcasts the packed block of A of a stage along this grid row."""
+        own = self.no_bytes if A.bytes is None else A.bytes
+        shape, words = (A.form.bytes,), A.form.words
+        return self.row_group.broadcast.call(
+            own, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A
+        )
+
+    def block_of_rows(self, X_NF: Tensor, stage: Stage, name: TensorName) -> Call[Tensor]:
+        """Broadcasts the rows of X at the vertices of a stage along this grid column."""
+        shape = len(stage.vertices), X_NF.shape[1]
+        if stage.row == self.row:
+            first = self.layout.rows_of(self.row, self.layer).start
+            X_NF = X_NF[stage.vertices.start - first : stage.vertices.stop - first]
+        return self.col_group.broadcast.call(X_NF, root=stage.row, shape=shape, tensor=name)
+
+    def block_of_transposed(self, H_KF: Tensor, stage: Stage) -> Call[Tensor]:
+        """Broadcasts the rows of H, in the layout of its transpose, at the vertices of a stage along this grid row."""
+        shape = len(stage.vertices), H_KF.shape[1]
+        if stage in self.starts:
+            H_KF = H_KF[self.starts[stage] : self.starts[stage] + len(stage.vertices)]
+        return self.row_group.broadcast.call(H_KF, root=stage.col, shape=shape, tensor=TensorName.H)
+
+    def whole_rows(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
+        """Broadcasts the blocks of this grid row in turn: together they are whole rows of X, of this width."""
+        rows = len(self.layout.rows_of(self.row, self.layer))
+        shapes = [(rows, len(part)) for part in balanced(width, self.layout.cols)]
+        broadcast = self.row_group.broadcast.call
+        stages = ([broadcast(X_NF, root=c, shape=shape, tensor=name)] for c, shape in enumerate(shapes))
+        return (X for (X,) in arrivals(stages, overlap=self.overlap))
+
+    def gathered(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
+        """Gathers a matrix from the blocks of all ranks of this fibre layer."""
+        sizes = [len(a) * len(c) for a in down for c in across]
+        flat = self.plane.all_gather(Y.flatten(), sizes=sizes, tensor=TensorName.DW)
+        blocks = iter(flat.split(sizes))
+        return torch.cat(
+            [torch.cat([next(blocks).view(len(a), len(c)) for c in across], dim=1) for a in down]
+        )

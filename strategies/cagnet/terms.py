@@ -1,24 +1,25 @@
-"""What the formulas and the refusals of all of CAGNET's schemes are made of."""
+"""Terms that all of CAGNET's schemes share: the axes of their grids, rows that a collective moves, a refusal."""
 
 from typing import NamedTuple
 
 from harness.ledger import AxisName, Direction, Op
 
+ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
 class Moved(NamedTuple):
-    """Rows that a collective moves in one product with A, to be multiplied by their width."""
+    """The rows that a collective moves in one product with A; times their width, its words."""
 
     op: Op
     axis: AxisName
     rows: int
     sums: bool = False
-    """Rows of the product, where it is summed; else of the factor."""
+    """True for rows of the product, which are summed; False for rows of the factor."""
 
 
 def nothing_to_keep(weight_gradient: str, order: str) -> str | None:
-    """Why Y = T^T G cannot be had in this order, or None."""
+    """The reason why Y = T^T G is impossible in this order, or None."""
     if weight_gradient == "T" and order == "combine_first":
         return (
             "there is no T = A H to keep when H W comes first: use weight_gradient S or order aggregate_first"

@@ -1,7 +1,8 @@
 """CAGNET 2D: blocks of rows and columns, multiplied by SUMMA (SC'20, section IV-C), on any grid of Pr x Pc.
 
 A, H, T, Z, G and S are cut into Pr x Pc blocks, W is whole on every rank. P(i, j) has the block at grid row i and grid
-column j. The axis col joins the ranks of a grid row, the axis row those of a grid column.
+column j. The axis col joins the ranks of a grid row, the axis row those of a grid column. A third axis, fibre, stacks
+such grids (`strategies.cagnet.threed`).
 
 Legend: N the vertices of this grid row, K those of a stage, F and H this rank's share of the features in and out, C of
 the classes. Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G, dH = S W^T, Y = dL/dW = H^T S = T^T G.
@@ -19,7 +20,7 @@ from torch.autograd import Function
 
 from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
-from harness.parallel.row_strategy import RowStrategy
+from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.ranges import balanced, common, split
 from harness.strategy import (
     Context,
@@ -33,38 +34,37 @@ from harness.strategy import (
     packed_bytes,
 )
 from harness.validation import Frozen
-from strategies.cagnet.blocks import COL, ROW, Blocks, Travelling
-from strategies.cagnet.summa import Split3D, arrivals, transposed_layout
-from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
+from strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, arrivals, transposed_layout
+from strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, Moved, nothing_to_keep
 
 
 class BlockParams(Frozen):
-    """The first choice is the paper's."""
+    """The parameters of the 2D and 3D algorithms. The first choice is the paper's."""
 
     weight_gradient: Literal["summa", "S", "T"] = "summa"
     """Y = H^T S by a dense SUMMA, for which H is transposed; or from the rows of S that S W^T needs anyway; or
     Y = T^T G from the rows of T that T W needed, which spares the first layer its S."""
     overlap: bool = False
-    """Blocks of the next stage are under way while those of this one are multiplied."""
+    """Blocks of the next stage are under way while the blocks of this stage are multiplied."""
     block: int | None = Field(None, ge=1, examples=[17])
     """The most vertices that a stage contracts over (the paper's b); None: as many as one rank has."""
 
 
-class Convolve(Function):
-    """Z = A H W by Algorithm 3, and its backward."""
+class Convolve2D(Function):
+    """Z = A H W by Algorithm 3, and its backward pass."""
 
     @staticmethod
     def forward(saved: Any, H_NF: Tensor, W: Tensor, ops: "Summa") -> Tensor:
-        saved.ops, (f_in, _) = ops, W.shape
+        saved.ops, (f_in, _), whole_rows = ops, W.shape, ops.blocks.whole_rows
         if ops.combine_first:
             saved.save_for_backward(W, H_NF)
-            T_NH = ops.times(ops.row(H_NF, f_in, TensorName.H), W, TensorName.T)
+            T_NH = ops.times(whole_rows(H_NF, f_in, TensorName.H), W, TensorName.T)
             return ops.aggregate(ops.A_NK, T_NH, moves=TensorName.T, makes=TensorName.Z)
         T_NF = ops.aggregate(ops.A_NK, H_NF, moves=TensorName.H, makes=TensorName.T)
         if ops.weight_gradient != "T":
             saved.save_for_backward(W, H_NF)
-            return ops.times(ops.row(T_NF, f_in, TensorName.T), W, TensorName.Z)
-        T_row = list(ops.row(T_NF, f_in, TensorName.T))
+            return ops.times(whole_rows(T_NF, f_in, TensorName.T), W, TensorName.Z)
+        T_row = list(whole_rows(T_NF, f_in, TensorName.T))
         saved.save_for_backward(W, *T_row)
         return ops.times(T_row, W, TensorName.Z)
 
@@ -76,7 +76,7 @@ class Convolve(Function):
         if wants_dH or way != "T":
             S_NH = ops.aggregate(ops.A_T_NK, G_NH, moves=TensorName.G, makes=TensorName.S)
         if wants_dH or way == "S":
-            S_row = list(ops.row(S_NH, f_out, TensorName.S))
+            S_row = list(ops.blocks.whole_rows(S_NH, f_out, TensorName.S))
         if wants_dH:
             dH_NF = ops.times(S_row, W.T, TensorName.DH)
         if way == "T":
@@ -86,37 +86,53 @@ class Convolve(Function):
         return dH_NF, ops.summa(kept[0], S_NH, f_in, f_out), None
 
 
-class Summa(Blocks):
-    """The two phases of Algorithm 3, and the weight gradient."""
+class Summa(RowOperators):
+    """One rank's convolution: the two phases of Algorithm 3, and the weight gradient.
+
+    In 2D there is one fibre layer, and the sums along the fibre are no calls.
+    """
 
     def __init__(self, ctx: Context, strategy: "TwoD") -> None:
-        params = strategy.params
-        super().__init__(ctx, strategy, strategy.layout, strategy.layer(ctx.at), overlap=params.overlap)
+        super().__init__(ctx, strategy, over=strategy.axes_of_rows, across=COL)
+        self.strategy, self.at, self.layout = strategy, ctx.at, strategy.layout
+        self.overlap, self.weight_gradient = strategy.params.overlap, strategy.params.weight_gradient
         self.combine_first = ctx.spec.model.order == "combine_first"
-        self.weight_gradient = params.weight_gradient
+        self.blocks = SummaBlocks(ctx, self.layout, strategy.layer(ctx.at), overlap=self.overlap)
+        self.fibre = ctx.grid.axis(tuple(axis for axis in strategy.axes if axis is FIBRE))
+        self.A_NK, self.A_T_NK = self.blocks.A_NK, self.blocks.A_T_NK
 
     def convolve(self, layer: int, H_NF: Tensor, W: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
-            return apply(self.ledger, Convolve, H_NF, W, self)
+            Z_NH: Tensor = apply(self.ledger, Convolve2D, H_NF, W, self)
+            return Z_NH
+
+    def features(self, layer: int, H_NH: Tensor) -> range:
+        return self.strategy.columns(self.at, self.strategy.shapes[layer][1])
 
     def aggregate(
         self, A_NK: Sequence[Travelling], H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
-        """A H, first phase: in each stage a block of A comes along the row, one of H along the column."""
-        stages = ((self.block_of_A(A), self.rows_of(H_NF, A.stage, moves)) for A in A_NK)
+        """A H, first phase.
+
+        1. In each stage a block of A arrives along the grid row, a block of H along the grid column.
+        2. In 3D, the partial products of the fibre layers are summed; each layer keeps its part of the rows.
+        """
+        blocks = self.blocks
+        stages = ((blocks.block_of_A(A), blocks.block_of_rows(H_NF, A.stage, moves)) for A in A_NK)
         T_NF = None
         for A, (packed, H_KF) in zip(A_NK, arrivals(stages, overlap=self.overlap), strict=True):
             T_NF = self.kernels.spmm(unpack(packed, A.form), H_KF, makes, add_to=T_NF)
-        rows = len(self.layout.block(self.row_number))
-        return H_NF.new_zeros((rows, H_NF.shape[1])) if T_NF is None else T_NF
+        if T_NF is None:
+            T_NF = H_NF.new_zeros((len(self.layout.block(self.at[ROW])), H_NF.shape[1]))
+        sizes = [len(self.layout.rows_of(self.at[ROW], k)) for k in range(self.layout.fibres)]
+        return self.fibre.reduce_scatter(T_NF, sizes=sizes, tensor=makes)
 
     def times(self, row: Iterable[Tensor], W: Tensor, makes: TensorName) -> Tensor:
         """T W, second phase: whole rows of T by this rank's columns of W."""
-        down, mine = balanced(W.shape[0], self.layout.cols), balanced(W.shape[1], self.layout.cols)
-        here = mine[self.col_number]
+        down, own = balanced(W.shape[0], self.layout.cols), self.strategy.columns(self.at, W.shape[1])
         Z = None
         for part, T in zip(down, row, strict=True):
-            Z = self.kernels.gemm(T, W[part.start : part.stop, here.start : here.stop], makes, add_to=Z)
+            Z = self.kernels.gemm(T, W[part.start : part.stop, own.start : own.stop], makes, add_to=Z)
         assert Z is not None
         return Z
 
@@ -125,24 +141,27 @@ class Summa(Blocks):
         part = torch.cat([self.kernels.gemm(X_NF.T, R, TensorName.DW) for R in row], dim=1)
         part = self.over.all_reduce(part, tensor=TensorName.DW)
         sizes = [len(block) for block in balanced(width, self.layout.cols)]
-        return self.along_row.all_gather(part, sizes=sizes, tensor=TensorName.DW)
+        return self.blocks.row_group.all_gather(part, sizes=sizes, tensor=TensorName.DW)
 
     def summa(self, H_NF: Tensor, S_NH: Tensor, f_in: int, f_out: int) -> Tensor:
-        """H^T S, whole on every rank: H changes to the layout of its transpose, then stages as in `aggregate`."""
-        H_KF = transposed_layout(H_NF, f_in, self.layout, self.layer, self.plane)
+        """H^T S, whole on every rank.
+
+        1. H changes to the layout of its transpose.
+        2. In each stage a block of H arrives along the grid row, a block of S along the grid column.
+        3. In 3D, the partial products of the fibre layers are summed.
+        4. The blocks of the product are gathered.
+        """
+        blocks, layout = self.blocks, self.layout
+        H_KF = transposed_layout(H_NF, f_in, layout, blocks.layer, blocks.plane)
         stages = (
-            (self.rows_of_transposed(H_KF, stage), self.rows_of(S_NH, stage, TensorName.S))
-            for stage in self.stages
+            (blocks.block_of_transposed(H_KF, stage), blocks.block_of_rows(S_NH, stage, TensorName.S))
+            for stage in blocks.stages
         )
-        down, across = balanced(f_in, self.layout.rows), balanced(f_out, self.layout.cols)
-        Y = H_NF.new_zeros((len(down[self.row_number]), S_NH.shape[1]))
+        down, across = balanced(f_in, layout.rows), balanced(f_out, layout.cols)
+        Y = H_NF.new_zeros((len(down[self.at[ROW]]), S_NH.shape[1]))
         for H_K, S_K in arrivals(stages, overlap=self.overlap):
             Y = self.kernels.gemm(H_K.T, S_K, TensorName.DW, add_to=Y)
-        return self.gathered(self.sum_of_layers(Y), down, across)
-
-    def sum_of_layers(self, Y: Tensor) -> Tensor:
-        """In two dimensions there is one layer."""
-        return Y
+        return blocks.gathered(self.fibre.all_reduce(Y, tensor=TensorName.DW), down, across)
 
 
 class TwoD(RowStrategy):
@@ -167,11 +186,13 @@ class TwoD(RowStrategy):
 
     @property
     def layout(self) -> Split3D:
-        return Split3D(self.facts.vertices, self.grid[ROW], self.grid[COL], width=self.params.block)
+        return Split3D(
+            self.facts.vertices, self.grid[ROW], self.grid[COL], self.grid.get(FIBRE, 1), self.params.block
+        )
 
     def layer(self, at: Coordinates) -> int:
-        """The fibre layer in which a rank stands."""
-        return 0
+        """The fibre layer of the rank at `at`; 0 in 2D."""
+        return at.get(FIBRE, 0)
 
     def rows(self, at: Coordinates) -> range:
         return self.layout.rows_of(at[ROW], self.layer(at))
@@ -190,7 +211,7 @@ class TwoD(RowStrategy):
         return Summa(ctx, self)
 
     def published(self) -> list[Published]:
-        """Section IV-C5, the total on a square grid; section IV-C6, the forward pass on any other."""
+        """The total of section IV-C5 on a square grid; the forward pass of section IV-C6 on any other."""
         side, n, nonzeros = self.grid[ROW], self.facts.vertices, self.facts.nonzeros
         if side != self.grid[COL]:
             return self._published_forward()
@@ -213,7 +234,7 @@ class TwoD(RowStrategy):
         ]
 
     def _published_forward(self) -> list[Published]:
-        """Section IV-C6. The paper gives no cost of the backward pass on these grids."""
+        """The forward pass of section IV-C6. The paper gives no cost of the backward pass on these grids."""
         rows, cols = self.grid[ROW], self.grid[COL]
         n, nonzeros = self.facts.vertices, self.facts.nonzeros
         return [
@@ -236,8 +257,8 @@ class TwoD(RowStrategy):
         ]
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Section IV-C: A and H per product, T or S once more per product with W, then the weight gradient."""
-        words, mine, way = Words(self.grid), len(self.rows(at)), self.params.weight_gradient
+        """Section IV-C: A and H in a product with A, T or S once more in a product with W, then the weight gradient."""
+        words, own, way = Words(self.grid), len(self.rows(at)), self.params.weight_gradient
         A = {back: self._words_of_A(at, counts, transposed=back is BACKWARD) for back in (FORWARD, BACKWARD)}
         moved = self.moved(at)
 
@@ -246,38 +267,40 @@ class TwoD(RowStrategy):
         ) -> None:
             words.put(direction, layer, Op.BROADCAST, COL, TensorName.A, A[direction])
             for op, axis, rows, sums in moved:
-                here = rows * len(self.columns(at, width))
-                words.put(direction, layer, op, axis, makes if sums else factor, here)
+                block = rows * len(self.columns(at, width))
+                words.put(direction, layer, op, axis, makes if sums else factor, block)
 
         for layer, (f_in, f_out) in enumerate(self.shapes):
             if self.spec.model.order == "combine_first":
-                words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.H, mine * f_in)
+                words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.H, own * f_in)
                 product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)
             else:
                 product(FORWARD, layer, TensorName.H, TensorName.T, f_in)
-                words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.T, mine * f_in)
+                words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.T, own * f_in)
             if self.wants_dH(layer) or way != "T":
                 product(BACKWARD, layer, TensorName.G, TensorName.S, f_out)
             if self.wants_dH(layer) or way == "S":
-                words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, mine * f_out)
+                words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, own * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
         if self.facts.task == "single-label":
-            words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * mine)
+            words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * own)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
         return words
 
     def moved(self, at: Coordinates) -> list[Moved]:
-        """The dense rows that one product with A moves."""
-        return [Moved(Op.BROADCAST, ROW, sum(map(len, self.layout.layer(self.layer(at)))))]
+        """The dense rows that one product with A moves: rows of H, and in 3D the sum of partial products."""
+        contracted = sum(map(len, self.layout.layer(self.layer(at))))
+        sums = Moved(Op.REDUCE_SCATTER, FIBRE, len(self.layout.block(at[ROW])), sums=True)
+        return [Moved(Op.BROADCAST, ROW, contracted), *([sums] if FIBRE in self.grid else [])]
 
     def _words_of_A(self, at: Coordinates, counts: Counts, *, transposed: bool) -> int:
-        """Of one product: row pointers of every stage, and a value and a column for each nonzero."""
+        """The words of A in one product: row pointers of every stage, and a value and a column for each nonzero."""
         block, contracted = self.layout.block(at[ROW]), self.layout.layer(self.layer(at))
         nonzeros = sum(counts.nonzeros(block, part, transposed=transposed) for part in contracted)
         return self._stages(contracted) * (len(block) + 1) + 2 * nonzeros
 
     def _stages(self, contracted: Sequence[range]) -> int:
-        """Both cuts of the vertices, by grid rows and by grid columns, and the blocking parameter."""
+        """The number of stages: cuts of the vertices by grid rows, by grid columns, and by the blocking parameter."""
         total = sum(map(len, contracted))
         by_rows = set(accumulate(map(len, contracted)))
         by_cols = {min(-(-total // self.grid[COL]) * (j + 1), total) for j in range(self.grid[COL])}
@@ -285,25 +308,28 @@ class TwoD(RowStrategy):
         return sum(-(-length // (self.params.block or length)) for length in lengths)
 
     def _put_weight_gradient(self, words: Words, layer: int, f_in: int, f_out: int, at: Coordinates) -> None:
-        here_in, here_out = len(self.columns(at, f_in)), len(self.columns(at, f_out))
+        """Adds the words of Y: of the second SUMMA (section IV-C), or of the gather of rows that are there."""
+        own_in, own_out = len(self.columns(at, f_in)), len(self.columns(at, f_out))
         if self.params.weight_gradient != "summa":
-            part = f_in * here_out if self.params.weight_gradient == "T" else here_in * f_out
+            part = f_in * own_out if self.params.weight_gradient == "T" else own_in * f_out
             words.put(BACKWARD, layer, Op.ALL_REDUCE, self.axes_of_rows, TensorName.DW, part)
             words.put(BACKWARD, layer, Op.ALL_GATHER, COL, TensorName.DW, f_in * f_out)
             return
         contracted = self.layout.layer(self.layer(at))
-        total, here = sum(map(len, contracted)), balanced(f_in, self.grid[ROW])[at[ROW]]
+        total, down = sum(map(len, contracted)), balanced(f_in, self.grid[ROW])[at[ROW]]
         share = split(total, self.grid[COL])[at[COL]]
         before = sum(map(len, contracted[: at[ROW]]))
         rows, cols = range(before, before + len(self.rows(at))), self.columns(at, f_in)
-        stays = len(common(rows, share)) * len(common(here, cols))
-        words.put(BACKWARD, layer, Op.SEND, (ROW, COL), TensorName.H, len(self.rows(at)) * here_in - stays)
-        words.put(BACKWARD, layer, Op.RECV, (ROW, COL), TensorName.H, len(share) * len(here) - stays)
-        words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.H, total * len(here))
-        words.put(BACKWARD, layer, Op.BROADCAST, ROW, TensorName.S, total * here_out)
+        stays = len(common(rows, share)) * len(common(down, cols))
+        words.put(BACKWARD, layer, Op.SEND, (ROW, COL), TensorName.H, len(self.rows(at)) * own_in - stays)
+        words.put(BACKWARD, layer, Op.RECV, (ROW, COL), TensorName.H, len(share) * len(down) - stays)
+        words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.H, total * len(down))
+        words.put(BACKWARD, layer, Op.BROADCAST, ROW, TensorName.S, total * own_out)
+        if FIBRE in self.grid:
+            words.put(BACKWARD, layer, Op.ALL_REDUCE, FIBRE, TensorName.DW, len(down) * own_out)
         words.put(BACKWARD, layer, Op.ALL_GATHER, (ROW, COL), TensorName.DW, f_in * f_out)
 
     @property
     def axes_of_rows(self) -> tuple[AxisName, ...]:
-        """The axes over which rows are split."""
+        """The axes that split the rows of H."""
         return tuple(axis for axis in self.axes if axis is not COL)

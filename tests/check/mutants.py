@@ -13,17 +13,17 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from harness.kernels import Csr
-from harness.ledger import Direction, Op, TensorName
+from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models import Hits
 from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
-from strategies.cagnet.oned import BlockRows, OneD, P
+from strategies.cagnet.oned import OneD, WholeRows
 from strategies.halo.bns import Bns, BoundarySampler
 from strategies.halo.partition_parallel import Exchange, LayerPart, LocalGraph, PartMatrices, PartOperators
 from strategies.scalegnn.fourd import Choices, FourD, Samples
 from strategies.scalegnn.scalegnn import ScaleGNN
 
 
-class LostSumRows(BlockRows):
+class LostSumRows(WholeRows):
     """Every rank keeps its own share of the weight gradient."""
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
@@ -47,7 +47,7 @@ class _Changed:
         return getattr(self._axis, name)
 
 
-class WrongTransposeRows(BlockRows):
+class WrongTransposeRows(WholeRows):
     """A where A^T belongs: right on every undirected graph."""
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
@@ -55,7 +55,7 @@ class WrongTransposeRows(BlockRows):
         self.A_T_NK = self.A_NK
 
 
-class LocalMeanRows(BlockRows):
+class LocalMeanRows(WholeRows):
     """The mean over this rank's training vertices instead of everybody's."""
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
@@ -64,7 +64,7 @@ class LocalMeanRows(BlockRows):
         self.label_loss = replace(self.label_loss, of=mine)
 
 
-class EveryLabelRows(BlockRows):
+class EveryLabelRows(WholeRows):
     """Trains on the test vertices too."""
 
     def __init__(self, ctx: Context, strategy: OneD) -> None:
@@ -73,14 +73,14 @@ class EveryLabelRows(BlockRows):
         self.label_loss = replace(self.label_loss, labels=every)
 
 
-class DriftingRows(BlockRows):
+class DriftingRows(WholeRows):
     """Replicas of a weight that are not quite the same."""
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
         return super().convolve(layer, H_NF, W_FH * (1 + 1e-6 * self.over.index))
 
 
-class UnseededRows(BlockRows):
+class UnseededRows(WholeRows):
     """Drops entries of H at the whim of the clock."""
 
     def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class UnseededRows(BlockRows):
         return dropout(super().activate(layer, Z_NH), 0.1)
 
 
-class PeekingRows(BlockRows):
+class PeekingRows(WholeRows):
     """Branches on a value, and so has no size before it has data."""
 
     def activate(self, layer: int, Z_NH: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class PeekingRows(BlockRows):
         return H_NH if float(H_NH.detach().sum()) >= 0 else -H_NH
 
 
-class EngineAskedRows(BlockRows):
+class EngineAskedRows(WholeRows):
     """Does something else where it believes itself unobserved."""
 
     def aggregate(self, A_NK: Sequence[Csr], H_NF: Tensor, **names: TensorName) -> Tensor:
@@ -104,7 +104,7 @@ class EngineAskedRows(BlockRows):
         return super().aggregate(A_NK, H_NF, **names) if H_NF.is_meta else T_NF
 
 
-class MiscountingRows(BlockRows):
+class MiscountingRows(WholeRows):
     """Finds one more right answer than there is."""
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
@@ -112,47 +112,47 @@ class MiscountingRows(BlockRows):
 
 
 class Miscounting(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return MiscountingRows(ctx, self)
 
 
 class LostSum(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return LostSumRows(ctx, self)
 
 
 class WrongTranspose(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return WrongTransposeRows(ctx, self)
 
 
 class LocalMean(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return LocalMeanRows(ctx, self)
 
 
 class EveryLabel(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return EveryLabelRows(ctx, self)
 
 
 class Drifting(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return DriftingRows(ctx, self)
 
 
 class Unseeded(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return UnseededRows(ctx, self)
 
 
 class Peeking(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return PeekingRows(ctx, self)
 
 
 class EngineAsked(OneD):
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return EngineAskedRows(ctx, self)
 
 
@@ -161,16 +161,16 @@ class WrongFormula(OneD):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         words = super().words(at, counts)
-        words.put(Direction.BACKWARD, 1, Op.BROADCAST, P, TensorName.G, -1)
+        words.put(Direction.BACKWARD, 1, Op.BROADCAST, AxisName.P, TensorName.G, -1)
         return words
 
 
 class HoldsTwice(OneD):
     """Keeps a second copy of the features that its formula does not know."""
 
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         ctx.blocks.features(range(1), range(ctx.facts.features))
-        return BlockRows(ctx, self)
+        return WholeRows(ctx, self)
 
 
 class AcceptsAnything(OneD):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.strategy import Context
-from strategies.cagnet.oned import BlockRows, OneD
+from strategies.cagnet.oned import OneD, WholeRows
 
 Way = Literal[
     "raise",
@@ -41,7 +41,7 @@ class Grief(OneD.Params):
     """At which activation; an epoch of three layers has two."""
 
 
-class FaultyRows(BlockRows):
+class FaultyRows(WholeRows):
     def __init__(self, ctx: Context, strategy: "Faulty") -> None:
         super().__init__(ctx, strategy)
         self.grief, self.calls = strategy.params, count()  # which the operators of all steps share
@@ -56,7 +56,7 @@ class Faulty(OneD):
     Params = Grief
     params: Grief
 
-    def operators(self, ctx: Context) -> BlockRows:
+    def operators(self, ctx: Context) -> WholeRows:
         return FaultyRows(ctx, self)
 
 

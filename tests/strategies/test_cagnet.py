@@ -5,12 +5,17 @@ from math import prod
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from harness.check.case import Case
+from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.ledger import Op
+from harness.ledger import Ledger, Op
+from harness.models.operators import dropout_mask
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
-from harness.strategy import Facts, Strategy, admit
+from harness.strategy import Context, Facts, Strategy, admit, facts_of
 
 FACTS = Facts(
     vertices=4096, nonzeros=63_986, features=64, classes=8, directed=False, labelled=4096, training=4096
@@ -147,3 +152,43 @@ def test_a_replication_that_does_not_divide_the_ranks_has_no_grid() -> None:
         {"row": 6, "col": 1},
     ]
     assert len(load_strategy("cagnet-3d").grids(7)) == 3
+
+
+SEED, STEP, HIDDEN, VERTICES = 7, 3, 11, 97
+
+
+def kept_by_dropout(name: str, grid: dict[str, int]) -> tuple[range, range, Tensor]:
+    """The rows and columns of this rank's piece of a hidden layer, and its dropout mask."""
+    spec = Spec.model_validate(
+        {
+            "strategy": name,
+            "dataset": "check",
+            "ranks": prod(grid.values()),
+            "grid": grid,
+            "seed": SEED,
+            "model": {"layers": 2, "hidden": HIDDEN, "dropout": 0.5},
+            "machine": {"name": "test"},
+        }
+    )
+    store = Case("test", spec, VERTICES).store()
+    strategy = load_strategy(name)(spec, facts_of(store))
+    ctx = Context(spec, strategy.facts, Grid.build(strategy.grid, Ledger(recording=False)), store)
+    rows, cols = strategy.rows(ctx.at), strategy.columns(ctx.at, HIDDEN)  # type: ignore[attr-defined]
+    operators: Any = strategy.operators(ctx).of_step(STEP)
+    return rows, cols, operators.mask(0, torch.empty(len(rows), len(cols)))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("cagnet-1d", {"p": 3}),
+        ("cagnet-1.5d", {"row": 2, "col": 2}),
+        ("cagnet-2d", {"row": 2, "col": 3}),
+        ("cagnet-3d", {"row": 2, "col": 2, "fibre": 2}),
+    ],
+)
+def test_dropout_keeps_the_same_elements_on_every_layout(ranks: Any, name: str, grid: dict[str, int]) -> None:
+    """The operators of a rank know its rows and columns, so that a subclass may train a model with dropout."""
+    whole, _ = dropout_mask((SEED, STEP, 0, 0), torch.arange(VERTICES), range(HIDDEN), 0.5)
+    for rows, cols, kept in ranks(prod(grid.values()), kept_by_dropout, name, grid):
+        assert torch.equal(kept, whole[rows.start : rows.stop, cols.start : cols.stop])
