@@ -71,7 +71,7 @@ class SparseFactor(NamedTuple):
 
 
 class Striping(NamedTuple):
-    """How blocks of A are cut into stripes and multiplied."""
+    """The number of stripes in a block of A, and the way to multiply them."""
 
     stripes: int = 1
     overlap: bool = False
@@ -222,7 +222,7 @@ class Combine3D(Function):
 
 
 class Sending(NamedTuple):
-    """How the sums of a linear product travel."""
+    """The options of the sums in a linear product."""
 
     wire: torch.dtype | None
     """The type in which partial products travel; None for the type of the operands."""

@@ -77,7 +77,7 @@ def _serves(
     target: MatrixLayout,
     grid: Mapping[AxisName, int],
 ) -> bool:
-    """Whether, of all ranks with the same block, `holder` serves `to`. A rank that holds the block serves itself."""
+    """Tells whether `holder`, of all ranks with the same block, serves `to`. A rank with the block serves itself."""
     if holder[source.rows] == to[source.rows] and holder[source.cols] == to[source.cols]:
         return holder[source.copies] == to[source.copies]
     return holder[source.copies] == to[target.copies] % grid[source.copies]

@@ -38,19 +38,19 @@ class Requests(NamedTuple):
     before: int
     """The number of requested rows that belong to members before this one; these rows come first."""
 
-    def answer(self, rows: Tensor, mine: Tensor, tensor: TensorName) -> Tensor:
-        """Sends `rows` to others; returns all rows that this member named, in order, `mine` among them."""
+    def answer(self, rows: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
+        """Sends `rows` to others; returns all rows that this member named, in order, `own` among them."""
         arrived = self.exchange(rows, tensor).now()
         with self.over.ledger.op(Op.COPY, tensor=tensor):
-            return torch.cat(self.in_order(arrived, mine))
+            return torch.cat(self.in_order(arrived, own))
 
     def exchange(self, rows: Tensor, tensor: TensorName) -> Call[Tensor]:
         """Sends the rows that others requested; the result has the rows that this member requested."""
         return self.over.all_to_all.call(rows, send=self.asked, receive=self.wanted, tensor=tensor)
 
-    def in_order(self, arrived: Tensor, mine: Tensor) -> list[Tensor]:
+    def in_order(self, arrived: Tensor, own: Tensor) -> list[Tensor]:
         """The parts in the order of owners: rows of members before this one, its own rows, rows of members after."""
-        return [arrived[: self.before], mine, arrived[self.before :]]
+        return [arrived[: self.before], own, arrived[self.before :]]
 
 
 def ask(
@@ -83,7 +83,7 @@ def ask(
     return Requests(over, wanted, asked, coming - start, named[before : before + own] - start, before)
 
 
-def rows_from_owners(requests: Requests, leaving: Csr, mine: Csr, foreseen: Callable[[], Csr]) -> Csr:
+def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Callable[[], Csr]) -> Csr:
     """Returns the requested rows of a sparse matrix on the host, given the rows that leave and this member's own.
 
     Lengths of rows travel first, then columns, then values. `foreseen` computes the same rows for a replay.
@@ -93,22 +93,22 @@ def rows_from_owners(requests: Requests, leaving: Csr, mine: Csr, foreseen: Call
     def lengths_known() -> Tensor:
         return known().rowptr.diff()
 
-    lengths = _answered(requests, leaving.rowptr.diff(), mine.rowptr.diff(), TensorName.COUNT)
+    lengths = _answered(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
     lengths = learned(lengths, lengths_known).cpu()
-    absent = torch.cat([lengths[: requests.before], lengths[requests.before + mine.rows :]])
+    absent = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
     entries = requests._replace(
         wanted=sums(absent, requests.wanted),
         asked=sums(leaving.rowptr.diff(), requests.asked),
         before=int(lengths[: requests.before].sum()),
     )
-    col = learned(_answered(entries, leaving.col, mine.col, TensorName.INDEX), lambda: known().col)
-    val = learned(_answered(entries, leaving.val, mine.val, TensorName.A), lambda: known().val)
-    return Csr(pad(lengths.cumsum(0), (1, 0)), col.cpu(), val.cpu(), mine.cols)
+    col = learned(_answered(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col)
+    val = learned(_answered(entries, leaving.val, own.val, TensorName.A), lambda: known().val)
+    return Csr(pad(lengths.cumsum(0), (1, 0)), col.cpu(), val.cpu(), own.cols)
 
 
-def _answered(requests: Requests, leaving: Tensor, mine: Tensor, tensor: TensorName) -> Tensor:
+def _answered(requests: Requests, leaving: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
     device = requests.over.device
-    return requests.answer(leaving.to(device), mine.to(device), tensor)
+    return requests.answer(leaving.to(device), own.to(device), tensor)
 
 
 def sums(lengths: Tensor, parts: list[int]) -> list[int]:

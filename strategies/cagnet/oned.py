@@ -224,26 +224,27 @@ class RowScheme(RowStrategy):
         return {**super().memory(at, counts), **self.aggregation.memory(at, counts)}
 
 
+class OneDParams(RowParams):
+    """The parameters of the 1D algorithm."""
+
+    moves: Literal["broadcasts", "all_gather"] = "broadcasts"
+    """The blocks of H arrive one by one, or all at once."""
+
+    @model_validator(mode="after")
+    def _overlaps_stages(self) -> "OneDParams":
+        if self.overlap and self.moves == "all_gather":
+            raise ValueError(
+                "overlap sends a stage while another is multiplied; an all_gather has no stages: use broadcasts"
+            )
+        return self
+
+
 class OneD(RowScheme):
     """CAGNET's 1D algorithm, for any number of ranks up to the number of vertices."""
 
     name = "cagnet-1d"
-
-    class Params(RowParams):
-        """The parameters of the 1D algorithm."""
-
-        moves: Literal["broadcasts", "all_gather"] = "broadcasts"
-        """The blocks of H arrive one by one, or all at once."""
-
-        @model_validator(mode="after")
-        def _overlaps_stages(self) -> "OneD.Params":
-            if self.overlap and self.moves == "all_gather":
-                raise ValueError(
-                    "overlap sends a stage while another is multiplied; an all_gather has no stages: use broadcasts"
-                )
-            return self
-
-    params: Params
+    Params = OneDParams
+    params: OneDParams
 
     @property
     def aggregation(self) -> Aggregation:

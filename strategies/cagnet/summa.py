@@ -78,7 +78,7 @@ class Split3D(NamedTuple):
         return stages
 
     def meetings(self, k: int) -> dict[tuple[int, int], range]:
-        """By grid row and grid column, the vertices at which the row has the rows of H and the column those of A."""
+        """The vertices at which a grid row has the rows of H and a grid column the columns of A, by row and column."""
         met: dict[tuple[int, int], range] = {}
         for vertices, row, col in self.stages(k):
             before = met.get((row, col), vertices)

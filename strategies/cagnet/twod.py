@@ -308,7 +308,7 @@ class TwoD(RowStrategy):
         return sum(-(-length // (self.params.block or length)) for length in lengths)
 
     def _put_weight_gradient(self, words: Words, layer: int, f_in: int, f_out: int, at: Coordinates) -> None:
-        """Adds the words of Y: of the second SUMMA (section IV-C), or of the gather of rows that are there."""
+        """Adds the words of Y: those of a second SUMMA (section IV-C), or of a sum and a gather."""
         own_in, own_out = len(self.columns(at, f_in)), len(self.columns(at, f_out))
         if self.params.weight_gradient != "summa":
             part = f_in * own_out if self.params.weight_gradient == "T" else own_in * f_out

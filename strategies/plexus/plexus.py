@@ -137,7 +137,7 @@ class Plexus(Strategy):
 
     @property
     def striping(self) -> Striping:
-        """How blocks of A are cut and multiplied."""
+        """The way in which blocks of A are cut and multiplied."""
         way = self.params.aggregation
         stripes = 1 if way == "whole" else self.params.blocks
         return Striping(stripes, overlap=way == "overlapped", loops_apart=self.params.loops == "apart")
@@ -199,13 +199,13 @@ class Plexus(Strategy):
         """The words of the authors' code, which trains the features too; and the blocks of A by section 5.1."""
         paper = []
         if self.spec.training.features:
-            theirs = words_of_the_authors(self.grid, FIRST, self.facts.vertices, self.shapes)
+            authors = words_of_the_authors(self.grid, FIRST, self.facts.vertices, self.shapes)
             paper.append(
                 Published(
                     Quantity.WORDS,
                     "sum of the padded blocks that are summed or gathered",
                     (),
-                    sum(theirs.values()),
+                    sum(authors.values()),
                     "blocks are not padded, W is always split over R, and the loss sends two words a row, not three",
                 )
             )
