@@ -1,9 +1,13 @@
-"""What all tests share: ranks that stay alive for the whole session, and examples that are the same every time."""
+"""What all tests share: ranks that stay alive for the session, a study that is drawn once, repeatable examples."""
 
+import os
+import runpy
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,3 +53,31 @@ def pool() -> "Iterator[Pool]":
 def ranks(pool: "Pool") -> Callable[..., list[Any]]:
     """`ranks(world, function, *arguments)`: the results of a top-level function on every rank, in rank order."""
     return pool.run
+
+
+SYNTHETIC = runpy.run_path(str(Path(__file__).parent / "synthetic_runs.py"))
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> SimpleNamespace:
+    """The functions of tests/synthetic_runs.py."""
+    return SimpleNamespace(**SYNTHETIC)
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synthetic study with runs/, tables/ and figures/, made once for all workers; tests only read it."""
+    from harness.figures import draw_all
+    from harness.locks import locked
+    from harness.results.collect import collect
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "study"
+    with locked(folder.with_suffix(".lock")):
+        if not folder.exists():
+            making = base / "study-in-the-making"
+            SYNTHETIC["write_study"](making / "runs")
+            collect(making / "runs", making / "tables")
+            draw_all(making / "tables", making / "figures")
+            making.rename(folder)
+    return folder

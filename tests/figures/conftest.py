@@ -1,9 +1,7 @@
 """What the tests of figures share: collected tables of a synthetic study."""
 
-import runpy
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,22 +9,11 @@ import pytest
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 
-SYNTHETIC = runpy.run_path(str(Path(__file__).parents[1] / "synthetic_runs.py"))
-
 
 @pytest.fixture(scope="session")
-def synthetic() -> SimpleNamespace:
-    """The functions of tests/synthetic_runs.py."""
-    return SimpleNamespace(**SYNTHETIC)
-
-
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(study: Path) -> Path:
     """The collected tables of the study."""
-    folder = tmp_path_factory.mktemp("study")
-    SYNTHETIC["write_study"](folder / "runs")
-    collect(folder / "runs", folder)
-    return folder
+    return study / "tables"
 
 
 @pytest.fixture(scope="session")

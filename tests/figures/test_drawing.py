@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -21,8 +22,8 @@ Collected = Callable[[Callable[[Path], object]], Path]
 
 
 @pytest.fixture(scope="module")
-def drawn(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return draw_all(tables, tmp_path_factory.mktemp("figures"))
+def drawn(study: Path) -> list[Path]:
+    return sorted((study / "figures").iterdir())
 
 
 def test_there_is_a_figure_of_all_datasets_and_one_of_each(drawn: list[Path]) -> None:
@@ -31,7 +32,6 @@ def test_there_is_a_figure_of_all_datasets_and_one_of_each(drawn: list[Path]) ->
         f"{name}.{kind}" for name in names for kind in FORMATS
     )
     assert all(path.stat().st_size > 1000 for path in drawn)
-    assert sorted(path.name for path in drawn[0].parent.iterdir()) == sorted(path.name for path in drawn)
 
 
 def test_every_kind_says_how_it_is_read() -> None:
@@ -69,6 +69,7 @@ def test_the_same_tables_give_the_same_bytes(
     before = {path.name: path for path in drawn}
     for path in again:
         assert path.read_bytes() == before[path.name].read_bytes(), path.name
+    assert plt.get_fignums() == [], "drawing leaves no figure open"
 
 
 def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collected: Collected) -> None:
@@ -95,9 +96,3 @@ def test_tables_without_a_run_are_refused(tables: Path, tmp_path: Path) -> None:
     (tmp_path / "runs.parquet").write_bytes(empty)
     with pytest.raises(UserError, match=r"no run that took place"):
         draw_all(tmp_path, tmp_path / "figures")
-
-
-def test_drawing_leaves_no_figure_open(drawn: list[Path]) -> None:
-    import matplotlib.pyplot as plt
-
-    assert plt.get_fignums() == []

@@ -1,20 +1,12 @@
 """What the tests of tables share: synthetic runs, and a folder that nobody may write to."""
 
 import os
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 NOBODY = 65534
-
-
-@pytest.fixture(scope="session")
-def synthetic() -> SimpleNamespace:
-    """The functions of tests/synthetic_runs.py."""
-    return SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "synthetic_runs.py")))
 
 
 @pytest.fixture
