@@ -26,9 +26,9 @@ from harness.sources.stream import counted
 from harness.sources.text import START, pairs_of
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
-from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
 from harness.store.compose import contents
+from harness.store.dataset_card import DatasetCard
 from harness.store.manifest import read_manifest
 from harness.store.shard import Order, write
 from harness.store.task import GIB, Means

@@ -14,13 +14,13 @@ from harness.graph.partition import in_order, parts_of
 from harness.kernels import block
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.spec.machine import Machine
+from harness.spec.machine_card import Machine
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import compose
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, admit, facts_of
 from strategies.sampling.composition import SampledStrategy
 from strategies.sampling.features import PartitionedFeatures, PeerCaches

@@ -30,9 +30,9 @@ from harness.models.weights import Part, Weight, initial_weight
 from harness.registry import load_strategy, registered
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, grid_text
-from harness.store.card import DatasetCard
 from harness.store.compose import compose
-from harness.store.memory import MemoryStore
+from harness.store.dataset_card import DatasetCard
+from harness.store.memory_store import MemoryStore
 from harness.strategy import admit, facts_of
 
 MOST_CLASSES = 64

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from harness.comm import engine
 from harness.comm.engine import Engine, Place
 from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
 from harness.graph.model import RawGraph

@@ -36,9 +36,9 @@ from harness.parallel.row_strategy import EPSILON
 from harness.parallel.uniform import BlockSampler
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
-from harness.spec.machine import Machine
+from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import admit, facts_of
 
 DEGREE, WARM = 16, 2

@@ -29,11 +29,11 @@ from measuring import (
 from scipy.stats import spearmanr
 
 from harness.cost.epoch import predict
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.figures.palette import COLOURS
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.spec.machine import load_machine_card
+from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
 from harness.strategy import BlockCounts, Counts, Facts, ShapeBlocks, Strategy, admit

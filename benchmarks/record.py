@@ -15,7 +15,7 @@ from pathlib import Path
 from measuring import argument_parser
 
 from harness.run.provenance import provenance
-from harness.spec.machine import load_machine
+from harness.spec.machine_card import load_machine
 from harness.spec.root import project_root
 
 SCHEMES = [

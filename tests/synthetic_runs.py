@@ -13,7 +13,7 @@ import pandas as pd
 from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
-from harness.spec.machine import Machine
+from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
 
 WARMUP, EPOCHS = 2, 10

@@ -12,7 +12,7 @@ from harness.check.reference import Multiplier, matrix_of
 from harness.graph.blocks import multiplied
 from harness.kernels import to_scipy
 from harness.kernels.random import Purpose, integers
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import Promise, Strategy
 from harness.strategy.counts import targets_of
 

@@ -21,7 +21,7 @@ from harness.run.replicas import checksum, compare, everyone
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, grid_text
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, WordsKey, admit, facts_of
 
 # The graph on which strategies are proven: it has everything that a kind graph would hide.

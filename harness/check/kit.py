@@ -26,9 +26,9 @@ from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
-from harness.spec.machine import Machine
+from harness.spec.machine_card import Machine
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice, Training, grid_text
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
 
 Runner = Callable[..., list[Any]]

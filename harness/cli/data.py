@@ -188,7 +188,7 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
 
 def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
     from harness.store.build import build, verify
-    from harness.store.share import share
+    from harness.store.task import share
 
     if options.action == "import":
         return _import(root, options, choice)

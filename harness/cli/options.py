@@ -141,7 +141,7 @@ def check_rank(options: argparse.Namespace, spec: "Spec") -> None:
 
 def requested(root: Path, options: argparse.Namespace) -> "Spec":
     """The spec that the options ask for, not yet admitted by its strategy."""
-    from harness.experiment.request import make_spec, nested
+    from harness.experiment.defaults import make_spec, nested
 
     if not (options.strategy and options.dataset):
         either = "either --spec FILE or " if hasattr(options, "spec") else ""

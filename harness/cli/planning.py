@@ -146,7 +146,7 @@ def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> 
     """Every grid, admitted or refused, with the predicted times of an epoch if the machine card has links."""
     from harness.cost.epoch import predict
     from harness.registry import load_strategy
-    from harness.spec.machine import load_machine_card
+    from harness.spec.machine_card import load_machine_card
     from harness.strategy import BlockCounts, ShapeBlocks, admit
 
     root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.comm import traffic
 from harness.errors import UserError
 from harness.ledger import AxisName, Op
-from harness.spec.machine import Links, MachineCard, SpmmModel
+from harness.spec.machine_card import Links, MachineCard, SpmmModel
 from harness.spec.spec import grid_text
 from harness.strategy import WORD, Counts, Strategy, Words
 

@@ -32,7 +32,7 @@ from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.ways import way
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.spec.machine import MACHINES, MeasuredLink, load_machine, load_machine_card
+from harness.spec.machine_card import MACHINES, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import results_folder
 from harness.validation import legal_name, shown
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import plan_of

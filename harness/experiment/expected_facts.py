@@ -1,7 +1,7 @@
 """The facts of a graph that nobody has built, as its card lets expect them."""
 
 from harness.errors import UserError
-from harness.store.card import DatasetCard, RandomSplit
+from harness.store.dataset_card import DatasetCard, RandomSplit
 from harness.strategy.facts import Facts
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import RunError, UserError
-from harness.experiment.request import make_spec, nested
+from harness.experiment.defaults import make_spec, nested
 from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
 from harness.ledger import NOBODY, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record

@@ -13,7 +13,7 @@ from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.srun import in_allocation, said, step
-from harness.spec.machine import Machine, Slurm, start_seconds
+from harness.spec.machine_card import Machine, Slurm, start_seconds
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """Of Slurm's variables, what srun is given: everything else stands on its line."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import UserError
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.registry import load_strategy
 from harness.replay.replay import replay
 from harness.spec.spec import Spec, grid_text

@@ -8,7 +8,7 @@ from typing import Any
 from harness.slurm.resources import Resources, geometry, job, one_node, place
 from harness.slurm.run_history import Past, job_minutes
 from harness.slurm.site import Site, slurm_of
-from harness.spec.machine import Slurm
+from harness.spec.machine_card import Slurm
 from harness.spec.spec import digest
 
 # Which runs share a job. It follows from the plan and the cards alone: whoever asks again gets the same

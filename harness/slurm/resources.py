@@ -10,7 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 from harness.slurm.site import Site
-from harness.spec.machine import Slurm
+from harness.spec.machine_card import Slurm
 
 # How many nodes ranks take, and the words that say so to Slurm.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.files import whole_folders
 from harness.results.statuses import SETTLED
-from harness.spec.machine import Slurm
+from harness.spec.machine_card import Slurm
 from harness.spec.spec import canonical_json
 
 UNLIKE = ("launch", "seed")

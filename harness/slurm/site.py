@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from harness.documents import read_yaml
-from harness.spec.machine import Slurm, load_machine_card
+from harness.spec.machine_card import Slurm, load_machine_card
 from harness.validation import Frozen, validated
 
 FILE = Path("config") / "site.yaml"

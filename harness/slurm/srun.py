@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness.slurm.resources import devices, geometry
-from harness.spec.machine import Slurm
+from harness.spec.machine_card import Slurm
 
 # How long the job that this process is in will last, by Slurm's word.
 

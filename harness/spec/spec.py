@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
-from harness.spec.machine import Machine
+from harness.spec.machine_card import Machine
 from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed
 
 Protocol = Literal["corrected", "faithful"]

@@ -1,1 +1,1 @@
-"""Datasets: the cards that describe them, and the stores that hold them in blocks."""
+"""Datasets: the cards that describe graphs, and the stores that hold graphs in blocks."""

@@ -1,7 +1,7 @@
-"""The adjacency of a store: every edge scattered to its block, every block settled (`harness.store.entries`).
+"""The adjacency of a store: edges are scattered to their blocks, then blocks are settled (`harness.store.entries`).
 
-Segments hold what a chunk of edges became, block by block; they are kept until all blocks are there. What is whole is
-never made again.
+A segment holds the entries of a chunk of edges, block by block. Segments are kept until all blocks are whole, and a
+whole array is never made again.
 """
 
 import shutil
@@ -15,25 +15,24 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.graph.model import StageCounts
 from harness.sources.stream import Edges, Piece
-from harness.store.entries import BYTES, Keys, Layout, scatter, settle, settle_in_stripes
-from harness.store.share import EVERYTHING, Step
-from harness.store.task import Task
+from harness.store.entries import BYTES, Blocking, Keys, scatter, settle, settle_in_stripes
+from harness.store.task import EVERYTHING, Step, Task
 
 SMALLEST, LARGEST = 1 << 12, 1 << 20
-"""Edges in a chunk, as memory allows. Larger ones would get new pages from the system each time, which costs more."""
+"""Edges in a chunk, as memory allows. Larger chunks get new pages from the system each time, which costs more."""
 READERS = 16
-"""At most, at a time."""
+"""The most pieces of the source that are read at a time."""
 PER_EDGE, PER_KEY = 128, 24
-"""Bytes that a worker needs for an edge while it is scattered, for an entry while it is settled."""
+"""Bytes of a worker for each edge that is scattered, and for each entry that is settled."""
 
 
 def at_once(memory: int) -> int:
-    """Edges in a chunk, whoever scatters it and on how many cores: with so many bytes for all."""
+    """Edges in a chunk, within so many bytes for all workers; the number of workers changes no chunk."""
     return min(max(memory // (PER_EDGE * READERS), SMALLEST), LARGEST)
 
 
 def put_adjacency(task: Task, order: int) -> None:
-    """All blocks of an order, and the degrees of its rows."""
+    """Puts all blocks of an order, and the degrees of its rows."""
     work = task.work
     if not work.noted(f"adjacency-{order}"):
         scatter_edges(task, order)
@@ -44,23 +43,23 @@ def put_adjacency(task: Task, order: int) -> None:
 
 
 def counts_of(task: Task) -> StageCounts:
-    """Of a graph whose order 0 is there."""
-    found = task.work.noted("adjacency-0")
-    assert found is not None
+    """The edge counts of a graph whose order 0 is whole."""
+    noted = task.work.noted("adjacency-0")
+    assert noted is not None
     return StageCounts(
-        stored=found["stored"],
-        loops=found["loops"],
-        duplicates=found["stored"] - found["originals"],
-        nnz_sym=found["nonzeros"] - task.n,
-        nnz_adj=found["nonzeros"],
+        stored=noted["stored"],
+        loops=noted["loops"],
+        duplicates=noted["stored"] - noted["originals"],
+        nnz_sym=noted["nonzeros"] - task.n,
+        nnz_adj=noted["nonzeros"],
     )
 
 
 def scatter_edges(task: Task, order: int, some: slice = EVERYTHING) -> None:
-    """Every edge of these pieces, or a loop at every vertex, to segments."""
+    """Scatters the edges of these pieces to segments. The last piece is a loop at every vertex."""
     maps = task.order.maps
     rows, cols = (maps.rows(order), maps.cols(order)) if maps else (None, None)
-    to = Layout(task.n, task.grid.vertices, rows, cols)
+    to = Blocking(task.n, task.grid.vertices, rows, cols)
     given = list(enumerate(_given(task)))[some]
     task.means.in_parallel(
         "scattering", [partial(_scatter, task, order, number, to, *each) for number, each in given], READERS
@@ -68,7 +67,7 @@ def scatter_edges(task: Task, order: int, some: slice = EVERYTHING) -> None:
 
 
 def settle_blocks(task: Task, order: int, some: slice = EVERYTHING) -> None:
-    """The blocks of these rows of blocks, and the degrees of their rows."""
+    """Settles these rows of blocks, and counts the degrees in each row of blocks."""
     side, segments = task.grid.vertices, _segments(task, order)
     rows = range(side)[some]
     settle = [partial(_settle, task, order, i, j, segments) for i in rows for j in range(side)]
@@ -77,33 +76,33 @@ def settle_blocks(task: Task, order: int, some: slice = EVERYTHING) -> None:
 
 
 def degrees_of(task: Task, order: int) -> NDArray[np.int32]:
-    """Nonzeros of every row, when all blocks are there."""
+    """The nonzeros of every row, once all blocks are whole."""
     degrees = np.zeros(task.n, np.int32)
     for i, rows in enumerate(task.ranges):
         path = task.work.scratch / _degrees(order, i)
         if not path.exists():
-            raise _lacks(task, "settle")
+            raise _unfinished(task, "settle")
         degrees[rows.start : rows.stop] = np.fromfile(path, np.int32)
     return degrees
 
 
 def _given(task: Task) -> list[tuple[Piece, bool]]:
-    """The pieces of the source; and the loops, which no source has to bring."""
+    """The pieces of the source, and the loops, which a source may lack."""
     return [*((piece, False) for piece in task.pieces), (_loops(task), True)]
 
 
-def _scatter(task: Task, order: int, number: int, to: Layout, piece: Piece, added: bool) -> None:
+def _scatter(task: Task, order: int, number: int, to: Blocking, piece: Piece, added: bool) -> None:
     name = f"scatter/{order}/{number}"
     if task.work.noted(name):
         return
     stored = loops = segments = 0
     for source, target in piece():
-        found = scatter(source, target, to, both=not (task.directed or added), added=added)
-        ends = np.concatenate([[0], found.ends]).astype(np.int64)
-        task.work.aside(f"{_keys(order)}/{number}-{segments}", ends, found.keys)
+        entries = scatter(source, target, to, both=not (task.directed or added), added=added)
+        ends = np.concatenate([[0], entries.ends]).astype(np.int64)
+        task.work.aside(f"{_keys(order)}/{number}-{segments}", ends, entries.keys)
         segments += 1
         stored += 0 if added else len(source)
-        loops += 0 if added else found.loops
+        loops += 0 if added else entries.loops
     task.work.note(name, stored=stored, loops=loops, segments=segments)
 
 
@@ -117,7 +116,7 @@ def _loops(task: Task) -> Piece:
 
 
 def _segments(task: Task, order: int) -> list[Path]:
-    """Of all pieces, where the keys of each block end, then the keys."""
+    """The segments of all pieces. A segment holds the end of every block among its keys, then the keys."""
     folder = task.work.scratch / _keys(order)
     return [
         folder / f"{number}-{each}"
@@ -127,10 +126,10 @@ def _segments(task: Task, order: int) -> list[Path]:
 
 
 def _scattered(task: Task, order: int) -> list[dict[str, int]]:
-    """What was noted of all pieces."""
+    """The notes of all pieces."""
     notes = [task.work.noted(f"scatter/{order}/{number}") for number in range(len(_given(task)))]
     if None in notes:
-        raise _lacks(task, "scatter")
+        raise _unfinished(task, "scatter")
     return [note for note in notes if note is not None]
 
 
@@ -144,9 +143,11 @@ def _counted(task: Task, order: int) -> dict[str, int]:
     }
 
 
-def _lacks(task: Task, step: Step) -> UserError:
+def _unfinished(task: Task, step: Step) -> UserError:
     again = f"{task.order.choice.build_command} --share {step}:0/1"
-    return UserError(f"not all jobs of the step {step} have ended. Wait for them, or do all of it: {again}")
+    return UserError(
+        f"not all jobs of the step {step} have ended. Wait for these jobs, or do the whole step: {again}"
+    )
 
 
 def _keys(order: int) -> str:
@@ -176,7 +177,7 @@ def _settle(task: Task, order: int, i: int, j: int, segments: list[Path]) -> Non
 
 
 def _put_degrees(task: Task, order: int, i: int) -> None:
-    """Of a row of blocks, from their row pointers."""
+    """Puts the degrees of a row of blocks, from the row pointers."""
     if (task.work.scratch / _degrees(order, i)).exists():
         return
     degrees = np.zeros(len(task.ranges[i]), np.int32)
@@ -186,7 +187,7 @@ def _put_degrees(task: Task, order: int, i: int) -> None:
 
 
 def _place(segment: Path, block: int, blocks: int) -> tuple[int, int]:
-    """Where in a segment the keys of a block begin, and how many they are."""
+    """The offset and the number of the keys of a block in a segment."""
     start, stop = np.fromfile(segment, np.int64, 2, offset=8 * block).tolist()
     return 8 * (blocks + 1) + BYTES * start, stop - start
 

@@ -2,7 +2,7 @@
 
 Stores, and the files that cards name, live under HARNESS_DATASETS, or datasets/ under the project root. A store
 is the folder store/NAME-HASH: the hash stands for the card, the order of the vertices (permuted, or partitioned, by
-the user's file if so chosen) and the versions of what wrote it, so that a changed card never meets an old store.
+the user's file if so chosen) and the versions of the code, so that a changed card never meets an old store.
 """
 
 import hashlib
@@ -24,24 +24,23 @@ from harness.graph.model import Graph
 from harness.graph.partition import Method, Partition, memory_of
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
-from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
 from harness.store.compose import Contents, check_counts, compose, contents, generator_of, source_files
+from harness.store.dataset_card import DatasetCard
 from harness.store.manifest import SCHEMA, FileRecord
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.store.partitions import brought, bytes_of_structure, check_parts, partition_of, structure
 from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
-from harness.store.share import Share
-from harness.store.task import GIB, Means
+from harness.store.task import GIB, BuildShare, Means
 from harness.store.work import discard_if_idle, take_back
 
 SMALL = 1 << 20
-"""A drawn graph with at most this many draws and features is made in memory, where it is needed."""
+"""A drawn graph with at most this many draws and features is made in memory and needs no store."""
 
 
 def data_folder(root: Path) -> Path:
-    """Where stores and source files are: HARNESS_DATASETS, or datasets/ under the root."""
+    """The folder of stores and source files: HARNESS_DATASETS, or datasets/ under the root."""
     return Path(os.environ.get("HARNESS_DATASETS") or root / "datasets")
 
 
@@ -60,9 +59,9 @@ def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
 
 
 def open_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.float32) -> Blocks:
-    """The blocks of a dataset: from its store if there is one, else in memory if it is drawn and small.
+    """The blocks of a dataset: from its store, or else in memory if the graph is drawn and small.
 
-    The weights of a store come in `dtype`, which is that of the run; memory has them in double precision.
+    The weights of a store have the `dtype` of the run; those in memory have double precision.
     """
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
@@ -80,14 +79,14 @@ def build(
     *,
     grid: int | None = None,
     means: Means | None = None,
-    share: Share | None = None,
+    share: BuildShare | None = None,
     card: DatasetCard | None = None,
 ) -> Path:
-    """The folder of a dataset's store, after building it unless it is there, whole and from the same files.
+    """Builds the store of a dataset, unless a whole store of the same files exists; returns its folder.
 
     `grid` sets the number of blocks along each side. Of several builders at once, one builds and the others wait. With
-    a `share`, only that is done, beside other jobs that do theirs; nothing, if there is a store. A `card` is of a
-    dataset that the catalog does not have yet: what its files say is looked through before anything is made.
+    a `share`, the job does that share alone, beside other jobs, or nothing if the store exists. A `card` describes a
+    dataset that the catalog lacks: its files are checked before anything is made.
     """
     is_new, card = card is not None, card or load_card(root, choice.name)
     folder = store_folder(root, card, choice)
@@ -95,21 +94,21 @@ def build(
     if share and folder.exists():
         return folder
     if _is_sound(folder, grid, sources):
-        discard_if_idle(folder)  # of a builder that was killed when all was done
+        discard_if_idle(folder)  # left by a builder that was killed after the store was whole
         return _opened(folder, card).folder
     _require(card, sources)
     records = {name: _record(path) for name, path in sources.items()}
-    found = contents(card, data_folder(root))
-    check_parts(choice, found.n)  # before a folder is made for it
+    graph = contents(card, data_folder(root))
+    check_parts(choice, graph.n)  # before its folder is made
     if is_new:
-        found.check()
+        graph.check()
     means = means or Means()
-    order = Order(choice, partial(parted, found, choice, means))
+    order = Order(choice, partial(parted, graph, choice, means))
     if share:
-        write_share(found, folder, order, means, share, grid=grid, sources=records)
+        write_share(graph, folder, order, means, share, grid=grid, sources=records)
     else:
         write(
-            found,
+            graph,
             folder,
             order,
             means,
@@ -122,7 +121,7 @@ def build(
 
 @contextmanager
 def taken_back(root: Path, card: DatasetCard, choice: DatasetChoice, *, unless: bool) -> Iterator[None]:
-    """Leaves nothing of a store that was made in vain, `unless` it, or a part of it, may have been there before."""
+    """Removes a store that was made in vain, `unless` the store or a part of it may be older than this block."""
     folder = store_folder(root, card, choice)
     try:
         yield
@@ -133,7 +132,7 @@ def taken_back(root: Path, card: DatasetCard, choice: DatasetChoice, *, unless: 
 
 
 def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
-    """Says how to come by a file that somebody publishes, where it is not there."""
+    """Refuses a dataset whose published files are not fetched, and says how to fetch these files."""
     lacking = [remote.file for remote in card.source.remotes() if not sources[remote.file].exists()]
     if lacking:
         raise UserError(
@@ -143,7 +142,7 @@ def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
 
 
 def verify(root: Path, choice: DatasetChoice) -> Path:
-    """The folder of a store, after every file in it was held against its checksum."""
+    """Compares every file of a store with its checksum; returns the folder of the store."""
     folder = store_folder(root, load_card(root, choice.name), choice)
     if not folder.exists():
         raise _not_built(folder, choice)
@@ -157,7 +156,7 @@ def _composed(root: Path, card: DatasetCard, choice: DatasetChoice) -> tuple[Gra
 
 
 def _opened(folder: Path, card: DatasetCard, dtype: torch.dtype = torch.float32) -> Store:
-    """The store, held against what the card expects today: it may have been built before somebody said so."""
+    """Opens a store and checks the counts that the card expects today: the card may have changed since the build."""
     store = Store(folder, dtype=dtype)
     check_counts(card, store.n, store.features, store.manifest.counts)
     return store
@@ -178,7 +177,7 @@ def _not_built(folder: Path, choice: DatasetChoice) -> UserError:
 
 
 def _is_sound(folder: Path, grid: int | None, sources: dict[str, Path]) -> bool:
-    """Whether a store is there that `build` would make again, byte for byte."""
+    """True if `build` would make the same store again, byte for byte."""
     if not folder.exists():
         return False
     try:
@@ -192,7 +191,7 @@ def _is_sound(folder: Path, grid: int | None, sources: dict[str, Path]) -> bool:
 
 
 def _unchanged(path: Path, record: FileRecord | None) -> bool:
-    """Whether a source file is the one that was read. One that is gone cannot be read again: the store stands."""
+    """True if a source file is as the build read it. A store whose source file is gone stays valid."""
     return not path.exists() or _record(path) == record
 
 
@@ -200,30 +199,30 @@ def _record(path: Path) -> FileRecord:
     return FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
-# The partition of a dataset that is to be built, in the memory that a build may take.
+# The partition of a dataset during a build, within the memory of the build.
 
 
-def parted(found: Contents, choice: DatasetChoice, means: Means) -> Partition | None:
-    """The partition of a choice. What has to see the graph whole is refused where that takes too much."""
+def parted(contents: Contents, choice: DatasetChoice, means: Means) -> Partition | None:
+    """The partition of a choice. A method that needs more memory than is allowed is refused."""
 
     def graph() -> Csr:
-        _check_memory(choice, "the graph", bytes_of_structure(found), means)
-        return structure(found)
+        _check_memory(choice, "the graph", bytes_of_structure(contents), means)
+        return structure(contents)
 
     def allow(A: Csr) -> None:
-        method, directed = cast(Method, choice.partition), found.card.directed
-        needed = memory_of(method, found.n, A.nnz, choice.parts, directed=directed)
+        method, directed = cast(Method, choice.partition), contents.card.directed
+        needed = memory_of(method, contents.n, A.nnz, choice.parts, directed=directed)
         means.say(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
         _check_memory(choice, choice.partition, needed, means)
 
-    return partition_of(choice, found.n, found.folder, graph, allow)
+    return partition_of(choice, contents.n, contents.folder, graph, allow)
 
 
 def _check_memory(choice: DatasetChoice, what: str, needed: int, means: Means) -> None:
     if needed > means.memory:
         raise UserError(
             f"{choice.partition} has to see {choice.name} whole: {what} takes about {needed / GIB:.1f} GiB of memory, "
-            f"and {means.memory / GIB:.1f} are allowed. Allow more where there is more (--memory "
-            f"{ceil(1.1 * needed / GIB)}), compute the partition elsewhere and bring it (--partition file:NAME), or "
-            "choose random, which takes next to none."
+            f"and {means.memory / GIB:.1f} are allowed. Allow more on a machine that has more (--memory "
+            f"{ceil(1.1 * needed / GIB)}), compute the partition elsewhere and name its file (--partition file:NAME), "
+            "or choose random, which takes next to none."
         )

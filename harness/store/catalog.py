@@ -8,22 +8,22 @@ from pathlib import Path
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.sources.twin import most_edges
-from harness.store.card import DatasetCard
+from harness.store.dataset_card import DatasetCard
 from harness.validation import clipped, unknown, validated
 
 # Twins of published graphs: NAME@SCALE, as ogbn-products@1/16, with so many of its vertices and edges.
 #
 # A twin has the width, the classes and the split of its card, drawn anew, and degrees of the same nature;
-# NAME@1/16w256 has features 256 wide. Its nonzeros are those of the published graph, times the scale,
-# within 1 %: otherwise it is not built. Whatever is measured on it says so, because its name does.
+# NAME@1/16w256 has features 256 wide. A twin is built only if its nonzeros are those of the published graph times the
+# scale, within 1 %. Its name marks every measurement on it as one of a twin.
 
 TOLERANCE = 0.01
-"""The share by which the nonzeros of a twin may be off."""
+"""The relative error that the nonzeros of a twin may have."""
 SCALE = re.compile(r"(?P<of>[1-9]\d*)([/-](?P<parts>[1-9]\d*))?(w(?P<width>[1-9]\d*))?")
 
 
 def twin_of(card: DatasetCard, scale: str) -> DatasetCard:
-    """The card of a twin. What the published graph's card leaves open is an error."""
+    """The card of a twin. A key that the published graph's card lacks is an error."""
     n, edges = card.expected.n, card.edges
     width = getattr(card.features, "width", None) or card.expected.features
     known = {"nature": card.nature, "expected.n": n, "expected.nnz_adj": edges, "expected.features": width}
@@ -92,15 +92,15 @@ def _check_room(card: DatasetCard, scale: str, n: int, edges: int) -> None:
 
 
 def _asked(name: str, scale: str) -> tuple[Fraction, int | None]:
-    """The scale, and the width of the features if it says one."""
-    found = SCALE.fullmatch(scale)
-    share = Fraction(int(found["of"]), int(found["parts"] or 1)) if found else Fraction(0)
-    if not found or not 0 < share <= 1:
+    """The scale, and the width of the features if the text has one."""
+    match = SCALE.fullmatch(scale)
+    share = Fraction(int(match["of"]), int(match["parts"] or 1)) if match else Fraction(0)
+    if not match or not 0 < share <= 1:
         raise UserError(
             f"{name}@{scale}: a twin is as large as its graph or smaller, with features as wide or of a width of "
             "their own: @1, @1/16, @1/16w256."
         )
-    return share, int(found["width"]) if found["width"] else None
+    return share, int(match["width"]) if match["width"] else None
 
 
 CATALOG = Path("datasets") / "catalog"
@@ -112,7 +112,7 @@ def list_cards(root: Path) -> list[str]:
 
 
 def load_card(root: Path, name: str) -> DatasetCard:
-    """The card datasets/catalog/NAME.yaml under the project root; of NAME@SCALE, that of a twin."""
+    """The card datasets/catalog/NAME.yaml under the project root; for NAME@SCALE, the card of a twin."""
     name, at, scale = name.partition("@")
     card = _read(root, name)
     return twin_of(card, scale) if at else card

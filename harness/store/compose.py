@@ -28,7 +28,7 @@ from harness.sources.refusal import IN_CARD
 from harness.sources.source import Generator
 from harness.sources.stream import Stream, stream_of
 from harness.sources.vertex_files import check_labels, read_column, read_label_sets, read_split, read_table
-from harness.store.card import (
+from harness.store.dataset_card import (
     AllTrain,
     DatasetCard,
     DegreeLabels,

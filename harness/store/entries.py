@@ -1,11 +1,11 @@
-"""From edges in any order to the blocks of an adjacency, out of core: two passes and a sort a block.
+"""Edges in any order become the blocks of an adjacency, out of core, by two passes and one sort for each block:
 
-    scatter   an edge becomes an entry, and its mirror image, of some block; those of a chunk lie block by block
-    settle    all entries of a block, sorted, each pair once
+    1. scatter   an edge becomes an entry of some block, and its mirror image another; a chunk lies block by block
+    2. settle    the entries of a block are sorted, and each pair is kept once
 
-An entry is one number of 64 bits, row, column and a flag, both counted from the block's corner: sorting numbers sorts
-entries. The flag is 0 for what the source gave and 1 for what was added, mirror images and loops, so that repetitions
-in the source can be counted. Neither pass depends on how the edges were cut into chunks, so the blocks do not.
+An entry is one number of 64 bits: row, column and a flag, both counted from the block's corner, so that sorting numbers
+sorts entries. The flag is 0 for edges of the source and 1 for added entries (mirror images and loops), so that
+repetitions in the source can be counted. The blocks do not depend on the cut of the edges into chunks.
 Verifier (tests/store/test_entries.py): scipy.
 """
 
@@ -23,20 +23,20 @@ from harness.kernels.jit import compiled
 Keys = NDArray[np.uint64]
 Ends = tuple[Ints, Ints]
 BYTES = 8
-"""Of a key."""
+"""The size of a key."""
 LARGEST_SIDE = 1 << 31
 LARGEST_32 = (1 << 31) - 1
 ROW_BITS = 33
 BINS = 1024
-"""Into so many stripes the rows of a block are counted that does not fit."""
+"""The stripes of rows in which the entries of a block are counted, if the block does not fit in memory."""
 
 
-class Layout(NamedTuple):
-    """Where entries go: blocks of so many rows and columns, and how rows and columns move; None if they stay."""
+class Blocking(NamedTuple):
+    """The cut of a matrix into square blocks, and the maps of its rows and columns, None for the identity."""
 
     n: int
     blocks: int
-    """Along each side."""
+    """The blocks along each side."""
     rows: Map | None = None
     cols: Map | None = None
 
@@ -52,11 +52,11 @@ class Scattered(NamedTuple):
     keys: Keys
     """Block after block."""
     ends: Ints
-    """Where those of each block end, row by row of blocks."""
+    """The end of each block among the keys, row by row of blocks."""
     loops: int
 
 
-def scatter(source: Ints, target: Ints, to: Layout, *, both: bool, added: bool = False) -> Scattered:
+def scatter(source: Ints, target: Ints, to: Blocking, *, both: bool, added: bool = False) -> Scattered:
     """The entries of some edges: (target, source) and, with `both`, its mirror image."""
     assert to.size < LARGEST_SIDE, to.size
     most = len(source) * (1 + both)
@@ -74,8 +74,8 @@ def scatter(source: Ints, target: Ints, to: Layout, *, both: bool, added: bool =
     return Scattered(placed, stops, loops)
 
 
-def _places(source: Ints, target: Ints, to: Layout, *, both: bool) -> tuple[Ends, Ends]:
-    """Rows and columns of the entries of these edges, and of their mirror images if these are asked for."""
+def _places(source: Ints, target: Ints, to: Blocking, *, both: bool) -> tuple[Ends, Ends]:
+    """The rows and columns of the entries of these edges and, with `both`, of the mirror images."""
     straight = _moved(target, to.rows), _moved(source, to.cols)
     if not both:
         return straight, straight
@@ -92,10 +92,10 @@ class Settled(NamedTuple):
     """A block, or some of its rows."""
 
     rowptr: NDArray[np.integer]
-    """Of 32 bits unless there are more entries."""
+    """The row pointers, of 32 bits unless the entries need more."""
     col: NDArray[np.int32]
     originals: int
-    """Different entries that the source gave."""
+    """The different entries of the source."""
 
 
 def settle(keys: Keys, rows: int) -> Settled:
@@ -108,7 +108,7 @@ def settle(keys: Keys, rows: int) -> Settled:
 
 
 def narrowed(rowptr: Ints) -> NDArray[np.integer]:
-    """Row pointers as the store keeps them: most of its bytes, where rows are short."""
+    """The row pointers as the store keeps them. With short rows, they are most of its bytes."""
     return rowptr.astype(np.int32 if rowptr[-1] <= LARGEST_32 else np.int64)
 
 
@@ -117,7 +117,7 @@ Reader = Callable[[], Iterable[Keys]]
 
 
 def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
-    """The same with at most so many keys in memory beside the result, unless a stripe of rows has more."""
+    """`settle` with at most so many keys in memory beside the result, unless a stripe of rows has more."""
     width = max(-(-rows // BINS), 1)
     counts = np.zeros(-(-rows // width), np.int64)
     for keys in pieces():
@@ -136,17 +136,17 @@ def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
 
 
 def _stripes(counts: Ints, at_once: int) -> list[tuple[int, int]]:
-    """Neighbouring bins together, as long as they hold no more than that."""
-    found, first, held = [], 0, 0
+    """Ranges of neighbouring bins, none with more than `at_once` keys unless one bin alone has more."""
+    stripes, first, held = [], 0, 0
     for last, count in enumerate(counts.tolist()):
         if held and held + count > at_once:
-            found.append((first, last))
+            stripes.append((first, last))
             first, held = last, 0
         held += count
-    return [*found, (first, len(counts))]
+    return [*stripes, (first, len(counts))]
 
 
-# The compiled loops: over edges that become keys, and over sorted keys that become rows.
+# The compiled loops: edges become keys, and sorted keys become rows.
 
 ROW, COL = np.uint64(33), np.uint64(1)
 COLUMN = np.uint64((1 << 32) - 1)
@@ -161,9 +161,9 @@ def keys_of(
     flags: tuple[bool, bool],
     out: tuple[Any, Any, Any],
 ) -> tuple[int, int]:
-    """Keys and blocks of the entries of some edges, the mirrored one after each, and the entries of every block.
+    """Fills `out` with the keys and the blocks of some edges, each mirror image after its edge, and counts by block.
 
-    `straight` and `mirrored` say in which row and column they stand. How many there are, and how many loops.
+    `straight` and `mirrored` hold the rows and columns of the entries. Returns the number of entries and of loops.
     """
     source, target = ends
     size, side = grid
@@ -186,7 +186,7 @@ def keys_of(
 
 @compiled(nogil=True)
 def place_keys(keys: Any, blocks: Any, free: Any, placed: Any) -> None:
-    """Every key where its block has room, one after the other."""
+    """Puts every key at the next free place of its block."""
     for e in range(keys.size):
         b = blocks[e]
         placed[free[b]] = keys[e]
@@ -195,7 +195,7 @@ def place_keys(keys: Any, blocks: Any, free: Any, placed: Any) -> None:
 
 @compiled(nogil=True)
 def settle_keys(keys: Any, rowptr: Any, col: Any) -> tuple[int, int]:
-    """Columns of sorted keys, each pair once, and how many a row has; how many in all, how many of the source."""
+    """Fills the columns of sorted keys, each pair once, and counts by row; returns the pairs, all and of the source."""
     kept = originals = 0
     before = np.uint64(0)
     for e in range(keys.size):
@@ -211,11 +211,11 @@ def settle_keys(keys: Any, rowptr: Any, col: Any) -> tuple[int, int]:
 
 @compiled(nogil=True)
 def select_keys(keys: Any, first: int, last: int, chosen: Any) -> int:
-    """The keys whose rows are in first .. last - 1; how many."""
-    found = 0
+    """Copies the keys of the rows first .. last - 1; returns the number of these keys."""
+    copied = 0
     low, high = np.uint64(first) << ROW, np.uint64(last) << ROW
     for e in range(keys.size):
         if low <= keys[e] and keys[e] < high:
-            chosen[found] = keys[e]
-            found += 1
-    return found
+            chosen[copied] = keys[e]
+            copied += 1
+    return copied

@@ -17,7 +17,7 @@ from harness.sources.refusal import IN_CARD
 from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, taken_back
-from harness.store.card import DatasetCard
+from harness.store.dataset_card import DatasetCard
 from harness.store.catalog import CATALOG, list_cards, load_card
 from harness.store.task import Means
 from harness.validation import CLASSES, VERTICES, Frozen, Name, validated

@@ -1,4 +1,4 @@
-"""What is known of a dataset: its card and, if its store is built, what the manifest says of it."""
+"""The facts of a dataset: its card and, if its store is built, its manifest."""
 
 from pathlib import Path
 from statistics import fmean
@@ -14,21 +14,21 @@ from harness.kernels.csr import row_of
 from harness.ranges import between
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import store_folder
-from harness.store.card import DatasetCard
 from harness.store.catalog import load_card
 from harness.store.compose import generator_of
+from harness.store.dataset_card import DatasetCard
 from harness.store.manifest import Cut
 from harness.store.reader import Store
 
 
 def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
-    """The facts, without the list of files."""
+    """The facts of a dataset, without the list of files."""
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
     store = Store(folder) if folder.exists() else None
     known = {"card": card.model_dump(mode="json"), "folder": str(folder), "built": folder.exists()}
-    if found := nonzeros(card, store):
-        known["nonzeros"] = found
+    if counts := nonzeros(card, store):
+        known["nonzeros"] = counts
     if store:
         known["manifest_hash"] = store.manifest_hash
         known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance", "cut"})
@@ -40,9 +40,9 @@ def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
 
 
 def nonzeros(card: DatasetCard, store: Store | None) -> dict[str, Any]:
-    """The nonzeros that a card expects, a twin's being the published ones, and how far a store is from them.
+    """The nonzeros that a card expects (for a twin, the published number), and the deviation of a store from this.
 
-    Of a drawn graph the draws are told too: loops and duplicates among them are lost.
+    For a drawn graph, the draws too: loops and duplicates among the draws are lost.
     """
     if card.nonzeros is None:
         return {}
@@ -55,7 +55,7 @@ def nonzeros(card: DatasetCard, store: Store | None) -> dict[str, Any]:
 
 
 def _degrees(store: Store) -> dict[str, Any]:
-    """Entries of a row of A, the loop among them. The hundredth of the rows that has most holds this share of all."""
+    """The entries of a row of A, loops included, and the share of all entries in the fullest hundredth of the rows."""
     degrees = np.sort(store.degrees(range(store.n)).numpy())
     top = degrees[-max(len(degrees) // 100, 1) :]
     return {
@@ -68,9 +68,9 @@ def _degrees(store: Store) -> dict[str, Any]:
 
 
 def _summary(cut: Cut) -> dict[str, Any]:
-    """How even the parts are, and what they exchange: rows, each sent once; times a width they are words.
+    """The balance of the parts and the rows that parts exchange, each sent once; rows times a width are words.
 
-    The most vertices, nonzeros and rows needed, and the total of these, are the four costs by which G3 cuts.
+    The most vertices, the most nonzeros, the most rows needed and the total of rows are the four costs of G3's cuts.
     """
     sizes = [len(part) for part in between(cut.bounds)]
     return {
@@ -92,12 +92,12 @@ def _summary(cut: Cut) -> dict[str, Any]:
     }
 
 
-# How evenly the nonzeros of a graph fall into shards, in each order that its vertices can have.
+# The balance of the nonzeros of a graph over shards, in each order that its vertices can have.
 #
 # A single permutation spreads every edge and leaves all loops in the shards on the diagonal: the fullest of
-# g x g shards has (nnz - n + g n) / nnz times the mean. A double permutation spreads the loops too. What
-# none of them evens out is degree: a star stays a star. Verifier (tests/store/test_balance.py): the
-# permuted matrix, cut by scipy.
+# g x g shards has (nnz - n + g n) / nnz times the mean. A double permutation spreads the loops too. No
+# permutation evens out degrees: a star stays a star. Verifier (tests/store/test_balance.py): the permuted
+# matrix, cut by scipy.
 
 
 class Balance(NamedTuple):
@@ -115,7 +115,7 @@ class Positions(NamedTuple):
 
 
 def balance(blocks: Blocks, shards: int, seed: int = 0) -> list[Balance]:
-    """Of a graph in its original order, for shards x shards blocks of ceil(n / shards) vertices."""
+    """The balance of a graph in its original order, over shards x shards blocks of ceil(n / shards) vertices."""
     assert blocks.permutation == "none", blocks.permutation
     assert blocks.bounds is None, blocks.bounds
     by_order = {kind: _positions(kind, blocks.n, shards, seed) for kind in ("none", "single", "double")}
@@ -133,7 +133,7 @@ def balance(blocks: Blocks, shards: int, seed: int = 0) -> list[Balance]:
 
 
 def law_of_loops(n: int, nonzeros: int, shards: int) -> float:
-    """What is to be expected of a single permutation of a graph without hubs."""
+    """The fullest shard over the mean, as expected for a single permutation of a graph without hubs."""
     return (nonzeros - n + shards * n) / nonzeros
 
 

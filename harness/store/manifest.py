@@ -1,7 +1,7 @@
-"""The manifest of a store: what is in the folder, how it was cut, where it came from, and every file's checksum.
+"""The manifest of a store: its content, its cut, its origin, and the checksum of every file.
 
-It holds no time, no path of a machine and no host, so that equal inputs give equal bytes wherever they are
-built. The file is written last: a folder without one is not a store.
+The manifest holds no time, no path of a machine and no host, so that equal inputs give equal bytes on every machine.
+The manifest is written last: a folder without a manifest is not a store.
 """
 
 import hashlib
@@ -22,40 +22,40 @@ FILE = "manifest.json"
 
 
 class FileRecord(Frozen):
-    """What a file must be."""
+    """The size and the checksum that a file must have."""
 
     bytes: int
     sha256: str
 
 
 class BlockGrid(Frozen):
-    """Into how many pieces vertices and feature columns are cut, each of the ceiling of their share."""
+    """The pieces into which vertices and feature columns are cut; a piece is the ceiling of its share."""
 
     vertices: int
     features: int
 
 
 class Cut(Frozen):
-    """What the partition of a store makes of its graph, part by part."""
+    """The work and the communication of each part of a partitioned store."""
 
     bounds: tuple[int, ...]
-    """Where the parts begin, and the end."""
+    """The first vertex of each part, and the end."""
     nonzeros: tuple[int, ...]
-    """In the rows of each part: its work."""
+    """The nonzeros in the rows of each part: its work."""
     needed: tuple[int, ...]
-    """Rows of other parts that each part multiplies by: what it must receive."""
+    """The rows of other parts that each part multiplies by and must receive."""
 
 
 class Provenance(Frozen):
-    """Where the data came from."""
+    """The origin of the data."""
 
     harness: str
     """Version of the harness."""
     versions: dict[str, int]
-    """Versions of the generator, of the recipes and of what partitions."""
+    """Versions of the generator, of the recipes and of the partition methods."""
     card: dict[str, JsonValue]
     sources: dict[str, FileRecord]
-    """The files that were read, by their path in the data folder."""
+    """The files that the build read, by path in the data folder."""
 
 
 class Manifest(Frozen):
@@ -71,7 +71,7 @@ class Manifest(Frozen):
     counts: StageCounts
     permutation: Permutation
     seed: int
-    """Of the permutation or the partition; the card holds the seed of the graph."""
+    """The seed of the permutation or the partition; the card holds the seed of the graph."""
     partition: str
     parts: int
     cut: Cut | None
@@ -85,7 +85,7 @@ class Manifest(Frozen):
 
     @property
     def choice(self) -> DatasetChoice:
-        """What was asked for when the store was built."""
+        """The choice of the build."""
         return DatasetChoice(**{key: getattr(self, key) for key in DatasetChoice.model_fields})
 
     def text(self) -> str:
@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def _build(folder: Path, fields: Any) -> str:
-    """The way out for a folder whose manifest may say little."""
+    """The way out for a folder whose manifest may be incomplete."""
     known: dict[str, Any] = {"name": folder.name.rpartition("-")[0] or folder.name}
     if isinstance(fields, dict):
         known |= {key: fields[key] for key in DatasetChoice.model_fields if key in fields}

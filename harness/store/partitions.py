@@ -1,9 +1,9 @@
-"""The partition of a dataset: read from a file the user brings, drawn, or computed once and kept.
+"""The partition of a dataset: read from a file of the user, drawn, or computed once and kept.
 
-What an engine computes may take longer than everything else of a build, so it is kept beside the stores, as the
-folder partitions/computed/NAME-METHOD-PARTS-sSEED-HASH of one array and a record. The hash stands for the graph's
-structure: a changed graph never meets an old partition. All ranks that open a graph in memory read the same folder,
-whoever wrote it. A folder that does not fit is refused, never repaired unasked.
+Computing a partition may take longer than all other steps of a build. So a computed partition is kept beside the
+stores, as the folder partitions/computed/NAME-METHOD-PARTS-sSEED-HASH of one array and a record. The hash stands for
+the graph's structure: a changed graph never meets an old partition. All ranks that open a graph in memory read the same
+folder. A folder that does not fit is refused and not repaired.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from harness.sources.stream import Edges, Piece
 from harness.spec.dataset import DatasetChoice
 from harness.store.adjacency import LARGEST
 from harness.store.compose import Contents
-from harness.store.entries import BYTES, Layout, scatter, settle
+from harness.store.entries import BYTES, Blocking, scatter, settle
 from harness.store.manifest import FileRecord
 from harness.validation import Frozen, validated
 
@@ -40,7 +40,7 @@ ARRAY = "part.npy"
 
 
 class Kept(Frozen):
-    """The record beside a kept partition: what it is a partition of, and what the array must be."""
+    """The record beside a kept partition: its graph, its method, and the checksum of its array."""
 
     name: str
     method: str
@@ -48,10 +48,10 @@ class Kept(Frozen):
     seed: int
     structure: str
     engine: str
-    """The library and its version. Another version may cut otherwise; what it cut stays valid."""
+    """The library and its version. Another version may cut otherwise; kept partitions stay valid."""
     array: FileRecord
     report: dict[str, JsonValue] = {}
-    """What the method had to say of how it found the parts."""
+    """The report of the method on its search."""
 
 
 def partition_of(
@@ -61,9 +61,9 @@ def partition_of(
     graph: Callable[[], Csr],
     allow: Callable[[Csr], None] = lambda _: None,
 ) -> Partition | None:
-    """The partition of n vertices, None if the choice is blocks.
+    """The partition of n vertices, None for a choice of blocks.
 
-    An engine sees `graph`, in its own order, after `allow` has been asked; nothing else here does.
+    Engines alone call `graph`, which is in its own order, and ask `allow` before partitioning it.
     """
     if not choice.partitioned:
         return None
@@ -88,7 +88,7 @@ def check_parts(choice: DatasetChoice, n: int) -> None:
 
 
 def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
-    """The file a choice brings along, by its name under the data folder."""
+    """The partition file of a choice, by its name under the data folder."""
     if choice.file is None:
         return {}
     path = folder / FOLDER / choice.file
@@ -97,14 +97,14 @@ def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
 
 
 def _kept(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], None]) -> Tensor:
-    """What is on disk, after computing it if nothing is: of several at once, the first one's stays."""
+    """Reads the kept partition, after computing it if there is none. Of several processes at once, the first keeps."""
     structure = _structure(A)
-    told = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
-    path = folder / FOLDER / "computed" / told
+    name = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
+    path = folder / FOLDER / "computed" / name
     if not path.exists():
         allow(A)
-        found = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
-        _keep(path, choice, structure, *found)
+        part, report = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
+        _keep(path, choice, structure, part, report)
     return _read(path, choice, structure, A.rows)
 
 
@@ -171,7 +171,7 @@ def _refuse(path: Path, reason: str, choice: DatasetChoice) -> Never:
 
 
 def _structure(A: Csr) -> str:
-    """Stands for the places of the nonzeros, and for the code that partitions by them."""
+    """A digest of the places of the nonzeros, and of the version of the partition methods."""
     digest = hashlib.sha256(f"partition {VERSION}".encode())
     for tensor in (A.rowptr, A.col):
         digest.update(f"{tensor.dtype} {len(tensor)}".encode())
@@ -179,7 +179,7 @@ def _structure(A: Csr) -> str:
     return digest.hexdigest()
 
 
-# A partition that the user brings: one part number a line, as METIS, PaToH and KaHyPar write them.
+# A partition file of the user: one part number a line, as METIS, PaToH and KaHyPar write partitions.
 #
 # Line v is the part of vertex v, in the order of the dataset's vertices before any permutation.
 
@@ -205,11 +205,11 @@ def read_partition(path: Path, n: int, parts: int) -> Ints:
 
 
 def check_there(path: Path) -> None:
-    """Refuses a partition that nobody has put there."""
+    """Refuses a partition whose file does not exist."""
     if not path.is_file():
         raise UserError(
-            f"{path} is no file. A partition of your own stands there: {EXPECTED}. Put it there, or choose another "
-            "partition."
+            f"{path} is no file. A partition of your own is read from this path: {EXPECTED}. Write the file, or choose "
+            "another partition."
         )
 
 
@@ -236,28 +236,27 @@ def _fault(path: Path) -> str:
     return ""
 
 
-# The places of all nonzeros of a graph, in memory: what those who partition have to see whole.
-#
-# It is one block of a store that has no others (`harness.store.entries`).
+# The places of all nonzeros of a graph, whole in memory, for partition methods: a store of one block
+# (`harness.store.entries`).
 
 PER_ENTRY, PER_VERTEX = BYTES + 8, 16
-"""Bytes that it takes at most: keys and columns beside each other, row pointers of 32 bits and of 64."""
+"""The most bytes of `structure`: keys beside columns, and row pointers of 32 bits beside those of 64."""
 
 
 def bytes_of_structure(contents: Contents) -> int:
-    """What `structure` takes at most."""
+    """The most bytes that `structure` takes."""
     return PER_ENTRY * _most(contents) + PER_VERTEX * contents.n
 
 
 def structure(contents: Contents) -> Csr:
-    """The pattern of A, in the graph's own order; its values say nothing and take no room."""
+    """The pattern of A, in the graph's own order; its values mean nothing and take no memory."""
     n, keys, filled = contents.n, np.empty(_most(contents), np.uint64), 0
     pieces: list[Piece] = [*contents.stream.pieces(LARGEST), partial(_loops, n)]
     for piece in pieces:
         for source, target in piece():  # a loop is its own mirror image
-            found = scatter(source, target, Layout(n, 1), both=not contents.card.directed).keys
-            keys[filled : filled + len(found)] = found
-            filled += len(found)
+            some = scatter(source, target, Blocking(n, 1), both=not contents.card.directed).keys
+            keys[filled : filled + len(some)] = some
+            filled += len(some)
     block = settle(keys[:filled], n)
     rowptr, col = torch.from_numpy(block.rowptr).long(), torch.from_numpy(block.col)
     return Csr(rowptr, col, torch.ones((), dtype=torch.bool).expand(len(col)), n)
@@ -270,5 +269,5 @@ def _loops(n: int) -> Iterator[Edges]:
 
 
 def _most(contents: Contents) -> int:
-    """Entries that there can be, repetitions among them."""
+    """The most entries of a graph, repetitions included."""
     return contents.stream.entries * (1 if contents.card.directed else 2) + contents.n

@@ -1,7 +1,7 @@
-"""A dataset on disk: serves any rectangle, and opens only the blocks that hold a part of it.
+"""A dataset on disk: serves any rectangle, and opens only the blocks that overlap the rectangle.
 
-Files are mapped into memory and copied from. The first time a file is opened its size and its checksum are
-held against the manifest, so that a truncated or altered block is refused before anything is computed from it.
+Files are mapped into memory and copied from. At the first opening of a file, its size and its checksum are compared
+with the manifest, so that a truncated or altered block is refused before anything is computed from the block.
 """
 
 from pathlib import Path
@@ -25,9 +25,9 @@ class Store:
     """`Blocks` over a folder. Weights are computed from degrees, in double precision, and rounded once."""
 
     def __init__(self, folder: Path, *, checksums: bool = True, dtype: torch.dtype = torch.float32) -> None:
-        """Weights come in `dtype`: that of the run.
+        """Opens a store; weights come in `dtype`, that of the run.
 
-        Without checksums only sizes are held against the manifest: for large stores that were verified.
+        Without checksums only sizes are compared with the manifest: for large stores that were verified.
         """
         self.folder, self._dtype = folder, dtype
         self.manifest: Manifest
@@ -69,7 +69,7 @@ class Store:
 
     @property
     def touched(self) -> int:
-        """How many files have been opened."""
+        """The number of files that have been opened."""
         return len(self._seen)
 
     @property
@@ -116,7 +116,7 @@ class Store:
         return self._vector("degrees", rows, order)
 
     def verify(self) -> None:
-        """Reads every file and holds it against the manifest; raises at the first that differs."""
+        """Compares every file with the manifest; raises at the first that differs."""
         for name, record in self.manifest.files.items():
             self._check_size(name, record.bytes)
             self._check_content(name, record.sha256)
@@ -134,13 +134,13 @@ class Store:
         return _overlaps(part, self._side)
 
     def _block(self, order: int, i: int, j: int) -> Csr:
-        """Block (i, j), mapped; where its nonzeros are, without their values."""
+        """The pattern of block (i, j), mapped, without the values of its nonzeros."""
         name = f"adjacency/{order}/{i}-{j}"
         rowptr, col = (torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col"))
         return Csr(rowptr, col, torch.empty(0), min(self._side, self.n - j * self._side))
 
     def _scale(self, part: range, order: int) -> Tensor:
-        """What these rows of an order are multiplied by: one over the roots of their degrees."""
+        """The factors of these rows of an order: one over the square roots of the degrees."""
         return 1 / self.degrees(part, order).double().sqrt()
 
     def _vector(self, name: str, rows: range, order: int) -> Tensor:
@@ -164,18 +164,18 @@ class Store:
 
     def _check_size(self, name: str, expected: int) -> None:
         try:
-            found = (self.folder / name).stat().st_size
+            size = (self.folder / name).stat().st_size
         except OSError as error:
             self._refuse(name, f"cannot be opened: {error.strerror}")
-        if found != expected:
-            self._refuse(name, f"has {found:,} bytes, the manifest says {expected:,}")
+        if size != expected:
+            self._refuse(name, f"has {size:,} bytes, the manifest says {expected:,}")
 
     def _check_content(self, name: str, expected: str) -> None:
         try:
-            found = sha256_of(self.folder / name)
+            checksum = sha256_of(self.folder / name)
         except OSError as error:
             self._refuse(name, f"cannot be read: {error.strerror}")
-        if found != expected:
+        if checksum != expected:
             self._refuse(name, "was altered: its checksum is not the one in the manifest")
 
     def _refuse(self, name: str, reason: str) -> Never:
@@ -184,7 +184,7 @@ class Store:
 
 
 def _overlaps(part: range, size: int) -> list[tuple[int, range]]:
-    """Which blocks of this size hold a part of the range, and which part of each, counted from its start."""
+    """The blocks of this size that overlap the range, and the overlap in each block, counted from the block's start."""
     if not part:
         return []
     blocks = range(part.start // size, (part.stop - 1) // size + 1)

@@ -1,4 +1,4 @@
-"""Makes a store, out of core: its adjacency, its vertices, and the manifest that says what is there.
+"""Makes a store, out of core: its adjacency, the data of its vertices, and the manifest of these files:
 
     adjacency/ORDER/I-J.{rowptr,col}.npy   block (I, J): rowptr and col int32, within the block
     degrees/ORDER.npy                      int32, the nonzeros of every row: A[i, j] is 1 / sqrt(d_i d_j)
@@ -7,7 +7,7 @@
     orders/p.npy                           the index map of a partition; that of a permutation is computed
 
 Order 1 exists under a double permutation only, and its adjacency is stored only if the graph is directed: otherwise it
-is the transpose of order 0. What is written does not depend on how much memory there was, or how many workers.
+is the transpose of order 0. The bytes of a store do not depend on the memory or on the workers of its build.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,21 +36,20 @@ from harness.store.adjacency import (
     scatter_edges,
     settle_blocks,
 )
-from harness.store.card import DatasetCard
 from harness.store.compose import Contents, check_counts, versions
+from harness.store.dataset_card import DatasetCard
 from harness.store.entries import BYTES
 from harness.store.manifest import FILE, SCHEMA, BlockGrid, Cut, FileRecord, Manifest, Provenance
-from harness.store.share import EVERYTHING, Share
-from harness.store.task import ORDER, Means, Parted, Task, ordered, orders_stored
+from harness.store.task import EVERYTHING, ORDER, BuildShare, Means, Parted, Task, ordered, orders_stored
 from harness.store.work import Work, discard_if_idle, working
 
-# What a partition makes of a graph, counted in the blocks of its store: none of it is ever whole in memory.
+# The work and the communication of the parts, counted block by block: the graph is never whole in memory.
 #
 # Verifier (tests/store/test_cut.py): `harness.graph.partition` of the whole matrix.
 
 
 def cut_of(task: Task) -> Cut | None:
-    """Nonzeros of every part, and the rows it needs of others; None without a partition. All blocks are there."""
+    """The nonzeros of every part, and the rows of others that it needs, once all blocks are whole; None for blocks."""
     bounds = task.order.bounds
     if bounds is None:
         return None
@@ -80,18 +79,16 @@ def _needed_of(task: Task, own: range, j: int) -> int:
     return int(filled.sum())
 
 
-# What a store has of the vertices: labels, split and features in the order of its rows.
+# The data of the vertices in a store: labels, split and features, in the order of its rows.
 
 PER_NUMBER = 48
-"""Bytes that a worker needs for one feature while it is made."""
-
-
+"""Bytes of a worker for each number of the features that it makes."""
 AT_ONCE = 1 << 22
 """Vertices that are moved at a time."""
 
 
 def put_vertices(task: Task) -> None:
-    """All of it, when all blocks are there."""
+    """Puts labels, split, degrees and features, once all blocks are whole."""
     order = task.order
     degrees = _degrees(task)
     y, parts = task.contents.vertices(degrees)
@@ -102,7 +99,7 @@ def put_vertices(task: Task) -> None:
 
 
 def put_features(task: Task, some: slice) -> None:
-    """The features of these rows of blocks."""
+    """Puts the features of these rows of blocks."""
     _put_features(task, task.contents.vertices(_degrees(task)).y, some)
 
 
@@ -112,7 +109,7 @@ def _put_features(task: Task, y: Tensor, some: slice) -> None:
 
 
 def _degrees(task: Task) -> Tensor:
-    """In the graph's own order."""
+    """The degrees, in the graph's own order."""
     moved, maps = torch.from_numpy(degrees_of(task, 0)), task.order.maps
     if maps is None:
         return moved
@@ -123,7 +120,7 @@ def _degrees(task: Task) -> Tensor:
 
 
 def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
-    """A vector in this order of the rows, unless it is there."""
+    """Puts a vector in this order of the rows, unless it is whole already."""
     if task.work.noted(f"{name}.npy"):
         return
     maps = task.order.maps
@@ -134,12 +131,12 @@ def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
 
 
 def _runs(task: Task) -> list[range]:
-    """All positions, some at a time."""
+    """All positions, in ranges of at most AT_ONCE."""
     return [range(start, min(start + AT_ONCE, task.n)) for start in range(0, task.n, AT_ONCE)]
 
 
 def _put_rows(task: Task, i: int, y: Tensor) -> None:
-    """The features of a block of rows, some rows at a time."""
+    """Puts the features of a block of rows, some rows at a time."""
     rows, width, maps = task.ranges[i], task.contents.width, task.order.maps
     cuts = split(width, task.grid.features)
     if task.work.noted(f"features/{i}-{len(cuts) - 1}.npy"):
@@ -159,9 +156,9 @@ def _put_rows(task: Task, i: int, y: Tensor) -> None:
 
 
 BLOCK_NONZEROS = 1 << 22
-"""What a block aims to hold: 16 MB, read in a blink and small beside a rank's share of a large graph."""
+"""The aim of a block: 16 MB, read in a moment and small beside a rank's share of a large graph."""
 FEWEST, MOST = 4, 64
-"""Blocks along each side, within which the aim is followed; never more than vertices."""
+"""The fewest and the most blocks along each side, whatever the aim; never more than vertices."""
 BLOCK_FEATURES = 32
 """The fewest feature columns in a block."""
 DTYPES = {
@@ -172,11 +169,11 @@ DTYPES = {
     "labels": "int64",
     "split": "uint8",
 }
-"""What no 32 bits hold, row pointers of a block with 2^31 entries for instance, is int64: an array's head says."""
+"""Values beyond 32 bits, as the row pointers of a block with 2^31 entries, are int64: the head of an array tells."""
 
 
 class Order(NamedTuple):
-    """The order that a store is to have."""
+    """The order of a store to be made."""
 
     choice: DatasetChoice
     parted: Parted = lambda: None
@@ -192,9 +189,9 @@ def write(
     sources: Mapping[str, FileRecord] | None = None,
     unless: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Makes the store of a graph in this order, whole or not at all; goes on where another was stopped.
+    """Makes the store of a graph in this order, whole or not at all; continues a build that was stopped.
 
-    `unless` is asked when nobody else is at it any more: there is nothing to do if it says so.
+    `unless` is asked once no other process works on the store: if true, another has built it meanwhile.
     """
     sources = sources or {}
     _check_room(contents, folder, order.choice, grid)
@@ -205,7 +202,7 @@ def write(
         try:
             _finish(_task(contents, order, means, grid, work), dict(sources))
         except (UserError, RunError):
-            work.discard()  # another card, or other files, would find nothing of use here; a full disk needs the room
+            work.discard()  # useless to another card or other files; and a full disk needs the room
             raise
 
 
@@ -214,16 +211,16 @@ def write_share(
     folder: Path,
     order: Order,
     means: Means,
-    share: Share,
+    share: BuildShare,
     *,
     grid: int | None = None,
     sources: Mapping[str, FileRecord] | None = None,
 ) -> None:
-    """Does this share of it, beside others who do theirs. `write` makes what is left, if all have ended."""
+    """Does one share of a build, beside other jobs. `write` makes the rest, once all jobs have ended."""
     settings = _settings(contents, grid, means, sources or {})
     _check_room(contents, folder, order.choice, grid)
     with working(folder, settings, means.say, together=True) as work:
-        if not folder.exists():  # somebody may have finished it meanwhile; now nobody can
+        if not folder.exists():  # another process may have sealed it before this one joined
             with work.locked("-".join(map(str, share))):
                 _do(share, _task(contents, order, means, grid, work))
     discard_if_idle(folder)
@@ -232,7 +229,7 @@ def write_share(
 def _settings(
     contents: Contents, grid: int | None, means: Means, sources: Mapping[str, FileRecord]
 ) -> dict[str, Any]:
-    """What those have in common who can go on with each other's work."""
+    """The settings of a build: builders of equal settings can continue each other's work."""
     return {
         "schema": SCHEMA,
         "side": _grid(contents, grid).vertices,
@@ -247,24 +244,24 @@ def _check_room(contents: Contents, folder: Path, choice: DatasetChoice, grid: i
 
 
 def _task(contents: Contents, order: Order, means: Means, grid: int | None, work: Work) -> Task:
-    found = ordered(order.choice, contents.n, order.parted, work)
-    return Task(contents, found, _grid(contents, grid), means, at_once(means.left(contents.n)), work)
+    vertices = ordered(order.choice, contents.n, order.parted, work)
+    return Task(contents, vertices, _grid(contents, grid), means, at_once(means.left(contents.n)), work)
 
 
-def _do(share: Share, task: Task) -> None:
+def _do(share: BuildShare, task: Task) -> None:
     match share.step:
         case "scatter":
             for number in task.stored:
-                scatter_edges(task, number, share.mine)
+                scatter_edges(task, number, share.part)
         case "settle":
             for number in task.stored:
-                settle_blocks(task, number, share.mine)
+                settle_blocks(task, number, share.part)
         case "features":
-            put_features(task, share.mine)
+            put_features(task, share.part)
 
 
 def _finish(task: Task, sources: dict[str, FileRecord]) -> None:
-    """Makes whatever is lacking."""
+    """Makes everything that is missing, and seals the store."""
     for number in task.stored:
         put_adjacency(task, number)
     check_counts(task.contents.card, task.n, task.contents.width, counts_of(task))
@@ -301,7 +298,7 @@ def _manifest(task: Task, sources: dict[str, FileRecord]) -> Manifest:
 
 
 def _names(task: Task) -> Iterator[str]:
-    """Of all arrays."""
+    """The names of all arrays."""
     blocks, columns = range(task.grid.vertices), range(task.grid.features)
     for order, i, j, piece in product(task.stored, blocks, blocks, ("rowptr", "col")):
         yield f"adjacency/{order}/{i}-{j}.{piece}"
@@ -313,19 +310,19 @@ def _names(task: Task) -> Iterator[str]:
 
 
 def _grid(contents: Contents, asked: int | None) -> BlockGrid:
-    """By what the source says of its edges, so that it is known before any is read."""
+    """The grid of a store, by the source's own count of edges: known before any edge is read."""
     aim = ceil(sqrt(_entries(contents) / BLOCK_NONZEROS))
     side = asked or min(max(aim, FEWEST), MOST, contents.n)
     return BlockGrid(vertices=side, features=max(1, min(side, contents.width // BLOCK_FEATURES)))
 
 
 def _entries(contents: Contents) -> int:
-    """The most nonzeros that there can be."""
+    """The most nonzeros of the graph."""
     return contents.stream.entries * (1 if contents.card.directed else 2) + contents.n
 
 
 def _bytes(contents: Contents, versions: int, grid: BlockGrid) -> int:
-    """What work and store may take together: entries twice, first as keys; features; vectors; headers."""
+    """The most bytes of work and store together: entries twice, first as keys; features; vectors; headers."""
     n, blocks = contents.n, grid.vertices**2
     adjacency = (BYTES + 4) * _entries(contents) + 4 * (n * grid.vertices + blocks)
     files = 2 * versions * blocks + grid.vertices * grid.features + 10

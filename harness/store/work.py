@@ -128,7 +128,7 @@ class Work:
 
     @contextmanager
     def _whole_file(self, path: Path) -> Iterator[BinaryIO]:
-        """A file that gets its name only when it is whole; two writers of one file do each other no harm."""
+        """Yields a file that gets its name once whole; two writers of one file do each other no harm."""
         unfinished = sibling(self._partial / path.name)
         with refusals(self._folder, DATASETS):
             for folder in (path.parent, unfinished.parent):
@@ -148,9 +148,9 @@ def _bytes_of(array: NDArray[Any]) -> memoryview:
 
 @contextmanager
 def working(folder: Path, settings: dict[str, Any], say: Say, *, together: bool = False) -> Iterator[Work]:
-    """The work on this folder, as far as earlier builders with the same settings have brought it.
+    """Yields the work on this folder, with everything that earlier builders of the same settings made.
 
-    No other process works on the folder; or, with `together`, only others that work together.
+    No other process works on the folder; or, with `together`, only other jobs of the same build.
     """
     path, asked = _path_of(folder), json.dumps(settings, sort_keys=True).encode()
     wait = partial(say, f"somebody else is building {folder.name}: waiting for it")
@@ -165,20 +165,20 @@ def working(folder: Path, settings: dict[str, Any], say: Say, *, together: bool 
 
 
 def discard_if_idle(folder: Path) -> None:
-    """Removes the work on a store that another process has finished, unless others still work on it."""
+    """Removes the leftover work on a finished store, unless another process still holds it."""
     if folder.exists():
         _discard(folder)
 
 
 def take_back(folder: Path) -> None:
-    """Removes a store and the work on it, unless others work on it."""
+    """Removes a store and its work, unless another process holds the work."""
     if _discard(folder):
         with refusals(folder, DATASETS):
             remove_folder(folder)
 
 
 def _discard(folder: Path) -> bool:
-    """Whether no process works on a store; if so, nothing is left of earlier work."""
+    """Removes the work on a store; False if another process holds it."""
     sweep(folder.parent)
     path = _path_of(folder)
     if path.exists():

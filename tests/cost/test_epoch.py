@@ -14,7 +14,14 @@ from harness.cost.epoch import fitted, predict
 from harness.errors import UserError
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.spec.machine import Links, MachineCard, MeasuredLink, SpmmModel, list_machines, load_machine_card
+from harness.spec.machine_card import (
+    Links,
+    MachineCard,
+    MeasuredLink,
+    SpmmModel,
+    list_machines,
+    load_machine_card,
+)
 from harness.spec.spec import Spec
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, admit
 

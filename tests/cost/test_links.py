@@ -6,7 +6,7 @@ import pytest
 
 from harness.cost.epoch import GB, bandwidth, communication
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.spec.machine import Links, load_machine_card
+from harness.spec.machine_card import Links, load_machine_card
 from harness.strategy import Words
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from harness.cli import main
 from harness.cost.epoch import bandwidth
 from harness.doctor.links import Measured, axes, measure, new_card, write_card
 from harness.errors import RunError, UserError
-from harness.spec.machine import MeasuredLink, load_machine_card
+from harness.spec.machine_card import MeasuredLink, load_machine_card
 
 ROOT = Path(__file__).parents[2]
 

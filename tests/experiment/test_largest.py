@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
+from harness.experiment.defaults import make_spec
 from harness.experiment.expected_facts import facts_of_card
-from harness.experiment.request import make_spec
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
 from harness.store.build import open_dataset

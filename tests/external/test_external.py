@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from harness.cli import main
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.figures.panels import SETTINGS, curves, panels
 from harness.report.story import notes
 from harness.report.table import results

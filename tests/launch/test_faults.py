@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.launch.launch import Patience, launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json

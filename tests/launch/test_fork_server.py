@@ -12,7 +12,7 @@ from harness.errors import RunError, UserError
 from harness.launch import fork_server
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.ways import way
-from harness.spec.machine import load_machine, start_seconds
+from harness.spec.machine_card import load_machine, start_seconds
 
 QUICK = """
     import os, sys, types

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from harness.comm.engine import Place
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.launch.launch import launch, launch_here
 from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from harness.errors import RunError
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.launch import processes
 from harness.launch.launch import Patience, launch
 from harness.launch.series import series

@@ -1,6 +1,6 @@
 """What a graph would take of a rank is what a replay of it counts, for whoever has a grid."""
 
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.replay.needs import needs

@@ -18,8 +18,8 @@ from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.registry import load_strategy
 from harness.replay import Meter, Tape, outline, replay
 from harness.spec.spec import Spec
-from harness.store.card import DatasetCard
-from harness.store.memory import MemoryStore
+from harness.store.dataset_card import DatasetCard
+from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)

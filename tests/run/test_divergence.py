@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.launch.launch import launch, launch_here
 from harness.results.collect import collect
 from harness.results.record import Record, read_record

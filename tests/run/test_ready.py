@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.ledger import Ledger
 from harness.run.opening import opened
 from harness.run.ready import make_ready

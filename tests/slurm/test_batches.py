@@ -11,7 +11,7 @@ import pytest
 from harness.slurm.jobs import TOGETHER, Jobs, batches
 from harness.slurm.run_history import AROUND, MARGIN, START, Past, job_minutes, run_minutes
 from harness.slurm.site import Site
-from harness.spec.machine import Slurm
+from harness.spec.machine_card import Slurm
 
 SLURM = Slurm(ranks_per_node=4, minutes=10, job_minutes=45)
 GIVEN = {"cluster": SLURM, "laptop": None}

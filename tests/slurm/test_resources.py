@@ -15,7 +15,7 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from harness.slurm.resources import NAMES, Resources, job, one_node, place
 from harness.slurm.site import Site, load_site, slurm_of
 from harness.slurm.srun import step
-from harness.spec.machine import Slurm, list_machines
+from harness.spec.machine_card import Slurm, list_machines
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = [name for name in list_machines(ROOT) if slurm_of(ROOT, name, Site())]

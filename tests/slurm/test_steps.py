@@ -9,7 +9,7 @@ import pytest
 
 from harness.results.record import Record, read_record
 from harness.slurm.srun import step
-from harness.spec.machine import Slurm
+from harness.spec.machine_card import Slurm
 from tests.slurm.project import ROOT, Project
 
 FAULTY = f"{ROOT / 'tests' / 'launch' / 'faulty.py'}:Faulty"

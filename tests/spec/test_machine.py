@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.spec.machine import MachineCard, list_machines, load_machine_card
+from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.validation import validated
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import yaml
 from harness.graph.model import RawGraph
 from harness.kernels.csr import to_scipy
 from harness.sources.stream import stream_of
-from harness.store.card import DatasetCard
 from harness.store.compose import Contents, compose
+from harness.store.dataset_card import DatasetCard
 from harness.store.shard import Order, write
 from harness.store.task import Means
 

@@ -6,7 +6,7 @@ import pytest
 from harness.check.case import check_graph
 from harness.graph.blocks import Averaged
 from harness.kernels.csr import to_scipy
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 
 
 @pytest.mark.parametrize("directed", [False, True])

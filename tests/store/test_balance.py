@@ -12,7 +12,7 @@ from harness.graph.order import orders, permuted
 from harness.kernels import to_scipy
 from harness.sources.lattice import Lattice, largest_component, subdivided
 from harness.store.info import balance, law_of_loops
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 
 
 def bare(raw: RawGraph) -> MemoryStore:

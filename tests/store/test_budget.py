@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys, threading
 from pathlib import Path
-from harness.store.card import DatasetCard
+from harness.store.dataset_card import DatasetCard
 from harness.spec.dataset import DatasetChoice
 from harness.store.compose import contents
 from harness.store.shard import Order, write

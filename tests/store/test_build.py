@@ -13,7 +13,7 @@ from harness.errors import RunError, UserError
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import SMALL, build, open_dataset, verify
 from harness.store.manifest import FILE
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 
 LARGE = {"source": {"kind": "sbm", "n": SMALL, "mean_degree": 2, "homophily": 0.5}}

@@ -5,7 +5,7 @@ import torch
 
 from harness.check.case import check_graph
 from harness.graph import blocks
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 
 
 @pytest.mark.parametrize("at_once", [1, 100, blocks.AT_ONCE])

@@ -15,7 +15,7 @@ from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, open_dataset, store_folder, verify
 from harness.store.catalog import load_card
 from harness.store.compose import compose, contents
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.store.partitions import structure
 from harness.store.reader import Store
 from harness.store.task import Means

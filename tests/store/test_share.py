@@ -15,8 +15,7 @@ from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, store_folder
 from harness.store.catalog import load_card
 from harness.store.reader import Store
-from harness.store.share import STEPS, Share, share
-from harness.store.task import Means
+from harness.store.task import STEPS, BuildShare, Means, share
 from harness.store.work import Work
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ def content(folder):
 
 
 def shares(jobs):
-    return [Share(step, number, jobs) for step in STEPS for number in range(jobs)]
+    return [BuildShare(step, number, jobs) for step in STEPS for number in range(jobs)]
 
 
 @pytest.fixture(params=CHOICES)
@@ -84,7 +83,7 @@ def test_jobs_do_what_an_ordinary_build_then_need_not(root, choice, undisturbed,
 
 @pytest.mark.parametrize("choice", ["in parts of METIS"], indirect=True)
 def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed, monkeypatch):
-    build(root, choice, means=LITTLE, share=Share("order", 0, 2))
+    build(root, choice, means=LITTLE, share=BuildShare("order", 0, 2))
     monkeypatch.setattr(
         "harness.store.build.compose", lambda *_: pytest.fail("the graph was asked for again")
     )
@@ -95,19 +94,19 @@ def test_the_first_step_makes_the_order_for_all_others(root, choice, undisturbed
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_lost_share_is_made_good_by_the_ordinary_build(root, choice, undisturbed):
-    build(root, choice, means=LITTLE, share=Share("scatter", 1, 3))
+    build(root, choice, means=LITTLE, share=BuildShare("scatter", 1, 3))
     assert content(build(root, choice, means=LITTLE)) == undisturbed
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
 def test_a_step_waits_for_all_jobs_of_the_one_before(root, choice):
-    build(root, choice, means=LITTLE, share=Share("scatter", 0, 2))
+    build(root, choice, means=LITTLE, share=BuildShare("scatter", 0, 2))
     with pytest.raises(UserError, match=r"not all jobs of the step scatter .* --share scatter:0/1"):
-        build(root, choice, means=LITTLE, share=Share("settle", 0, 2))
-    build(root, choice, means=LITTLE, share=Share("scatter", 1, 2))
-    build(root, choice, means=LITTLE, share=Share("settle", 0, 2))
+        build(root, choice, means=LITTLE, share=BuildShare("settle", 0, 2))
+    build(root, choice, means=LITTLE, share=BuildShare("scatter", 1, 2))
+    build(root, choice, means=LITTLE, share=BuildShare("settle", 0, 2))
     with pytest.raises(UserError, match="not all jobs of the step settle"):
-        build(root, choice, means=LITTLE, share=Share("features", 0, 2))
+        build(root, choice, means=LITTLE, share=BuildShare("features", 0, 2))
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
@@ -131,7 +130,7 @@ def test_a_store_that_others_finish_meanwhile_leaves_no_work_behind(root, choice
         original(*given, **told)
 
     monkeypatch.setattr(module, "write_share", overtaken)
-    folder = build(root, choice, share=Share("settle", 0, 1))
+    folder = build(root, choice, share=BuildShare("settle", 0, 1))
     assert content(folder) == undisturbed
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -143,7 +142,7 @@ import sys
 from pathlib import Path
 from harness.store.build import build
 from harness.spec.dataset import DatasetChoice
-from harness.store.share import share
+from harness.store.task import share
 from harness.store.task import Means
 given = share(sys.argv[2]) if sys.argv[2] else None
 build(Path(sys.argv[1]), DatasetChoice(**{choice.model_dump()!r}), means=Means(memory=1 << 24, workers=2), share=given)
@@ -164,9 +163,9 @@ def ended(processes):
 @pytest.mark.parametrize("choice", ["directed, both orders"], indirect=True)
 def test_jobs_at_once_and_one_builder_beside_them(root, choice, undisturbed):
     """Each share twice, and an ordinary build that comes too early."""
-    ended([start(root, choice, Share("scatter", number, 2)) for number in (0, 1, 1)])
+    ended([start(root, choice, BuildShare("scatter", number, 2)) for number in (0, 1, 1)])
     early = start(root, choice)
-    late = [start(root, choice, Share("settle", number, 2)) for number in (0, 1)]
+    late = [start(root, choice, BuildShare("settle", number, 2)) for number in (0, 1)]
     ended([early, *late])
     folder = build(root, choice, means=LITTLE)
     assert content(folder) == undisturbed
@@ -203,12 +202,12 @@ def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, 
 
     def meanwhile(*_):
         with pytest.raises(RunError, match="another --memory"):
-            build(root, choice, means=Means(memory=64 << 20), share=Share("scatter", 1, 2))
+            build(root, choice, means=Means(memory=64 << 20), share=BuildShare("scatter", 1, 2))
 
     monkeypatch.setattr("harness.store.work.TRIES", 2)
     with monkeypatch.context() as once:
         once.setattr(shard, "_do", meanwhile)
-        build(root, choice, means=LITTLE, share=Share("scatter", 0, 2))
+        build(root, choice, means=LITTLE, share=BuildShare("scatter", 0, 2))
     assert content(build(root, choice, means=Means(memory=64 << 20))) == undisturbed
 
 
@@ -234,5 +233,5 @@ def test_what_is_no_share_is_refused(text):
 def test_shares_are_everything_once():
     things = list(range(11))
     for jobs in (1, 3, 20):
-        found = [thing for number in range(jobs) for thing in things[share(f"settle:{number}/{jobs}").mine]]
+        found = [thing for number in range(jobs) for thing in things[share(f"settle:{number}/{jobs}").part]]
         assert sorted(found) == things

@@ -11,7 +11,7 @@ from harness.graph.order import orders
 from harness.graph.partition import in_order
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 
 PARTS = "three parts"

@@ -9,9 +9,9 @@ from harness.errors import UserError
 from harness.sources.twin import COUNTED, Roads, Twin
 from harness.spec.dataset import DatasetChoice, without_width
 from harness.store.build import build, open_dataset
-from harness.store.card import DatasetCard
 from harness.store.catalog import list_cards, load_card
 from harness.store.compose import compose, generator_of
+from harness.store.dataset_card import DatasetCard
 from harness.store.info import info
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from harness.kernels.csr import Csr, to_scipy
 from harness.ledger import AxisName, Ledger, Op
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import Context, facts_of
 from strategies.g3.schedule import schedule
 

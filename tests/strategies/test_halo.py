@@ -16,7 +16,7 @@ from harness.check.batches import multiplier_of
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.reference import dense_matrix, train_densely
 from harness.comm.grid import Grid
-from harness.experiment.request import make_spec
+from harness.experiment.defaults import make_spec
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels.random import Purpose, integers
@@ -27,7 +27,7 @@ from harness.run.opening import opened
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, Training
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, weights_of_model
 
 PARTS = 3

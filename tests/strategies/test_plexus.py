@@ -17,9 +17,9 @@ from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
 from harness.registry import load_strategy
 from harness.replay import replay
-from harness.spec.machine import load_machine_card
+from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import (
     BlockCounts,
     Context,

@@ -4,7 +4,7 @@ import torch
 
 from harness.check.case import check_graph
 from harness.graph.partition import in_order
-from harness.store.memory import MemoryStore
+from harness.store.memory_store import MemoryStore
 from harness.strategy import facts_of
 from harness.strategy.facts import ShapeBlocks
 

@@ -9,7 +9,7 @@ from harness.errors import UserError
 from harness.experiment.expected_facts import facts_of_card
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.spec.machine import Machine, load_machine, load_machine_card
+from harness.spec.machine_card import Machine, load_machine, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, ShapeBlocks, admit

@@ -1,4 +1,4 @@
-"""The card of a dataset: one YAML file that says where a graph comes from and what training reads of it.
+"""The card of a dataset: one YAML file that describes the source of a graph and the data of its vertices.
 
 A card is datasets/catalog/NAME.yaml; the name of the file is the name of the dataset.
 """
@@ -11,7 +11,7 @@ from harness.graph.model import LabelTask
 from harness.sources import AnySource
 from harness.validation import CLASSES, WIDTH, Frozen, Seed
 
-# What a card says of its vertices: features, labels, and the split. `harness.store.compose` follows it.
+# The data of the vertices in a card: features, labels, and the split. `harness.store.compose` follows the card.
 
 
 class GaussianFeatures(Frozen):
@@ -31,7 +31,7 @@ class UniformFeatures(Frozen):
 
 
 class FileFeatures(Frozen):
-    """From the source's own file, or from `path` (.npy, .csv, .txt) with one row per vertex."""
+    """Features are read from the source's own file, or from `path` (.npy, .csv, .txt) with one row per vertex."""
 
     kind: Literal["file"]
     path: str | None = None
@@ -39,25 +39,25 @@ class FileFeatures(Frozen):
 
 
 class PlantedLabels(Frozen):
-    """The class the sbm planted; multi-label, the set of classes that is drawn for each of those."""
+    """The class that the sbm planted; multi-label, a set of classes drawn for each planted class."""
 
     kind: Literal["planted"]
 
 
 class DegreeLabels(Frozen):
-    """Vertices ranked by degree and cut into equal classes (Plexus). Nothing can be learned from them."""
+    """Vertices ranked by degree and cut into equal classes (Plexus). A model learns nothing from these labels."""
 
     kind: Literal["degree"]
 
 
 class UniformLabels(Frozen):
-    """Drawn uniformly (CAGNET); multi-label, each class with an even chance. Nothing can be learned from them."""
+    """Labels drawn uniformly (CAGNET); multi-label, each class with an even chance. A model learns nothing from them."""
 
     kind: Literal["uniform"]
 
 
 class FileLabels(Frozen):
-    """From the source's own file, or from `path`; -1 stands for no label.
+    """Labels are read from the source's own file, or from `path`; -1 stands for no label.
 
     Multi-label, a vertex has a row of zeros and ones, one a class, or -1 throughout.
     """
@@ -81,13 +81,13 @@ class RandomSplit(Frozen):
 
 
 class AllTrain(Frozen):
-    """Every vertex with a label trains (Plexus, CAGNET): there is nothing to test on."""
+    """Every vertex with a label trains (Plexus, CAGNET): no vertex is left to test on."""
 
     kind: Literal["all"]
 
 
 class FileSplit(Frozen):
-    """From the source's own file (`index` picks one of several), or from `path`: 0 none, 1 train, 2 valid, 3 test."""
+    """The split of the source's own file (`index` picks one), or of `path`: 0 none, 1 train, 2 valid, 3 test."""
 
     kind: Literal["file"]
     path: str | None = None
@@ -100,7 +100,7 @@ Split = RandomSplit | AllTrain | FileSplit
 
 
 class Expected(Frozen):
-    """Counts that the graph must have; the ones that are given are checked."""
+    """Counts that the graph must have; those that are given are checked."""
 
     n: int | None = None
     stored: int | None = None
@@ -109,7 +109,7 @@ class Expected(Frozen):
     nnz_sym: int | None = None
     nnz_adj: int | None = None
     tolerance: float = Field(0, ge=0, lt=1)
-    """The share by which nnz_sym and nnz_adj may be off, where a published number is rounded or a graph is drawn."""
+    """The relative error of nnz_sym and nnz_adj, for a published number that is rounded or a graph that is drawn."""
     features: int | None = None
     """The width of features that a file brings."""
 
@@ -120,20 +120,20 @@ class DatasetCard(Frozen):
     name: str = Field(min_length=1)
     description: str = ""
     licence: str = ""
-    """Under which it is published, in its publisher's words; none of what is drawn."""
+    """The licence of the dataset, in its publisher's words; empty for a drawn graph."""
     source: AnySource
     directed: bool = Field(False, validate_default=True)
     task: LabelTask = "single-label"
-    """One class a vertex and cross-entropy, or any number of them and binary cross-entropy."""
+    """One class a vertex and cross-entropy, or any number of classes and binary cross-entropy."""
     classes: int = Field(ge=1, le=CLASSES)
     features: Annotated[Features, Field(discriminator="kind")]
     labels: Annotated[Labels, Field(discriminator="kind")]
     split: Annotated[Split, Field(discriminator="kind")]
     seed: Seed = 0
-    """Of everything that is drawn: edges, features, labels, split."""
+    """The seed of all drawn data: edges, features, labels, split."""
     expected: Expected = Expected()
     nature: Literal["power", "clusters", "lattice"] | None = None
-    """Of its twins (`harness.store.catalog`): degrees by a power law, dense clusters besides, or a map of roads."""
+    """The nature of its twins (`harness.store.catalog`): power-law degrees, the same with clusters, or a road map."""
 
     @field_validator("directed")
     @classmethod
@@ -171,7 +171,7 @@ class DatasetCard(Frozen):
 
     @property
     def edges(self) -> int | None:
-        """As many as are expected, of an undirected graph each once; of what is known, that which says most."""
+        """The expected edges, each once in an undirected graph; the best of the counts that the card gives."""
         expected, ends = self.expected, 1 if self.directed else 2
         if self.nonzeros is not None and expected.n is not None:
             return (self.nonzeros - expected.n) // ends
@@ -179,12 +179,12 @@ class DatasetCard(Frozen):
 
     @property
     def nonzeros(self) -> int | None:
-        """The nonzeros that are expected of A, loops among them; None where the card does not say."""
+        """The expected nonzeros of A, loops included; None if the card does not give the count."""
         expected = self.expected
         if expected.nnz_adj is not None or expected.nnz_sym is None or expected.n is None:
             return expected.nnz_adj
         return expected.nnz_sym + expected.n
 
     def content(self) -> dict[str, Any]:
-        """What the data depends on: the card without its prose and its checks."""
+        """The part of the card that decides the data: all but its prose and its checks."""
         return self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})

@@ -1,4 +1,4 @@
-"""A dataset held in memory: small graphs, and the graphs of tests. It keeps weights in float64."""
+"""A dataset in memory, for small graphs and the graphs of tests. Weights are kept in float64."""
 
 import hashlib
 from functools import cached_property
@@ -57,8 +57,8 @@ class MemoryStore:
 
     @cached_property
     def manifest_hash(self) -> str:
-        told = f"memory {self.permutation} {self.bounds} {self.classes} {self.directed}"
-        digest = hashlib.sha256(told.encode())
+        attributes = f"memory {self.permutation} {self.bounds} {self.classes} {self.directed}"
+        digest = hashlib.sha256(attributes.encode())
         A = self._graph.A
         for tensor in (A.rowptr, A.col, A.val, self._graph.X, self._graph.y, self._graph.split, *self.orders):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
