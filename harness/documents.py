@@ -1,7 +1,7 @@
 """YAML and JSON that people write, read within limits: text of bounded length and depth, every key once.
 
-No error quotes more of a file than the key, the number or the tag at fault: a path may lead to a file that is nobody's
-spec. What the keys mean is for `harness.validation`.
+No error quotes more of a file than the key, the number or the tag at fault: a path may lead to a file that is no spec.
+`harness.validation` knows the meaning of the keys.
 """
 
 import json
@@ -17,19 +17,19 @@ from harness.errors import UserError
 from harness.validation import clipped
 
 LONGEST = {"YAML": 1 << 20, "JSON": 1 << 28}
-"""Bytes of a file; YAML is slow to read, and nobody writes a megabyte of it."""
+"""The most bytes of a file; YAML is slow to read, and nobody writes a megabyte of YAML."""
 DEEPEST = 40
-"""Levels of lists and mappings within each other."""
+"""The most levels of nested lists and mappings."""
 MOST = 1 << 18
-"""Values of a YAML file with its aliases written out."""
+"""The most values of a YAML file with its aliases written out."""
 PREFIX = "tag:yaml.org,2002:"
 TAGS = {"null", "bool", "int", "float", "str", "seq", "map", "merge"}
 DECIMAL = re.compile(r"[-+]?(0|[1-9][\d_]*|(?=\.\d))(\.[\d_]*)?([eE][-+]?\d+)?")
-"""A number that every reader takes for the same: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
+"""A number that every reader reads alike: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
 
 
 class _UnreadError(Exception):
-    """Why a text is not read."""
+    """The reason why a text is refused."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -54,8 +54,8 @@ _Loader.yaml_implicit_resolvers = {
 
 def read_yaml(path: Path, where: str, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The mapping in a YAML file, which errors call `where`."""
-    found = _read(path, where, "YAML", _parsed_yaml)
-    return {} if may_be_empty and found in (None, {}) else _mapping(found, where)
+    data = _read(path, where, "YAML", _parsed_yaml)
+    return {} if may_be_empty and data in (None, {}) else _mapping(data, where)
 
 
 def read_json(path: Path, where: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def read_json(path: Path, where: str) -> dict[str, Any]:
 
 
 def yaml_value(text: str, where: str) -> Any:
-    """The value of a piece of YAML, as one stands behind an option."""
+    """The value of a short YAML text, as that of an option."""
     try:
         return _sound(_parsed_yaml(text))
     except _UnreadError as reason:
@@ -106,14 +106,14 @@ def _parsed_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise _UnreadError(f"{clipped(said, 120)}{place}") from None
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _UnreadError(f"{clipped(reason, 120)}{place}") from None
     except (yaml.YAMLError, ValueError, LookupError) as error:
         raise _UnreadError(clipped(str(error), 120)) from None
 
 
 def _weigh(node: Any, weights: dict[int, int]) -> int:
-    """How many values a node stands for, its aliases written out; what is ambiguous or repeated is refused."""
+    """The number of values of a node, its aliases written out; ambiguous or repeated keys are refused."""
     line = f"line {node.start_mark.line + 1}"
     if id(node) in weights:
         if not weights[id(node)]:
@@ -158,12 +158,12 @@ def _check_keys(node: Any) -> None:
 
 def _parsed_json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise _UnreadError(f"the key {clipped(twice, 40)} stands twice in one mapping")
-        return found
+        return mapping
 
     def endless(word: str) -> Never:
         raise _UnreadError(f"{word} is no finite number")
@@ -177,7 +177,7 @@ def _parsed_json(text: str) -> Any:
 
 
 def _sound(data: Any, depth: int = 0) -> Any:
-    """The data, all of whose text can be written again, and whose numbers are finite."""
+    """The same data; an error for text that cannot be written again, or for a number that is not finite."""
     if depth > DEEPEST:
         raise _UnreadError(f"it is nested more than {DEEPEST} levels deep")
     if isinstance(data, dict):

@@ -1,8 +1,8 @@
-"""Locks between processes, by the name of a file: one process alone, or several that share it.
+"""Locks between processes, by the name of a file: one process holds a lock alone, or several share the lock.
 
-The system frees the lock of a process that was killed, and NFS that of a machine that is gone, when its lease ends: a
-file that was left behind holds nobody up. Some file systems have no locks; what is done under one must be sound without
-it, and is at worst done twice.
+The system frees the lock of a process that was killed, and NFS the lock of a machine that is gone, when its lease ends:
+a file that was left behind blocks nobody. Some file systems have no locks; work under a lock must be sound without the
+lock, and is at worst done twice.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False, wait: Callable[[], None] = lambda: None) -> Iterator[bool]:
-    """Holds the lock; `wait` is called if somebody else does. False where there are no locks."""
+    """Holds the lock; `wait` is called if another process holds it. Yields False on a file system without locks."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         with _opened(path) as file:
@@ -32,7 +32,7 @@ def locked(path: Path, *, shared: bool = False, wait: Callable[[], None] = lambd
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Whether it could be had at once, by nobody else; then it is held."""
+    """Holds the lock if no other process does, and yields whether this succeeded."""
     with _opened(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,10 +43,10 @@ def locked_if_free(path: Path) -> Iterator[bool]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """For reading and writing: NFS asks for the one to share a lock, and for the other to have it alone."""
+    """Opens the file for reading and writing: NFS needs reading for a shared lock, and writing for an exclusive one."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # whoever had the folder has just thrown it away
+        with suppress(FileNotFoundError):  # another process has just removed the folder
             return path.open("a+b")
 
 
@@ -63,7 +63,7 @@ def _take(file: BinaryIO, kind: int, wait: Callable[[], None]) -> bool:
 
 
 def _is(file: BinaryIO, path: Path) -> bool:
-    """Whether the file is still the one of this name: whoever held the lock may have thrown it away."""
+    """True if the path still names this open file: the last holder of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -198,12 +198,12 @@ def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Pa
 
 
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
-    from harness.store.imported import Brought, import_graph
+    from harness.store.imported import ImportRequest, import_graph
 
     if options.edges is None:
         raise UserError("import takes the graph: harness data import NAME --edges FILE.")
-    typed = {key: getattr(options, key) for key in Brought.model_fields}
-    brought = validated(Brought, typed, "harness data import", _as_typed)
+    typed = {key: getattr(options, key) for key in ImportRequest.model_fields}
+    brought = validated(ImportRequest, typed, "harness data import", _as_typed)
     return import_graph(root, brought, choice, _means(options))
 
 

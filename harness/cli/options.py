@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -152,7 +152,19 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
         "ranks": options.ranks,
         "grid": options.grid,
     }
-    return make_spec(root, nested({**asked, **settings(options.set)}), "the options")
+    given = settings(options.set)
+    try:
+        return make_spec(root, nested({**asked, **given}), "the options")
+    except UserError as error:
+        raise UserError(_as_typed(str(error), given)) from None
+
+
+def _as_typed(message: str, given: Mapping[str, Any]) -> str:
+    """An error that names the option of a key: --ranks, --grid, or --set for a key that --set gave."""
+    message = re.sub(r"^(the options: )?(ranks|grid)( =)? ", r"--\2 ", message)
+    for key in given:
+        message = message.replace(f"the options: {key} = ", f"--set {key}=", 1)
+    return message
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""From what is asked for to specs: of one run, or of all runs that an experiment lists."""
+"""Requests become specs: the spec of one run, or the specs of all runs that an experiment lists."""

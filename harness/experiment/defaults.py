@@ -1,4 +1,4 @@
-"""From what was asked for to a whole spec: what is to be as large as fits is chosen, what was left out filled in."""
+"""A request becomes a whole spec: `largest` becomes a number, and defaults fill the missing keys."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
 from harness.validation import shown, validated
 
-# What a request leaves out, filled in: the machine's card, the grid, the strategy's defaults.
+# The defaults of missing keys: the machine's card, the grid, the strategy's own defaults.
 
 
 def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
-    """The spec of a request that leaves nothing to be chosen."""
+    """The spec of a request without `largest`."""
     asked = dict(request)
     for key in ("strategy", "dataset"):
         if key not in asked:
@@ -38,21 +38,21 @@ def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
 
 
 def named(choice: Any) -> dict[str, Any]:
-    """A strategy or a dataset that was asked for by its name alone, or with more."""
+    """The mapping of a strategy or a dataset, which a request may give by name alone."""
     return {"name": choice} if isinstance(choice, str) else dict(choice)
 
 
 def _machine(root: Path, name: Any, where: str) -> Machine:
     if not isinstance(name, str):
         raise UserError(
-            f"{where}: machine = {shown(name)} is not accepted: name a card of config/machines/, "
-            "which describes the machine."
+            f"{where}: machine = {shown(name)} is not accepted: name a card, and describe the machine in "
+            "config/machines/."
         )
     return load_machine(root, name)
 
 
 def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where: str) -> dict[str, Any]:
-    """A partition that is asked for by its method alone has as many parts as the strategy cuts rows."""
+    """A partition without `parts` has as many parts as the strategy cuts rows."""
     choice = named(dataset)
     partition = choice.get("partition", "block")
     if partition == "block" or choice.get("parts"):
@@ -74,9 +74,10 @@ def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[A
 # `largest`: a grid, or a parameter that counts, as large as the memory of a rank allows by the strategy's
 # formulas.
 #
-# First the grid, that on which a rank holds most; then each such parameter, up to where more of it changes
-# nothing. Sizes are those of the dataset's card, so the choice does not hang on what was built. What was
-# chosen stands in the spec.
+#   1. The grid on which a rank holds most.
+#   2. Each such parameter, up to the number from which on more changes nothing.
+#
+# Sizes are those of the dataset's card, so the choice does not depend on any build. The spec records the choice.
 
 LARGEST = "largest"
 GB = 1 << 30
@@ -85,7 +86,7 @@ Request = dict[str, Any]
 
 
 def chosen(root: Path, request: Request, where: str) -> Request:
-    """The request with nothing left to choose."""
+    """The request with every `largest` replaced."""
     asked = dict(request)
     memory = asked.pop("memory_gb", None)
     params = named(asked.get("strategy", {})).get("params", {})
@@ -93,7 +94,7 @@ def chosen(root: Path, request: Request, where: str) -> Request:
     if asked.get("grid") != LARGEST and not open_params:
         if memory is not None:
             raise UserError(
-                f"{where}: memory_gb = {shown(memory)}, and nothing is to be `{LARGEST}`: leave it out."
+                f"{where}: memory_gb = {shown(memory)}, and nothing is `{LARGEST}`: leave it out."
             )
         return asked
     budget = _budget(root, asked, memory, where)
@@ -108,7 +109,7 @@ def chosen(root: Path, request: Request, where: str) -> Request:
 
 
 def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
-    """Bytes of a rank: of the request, or of the machine's card."""
+    """The bytes of a rank, by the request or by the machine's card."""
     machine = asked.get("machine", "local")
     if memory is None:
         memory = load_machine_card(root, machine).memory_gb
@@ -123,7 +124,7 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
 
 
 def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
-    """What says how many bytes the first rank holds, and its largest blocks, in a run that is asked for."""
+    """A function from a request to the bytes of the first rank, its largest blocks included."""
     facts = facts_of_card(load_card(root, named(asked["dataset"])["name"]))
     counts = BlockCounts(ShapeBlocks(facts))
 
@@ -136,7 +137,7 @@ def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
 
 
 def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:
-    """That on which most is held of those that fit; the first of several."""
+    """The request on the first grid that holds most, among the grids that fit."""
     strategy = load_strategy(named(asked["strategy"])["name"])
     on_grid = [{**asked, "grid": grid} for grid in strategy.grids(asked.get("ranks", 1))]
     if not on_grid:
@@ -151,13 +152,16 @@ def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float,
 def _check_fit(smallest: int, budget: float, where: str) -> None:
     if smallest > budget:
         raise UserError(
-            f"{where}: even the smallest of what is to be `{LARGEST}` takes {smallest / GB:.3g} GB a rank, and "
-            f"memory_gb = {budget / GB:.3g}: give it more memory, or more ranks."
+            f"{where}: even the smallest choice for `{LARGEST}` takes {smallest / GB:.3g} GB a rank, and "
+            f"memory_gb = {budget / GB:.3g}: allow more memory, or more ranks."
         )
 
 
 def _largest_param(asked: Request, key: str, size: Callable[[Request], int], budget: float) -> Request:
-    """With the largest number that fits, or the smallest from which on nothing grows; 1 fits, and sizes never fall."""
+    """The request with the largest number that fits, or with the smallest number that gives the same size.
+
+    The number 1 fits, and sizes never fall.
+    """
 
     def bytes_of(count: int) -> int:
         return size(_with_params(asked, {key: count}))
@@ -176,12 +180,12 @@ def _with_params(asked: Request, params: dict[str, int]) -> Request:
 
 
 def make_spec(root: Path, request: dict[str, Any], where: str) -> Spec:
-    """The spec of a request whose keys are a spec's, with names for cards and text for the grid."""
+    """The spec of a request: the keys of a spec, with the names of cards, and a grid in words."""
     return filled(root, chosen(root, request, where), where)
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A request of dotted keys and their values: training.epochs is the key epochs of training."""
+    """The request of dotted keys and their values: training.epochs is the key epochs of training."""
     request: dict[str, Any] = {}
     for path, value in settings.items():
         *parents, key = path.split(".")

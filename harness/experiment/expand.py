@@ -1,6 +1,6 @@
 """An experiment: the YAML file that lists the runs behind a figure, expanded into specs.
 
-Each entry of `runs` is the cross product of its lists; `exclude` takes combinations out of it.
+Each entry of `runs` is the cross product of its lists; `exclude` removes combinations.
 """
 
 from itertools import product
@@ -23,32 +23,32 @@ NESTED = ("model", "training", "measure")
 
 
 class Runs(Frozen):
-    """Runs, and the machine of those that name none."""
+    """Runs, and the machine of the runs that name no machine."""
 
     machine: str | None = None
     runs: list[dict[str, Any]] = Field(min_length=1)
 
 
 class Experiment(Runs):
-    """What the file may say."""
+    """The keys of an experiment file."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)
     description: str = ""
     published: Runs | None = None
-    """What the paper ran for the same figure."""
+    """The runs of the paper for the same figure."""
 
 
 def load_experiment(path: Path) -> Experiment:
     """The experiment of a file."""
     if not path.is_file():
-        raise UserError(f"There is no experiment file {path}. Those at hand live in workflows/experiments/.")
+        raise UserError(f"There is no experiment file {path}. The experiments are in workflows/experiments/.")
     return validated(Experiment, read_yaml(path, str(path)), str(path))
 
 
 def as_published(experiment: Experiment) -> Experiment:
-    """The experiment of the paper's own graphs and numbers of devices."""
+    """The experiment with the paper's own graphs and numbers of devices."""
     if experiment.published is None:
-        raise UserError(f"{experiment.name} has no part `published`: it does not say what a paper ran.")
+        raise UserError(f"{experiment.name} has no key `published`, which lists the runs of a paper.")
     ran = experiment.published
     name = f"{experiment.name}-published"
     return experiment.model_copy(
@@ -57,7 +57,7 @@ def as_published(experiment: Experiment) -> Experiment:
 
 
 def expand(root: Path, experiment: Experiment, machine: str = "local") -> list[Spec]:
-    """Every spec of the experiment, in the order of the file, each once. `machine` is for runs that name none."""
+    """Every spec of the experiment, in the order of the file, each once; `machine` is the default machine."""
     machine = experiment.machine or machine
     specs: dict[str, Spec] = {}
     for number, entry in enumerate(experiment.runs):
@@ -69,9 +69,9 @@ def expand(root: Path, experiment: Experiment, machine: str = "local") -> list[S
 
 
 def plan(root: Path, experiment: Experiment, machine: str = "local") -> dict[str, Any]:
-    """The expanded experiment as a document: what the workflow reads and never computes."""
-    told = experiment.model_dump(mode="json")
-    return plan_of(experiment.name, digest(told), expand(root, experiment, machine))
+    """The expanded experiment as a document, which the workflow reads."""
+    content = experiment.model_dump(mode="json")
+    return plan_of(experiment.name, digest(content), expand(root, experiment, machine))
 
 
 def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
@@ -83,13 +83,13 @@ def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _matches(rule: dict[str, Any], combination: dict[str, Any], where: str) -> bool:
-    """Whether a combination has all the values of an exclusion; a strategy or dataset may be meant by name."""
+    """True if a combination has all values of an exclusion, which may name a strategy or a dataset alone."""
     for key, value in rule.items():
         if key not in combination:
             raise UserError(f"{where}: exclude names {key}, which the entry does not set.")
-        mine = combination[key]
-        name = mine.get("name") if isinstance(mine, dict) and key not in NESTED else mine
-        if value not in (mine, name):
+        chosen = combination[key]
+        name = chosen.get("name") if isinstance(chosen, dict) and key not in NESTED else chosen
+        if value not in (chosen, name):
             return False
     return True
 

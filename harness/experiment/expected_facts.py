@@ -1,4 +1,4 @@
-"""The facts of a graph that nobody has built, as its card lets expect them."""
+"""The facts of a graph before any build, estimated from its card."""
 
 from harness.errors import UserError
 from harness.store.dataset_card import DatasetCard, RandomSplit
@@ -6,10 +6,10 @@ from harness.strategy.facts import Facts
 
 
 def facts_of_card(card: DatasetCard) -> Facts:
-    """What a card lets expect of a graph that nobody has built. What it leaves open is an error.
+    """The facts of a graph before any build, by its card. A key that the card lacks is an error.
 
-    Edges count as if none were there twice. Labels and splits that files bring count as whole: nothing hangs on them
-    but the value of a loss.
+    Edges are assumed to be distinct. With labels or a split from files, every vertex counts as labelled and training:
+    only the value of a loss depends on these counts.
     """
     n, nonzeros = _size(card)
     known = {
@@ -19,8 +19,8 @@ def facts_of_card(card: DatasetCard) -> Facts:
     }
     if missing := [key for key, value in known.items() if value is None]:
         raise UserError(
-            f"The card of {card.name} does not say {', '.join(missing)}, so sizes cannot be expected from it. "
-            f"Build the dataset (harness data build {card.name}) and take them from its store."
+            f"The card of {card.name} lacks {', '.join(missing)}, so sizes cannot be estimated from it. "
+            f"Build the dataset (harness data build {card.name}) to take the sizes from its store."
         )
     assert n is not None
     assert nonzeros is not None
@@ -39,7 +39,7 @@ def facts_of_card(card: DatasetCard) -> Facts:
 
 
 def _size(card: DatasetCard) -> tuple[int | None, int | None]:
-    """Vertices and nonzeros, as the card expects them or as they will be drawn."""
+    """The vertices and nonzeros that the card expects, or those of the generator."""
     n, edges = card.expected.n, card.edges
     if n is None and (drawn := card.source.size(card.seed, card.classes)):
         n, edges = drawn

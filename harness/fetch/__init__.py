@@ -1,1 +1,1 @@
-"""Files from the network: whole and the right ones, or not there. Only `harness data fetch` comes here."""
+"""Files from the network: whole and checked, or absent. Only `harness data fetch` uses this room."""

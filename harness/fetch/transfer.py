@@ -1,8 +1,8 @@
-"""One attempt at a file over HTTP: what is lacking of it, added to what has come so far.
+"""One attempt at a file over HTTP: the missing bytes are added to the bytes of earlier attempts.
 
-What has come so far is FILE.part. FILE.part.json says of which version of the file it is a part and how long that
-version is; both live until the file has its name. Bytes are added to no other version: a partial answer must bear the
-same ETag or date, the same total length, and begin where the part ends, whatever the server made of If-Range.
+FILE.part holds the bytes so far. FILE.part.json names the version of the file and its length; both live until the file
+has its name. Bytes of different versions are never mixed: a partial answer must bear the same ETag or date and the same
+total length, and begin at the end of the part, whatever the server made of If-Range.
 """
 
 import json
@@ -31,32 +31,32 @@ from harness.store.work import Say
 BLOCK = 1 << 20
 WHOLE, PART, BEYOND = 200, 206, 416
 PASSING = {408, 421, 425, 429}
-"""Refusals of a request that another attempt may change."""
+"""Statuses of a refused request that another attempt may change."""
 REFUSED = range(300, 500)
 ENCODED = {".gz": {"gzip", "x-gzip"}}
-"""What some servers call the encoding of a file that is compressed itself: its bytes come as they are."""
+"""The encodings that some servers name for a compressed file, whose bytes are sent unchanged."""
 PAGES = (b"<!doctype html", b"<html")
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a server is waited for: in one attempt, between attempts, and in all of them together."""
+class RetryPolicy:
+    """The time limits of one attempt, between attempts, and of all attempts together."""
 
     silence: float = 60.0
     """Seconds without a byte, or without an answer."""
     window: float = 60.0
     least: int = 60 << 10
-    """Bytes that must come in every window of so many seconds: fewer are a stall."""
+    """The fewest bytes of every window of so many seconds: fewer are a stall."""
     idle: int = 6
-    """Attempts in a row without progress. A stall is none, whatever came of it."""
+    """The most attempts in a row without progress. A stall is no progress, however many bytes came."""
     attempts: int = 100
     seconds: float = 48 * 3600.0
-    """The attempts and the time of one call, progress or not."""
+    """The most attempts and seconds of one call, with or without progress."""
     pause: float = 1.0
     longest_pause: float = 60.0
-    """Seconds before another attempt; they double."""
+    """Seconds before the next attempt, doubled each time up to the longest."""
     longest_asked: float = 600.0
-    """A server that asks for a longer pause (Retry-After) is not waited for."""
+    """The longest pause (Retry-After) of a server that is granted."""
 
 
 class BrokeOffError(Exception):
@@ -67,16 +67,16 @@ class BrokeOffError(Exception):
 
 
 class StalledError(BrokeOffError):
-    """A transfer that is too slow to be one."""
+    """A transfer that is too slow to go on."""
 
 
 class StaleError(BrokeOffError):
-    """What has come is no part of what the server has: it must be begun anew."""
+    """A part that belongs to no version of the server: the transfer must begin anew."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """Which version of a file the server has, as far as it says."""
+    """The version of a file on the server, as far as its headers tell."""
 
     etag: str | None = None
     modified: str | None = None
@@ -84,23 +84,23 @@ class Version:
 
     @property
     def validator(self) -> str | None:
-        """What a request for the rest is made conditional on: a strong ETag, or the date."""
+        """The condition of a request for the rest: a strong ETag, or the date."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
     def is_borne_by(self, headers: Message) -> bool:
-        """Whether headers name this version: nothing in them speaks against it, and the validator is among them."""
-        found = {self.etag: headers.get("ETag"), self.modified: headers.get("Last-Modified")}
-        named = {ours: theirs for ours, theirs in found.items() if ours and theirs}
-        return self.validator in named and all(ours == theirs for ours, theirs in named.items())
+        """True if headers name this version: they contain the validator and contradict nothing."""
+        pairs = {self.etag: headers.get("ETag"), self.modified: headers.get("Last-Modified")}
+        named = {known: received for known, received in pairs.items() if known and received}
+        return self.validator in named and all(known == received for known, received in named.items())
 
 
-class Part:
-    """What has come so far of a file, and of which version."""
+class PartialFile:
+    """The bytes of a file so far, and their version."""
 
     def __init__(self, path: Path, *, lasting: bool = True) -> None:
         self.path, self.notes = path, path.with_name(f"{path.name}.json")
         self.lasting = lasting
-        """Whether a later call finds it by its name."""
+        """True if a later call can find the file by its name."""
 
     @property
     def size(self) -> int:
@@ -109,21 +109,21 @@ class Part:
 
     @property
     def version(self) -> Version:
-        """What was noted; nothing, if that cannot be read."""
+        """The noted version; an empty one if the notes cannot be read."""
         with suppress(OSError, ValueError, TypeError):
-            found = Version(**json.loads(self.notes.read_text()))
-            if all(isinstance(each, str | None) for each in (found.etag, found.modified)):
-                return found
+            version = Version(**json.loads(self.notes.read_text()))
+            if all(isinstance(each, str | None) for each in (version.etag, version.modified)):
+                return version
         return Version()
 
     @property
     def is_whole(self) -> bool:
-        """Whether all bytes have come, so that only the checks are lacking."""
+        """True if all bytes have come, so that only the checks remain."""
         return 0 < self.size == self.version.total
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether another attempt may add to it."""
+    def resumable(self) -> bool:
+        """True if another attempt can add bytes."""
         return self.is_whole or (self.size > 0 and self.version.validator is not None)
 
     def note(self, version: Version) -> None:
@@ -131,17 +131,17 @@ class Part:
         write_text(self.notes, json.dumps(vars(version)), DATASETS)
 
     def drop(self) -> None:
-        """Forgets it: the bytes first, so that no notes ever stand beside bytes of another version."""
+        """Deletes the bytes first and the notes second: notes never stand beside bytes of another version."""
         self.path.unlink(missing_ok=True)
         self.notes.unlink(missing_ok=True)
 
 
 class Watch:
-    """Tells now and then how far a transfer is, and ends one that is too slow."""
+    """Reports the progress of a transfer every two seconds, and ends a transfer that is too slow."""
 
-    def __init__(self, name: str, had: int, total: int | None, say: Say, patience: Patience) -> None:
-        self._name, self._had, self._total, self._say, self._patience = name, had, total, say, patience
-        self._begun = self._told = self._window = time.monotonic()
+    def __init__(self, name: str, had: int, total: int | None, say: Say, retries: RetryPolicy) -> None:
+        self._name, self._had, self._total, self._say, self._retries = name, had, total, say, retries
+        self._begun = self._reported = self._window = time.monotonic()
         self._got = self._before = 0
 
     def add(self, size: int, deadline: float) -> None:
@@ -149,38 +149,45 @@ class Watch:
         self._got += size
         now = time.monotonic()
         if now > deadline:
-            raise StalledError(f"all attempts together took longer than {self._patience.seconds:,.0f} s")
-        if now - self._window >= self._patience.window:
-            if (came := self._got - self._before) < self._patience.least:
+            raise StalledError(f"all attempts together took longer than {self._retries.seconds:,.0f} s")
+        if now - self._window >= self._retries.window:
+            if (came := self._got - self._before) < self._retries.least:
                 raise StalledError(f"only {came:,} bytes came in {now - self._window:.0f} s")
             self._window, self._before = now, self._got
-        if now - self._told >= 2:
-            self._told = now
-            self._tell(self._got / (now - self._begun))
+        if now - self._reported >= 2:
+            self._reported = now
+            self._report(self._got / (now - self._begun))
 
-    def _tell(self, rate: float) -> None:
+    def _report(self, rate: float) -> None:
         have = self._had + self._got
-        told = f"{self._name}: {have / 1e6:,.0f}"
+        line = f"{self._name}: {have / 1e6:,.0f}"
         if self._total:
-            told += f" of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, {(self._total - have) / rate:.0f} s left"
+            line += f" of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, {(self._total - have) / rate:.0f} s left"
         else:
-            told += f" MB, {rate / 1e6:.1f} MB/s"
-        self._say(told)
+            line += f" MB, {rate / 1e6:.1f} MB/s"
+        self._say(line)
 
 
 def transfer(
-    remote: RemoteFile, path: Path, part: Part, say: Say, patience: Patience, *, known: bool, deadline: float
+    remote: RemoteFile,
+    path: Path,
+    part: PartialFile,
+    say: Say,
+    retries: RetryPolicy,
+    *,
+    known: bool,
+    deadline: float,
 ) -> None:
-    """Whatever is lacking, at the end of the part. `known` says that the file's checksum is."""
+    """Adds the missing bytes to the part. `known` is true if the checksum of the file is known."""
     if part.is_whole:
         return
     noted = part.version
-    had = part.size if part.can_go_on else 0
+    had = part.size if part.resumable else 0
     if noted.total is not None and had > noted.total:
         raise StaleError("more had come than the file has")
     headers = {"Range": f"bytes={had}-", "If-Range": str(noted.validator)} if had else {}
-    with closing(_answer(remote, path, headers, patience)) as answer:
-        resumed = _goes_on(answer, noted, had)
+    with closing(_answer(remote, path, headers, retries)) as answer:
+        resumed = _resumes(answer, noted, had)
         version = noted if resumed else _described(answer)
         _check(answer, remote, path, version.total, known=known)
         check_room(path, (version.total or 0) - (had if resumed else 0))
@@ -188,7 +195,7 @@ def transfer(
             if not resumed:
                 part.drop()
                 part.note(version)
-            watch = Watch(path.name, had if resumed else 0, version.total, say, patience)
+            watch = Watch(path.name, had if resumed else 0, version.total, say, retries)
             with part.path.open("ab" if resumed else "wb") as file:
                 while block := _read(answer):
                     file.write(block)
@@ -197,7 +204,7 @@ def transfer(
 
 
 def way_out(path: Path) -> str:
-    """What may be done about a file that cannot be fetched."""
+    """The ways out for a file that cannot be fetched."""
     return (
         f"{MIRROR} names a mirror, http_proxy and https_proxy a proxy; or put the file there by hand: {path}"
     )
@@ -228,10 +235,10 @@ class _OverHttp(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _answer(remote: RemoteFile, path: Path, headers: dict[str, str], patience: Patience) -> HTTPResponse:
-    """The head of what the server answers. What another attempt cannot change is refused at once."""
+def _answer(remote: RemoteFile, path: Path, headers: dict[str, str], retries: RetryPolicy) -> HTTPResponse:
+    """The head of the server's answer. An answer that another attempt cannot change is an error at once."""
     try:
-        answer = _asked(Request(remote.asked, headers=headers), patience)
+        answer = _asked(Request(remote.asked, headers=headers), retries)
     except HTTPError as error:
         error.close()
         raise _refused(error, remote, path, headers) from None
@@ -251,15 +258,15 @@ def _answer(remote: RemoteFile, path: Path, headers: dict[str, str], patience: P
     return answer
 
 
-def _asked(request: Request, patience: Patience) -> HTTPResponse:
-    """The head of an answer, within the time for it: one that comes a byte a second is silence too."""
+def _asked(request: Request, retries: RetryPolicy) -> HTTPResponse:
+    """The head of an answer, within the time limit: a head that comes byte by byte counts as silence."""
     answers: SimpleQueue[HTTPResponse | BaseException] = SimpleQueue()
     late = Event()
 
     def ask() -> None:
         try:
-            answer = build_opener(_OverHttp).open(request, timeout=patience.silence)
-        except BaseException as error:  # is raised again where it is waited for
+            answer = build_opener(_OverHttp).open(request, timeout=retries.silence)
+        except BaseException as error:  # raised again in the thread that waits
             answers.put(error)
         else:
             answers.put(answer)
@@ -268,17 +275,17 @@ def _asked(request: Request, patience: Patience) -> HTTPResponse:
 
     Thread(target=ask, daemon=True).start()
     try:
-        found = answers.get(timeout=patience.silence)
+        outcome = answers.get(timeout=retries.silence)
     except Empty:
         late.set()
-        raise StalledError(f"no answer came in {patience.silence:.0f} s") from None
-    if isinstance(found, BaseException):
-        raise found
-    return found
+        raise StalledError(f"no answer came in {retries.silence:.0f} s") from None
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def _refused(error: HTTPError, remote: RemoteFile, path: Path, headers: dict[str, str]) -> Exception:
-    """What follows from a status that is an error."""
+    """The error for a status of 300 and above: final, stale, or worth another attempt."""
     if error.code == BEYOND and headers:
         return StaleError(
             "the server has no more than what had come, and does not say that it is the same file"
@@ -291,7 +298,7 @@ def _refused(error: HTTPError, remote: RemoteFile, path: Path, headers: dict[str
 
 
 def _seconds(after: str) -> float:
-    """A Retry-After: seconds, or a date."""
+    """The seconds of a Retry-After, which holds seconds or a date."""
     if after.strip().isdecimal():
         return float(after)
     with suppress(ValueError, TypeError):
@@ -307,7 +314,7 @@ def _not_trusted(error: ssl.SSLCertVerificationError, remote: RemoteFile, path: 
 
 
 def _by_proxy(remote: RemoteFile) -> str:
-    """Which proxy was asked, without the password that may stand in its URL."""
+    """The proxy of a request, without the password that may be in its URL."""
     parts = urlsplit(remote.asked)
     proxy = getproxies().get(parts.scheme)
     if not proxy or proxy_bypass(parts.netloc):
@@ -315,17 +322,17 @@ def _by_proxy(remote: RemoteFile) -> str:
     return f" (by the proxy {proxy.rpartition('@')[2].removeprefix('http://').rstrip('/')})"
 
 
-def _goes_on(answer: HTTPResponse, noted: Version, had: int) -> bool:
-    """Whether an answer is the rest of the version that was noted; a part of anything else is of no use."""
+def _resumes(answer: HTTPResponse, noted: Version, had: int) -> bool:
+    """True if an answer is the rest of the noted version, False if it is a whole file; an error for any other part."""
     if answer.status == WHOLE:
         return False
     if not had:
         raise BrokeOffError("the server sent a part, and the whole was asked for")
-    told = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
-    if told is None or int(told[1]) != had:
+    span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
+    if span is None or int(span[1]) != had:
         raise StaleError("the server sent another part than was asked for")
-    if told[3] != "*" and noted.total is not None and int(told[3]) != noted.total:
-        raise StaleError(f"the file has {int(told[3]):,} bytes now, and had {noted.total:,}")
+    if span[3] != "*" and noted.total is not None and int(span[3]) != noted.total:
+        raise StaleError(f"the file has {int(span[3]):,} bytes now, and had {noted.total:,}")
     if not noted.is_borne_by(answer.headers):
         raise StaleError("the server sent a part of another version, or does not say of which")
     return True
@@ -341,7 +348,7 @@ def _described(answer: HTTPResponse) -> Version:
 
 
 def _check(answer: HTTPResponse, remote: RemoteFile, path: Path, total: int | None, *, known: bool) -> None:
-    """Refuses by its head what cannot be the file, or could not be told from half of it."""
+    """Refuses, by its head, an answer that cannot be the file, or whose end could not be checked."""
     if answer.headers.get_content_type() == "text/html" and answer.headers.get("Content-Type"):
         raise page_refused(remote, path)
     encoding = answer.headers.get("Content-Encoding", "").strip().lower()
@@ -361,7 +368,7 @@ def _check(answer: HTTPResponse, remote: RemoteFile, path: Path, total: int | No
 
 
 def _read(answer: HTTPResponse) -> bytes:
-    """The bytes that are there, as soon as there are some."""
+    """The next bytes, as soon as any have come."""
     try:
         return answer.read1(BLOCK)
     except (HTTPException, OSError) as error:
@@ -369,8 +376,8 @@ def _read(answer: HTTPResponse) -> bytes:
         raise BrokeOffError(reason or type(error).__name__) from None
 
 
-def _close(part: Part, version: Version) -> None:
-    """Holds what came against the length that was told; where none was, the end of the answer is the end."""
+def _close(part: PartialFile, version: Version) -> None:
+    """Compares the size with the length in the head; without a length, the end of the answer is the end."""
     size = part.size
     if size == 0:
         raise BrokeOffError("nothing came")

@@ -1,1 +1,1 @@
-"""What defines a run: specs, plans of them, cards of machines, and where the project is."""
+"""The definition of a run: specs, plans, machine cards, and the project root."""

@@ -1,6 +1,6 @@
-"""Which dataset, and how its vertices are ordered: permuted, or partitioned for strategies that split rows.
+"""The dataset of a run and the order of its vertices: permuted, or partitioned for strategies that split rows.
 
-It knows nothing of the files behind the name, and does not import torch.
+This module knows nothing of the files behind the name, and does not import torch.
 """
 
 import re
@@ -16,26 +16,26 @@ ACCEPTED = f"block, {', '.join(COMPUTED)}, or {FILE}NAME for the file partitions
 
 
 def without_width(name: str) -> str:
-    """The name of a twin without the width of its features, if it has one of its own: NAME@1-16w256."""
+    """The name of a twin without its own width of features, as NAME@1-16 for NAME@1-16w256."""
     return re.sub(r"(@.*\d)w\d+$", r"\1", name)
 
 
 class DatasetChoice(Frozen):
-    """A dataset in an order. Equal choices are the same data, so what says nothing must not be said."""
+    """A dataset in an order. Equal choices are the same data, so keys without effect are refused."""
 
     name: str = Field(max_length=200)
     permutation: Literal["none", "single", "double"] = "none"
     seed: Seed = 0
-    """Of the permutation, or of the partition."""
+    """The seed of the permutation, or of the partition."""
     partition: str = "block"
-    """How vertices are given to parts; `block` leaves them as they stand and cuts equal blocks."""
+    """The method that assigns vertices to parts; `block` keeps their order and cuts equal blocks."""
     parts: int = Field(0, ge=0, le=VERTICES, validate_default=True)
-    """How many parts; 0 with `block`, which is cut only where it is used."""
+    """The number of parts; 0 with `block`, which is cut by its strategy."""
 
     @field_validator("name")
     @classmethod
     def _is_a_file_name(cls, name: str) -> str:
-        """Of a twin, NAME@1/16, too."""
+        """The name as a file name; the name NAME@1/16 of a twin becomes NAME@1-16."""
         of, at, scale = name.partition("@")
         return f"{legal_name(of)}{at}{scale.replace('/', '-')}"
 
@@ -58,8 +58,8 @@ class DatasetChoice(Frozen):
         partition = known.data.get("partition")
         if partition == "block" and parts:
             raise ValueError(
-                f"blocks are cut where they are used, so parts is 0 with partition = 'block'; for parts of a "
-                f"store's own, partition is one of {', '.join(COMPUTED)} or {FILE}NAME"
+                f"a strategy cuts blocks itself, so parts is 0 with partition = 'block'; for parts in the store, "
+                f"partition is one of {', '.join(COMPUTED)} or {FILE}NAME"
             )
         if partition not in (None, "block") and not parts:
             raise ValueError(
@@ -73,17 +73,17 @@ class DatasetChoice(Frozen):
 
     @property
     def file(self) -> str | None:
-        """The name of the partition that the user brings."""
+        """The name of the user's partition file, or None."""
         return self.partition.removeprefix(FILE) if self.partition.startswith(FILE) else None
 
     @property
     def drawn_by(self) -> int:
-        """The seed, or 0 where the order does not depend on it."""
+        """The seed, or 0 if the order does not depend on the seed."""
         return self.seed if self.permutation != "none" or self.partition in COMPUTED else 0
 
     @property
     def build_command(self) -> str:
-        """What a user types to make the store, or to make it again."""
+        """The command that makes the store, or makes the store again."""
         order = f"--permutation {self.permutation}"
         if self.partitioned:
             order = f"--partition {self.partition} --parts {self.parts}"

@@ -1,4 +1,4 @@
-"""Machine cards: what a place to run looks like, from config/machines/NAME.yaml."""
+"""Machine cards: descriptions of the machines that runs are made for, from config/machines/NAME.yaml."""
 
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,7 @@ from harness.validation import Frozen, unknown, validated
 
 
 class MeasuredLink(Frozen):
-    """GB a second of a collective over axes of this size or more, their neighbours so many ranks apart or more."""
+    """The bandwidth of a collective over axes of at least `size` ranks, neighbours at least `before` ranks apart."""
 
     before: int = Field(ge=1)
     size: int = Field(ge=2)
@@ -18,7 +18,7 @@ class MeasuredLink(Frozen):
 
 
 class Links(Frozen):
-    """What predictions take for the network. A GB is 2^30 bytes; ranks fill one node after the other."""
+    """The network of the predictions. A GB is 2^30 bytes; ranks fill one node after the other."""
 
     devices_per_node: int = Field(ge=1)
     intra_gbs: float = Field(gt=0)
@@ -26,15 +26,15 @@ class Links(Frozen):
     node_gbs: float = Field(gt=0)
     """GB a second into or out of a node, all its devices together."""
     latency_us: float | None = Field(None, gt=0)
-    """Of the smallest all-reduce of all ranks, as `harness doctor --links` measures it. Predictions leave it out."""
+    """The latency of the smallest all-reduce of all ranks, by `harness doctor --links`. Predictions leave it out."""
     measured: tuple[MeasuredLink, ...] = ()
-    """Of the rows that are not above an axis the last one holds."""
+    """The measured bandwidths; an axis takes the last row that is not above the axis."""
 
 
 class SpmmModel(Frozen):
     """Coefficients of Plexus' equation 4.4, in milliseconds (`strategies.plexus.formulas`).
 
-    None is negative: the terms grow without bound, and no product takes less than no time.
+    No coefficient is negative: the terms grow without bound, and no product takes negative time.
     """
 
     flops: float = Field(ge=0)
@@ -44,40 +44,40 @@ class SpmmModel(Frozen):
 
 
 class Slurm(Frozen):
-    """How Slurm gives out the nodes of a machine.
+    """The nodes of a machine, as Slurm allocates nodes.
 
-    No run id depends on it: who packs ranks otherwise, or binds them otherwise, writes another card.
+    No run id depends on these keys: to pack or bind ranks in another way, write another card.
     """
 
     ranks_per_node: int = Field(ge=1)
     """Ranks fill one node after the other; the last node may have fewer."""
     cpus_per_rank: int = Field(1, ge=1)
-    """As Slurm counts them, hardware threads included."""
+    """The processors of a rank as Slurm counts processors, hardware threads included."""
     gpus_per_node: int = Field(0, ge=0)
-    """What a job takes of every node, also where fewer ranks run: neighbours would disturb a measurement."""
+    """The GPUs that a job takes of every node, even for fewer ranks: other jobs would disturb a measurement."""
     memory_mb: int = Field(0, ge=0)
-    """What a job asks for of every node; 0 asks for nothing, as where nodes are given whole."""
+    """The memory that a job asks for on every node; 0 asks for none, as on machines that allocate whole nodes."""
     partition: str | None = None
     qos: str | None = None
     constraint: str | None = None
     sbatch: str = ""
-    """More words for sbatch, as --exclusive. Not those that the keys above stand for."""
+    """More words for sbatch, as --exclusive, except those that the keys above set."""
     srun: str = ""
-    """More words for srun: how ranks are bound to cores and devices."""
+    """More words for srun, as those that bind ranks to cores and devices."""
     interfaces: tuple[str, ...] = ()
-    """Network interfaces of a node. Ranks are spread over them in order: each speaks through the one beside it."""
+    """Network interfaces of a node. Ranks are spread over these in order, each to the interface beside it."""
     environment: dict[str, str] = {}
     """Environment variables of every rank."""
     minutes: float = Field(30, gt=0)
-    """What a run may take whose like was never recorded."""
+    """The time limit of a run without an earlier run of the same shape."""
     shared_nodes: int = Field(1, ge=0)
-    """Runs of at most so many nodes share jobs; larger ones have one each."""
+    """Runs of at most so many nodes share jobs; a larger run has a job of its own."""
     job_minutes: float = Field(240, gt=0)
-    """What a shared job may take."""
+    """The time limit of a shared job."""
 
 
 class Machine(Frozen):
-    """One kind of machine. What changes the speed of a run there belongs here, and so into the run id."""
+    """One kind of machine: the keys that change the speed of a run, and are part of its run id."""
 
     name: str
     description: str = ""
@@ -99,16 +99,16 @@ class Machine(Frozen):
 
 
 class MachineCard(Machine):
-    """All that a card may say: what runs are made for, and what predictions go by, which no run id depends on."""
+    """All keys of a card: those of the machine, and those of predictions and of Slurm, which no run id depends on."""
 
     memory_gb: float | None = Field(None, gt=0)
-    """Of a rank, for whatever is asked to be as large as fits. A GB is 2^30 bytes."""
+    """The memory of a rank, which `largest` fills. A GB is 2^30 bytes."""
     links: Links | None = None
     spmm: SpmmModel | None = None
     slurm: Slurm | None = None
-    """Without it, a run has one node, whatever its ranks."""
+    """The nodes of a Slurm machine; None for a machine of one node."""
     start_seconds: float = Field(120, gt=0, allow_inf_nan=False)
-    """Seconds that the first rank of this machine may take to start: more where torch lies on a slow file system."""
+    """Seconds that the first rank of this machine may take to start: more if torch is on a slow file system."""
 
 
 MACHINES = Path("config") / "machines"
@@ -129,7 +129,7 @@ def load_machine_card(root: Path, name: str) -> MachineCard:
 
 
 def start_seconds(root: Path, name: str) -> float:
-    """What the card says; the default for the machine of a spec that has no card in this project."""
+    """The limit of the card; the default for a machine without a card in this project."""
     if name in list_machines(root):
         return load_machine_card(root, name).start_seconds
     default: float = MachineCard.model_fields["start_seconds"].default

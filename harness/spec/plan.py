@@ -1,4 +1,4 @@
-"""The plan of an experiment: all its runs, as `harness plan --out` writes them and `collect` and the workflow read."""
+"""The plan of an experiment: all its runs in one document, by `harness plan --out` for `collect` and workflows."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,13 +23,13 @@ class Run(Frozen):
 
 
 class Plan(BaseModel):
-    """What a reader of the document needs."""
+    """The keys of a plan that readers need."""
 
     runs: list[Run]
 
 
 def plan_of(experiment: str, digest: str, specs: Iterable[Spec]) -> dict[str, Any]:
-    """The document."""
+    """The document of a plan."""
     runs = [
         {"run_id": spec.run_id, "label": spec.label, "spec": spec.model_dump(mode="json")} for spec in specs
     ]
@@ -37,7 +37,7 @@ def plan_of(experiment: str, digest: str, specs: Iterable[Spec]) -> dict[str, An
 
 
 def read_plan(path: Path) -> dict[str, dict[str, Any]]:
-    """The runs of a plan by their ids."""
+    """The runs of a plan, by run id."""
     way_out = "`harness plan --experiment FILE --out FILE` writes one."
     try:
         document = read_json(path, f"The plan {path}")

@@ -1,4 +1,4 @@
-"""Where things are: the project root, the data and the results. The product is a checkout, not a wheel."""
+"""The project root and the folder of results. The product is a checkout, not a wheel."""
 
 import os
 from pathlib import Path
@@ -16,12 +16,12 @@ def project_root(given: str | None = None) -> Path:
         if not (root / MARKER).is_dir():
             raise UserError(f"{named} is not a project root: it has no folder {MARKER}. Name a checkout.")
         return root
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    working = Path.cwd()
+    for folder in (working, *working.parents):
         if (folder / MARKER).is_dir():
             return folder
     raise UserError(
-        f"No project root: neither {here} nor a folder above it holds {MARKER}. "
+        f"No project root: neither {working} nor a folder above it holds {MARKER}. "
         "Go to a checkout, or name one by --root or HARNESS_ROOT."
     )
 

@@ -1,7 +1,7 @@
 """The spec: everything that defines one run, validated and frozen. Its hash is the run id.
 
-A spec knows nothing of files, results or how it will be launched. Whether its grid and parameters suit its
-strategy is the strategy's answer (`harness.strategy.admit`).
+A spec knows nothing of files, results or launchers. The strategy decides whether the grid and the parameters suit it
+(`harness.strategy.admit`).
 """
 
 import hashlib
@@ -17,38 +17,39 @@ from harness.spec.machine_card import Machine
 from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed
 
 Protocol = Literal["corrected", "faithful"]
-"""A loss over the labelled training vertices, or over what the paper's code trained on."""
+"""A loss over the labelled training vertices, or over the vertices that the paper's code trained on."""
 
 
 class StrategyChoice(Frozen):
-    """Which strategy, with its own parameters, complete with their defaults."""
+    """The strategy, with all its parameters, defaults included."""
 
     name: str
     params: dict[str, JsonValue] = {}
 
 
 PARTS = ("projection", "norm", "activation", "dropout", "residual")
-"""What a model may have besides its convolutions; without any of it, it is bare."""
+"""The optional parts of a model, besides its convolutions."""
 
 
 class ModelChoice(Frozen):
-    """Which model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
+    """The model. The order of a convolution is (A H) W or A (H W): same numbers, other costs."""
 
     kind: Literal["gcn", "sage", "gat"] = "gcn"
-    """sage: A is the mean over the neighbours, and a weight of its own multiplies what a vertex itself has.
+    """The kind of convolution.
 
-    gat: attention along the edges and the loops of A, whose values play no part.
+    sage: A is the mean over the neighbours, and another weight multiplies the vertex's own row.
+    gat: attention along the edges and the loops of A, whose values are not used.
     """
     layers: int = Field(3, ge=1, le=4096)
     hidden: int = Field(16, ge=1, le=WIDTH)
-    """Of gat, of every head."""
+    """The hidden width; for gat, the width of every head."""
     heads: int = Field(8, ge=1, le=4096)
-    """Of gat, in every layer."""
+    """The heads of every layer of gat."""
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
     projection: bool = False
     """Features are first brought to the hidden width, and a head brings the last layer to the classes."""
     norm: bool = False
-    """What a convolution gives is normalised row by row (RMSNorm), with a learnable scale."""
+    """The output of a convolution is normalised row by row (RMSNorm), with a learnable scale."""
     activation: Literal["relu", "none"] = "relu"
     dropout: float = Field(0.0, ge=0, le=0.99)
     """The share of a layer's output that a training step drops."""
@@ -57,7 +58,7 @@ class ModelChoice(Frozen):
 
     @property
     def width(self) -> int:
-        """Of the output of a hidden layer."""
+        """The width of the output of a hidden layer."""
         return self.hidden * self.heads if self.kind == "gat" else self.hidden
 
     @model_validator(mode="after")
@@ -79,11 +80,11 @@ class ModelChoice(Frozen):
 
 
 LONGEST = 1 << 31
-"""Epochs, at most."""
+"""The most epochs."""
 
 
 class Training(Frozen):
-    """How long and how. Warm-up epochs train like the others and are not timed."""
+    """The length and the method of training. Warm-up epochs train like the others and are not timed."""
 
     epochs: int = Field(10, ge=1, le=LONGEST)
     warmup: int = Field(2, ge=0, le=LONGEST)
@@ -97,18 +98,18 @@ class Training(Frozen):
     batch: int = Field(0, ge=0, le=VERTICES)
     """Vertices of a mini-batch; 0 trains on the full graph."""
     target: float = Field(0.0, ge=0, le=1)
-    """Training stops once an evaluation finds so much of the test vertices right; 0 never stops it."""
+    """The test accuracy at which training stops after an evaluation; 0 never stops training."""
 
 
 class Measure(Frozen):
-    """What is measured besides times and words."""
+    """Measurements besides times and words."""
 
     utilisation_ms: int = Field(0, ge=0, le=86_400_000)
-    """Milliseconds of the windows for which it is written down how busy a rank was; 0 writes nothing."""
+    """Milliseconds of the windows for which the utilisation of a rank is recorded; 0 records nothing."""
 
 
 class Spec(Frozen):
-    """One run. Equal specs are the same run and have the same id, whoever wrote them in whatever order."""
+    """One run. Equal specs are the same run and have the same id, whatever the order of their keys."""
 
     strategy: StrategyChoice
     dataset: DatasetChoice
@@ -146,7 +147,7 @@ class Spec(Frozen):
 
 
 def grid_text(grid: dict[AxisName, int], joint: str = " x ") -> str:
-    """A grid as people write it: x=2 as x2."""
+    """A grid in words: the axis x of size 2 is x2."""
     return joint.join(f"{axis.value}{size}" for axis, size in grid.items()) or "no axes"
 
 
@@ -156,5 +157,5 @@ def canonical_json(data: Any) -> str:
 
 
 def digest(data: Any) -> str:
-    """Sixteen hexadecimal digits that stand for the data."""
+    """The first sixteen hexadecimal digits of the sha256 of the data."""
     return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]

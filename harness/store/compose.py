@@ -1,4 +1,4 @@
-"""Follows a card: where its edges come from, and what it says of its vertices. Of a small graph, all of it at once."""
+"""Follows a card to its edges and to the data of its vertices; `compose` makes a small graph whole, in memory."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -45,14 +45,12 @@ from harness.validation import VERTICES
 
 VERSION = 1
 """Changes with every change of normalisation, readers or recipes that gives another graph for the same card."""
-
-
 AT_ONCE, NUMBERS_AT_ONCE = 1 << 20, 1 << 24
-"""Vertices whose labels are looked at together, and features that are."""
+"""Vertices whose labels are checked together, and numbers of features that are checked together."""
 
 
 class Vertices(NamedTuple):
-    """What training knows of every vertex, in the graph's own order."""
+    """The label and the split of every vertex, in the graph's own order."""
 
     y: Tensor
     split: Tensor
@@ -60,11 +58,11 @@ class Vertices(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """A card, followed as far as its edges; the rest is made when it is asked for."""
+    """A card and the stream of its edges. Labels, split and features are made on request."""
 
     card: DatasetCard
     folder: Path
-    """Where the paths of the card begin."""
+    """The folder to which the paths of the card are relative."""
     stream: Stream
 
     @property
@@ -73,12 +71,12 @@ class Contents:
 
     @property
     def width(self) -> int:
-        """Of the features."""
+        """The columns of the features."""
         drawn = getattr(self.card.features, "width", None)
         return int(self._table.shape[1] if drawn is None else drawn)
 
     def vertices(self, degrees: Tensor) -> Vertices:
-        """Labels and split of a graph whose rows have so many nonzeros."""
+        """The labels and the split of a graph; `degrees` holds the nonzeros of each row."""
         y = self._labels(degrees)
         split = self._split(y)
         if not bool((split == TRAIN).any()):
@@ -103,7 +101,7 @@ class Contents:
         return row_normalised(X) if normalised else X
 
     def check(self) -> None:
-        """Refuses what files say of vertices where nothing can be trained on it, before anything else is done."""
+        """Refuses labels, splits and features of files that no run can train on, before anything is made."""
         y = self.vertices(torch.zeros(self.n, dtype=torch.int64)).y
         if isinstance(self.card.features, FileFeatures):
             step = max(NUMBERS_AT_ONCE // max(self.width, 1), 1)
@@ -111,7 +109,7 @@ class Contents:
                 self.features(range(start, min(start + step, self.n)), y)
 
     def _finite(self, vertices: Index, X: Tensor) -> Tensor:
-        """The features of some vertices; an error for one that is no finite number of 32 bits."""
+        """The features of some vertices; an error for a number that is not finite in 32 bits."""
         finite = torch.isfinite(X)
         if not bool(finite.all()):
             row, column = (~finite).nonzero()[0].tolist()
@@ -123,7 +121,7 @@ class Contents:
         return X
 
     def _origin(self, recipe: Any) -> str:
-        """Where something of the vertices was read, for errors."""
+        """The file or the source of some data of the vertices, for errors."""
         path = getattr(recipe, "path", None)
         return (
             f"{self.folder / path}" if path else f"the source ({self.card.source.kind}) of {self.card.name}"
@@ -131,7 +129,7 @@ class Contents:
 
     @cached_property
     def _table(self) -> Any:
-        """The features of a file, as far as possible still in it."""
+        """The features of a file, mapped where the format allows this."""
         path = self.card.features.path if isinstance(self.card.features, FileFeatures) else None
         if path is not None:
             return read_table(self.folder / path, self.n)
@@ -177,27 +175,27 @@ class Contents:
                     )
                 return labelled_only(parts, y)
 
-    def _one_each(self, found: Any, recipe: Any, fits: bool = True) -> Any:
-        """What a source brings of its vertices, which has a row for each."""
-        if not fits or found.shape[:1] != (self.n,):
+    def _one_each(self, array: Any, recipe: Any, fits: bool = True) -> Any:
+        """The same array; an error unless it has a row for each vertex."""
+        if not fits or array.shape[:1] != (self.n,):
             raise UserError(
-                f"{self._origin(recipe)} has {found.dtype} of the shape {found.shape} for {self.n:,} vertices. "
+                f"{self._origin(recipe)} has {array.dtype} of the shape {array.shape} for {self.n:,} vertices. "
                 "Expected a row of numbers for each."
             )
-        return found
+        return array
 
-    def _given(self, what: str, found: Any) -> Any:
-        """What a source had to bring along, if it did."""
-        if found is None:
+    def _given(self, what: str, array: Any) -> Any:
+        """The same array; an error if the source brings none."""
+        if array is None:
             raise UserError(
                 f"dataset {self.card.name}: {what} of kind file, but its source ({self.card.source.kind}) brings none. "
                 f"Name a file by path, or choose another kind of {what}."
             )
-        return found
+        return array
 
 
 def contents(card: DatasetCard, folder: Path) -> Contents:
-    """A card whose edges are read when they are wanted. Its paths are relative to `folder`."""
+    """A card whose edges are read on request. Its paths are relative to `folder`."""
     return _checked(Contents(card, folder, card.source.stream(_rest(card, folder))))
 
 
@@ -216,16 +214,16 @@ def _rest(card: DatasetCard, folder: Path) -> Rest:
     return Rest(folder, card.seed, card.classes, which)
 
 
-def _checked(found: Contents) -> Contents:
-    if not 1 <= found.n <= VERTICES:
+def _checked(contents: Contents) -> Contents:
+    if not 1 <= contents.n <= VERTICES:
         raise UserError(
-            f"dataset {found.card.name} has {found.n:,} vertices; a graph has from 1 to {VERTICES:,} of them."
+            f"dataset {contents.card.name} has {contents.n:,} vertices; a graph has from 1 to {VERTICES:,} of them."
         )
-    return found
+    return contents
 
 
 def generator_of(card: DatasetCard) -> Generator | None:
-    """The generator a card names, or None if it names files."""
+    """The generator that a card names, or None for a card of files."""
     return card.source.generator(card.seed, card.classes)
 
 
@@ -236,20 +234,20 @@ def versions(card: DatasetCard) -> dict[str, int]:
 
 
 def source_files(card: DatasetCard, folder: Path) -> dict[str, Path]:
-    """Every file the card reads, by the name the card has for it."""
+    """Every file that the card reads, by its name in the card."""
     names = [getattr(recipe, "path", None) for recipe in (card.features, card.labels, card.split)]
     return {name: folder / name for name in [*card.source.files(), *names] if name is not None}
 
 
 def check_counts(card: DatasetCard, n: int, features: int, counts: StageCounts) -> None:
     """Refuses a graph that is not the one its card promises."""
-    found = {"n": n, "features": features, **asdict(counts)}
+    actual = {"n": n, "features": features, **asdict(counts)}
     expected = card.expected.model_dump(exclude_none=True, exclude={"tolerance"})
     wrong = [
-        f"{key} is {found[key]:,}, expected {value:,}" + (f" within {share:.3%}" if share else "")
+        f"{key} is {actual[key]:,}, expected {value:,}" + (f" within {share:.3%}" if share else "")
         for key, value in expected.items()
         for share in [card.expected.tolerance if key in ("nnz_sym", "nnz_adj") else 0]
-        if abs(found[key] - value) > share * value
+        if abs(actual[key] - value) > share * value
     ]
     if wrong:
         raise UserError(
@@ -271,7 +269,7 @@ def _checked_labels(card: DatasetCard, where: str, y: Tensor) -> Tensor:
 
 
 def _sets_of_classes(card: DatasetCard, where: str, y: Tensor) -> Tensor:
-    """Some rows at a time: the comparisons take more than the labels."""
+    """Checks sets of classes, some rows at a time: the comparisons take more memory than the labels."""
     if y.shape[1] != card.classes:
         raise UserError(
             f"{where} has labels of {y.shape[1]} columns, and there are {card.classes} classes: {IN_CARD['classes']} "

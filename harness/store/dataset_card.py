@@ -45,13 +45,13 @@ class PlantedLabels(Frozen):
 
 
 class DegreeLabels(Frozen):
-    """Vertices ranked by degree and cut into equal classes (Plexus). A model learns nothing from these labels."""
+    """Vertices ranked by degree and cut into equal classes (Plexus). No model can learn from these labels."""
 
     kind: Literal["degree"]
 
 
 class UniformLabels(Frozen):
-    """Labels drawn uniformly (CAGNET); multi-label, each class with an even chance. A model learns nothing from them."""
+    """Labels drawn uniformly (CAGNET); multi-label, each class with an even chance. No model can learn from them."""
 
     kind: Literal["uniform"]
 

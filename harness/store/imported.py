@@ -1,4 +1,4 @@
-"""A graph of one's own: a card is written for its files, so that it has a name like any other."""
+"""Imports a graph of the user: writes a card for its files, so that the graph has a name like any other dataset."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +17,8 @@ from harness.sources.refusal import IN_CARD
 from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, taken_back
-from harness.store.dataset_card import DatasetCard
 from harness.store.catalog import CATALOG, list_cards, load_card
+from harness.store.dataset_card import DatasetCard
 from harness.store.task import Means
 from harness.validation import CLASSES, VERTICES, Frozen, Name, validated
 
@@ -33,13 +33,13 @@ KINDS = {
 }
 TEXT = (".txt", ".tsv", ".csv", ".edges", ".el", "")
 WIDTH, CLASSES_BY_DEGREE = 128, 32
-"""Of what is drawn where no file is given."""
+"""The features and the classes that are drawn without a file."""
 OPTIONS = {"n": "set --vertices", "base": "set --base", "header": "set --header", "classes": "set --classes"}
-"""By the key of the card that they become."""
+"""The options of the command line, by the key of the card that each sets."""
 
 
-class Brought(Frozen):
-    """What somebody says of a graph."""
+class ImportRequest(Frozen):
+    """The options of `harness data import`."""
 
     name: Name
     edges: Path
@@ -53,8 +53,8 @@ class Brought(Frozen):
     classes: int | None = Field(None, ge=1, le=CLASSES)
 
 
-def import_graph(root: Path, brought: Brought, choice: DatasetChoice, means: Means) -> Path:
-    """The folder of its store. The card, datasets/catalog/NAME.yaml, is written last: what fails leaves nothing."""
+def import_graph(root: Path, brought: ImportRequest, choice: DatasetChoice, means: Means) -> Path:
+    """Builds the store and writes the card datasets/catalog/NAME.yaml last, so that a failure leaves nothing."""
     try:
         fields = _card(brought)
         card = validated(DatasetCard, {**fields, "name": brought.name}, "harness data import")
@@ -73,47 +73,47 @@ def import_graph(root: Path, brought: Brought, choice: DatasetChoice, means: Mea
     return folder
 
 
-def _as_typed(message: str, brought: Brought) -> str:
-    """An error in the words of somebody who has typed options, and knows of no card."""
+def _as_typed(message: str, brought: ImportRequest) -> str:
+    """An error that names the options of the command line instead of the keys and paths of the card."""
     for option in ("features", "labels", "split", "edges"):
         if (path := getattr(brought, option)) is not None:
             message = message.replace(str(path.resolve()), f"--{option} {path}")
-    for key, told in IN_CARD.items():
-        message = message.replace(told, OPTIONS[key])
+    for key, way_out in IN_CARD.items():
+        message = message.replace(way_out, OPTIONS[key])
     return message
 
 
-def _card(brought: Brought) -> dict[str, Any]:
+def _card(brought: ImportRequest) -> dict[str, Any]:
     source = _source(brought)
     inside = _inside(source)
     X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
-    task, classes = _classes(brought.labels and Path(_there(brought.labels)), y)
+    task, classes = _classes(brought.labels and Path(_existing(brought.labels)), y)
     return {
         "description": f"Imported from {brought.edges.name}",
         "source": source,
         "directed": brought.directed,
         "task": task,
         "classes": brought.classes or classes,
-        "features": _told(brought.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
-        "labels": _told(brought.labels, y, {"kind": "degree"}),
-        "split": _told(brought.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
+        "features": _recipe(brought.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
+        "labels": _recipe(brought.labels, y, {"kind": "degree"}),
+        "split": _recipe(brought.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
     }
 
 
-def _told(path: Path | None, inside: object, drawn: dict[str, Any]) -> dict[str, Any]:
-    """By a file of its own, by the file of the edges, or drawn."""
+def _recipe(path: Path | None, inside: object, drawn: dict[str, Any]) -> dict[str, Any]:
+    """The recipe of a card: a file of its own, the file of the edges, or else drawn."""
     if path is not None:
-        return {"kind": "file", "path": _there(path)}
+        return {"kind": "file", "path": _existing(path)}
     return drawn if inside is None else {"kind": "file"}
 
 
-def _source(brought: Brought) -> dict[str, Any]:
+def _source(brought: ImportRequest) -> dict[str, Any]:
     ending = Path(brought.edges.name.removesuffix(".gz")).suffix
     kind = KINDS.get(ending) or ("edges" if ending in TEXT else None)
     if kind is None:
         known = ", ".join([*KINDS, *TEXT[:-1]])
         raise UserError(f"{brought.edges}: files of edges end with {known}; text also with .gz.")
-    source: dict[str, Any] = {"kind": kind, "path": _there(brought.edges)}
+    source: dict[str, Any] = {"kind": kind, "path": _existing(brought.edges)}
     if kind == "edges":
         source |= {"base": brought.base, "header": brought.header}
     if kind in ("edges", "parquet") and brought.vertices is not None:
@@ -122,14 +122,14 @@ def _source(brought: Brought) -> dict[str, Any]:
 
 
 def _inside(source: dict[str, Any]) -> RawGraph | None:
-    """A graph whose file may bring more than edges, which is to be looked into."""
+    """The graph of a format that may hold more than edges; None for the other formats."""
     kinds = {"npz": Npz, "pyg": PygFile}
     kind = kinds.get(source["kind"])
     return kind(**source).graph(Rest(Path(), 0, 1, 0)) if kind else None
 
 
 def _classes(labels: Path | None, y: NDArray[Any] | None) -> tuple[LabelTask, int]:
-    """By a file of its own, or by the file of the edges. One column has as many classes as the largest asks for."""
+    """The task and the classes, by the file of labels or of edges. One column has classes up to its largest label."""
     if labels is not None:
         return classes_in(labels)
     if y is None:
@@ -137,7 +137,7 @@ def _classes(labels: Path | None, y: NDArray[Any] | None) -> tuple[LabelTask, in
     return ("multi-label", y.shape[1]) if y.ndim > 1 else ("single-label", max(int(y.max(initial=0)), 0) + 1)
 
 
-def _there(path: Path) -> str:
+def _existing(path: Path) -> str:
     if not path.is_file():
         raise UserError(f"{path} is no file.")
     return str(path.resolve())

@@ -1,14 +1,26 @@
-"""What everybody who makes a part of a store knows: of what, in which order, cut how, with which means, where."""
+"""The task of a build: its graph, order, cut, means and work; and the share of one of several jobs.
 
+A job does every so-many-th item of a step:
+
+    1. order      a partition, if one is to be computed; by one job
+    2. scatter    pieces of the source
+    3. settle     rows of blocks
+    4. features   the same rows
+
+A step begins when the step before has ended in all jobs. An ordinary build does the rest, and also seals the store.
+"""
+
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import torch
 
+from harness.errors import UserError
 from harness.graph.order import Map, Orders, TableMap, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
@@ -21,39 +33,69 @@ from harness.store.work import Say, Work, silent
 T = TypeVar("T")
 GIB = 1 << 30
 ORDER = "orders/p"
-"""The map of a partition, which nobody could compute again."""
+"""The map of a partition, which a reader of the store could not compute."""
 SHARED = 24
 """Bytes a vertex that all workers share: labels, split, degrees, the map of a partition both ways."""
-PATIENCE = 2.0
-"""Seconds after which progress is told."""
+REPORT_SECONDS = 2.0
+"""Seconds between messages of progress."""
+Step = Literal["order", "scatter", "settle", "features"]
+STEPS: tuple[Step, ...] = get_args(Step)
+EVERYTHING = slice(None)
+
+
+class BuildShare(NamedTuple):
+    """The share of one job in a step of a build."""
+
+    step: Step
+    number: int
+    jobs: int
+
+    @property
+    def part(self) -> slice:
+        """The items of the step that are in this share, in their order."""
+        return slice(self.number, None, self.jobs)
+
+    def __str__(self) -> str:
+        return f"{self.step}:{self.number}/{self.jobs}"
+
+
+def share(text: str) -> BuildShare:
+    """The share STEP:NUMBER/JOBS, the jobs counted from 0."""
+    match = re.fullmatch(rf"({'|'.join(STEPS)}):(\d{{1,9}})/(\d{{1,9}})", text)
+    if match is None or int(match[2]) >= int(match[3]):
+        raise UserError(
+            f"--share {text}: a share is STEP:NUMBER/JOBS, as scatter:0/4; the steps are {', '.join(STEPS)}, and the "
+            "jobs are counted from 0."
+        )
+    return BuildShare(match[1], int(match[2]), int(match[3]))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a build may use."""
+    """The memory and the workers of a build."""
 
     memory: int = 4 * GIB
     """Bytes, in all."""
     workers: int = 2
     say: Say = field(default=silent, compare=False)
-    """Hears of progress."""
+    """Receives messages of progress."""
 
     def left(self, n: int) -> int:
-        """Bytes beside what all workers share, of a graph of so many vertices."""
+        """Bytes beside those that all workers share, for a graph of n vertices."""
         return max(self.memory - SHARED * n, self.memory // 4)
 
     def in_parallel(self, what: str, tasks: Sequence[Callable[[], T]], most: int | None = None) -> list[T]:
-        """The results of all tasks, in their order, at most so many at a time. Kernels and files let others work."""
+        """The results of all tasks, in their order, at most so many at a time. Kernels and files release the GIL."""
         done: list[T] = []
-        begun = said = time.monotonic()
+        begun = reported = time.monotonic()
         with ThreadPoolExecutor(min(self.workers, most or self.workers)) as pool:
             for result in pool.map(lambda task: task(), tasks):
                 done.append(result)
                 now = time.monotonic()
-                if now - said > PATIENCE:
+                if now - reported > REPORT_SECONDS:
                     left = (now - begun) * (len(tasks) - len(done)) / len(done)
                     self.say(f"{what}: {len(done)} of {len(tasks)}, {left:.0f} s left")
-                    said = now
+                    reported = now
         return done
 
 
@@ -64,7 +106,7 @@ class Ordered(NamedTuple):
     maps: Orders[Map] | None
     """None if every vertex stays in its place."""
     bounds: tuple[int, ...] | None
-    """Where the parts of a partition begin, and the end."""
+    """The first vertex of each part of a partition, and the end."""
 
     @property
     def double(self) -> bool:
@@ -72,11 +114,11 @@ class Ordered(NamedTuple):
 
 
 Parted = Callable[[], Partition | None]
-"""Makes the partition of a choice, if it asks for one."""
+"""Makes the partition of a choice; None for a choice of blocks."""
 
 
 def ordered(choice: DatasetChoice, n: int, parted: Parted, work: Work) -> Ordered:
-    """The order of a choice. A partition is made once and kept with the store."""
+    """The order of a choice. A partition is made once and kept in the store."""
     if not choice.partitioned:
         return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
     if not work.noted(f"{ORDER}.npy") and (made := parted()):
@@ -94,7 +136,7 @@ def orders_stored(choice: DatasetChoice, *, directed: bool) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Task:
-    """One store in the making."""
+    """One unfinished store."""
 
     contents: Contents
     order: Ordered
@@ -124,7 +166,7 @@ class Task:
 
     @cached_property
     def pieces(self) -> Sequence[Piece]:
-        """Of the source: to cut it may take looking through it."""
+        """The pieces of the source; cutting may read the whole source."""
         return self.contents.stream.pieces(self.at_once)
 
     @property

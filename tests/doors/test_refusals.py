@@ -22,7 +22,7 @@ from harness.cli import main
 from harness.sources import AnySource, Rest
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import open_dataset
-from harness.store.imported import Brought, _source
+from harness.store.imported import ImportRequest, _source
 from harness.store.work import Work
 from tests.doors.command import EDGES, ROOT, N, array, bring, listing, say
 
@@ -110,7 +110,7 @@ def test_a_byte_order_mark_changes_no_graph(project, name):
     def ends(mark: bytes) -> list[list[int]]:
         path = project / "brought" / name
         path.write_bytes(mark + EDGES[name])
-        source = TypeAdapter(AnySource).validate_python(_source(Brought(name="a", edges=path)))
+        source = TypeAdapter(AnySource).validate_python(_source(ImportRequest(name="a", edges=path)))
         raw = source.graph(Rest(Path(), 0, 1, 0))
         return [raw.source.tolist(), raw.target.tolist()]
 
@@ -156,7 +156,7 @@ def test_a_build_that_was_killed_after_its_seal_leaves_no_work(project, monkeypa
 
     folder = project / "datasets/store"
     with monkeypatch.context() as patch:
-        patch.setattr(Work, "forget", killed)
+        patch.setattr(Work, "discard", killed)
         with pytest.raises(Killed):
             say("data", "build", "tiny-sbm")
     assert any(path.name.endswith(".work") for path in folder.iterdir())

@@ -106,7 +106,7 @@ def test_a_figure_of_a_paper_says_what_the_paper_ran(path: Path) -> None:
 
 
 def test_an_experiment_without_a_paper_says_so() -> None:
-    with pytest.raises(UserError, match="no part `published`"):
+    with pytest.raises(UserError, match="no key `published`"):
         as_published(experiment({"strategy": "serial", "dataset": "tiny-sbm"}))
 
 

@@ -21,13 +21,13 @@ import pytest
 
 from harness.errors import RunError, UserError
 from harness.fetch.download import download, verify
-from harness.fetch.transfer import Patience
+from harness.fetch.transfer import RetryPolicy
 from harness.sources.remote import RemoteFile
 
 ROOT = Path(__file__).parents[2]
 PATH = "/data.example.org/sets/graph.bin"
 DATA = random.Random(0).randbytes(5_000_000)
-QUICK = Patience(pause=0.001)
+QUICK = RetryPolicy(pause=0.001)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
@@ -111,25 +111,25 @@ def test_no_byte_of_the_same_version_comes_twice(site, tmp_path, says):
     assert [wanted for _, wanted in site.asked].count(None) == 1
 
 
-SLOW = Patience(pause=0.001, window=0.3, least=1000)
+SLOW = RetryPolicy(pause=0.001, window=0.3, least=1000)
 
 
 @pytest.mark.parametrize(
     ("always", "patience", "said"),
     [
         ("trickle", SLOW, r"in 6 attempts: only \d+ bytes came in 0 s\. \d+ bytes are kept"),
-        ("slow head", Patience(pause=0.001, silence=0.2), "in 6 attempts: no answer came in 0 s"),
+        ("slow head", RetryPolicy(pause=0.001, silence=0.2), "in 6 attempts: no answer came in 0 s"),
         ("503 0", QUICK, "in 6 attempts: the server answered 503"),
         ("503 7200", QUICK, "in one attempt: .* asks to come again in 7,200 s"),
         ("empty", QUICK, "in 6 attempts: nothing came. Nothing is kept"),
         ("blind from 0 short", QUICK, "attempts: .*another part than was asked for|ended after"),
         (
             "short",
-            Patience(pause=0.0, attempts=4),
+            RetryPolicy(pause=0.0, attempts=4),
             r"in 4 attempts: it ended after.*4,687,500 bytes are kept",
         ),
-        ("trickle", Patience(seconds=0.2), "took longer than 0 s"),
-        ("503", Patience(pause=50, seconds=20), "in one attempt: the server answered 503"),
+        ("trickle", RetryPolicy(seconds=0.2), "took longer than 0 s"),
+        ("503", RetryPolicy(pause=50, seconds=20), "in one attempt: the server answered 503"),
     ],
 )
 def test_a_server_that_never_ends_is_given_up(site, tmp_path, always, patience, said):
@@ -321,10 +321,10 @@ START = """
 import sys
 from pathlib import Path
 from harness.fetch.download import download
-from harness.fetch.transfer import Patience
+from harness.fetch.transfer import RetryPolicy
 from harness.sources.remote import RemoteFile
 remote = RemoteFile(url="https://data.example.org/sets/graph.bin", file="raw/graph.bin")
-download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), Patience(pause=0.001))
+download(remote, Path(sys.argv[1]), lambda told: print(told, flush=True), RetryPolicy(pause=0.001))
 """
 
 
@@ -348,7 +348,7 @@ def test_of_several_that_want_a_file_one_fetches_and_the_others_wait(site, tmp_p
 
 @pytest.mark.parametrize("file", ["../graph.bin", "raw/../../graph.bin", "/tmp/graph.bin"])
 def test_nothing_is_fetched_to_another_place(site, tmp_path, file):
-    with pytest.raises(UserError, match="what is fetched goes under"):
+    with pytest.raises(UserError, match="files are fetched into"):
         download(RemoteFile(url="https://data.example.org/sets/graph.bin", file=file), tmp_path, print)
     assert site.asked == []
 

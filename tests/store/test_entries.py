@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from harness.graph.order import TableMap
-from harness.store.entries import Layout, narrowed, scatter, settle, settle_in_stripes
+from harness.store.entries import Blocking, narrowed, scatter, settle, settle_in_stripes
 
 
 @st.composite
@@ -37,7 +37,7 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
     n, source, target = graph
     rng = np.random.default_rng(n)
     rows, cols = (rng.permutation(n) if moves else np.arange(n) for _ in range(2))
-    to = Layout(n, blocks, *((TableMap(torch.from_numpy(each)) for each in (rows, cols)) if moves else ()))
+    to = Blocking(n, blocks, *((TableMap(torch.from_numpy(each)) for each in (rows, cols)) if moves else ()))
     rows_at, cols_at = np.argsort(rows), np.argsort(cols)
     starts = range(0, len(source), chunk)
     found = [scatter(source[s : s + chunk], target[s : s + chunk], to, both=not directed) for s in starts]
@@ -64,11 +64,11 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
 
 def test_a_block_may_be_as_wide_as_32_bits_allow():
     n = 2**31 - 1
-    far = scatter(np.array([n - 1]), np.array([n - 2]), Layout(n, 1), both=True)
+    far = scatter(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=True)
     assert (far.keys >> np.uint64(33)).tolist() == [n - 2, n - 1]
     assert ((far.keys >> np.uint64(1)) & np.uint64(2**32 - 1)).tolist() == [n - 1, n - 2]
     with pytest.raises(AssertionError):
-        scatter(np.array([0]), np.array([0]), Layout(2**31, 1), both=True)
+        scatter(np.array([0]), np.array([0]), Blocking(2**31, 1), both=True)
 
 
 def test_row_pointers_have_32_bits_as_long_as_they_fit():
