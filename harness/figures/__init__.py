@@ -1,3 +1,3 @@
-"""Figures from tables: strong scaling, breakdowns, costs; one file a kind, in one look. Nothing here measures."""
+"""Figures from tables: strong scaling, breakdowns, costs; one file for each kind, in one style. No figure measures."""
 
 from harness.figures.drawing import draw_all as draw_all

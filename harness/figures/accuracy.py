@@ -1,7 +1,7 @@
-"""Accuracy on the test vertices over training time: what epochs of different samplers can be compared by.
+"""Accuracy on the test vertices over training time, by which epochs of different samplers can be compared.
 
-Every run of a curve at its largest number of ranks is a line, with a point for each evaluation of the full graph. Time
-is that of training alone. A dotted line is the accuracy at which runs were asked to stop.
+Every run of a curve at its largest number of ranks is a line, with a point for each evaluation of the full graph. The
+time of evaluations is excluded. A dotted line is the accuracy at which runs were to stop.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,52 +13,53 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.figures import layout
-from harness.figures.kind import Kind, Tables
-from harness.figures.palette import MUTED, PAPER, Look
+from harness.figures.kind import FigureKind, Tables
+from harness.figures.palette import MUTED, PAPER, StrategyLook
 from harness.figures.panels import Panel, largest
 
 HEIGHT = 2.2  # inches
 DOTTED = (0, (1, 1.6))
 
 
-class Line(NamedTuple):
-    """One run: evaluations in order."""
+class AccuracyLine(NamedTuple):
+    """One run: its evaluations in order."""
 
     label: str
-    look: Look
+    look: StrategyLook
     seconds: list[float]
     accuracies: list[float]
 
 
-class Shown(NamedTuple):
-    """Of one panel."""
+class AccuracyPanel(NamedTuple):
+    """The lines of one panel, and the accuracies at which its runs were to stop."""
 
-    lines: list[Line]
+    lines: list[AccuracyLine]
     targets: list[float]
 
 
-def lines(panel: Panel, tables: Tables) -> Shown:
-    """Of every measured curve whose runs were evaluated on test vertices."""
-    found = []
+def lines(panel: Panel, tables: Tables) -> AccuracyPanel:
+    """A line for every run of a measured curve that was evaluated on test vertices."""
+    evaluated = []
     for curve, points in largest(panel):
         for run in points.run_id:
             if (rows := _tested(tables.accuracy.get(run))) is not None:
                 label = f"{curve.label}, {int(points.ranks.iloc[0])} ranks"
-                found.append(Line(label, curve.look, rows.train_seconds.tolist(), rows.accuracy.tolist()))
+                seconds, accuracies = rows.train_seconds.tolist(), rows.accuracy.tolist()
+                evaluated.append(AccuracyLine(label, curve.look, seconds, accuracies))
     targets = panel.runs["training.target"].dropna()
-    return Shown(found, sorted(set(targets[targets > 0])))
+    return AccuracyPanel(evaluated, sorted(set(targets[targets > 0])))
 
 
 def _tested(accuracy: pd.DataFrame | None) -> pd.DataFrame | None:
-    """The evaluations on test vertices, or None where there was none."""
+    """The evaluations on test vertices, or None without any."""
     if accuracy is None:
         return None
     rows = accuracy[accuracy.split == "test"].dropna(subset=["accuracy"]).sort_values("epoch")
     return None if rows.empty else rows
 
 
-def draw(axes: Axes, shown: Shown) -> None:
-    """One panel."""
+def draw(axes: Axes, shown: AccuracyPanel) -> None:
+    """Draws one panel."""
     for line in shown.lines:
         axes.add_line(_sample(line, line.seconds, line.accuracies))
     for target in shown.targets:
@@ -71,8 +72,8 @@ def draw(axes: Axes, shown: Shown) -> None:
     axes.grid(axis="y")
 
 
-def _sample(line: Line, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    """In the axes or in the legend."""
+def _sample(line: AccuracyLine, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    """The line of a run, for the axes or for the legend."""
     look = line.look
     return Line2D(
         x,
@@ -89,17 +90,19 @@ def _sample(line: Line, x: Sequence[float], y: Sequence[float]) -> Line2D:
     )
 
 
-def handles(some: Iterable[Shown]) -> list[Line2D]:
+def handles(some: Iterable[AccuracyPanel]) -> list[Line2D]:
     """The legend of some panels: every curve once, and the target."""
     all_shown = list(some)
-    told = list({line.label: _sample(line, [], []) for shown in all_shown for line in shown.lines}.values())
+    entries = list(
+        {line.label: _sample(line, [], []) for shown in all_shown for line in shown.lines}.values()
+    )
     if any(shown.targets for shown in all_shown):
-        told.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="target"))
-    return told
+        entries.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="target"))
+    return entries
 
 
-def page(some: Sequence[Panel], shown: Sequence[Shown]) -> Figure:
-    """A panel each."""
+def page(some: Sequence[Panel], shown: Sequence[AccuracyPanel]) -> Figure:
+    """The figure: axes for each panel."""
     figure, axes = layout.page([HEIGHT] * len(some), [panel.title for panel in some])
     layout.legend(figure, handles(shown))
     for each, panel in zip(axes, shown, strict=True):
@@ -107,4 +110,4 @@ def page(some: Sequence[Panel], shown: Sequence[Shown]) -> Figure:
     return figure
 
 
-KIND = Kind("accuracy", "Accuracy over training time", lines, page)
+KIND = FigureKind("accuracy", "Accuracy over training time", lines, page)

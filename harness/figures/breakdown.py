@@ -1,6 +1,6 @@
-"""Where an epoch's time goes: everything that ran, in seconds, so a bar is as long as the scaling figure says.
+"""The breakdown of an epoch: seconds of everything that ran, so a bar is as long as the epoch of the scaling figure.
 
-Groups have one order and one look everywhere; local work comes first, communication after it.
+Groups have the same order and look in every figure: local work first, communication after it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.figures import layout
-from harness.figures.kind import Kind, Tables
+from harness.figures.kind import FigureKind, Tables
 from harness.figures.layout import (
     UNITS,
     Group,
@@ -29,14 +29,14 @@ from harness.figures.panels import Curve, Panel, curves
 from harness.ledger import MOVING, SAMPLING, Op, Phase, TensorName
 from harness.results import composition
 
-# Stacked bars: one a number of ranks and grid, the seconds of a median epoch by groups of ledger rows.
+# Stacked bars: one for each number of ranks and grid, the seconds of a median epoch by groups of ledger rows.
 #
-# A bar is the median epoch on its slowest rank (`harness.results.composition`). What belongs to no group is
+# A bar is the median epoch on its slowest rank (`harness.results.composition`). Rows that belong to no group are
 # left out.
 
 
-class Bar(NamedTuple):
-    """A bar, or what stands in place of one that did not finish."""
+class EpochBar(NamedTuple):
+    """The bar of a number of ranks and a grid, or the status of a run that did not finish."""
 
     label: str
     seconds: dict[str, float]
@@ -47,38 +47,38 @@ class Bar(NamedTuple):
         return sum(self.seconds.values())
 
 
-Rows = list[Group[Bar]]
-"""Bars under the label of their curve."""
+Rows = list[Group[EpochBar]]
+"""The bars of every curve, under its label."""
 
 
-class Stack(NamedTuple):
-    """What bars are made of."""
+class Breakdown(NamedTuple):
+    """A way to divide epochs into groups, and to draw them as stacked bars."""
 
     fills: Mapping[str, Fill]
-    """The groups, in the order of stacking, and their looks."""
+    """The groups in the order of stacking, each with its fill."""
     group_of: Callable[[Phase, Op, str], str | None]
-    """The group that a row of the ledger counts in, by phase, op and tensor; None for none."""
+    """The group that a row of the ledger counts in, by phase, op and tensor; None if no group does."""
     axis: str
-    """What the length of a bar is."""
+    """The title of the axis: the quantity that the length of a bar shows."""
 
     def grouped(self, parts: "pd.Series[float]") -> dict[str, float]:
-        """Seconds by group of seconds by phase, op and tensor."""
+        """Sums seconds by phase, op and tensor into seconds by group."""
         sums = dict.fromkeys(self.fills, 0.0)
         for (phase, op, tensor), seconds in zip(parts.index, parts, strict=True):
             if group := self.group_of(Phase(phase), Op(op), tensor):
                 sums[group] += seconds
         return sums
 
-    def bars(self, curve: Curve, tables: Tables) -> list[Bar]:
-        """One for each number of ranks and grid, and one for each failure."""
-        found: list[tuple[int, Bar]] = []
+    def bars(self, curve: Curve, tables: Tables) -> list[EpochBar]:
+        """One bar for each number of ranks and grid, and one for each failure."""
+        by_ranks: list[tuple[int, EpochBar]] = []
         for _, launches in curve.points.groupby(["ranks", "grid"]):
             run = launches.iloc[0]
             seconds = self.grouped(composition.of_launches(launches, tables.epochs, tables.ledgers))
-            found.append((int(run.ranks), Bar(ranks_and_grid(run), seconds, "ok")))
+            by_ranks.append((int(run.ranks), EpochBar(ranks_and_grid(run), seconds, "ok")))
         for _, run in curve.failures.iterrows():
-            found.append((int(run.ranks), Bar(ranks_and_grid(run), {}, run.status)))
-        return [bar for _, bar in sorted(found, key=lambda pair: pair[0])]
+            by_ranks.append((int(run.ranks), EpochBar(ranks_and_grid(run), {}, run.status)))
+        return [bar for _, bar in sorted(by_ranks, key=lambda pair: pair[0])]
 
     def rows(self, panel: Panel, tables: Tables) -> Rows:
         """The bars of every measured curve, under its label."""
@@ -86,7 +86,7 @@ class Stack(NamedTuple):
         return [Group(curve.label, self.bars(curve, tables)) for curve in measured]
 
     def draw(self, axes: Axes, rows: Rows) -> None:
-        """One panel, filled from the top."""
+        """Draws one panel, from the top down."""
         longest = max((bar.total for group in rows for bar in group.bars), default=0.0)
         unit, ticks = unit_for(longest) if longest else UNITS[0], []
         for top, label, bars in places(rows):
@@ -101,7 +101,7 @@ class Stack(NamedTuple):
             axes.set_xticks([])
         axes.set_ylabel("ranks")
 
-    def _draw_bar(self, axes: Axes, y: float, bar: Bar, per_second: float) -> None:
+    def _draw_bar(self, axes: Axes, y: float, bar: EpochBar, per_second: float) -> None:
         if bar.status != "ok":
             write_beside(axes, f"× {bar.status}", 0, y)
             return
@@ -115,7 +115,7 @@ class Stack(NamedTuple):
         write_beside(axes, three_digits(left), left, y)
 
     def handles(self, some: Iterable[Rows]) -> list[Patch]:
-        """The legend of some panels: the groups that took any time, in their order."""
+        """The legend of some panels: the groups that took any time, in the order of stacking."""
         parts = [bar.seconds for rows in some for _, bars in rows for bar in bars]
         return [
             Patch(facecolor=fill.colour, hatch=fill.hatch, edgecolor=PAPER, label=name)
@@ -124,16 +124,16 @@ class Stack(NamedTuple):
         ]
 
     def page(self, some: Sequence[Panel], shown: Sequence[Rows]) -> Figure:
-        """A panel each, as tall as its bars need."""
+        """The figure: axes for each panel, as tall as its bars need."""
         figure, axes = layout.page([inches(rows) for rows in shown], [panel.title for panel in some])
         layout.legend(figure, self.handles(shown))
         for each, rows in zip(axes, shown, strict=True):
             self.draw(each, rows)
         return figure
 
-    def kind(self, name: str, title: str) -> Kind[Rows]:
+    def kind(self, name: str, title: str) -> FigureKind[Rows]:
         """The kind of figure that shows these bars."""
-        return Kind(name, title, self.rows, self.page)
+        return FigureKind(name, title, self.rows, self.page)
 
 
 SPARSE = "broadcast of A"
@@ -156,35 +156,34 @@ GROUP_OF_OP = {
 
 
 def group_of(phase: Phase, op: Op, tensor: str) -> str:
-    """Sampling and fetching whole, the rest by what ran. Broadcasts of the graph itself stand apart."""
+    """The group of a row: by phase if the phase samples or fetches, else by op; broadcasts of A are a group."""
     if phase in GROUP_OF_PHASE:
         return GROUP_OF_PHASE[phase]
     return SPARSE if op == Op.BROADCAST and tensor == TensorName.A else GROUP_OF_OP[op]
 
 
-STACK = Stack(GROUPS, group_of, "time of the median epoch")
-KIND = STACK.kind("breakdown", "Where an epoch goes")
+BREAKDOWN = Breakdown(GROUPS, group_of, "time of the median epoch")
+KIND = BREAKDOWN.kind("breakdown", "Where an epoch goes")
 
 
-# Where sampling goes: distributions, draws and extraction, each computed and sent (bulk sampling's figure
-# 5).
+# The breakdown of sampling: distributions, draws and extraction, each computed and sent (bulk sampling's figure 5).
 
 STEP = dict(zip(SAMPLING, ("distributions", "sampling", "extraction"), strict=True))
 
 
 def step_of(phase: Phase, op: Op, _: str) -> str | None:
-    """Of the phases of sampling alone."""
+    """The step of sampling that a row belongs to; None for every other row."""
     if phase not in STEP:
         return None
     return f"{STEP[phase]}, sent" if op in MOVING else STEP[phase]
 
 
-SAMPLING_STACK = Stack(STEPS, step_of, "sampling in the median epoch")
+SAMPLING_BREAKDOWN = Breakdown(STEPS, step_of, "sampling in the median epoch")
 
 
 def rows(panel: Panel, tables: Tables) -> Rows:
-    """Of curves that sample."""
-    return [group for group in SAMPLING_STACK.rows(panel, tables) if any(bar.total for bar in group.bars)]
+    """The bars of every curve that samples."""
+    return [group for group in SAMPLING_BREAKDOWN.rows(panel, tables) if any(bar.total for bar in group.bars)]
 
 
-SAMPLING_KIND = Kind("sampling", "Where sampling goes", rows, SAMPLING_STACK.page)
+SAMPLING_KIND = FigureKind("sampling", "Where sampling goes", rows, SAMPLING_BREAKDOWN.page)

@@ -1,7 +1,7 @@
-"""What curves cost beside each other, each at its largest number of ranks: epoch, messages, words, bytes that are held.
+"""The costs of curves side by side, each at its largest number of ranks: epoch time, messages, words, persistent bytes.
 
-Messages are the calls of an epoch that send something, words their payload, bytes what a rank holds all the time (the
-graph, features, weights, labels), each of the rank that has most. A bar is a grid, the median of its launches.
+Messages are the calls of an epoch that send something, words are their payload, and persistent bytes hold the graph,
+features, weights and labels. Each number is of the rank that has most. A bar is a grid, the median of its launches.
 """
 
 from collections.abc import Sequence
@@ -12,38 +12,38 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures import layout
-from harness.figures.kind import Kind, Tables
+from harness.figures.kind import FigureKind, Tables
 from harness.figures.layout import Group, frame, inches, places, ranks_and_grid, three_digits, write_beside
-from harness.figures.palette import PAPER, Look
+from harness.figures.palette import PAPER, StrategyLook
 from harness.figures.panels import Panel, largest
 
 QUANTITIES = {"epoch (ms)": 1e3, "messages": 1, "words (millions)": 1e-6, "held (MB)": 1e-6}
-"""What is drawn, from left to right, and how many of that unit one second, message, word or byte is."""
+"""The quantities from left to right, and how many of the named unit one second, message, word or byte is."""
 
 
-class Bar(NamedTuple):
-    """A grid of a curve: a value for each of the quantities."""
+class CostBar(NamedTuple):
+    """A grid of a curve: a value for each quantity."""
 
     label: str
-    look: Look
+    look: StrategyLook
     values: tuple[float, ...]
 
 
-def bars(panel: Panel, tables: Tables) -> list[Group[Bar]]:
-    """Of every measured curve that has a point."""
-    found = []
+def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
+    """The bars of every measured curve that has a point."""
+    groups = []
     for curve, points in largest(panel):
         grids = []
         for _, launches in points.groupby("grid"):
             held = pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
             values = launches[["epoch_seconds_median", "messages", "words_payload"]].median()
-            grids.append(Bar(ranks_and_grid(launches.iloc[0]), curve.look, (*values, held)))
-        found.append(Group(curve.label, grids))
-    return found
+            grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, (*values, held)))
+        groups.append(Group(curve.label, grids))
+    return groups
 
 
-def draw(row: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
-    """A panel: axes beside each other, filled from the top; the first has the labels."""
+def draw(row: Sequence[Axes], some: Sequence[Group[CostBar]]) -> None:
+    """Draws one panel: axes side by side, filled from the top; the first axes have the labels."""
     for number, (axes, (name, unit)) in enumerate(zip(row, QUANTITIES.items(), strict=True)):
         ticks, longest = [], 0.0
         for top, heading, bars in places(some):
@@ -60,12 +60,12 @@ def draw(row: Sequence[Axes], some: Sequence[Group[Bar]]) -> None:
 
 
 def _held(memory: pd.DataFrame | None) -> float:
-    """Bytes of the rank that holds most; 0 if no table says."""
+    """Persistent bytes of the rank that has most; 0 without a table."""
     return 0.0 if memory is None else float(memory.groupby("rank").persistent_bytes.sum().max())
 
 
-def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[Bar]]]) -> Figure:
-    """A row of axes a panel."""
+def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[CostBar]]]) -> Figure:
+    """The figure: a row of axes for each panel."""
     heights, titles = [inches(each) for each in shown], [panel.title for panel in some]
     figure, rows = layout.rows_of(len(QUANTITIES), heights, titles)
     for row, each in zip(rows, shown, strict=True):
@@ -73,4 +73,4 @@ def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[Bar]]]) -> Figure
     return figure
 
 
-KIND = Kind("costs", "What it costs", bars, page)
+KIND = FigureKind("costs", "What it costs", bars, page)

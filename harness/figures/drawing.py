@@ -1,4 +1,4 @@
-"""All figures of some collected tables: of each dataset by itself, and of all datasets on one page."""
+"""All figures of some collected tables: one for each dataset, and one page with all datasets."""
 
 import hashlib
 import re
@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.figures import accuracy, breakdown, costs, layout, scaling, throughput, utilisation
-from harness.figures.kind import Kind, Tables, read_tables
+from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.files import replace_files
 from harness.results.parquet import read_collected
 from harness.results.schema import MISSING, TABLES
 
-# A figure as PDF, PNG and SVG, the same bytes for the same figure.
+# A figure as PDF, PNG and SVG: the same figure gives the same bytes.
 #
-# Each file says which tables it was drawn from, so that a report can tell a figure of other tables.
+# Each file names the digest of its tables, so that a report can refuse figures of other tables.
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
@@ -31,32 +31,32 @@ EMPTY = "nothing to show"
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Our look, whatever the user's settings; figures are both drawn and saved inside."""
+    """The style of this project, whatever the user's settings; figures are both drawn and saved inside."""
     with matplotlib.style.context(["default", STYLE]):
         yield
 
 
 def tables_digest(tables: Path) -> str:
-    """What stands for the contents of the collected tables that figures are drawn from."""
+    """A digest of the contents of the collected tables."""
     digest = hashlib.sha256()
     for name in TABLES:
         digest.update((tables / f"{name}.parquet").read_bytes())
     return digest.hexdigest()[:16]
 
 
-def save(figure: Figure, folder: Path, name: str, said: str) -> list[Path]:
-    """The three files of a figure; `said` is what they say of its origin."""
-    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, said) for kind in FORMATS}
+def save(figure: Figure, folder: Path, name: str, origin: str) -> list[Path]:
+    """Writes the three files of a figure; `origin` stands in their metadata."""
+    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
     replace_files(files)
     return list(files)
 
 
-def rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
-    """One file of a figure."""
+def rendered(figure: Figure, kind: str, name: str, origin: str) -> bytes:
+    """The bytes of one file of a figure."""
     metadata = {
-        "pdf": {"CreationDate": None, "Title": name, "Subject": said},
-        "png": {"Title": name, "Description": said},
-        "svg": {"Date": None, "Title": name, "Description": said},
+        "pdf": {"CreationDate": None, "Title": name, "Subject": origin},
+        "png": {"Title": name, "Description": origin},
+        "svg": {"Date": None, "Title": name, "Description": origin},
     }
     buffer = BytesIO()
     with mpl.rc_context({"svg.hashsalt": name}):
@@ -64,7 +64,7 @@ def rendered(figure: Figure, kind: str, name: str, said: str) -> bytes:
     return buffer.getvalue()
 
 
-KINDS: tuple[Kind[Any], ...] = (
+KINDS: tuple[FigureKind[Any], ...] = (
     scaling.KIND,
     throughput.KIND,
     breakdown.KIND,
@@ -73,37 +73,38 @@ KINDS: tuple[Kind[Any], ...] = (
     costs.KIND,
     accuracy.KIND,
 )
-"""In the order in which they are shown."""
+"""All kinds of figures, in the order of the report."""
 
 
 def name_of(kind: str, dataset: str = "") -> str:
-    """The name of a figure's files, without their ending: of one dataset, or of all."""
+    """The name of a figure's files without the ending: for one dataset, or for all of them."""
     return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}" if dataset else kind
 
 
 def draw_all(tables: Path, out: Path) -> list[Path]:
-    """Draws what the tables hold; returns the files."""
+    """Draws every figure of the tables; returns the files."""
     runs, collected = read_collected(tables, "runs"), read_tables(tables)
     if (runs.status == MISSING).all():
         raise UserError(
-            f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw."
+            f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
+            "`harness run` or the workflow makes runs; then `harness collect`."
         )
     digest = tables_digest(tables)
     with styled():
         return [path for kind in KINDS for path in _draw(kind, runs, collected, out, digest)]
 
 
-def _draw(kind: Kind[Any], runs: pd.DataFrame, tables: Tables, out: Path, digest: str) -> list[Path]:
-    """Of each dataset, and of all. A figure that has nothing to show is there too, and says so."""
-    found, paths = kind.panels(runs), []
-    shown = [kind.shown(panel, tables) for panel in found]
-    for dataset in ("", *sorted({panel.dataset for panel in found})):
+def _draw(kind: FigureKind[Any], runs: pd.DataFrame, tables: Tables, out: Path, digest: str) -> list[Path]:
+    """One figure for all datasets and one for each; a figure with nothing to show has a line that says so."""
+    panels, paths = kind.panels(runs), []
+    contents = [kind.shown(panel, tables) for panel in panels]
+    for dataset in ("", *sorted({panel.dataset for panel in panels})):
         chosen = [
-            (panel, what)
-            for panel, what in zip(found, shown, strict=True)
-            if what and dataset in ("", panel.dataset)
+            (panel, content)
+            for panel, content in zip(panels, contents, strict=True)
+            if content and dataset in ("", panel.dataset)
         ]
         figure = kind.page(*zip(*chosen, strict=True)) if chosen else layout.blank(EMPTY)
-        said = f"tables {digest}" if chosen else f"{EMPTY}: tables {digest}"
-        paths += save(figure, out, name_of(kind.name, dataset), said)
+        origin = f"tables {digest}" if chosen else f"{EMPTY}: tables {digest}"
+        paths += save(figure, out, name_of(kind.name, dataset), origin)
     return paths

@@ -1,7 +1,7 @@
-"""A kind of figure: what it shows of each panel, and how panels are put on a page.
+"""A kind of figure: the content of each panel, and how panels are put on a page.
 
-A new kind is a file of this folder with a `Kind`, its place in `harness.figures.drawing.KINDS`, and the file
-captions/NAME.rst, by which the report and the workflow know of it.
+A new kind is a file of this folder with a `FigureKind`, a name in `harness.figures.drawing.KINDS`, and a caption
+captions/NAME.rst, which the report and the workflow read.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ CAPTIONS = Path(__file__).parent / "captions"
 
 
 class Tables(NamedTuple):
-    """What was collected, but for the runs themselves."""
+    """The collected tables except `runs`, each by run."""
 
     epochs: Frames
     ledgers: Frames
@@ -30,7 +30,7 @@ class Tables(NamedTuple):
 
 
 def read_tables(folder: Path) -> Tables:
-    """Those in a folder."""
+    """The tables of a folder."""
     names = ("epochs", "ledger", "memory", "accuracy", "utilisation")
     frames = (
         {str(run_id): rows for run_id, rows in read_collected(folder, name).groupby("run_id")}
@@ -43,20 +43,20 @@ Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[Shown]):
+class FigureKind(Generic[Shown]):
     """One kind of figure."""
 
     name: str
-    """Of its files."""
+    """The name of its files."""
     title: str
     shown: Callable[[Panel, Tables], Shown]
-    """What is drawn of a panel; what is empty is left out."""
+    """The content of a panel; a panel with empty content is left out."""
     page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
-    """All panels of a figure."""
+    """Draws all panels of a figure."""
     panels: Callable[[pd.DataFrame], list[Panel]] = panels
-    """What is compared with what."""
+    """Divides runs into panels: the runs of one panel are compared."""
 
     @property
     def caption(self) -> str:
-        """How it is read."""
+        """The text below the figure, for the reader."""
         return (CAPTIONS / f"{self.name}.rst").read_text()

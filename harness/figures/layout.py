@@ -1,4 +1,4 @@
-"""Panels on a page: one column of a paper for one panel, two for more, the legend above them and over no data."""
+"""Panels on a page: one panel fills a column of a paper, more panels fill two; the legend stands above all panels."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-# Seconds in the unit that suits a figure or a table, and numbers with three significant digits.
+# Times in the unit that suits a figure or a table, and numbers with three significant digits.
 
 
 class Unit(NamedTuple):
-    """A unit of time and how many of it a second has."""
+    """A unit of time, and how many of the unit a second has."""
 
     name: str
     per_second: float
@@ -50,7 +50,7 @@ class Page(NamedTuple):
 
 
 def page(heights: Sequence[float], titles: Sequence[str]) -> Page:
-    """Axes of these heights in inches, two beside each other. A lone panel needs no title: its caption has it."""
+    """A figure with axes of these heights in inches, two side by side. A lone panel has its title in the caption."""
     columns = min(2, len(heights))
     rows = [max(heights[start : start + columns]) for start in range(0, len(heights), columns)]
     figure = Figure(figsize=(PAGE if columns == 2 else COLUMN, sum(rows)))
@@ -68,7 +68,7 @@ def page(heights: Sequence[float], titles: Sequence[str]) -> Page:
 
 
 def rows_of(count: int, heights: Sequence[float], titles: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
-    """So many axes beside each other for every panel, on the width of a page; titles as in `page`."""
+    """A figure with `count` axes side by side for every panel, on the width of a page; titles as in `page`."""
     figure = Figure(figsize=(PAGE, sum(heights)))
     grid = figure.add_gridspec(len(heights), count, height_ratios=heights)
     rows = [
@@ -82,14 +82,14 @@ def rows_of(count: int, heights: Sequence[float], titles: Sequence[str]) -> tupl
 
 
 def blank(text: str) -> Figure:
-    """A page with a line of text."""
+    """A figure that is a line of text."""
     figure = Figure(figsize=(COLUMN, 3 * LEGEND_LINE))
     figure.text(0.5, 0.5, text, ha="center", va="center")
     return figure
 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
-    """One legend for all panels, in as few lines as fit above them; the figure grows by its height."""
+    """Adds one legend for all panels, in as few lines as fit above the panels; the figure grows by its height."""
     if not handles:
         return
     labels = [str(handle.get_label()) for handle in handles]
@@ -100,19 +100,19 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def _width(labels: list[str], lines: int) -> float:
-    """How wide a legend of so many lines is, filled column by column."""
+    """The width of a legend of so many lines, filled column by column."""
     columns = [labels[start : start + lines] for start in range(0, len(labels), lines)]
     return sum(SAMPLE + CHARACTER * max(map(len, column)) for column in columns)
 
 
-# The two logarithmic axes of a scaling figure: ticks at what was tried and at powers of two of a unit.
+# The two logarithmic axes of a scaling figure: ticks at the tried numbers and at powers of two of a unit.
 
 MOST_TICKS = 7
-WIDE = 100  # times a range of seconds from which its middle chooses the unit
+WIDE = 100  # a range of seconds with this ratio has the unit of its middle
 
 
 def unit_of(times: Sequence[float]) -> Unit:
-    """The unit of the slowest epoch, unless the fastest would be a tiny fraction of it."""
+    """The unit of the slowest epoch, or of the middle if the fastest would be a tiny fraction of that unit."""
     if not times:
         return UNITS[0]
     wide = max(times) > WIDE * min(times)
@@ -120,7 +120,7 @@ def unit_of(times: Sequence[float]) -> Unit:
 
 
 def tried_axis(axes: Axes, tried: list[int], label: str = "ranks") -> None:
-    """Ticks at the numbers that were tried, labelled where there is room."""
+    """Puts ticks at the tried numbers, with labels where they fit."""
     axes.set_xscale("log", base=2)
     pad = 2.0 if len(tried) == 1 else 2**0.4
     axes.set_xlim(tried[0] / pad, tried[-1] * pad)
@@ -132,12 +132,12 @@ def tried_axis(axes: Axes, tried: list[int], label: str = "ranks") -> None:
 
 
 def seconds_axis(axes: Axes, times: Sequence[float], unit: Unit, strip: float) -> None:
-    """Ticks around these times, in the unit."""
+    """Puts ticks around these times, in the unit."""
     octaves_axis(axes, [seconds * unit.per_second for seconds in times], f"epoch time ({unit.name})", strip)
 
 
 def octaves_axis(axes: Axes, values: Sequence[float], label: str, strip: float = 0.0) -> None:
-    """Ticks at powers of two around these values; above them a strip, a share of the height, stays free."""
+    """Puts ticks at powers of two around these values; `strip`, a share of the height, stays free at the top."""
     low, high = _octaves(values)
     top = low + (high - low) / (1 - strip)
     axes.set_yscale("log", base=2)
@@ -151,7 +151,7 @@ def octaves_axis(axes: Axes, values: Sequence[float], label: str, strip: float =
 
 
 def _labelled(tried: list[int]) -> set[int]:
-    """Those that can have a label without touching another's; powers of two first."""
+    """The numbers whose labels do not touch; powers of two come first."""
     room = math.log2(tried[-1] / tried[0]) / 14
     chosen: set[int] = set()
     for ranks in sorted(tried, key=lambda ranks: (ranks & (ranks - 1) > 0, ranks)):
@@ -161,7 +161,7 @@ def _labelled(tried: list[int]) -> set[int]:
 
 
 def _octaves(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis for these values, as powers of two, with at least two ticks between them."""
+    """The ends of an axis for these values, as powers of two, around at least two ticks."""
     if not values:
         return 0.0, 1.0
     low, high = math.log2(min(values)) - 0.3, math.log2(max(values)) + 0.3
@@ -170,7 +170,7 @@ def _octaves(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-# Bars from the top of a panel down, in groups under headings: what figures of bars share.
+# Bars from the top of a panel down, in groups under headings.
 
 HEADING, BETWEEN = 1.0, 0.35  # heights, where a bar's row is one
 BAR, FRAME = 0.145, 0.62  # inches
@@ -179,24 +179,24 @@ T = TypeVar("T")
 
 
 class Group(NamedTuple, Generic[T]):
-    """Bars and the label above them."""
+    """Some bars, and the label above the first."""
 
     label: str
     bars: Sequence[T]
 
 
 def height(groups: Sequence[Group[T]]) -> float:
-    """How tall they are, in bars."""
+    """The height of the groups, in bars."""
     return sum(len(group.bars) + HEADING + BETWEEN for group in groups)
 
 
 def inches(groups: Sequence[Group[T]]) -> float:
-    """How tall their panel is."""
+    """The height of their panel, in inches."""
     return FRAME + BAR * height(groups)
 
 
 def places(groups: Sequence[Group[T]]) -> Iterator[tuple[float, str, list[tuple[float, T]]]]:
-    """For each group the height of its label, the label, and every bar with its height; the top is 0."""
+    """Gives for each group the place of its label, the label, and every bar with its place; the top is 0."""
     y = 0.0
     for label, bars in groups:
         first = y + HEADING
@@ -205,7 +205,7 @@ def places(groups: Sequence[Group[T]]) -> Iterator[tuple[float, str, list[tuple[
 
 
 def frame(axes: Axes, groups: Sequence[Group[T]], ticks: Sequence[tuple[float, str]], width: float) -> None:
-    """Room for the groups, a label at each bar, and a grid across."""
+    """Makes room for the groups, and adds a label at each bar and a grid across."""
     axes.set_ylim(height(groups) - BETWEEN - 0.35, -0.6)
     axes.set_xlim(0, width)
     axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
@@ -214,14 +214,14 @@ def frame(axes: Axes, groups: Sequence[Group[T]], ticks: Sequence[tuple[float, s
 
 
 def write_beside(axes: Axes, text: str, x: float, y: float, fontweight: str = "normal") -> None:
-    """Text that begins a little to the right of a point, on the line of the tick's label."""
+    """Writes text a little to the right of a point, on the line of the tick's label."""
     written = axes.annotate(
         text, (x, y), xytext=(3, 0), textcoords="offset points", va="center_baseline", fontweight=fontweight
     )
-    written.set_in_layout(False)  # a long label makes no axes wide
+    written.set_in_layout(False)  # a long label does not widen the axes
 
 
 def ranks_and_grid(run: "pd.Series[str]") -> str:
-    """The number of ranks, with the grid where it does not follow from that."""
+    """The number of ranks, with the grid if the number does not decide it."""
     axes = [name for name in run.index if name.startswith("grid.") and pd.notna(run[name])]
     return f"{run.grid}  {run.ranks}" if len(axes) > 1 else f"{run.ranks}"

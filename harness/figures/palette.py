@@ -1,8 +1,8 @@
-"""Who looks like what, in every figure: strategies and groups of phases.
+"""The looks of strategies and of groups of phases, in every figure.
 
-A strategy has a colour, a marker and a dash; none of them alone tells two apart in print, for every eye, so they go
-together. Colours are petroff8, chosen for colour-blind readers. Strategies from elsewhere get theirs by a hash of the
-name, with markers that no built-in one has.
+A strategy has a colour, a marker and a dash together, because none of the three alone separates all strategies in print
+and for every eye. Colours are petroff8, chosen for colour-blind readers. A hash of the name decides the look of any
+other strategy, with markers that no built-in strategy has.
 """
 
 import hashlib
@@ -16,16 +16,16 @@ KHAKI, SKY, AZURE, GREY = "#adad7d", "#86c8dd", "#578dff", "#656364"
 COLOURS = (BLUE, ORANGE, RED, MAGENTA, KHAKI, SKY, AZURE, GREY)
 
 Dash = tuple[float, tuple[float, ...]]
-Marker = Any  # a name or a tuple of matplotlib's, which has a closed list of literals for it
+Marker = Any  # a name or a tuple; matplotlib types it as a closed list of literals
 
 
 Fillstyle = Literal["full", "left", "bottom", "right", "top"]
 FILLS: tuple[Fillstyle, ...] = ("full", "left", "bottom", "right", "top")
-"""What of its markers is filled, for one variant of a strategy after the other."""
+"""The filled side of markers, for one variant of a strategy after the other."""
 
 
-class Look(NamedTuple):
-    """How a strategy is drawn. Its measured lines are solid; the dash is that of its predicted ones."""
+class StrategyLook(NamedTuple):
+    """The look of a strategy. Measured lines are solid; the dash is for predicted lines."""
 
     colour: str
     marker: Marker
@@ -41,46 +41,46 @@ TWO_DOTS: Dash = (0, (5, 1.2, 1, 1.2, 1, 1.2))
 PAIRS: Dash = (0, (2.5, 1, 2.5, 3))
 
 KNOWN = {
-    "serial": Look(GREY, "o", LONG),
-    "cagnet-1d": Look(BLUE, "s", SHORT),
-    "cagnet-1.5d": Look(SKY, "D", DOT_DASH),
-    "cagnet-2d": Look(AZURE, "^", LONG),
-    "cagnet-3d": Look(KHAKI, "v", TWO_DOTS),
-    "cagnet-sa-1d": Look(MAGENTA, "H", SHORT),
-    "cagnet-sa-1.5d": Look(ORANGE, "8", DOT_DASH),
-    "plexus": Look(ORANGE, "P", SHORT),
-    "scalegnn": Look(RED, "h", DOT_DASH),
-    "graphsage": Look(BLUE, (7, 1, 0), DOTS),
-    "graphsaint-node": Look(KHAKI, (7, 0, 0), TWO_DOTS),
-    "g3": Look(MAGENTA, "*", PAIRS),
-    "bns-gcn": Look(KHAKI, "p", DOTS),
-    "pipegcn": Look(BLUE, (6, 1, 0), LONG),
-    "cluster-gcn": Look(GREY, (5, 1, 0), SHORT),
-    "neutronstar": Look(RED, (8, 1, 0), LONG),
-    "bulk-sage": Look(SKY, "<", PAIRS),
-    "bulk-ladies": Look(AZURE, ">", SHORT),
+    "serial": StrategyLook(GREY, "o", LONG),
+    "cagnet-1d": StrategyLook(BLUE, "s", SHORT),
+    "cagnet-1.5d": StrategyLook(SKY, "D", DOT_DASH),
+    "cagnet-2d": StrategyLook(AZURE, "^", LONG),
+    "cagnet-3d": StrategyLook(KHAKI, "v", TWO_DOTS),
+    "cagnet-sa-1d": StrategyLook(MAGENTA, "H", SHORT),
+    "cagnet-sa-1.5d": StrategyLook(ORANGE, "8", DOT_DASH),
+    "plexus": StrategyLook(ORANGE, "P", SHORT),
+    "scalegnn": StrategyLook(RED, "h", DOT_DASH),
+    "graphsage": StrategyLook(BLUE, (7, 1, 0), DOTS),
+    "graphsaint-node": StrategyLook(KHAKI, (7, 0, 0), TWO_DOTS),
+    "g3": StrategyLook(MAGENTA, "*", PAIRS),
+    "bns-gcn": StrategyLook(KHAKI, "p", DOTS),
+    "pipegcn": StrategyLook(BLUE, (6, 1, 0), LONG),
+    "cluster-gcn": StrategyLook(GREY, (5, 1, 0), SHORT),
+    "neutronstar": StrategyLook(RED, (8, 1, 0), LONG),
+    "bulk-sage": StrategyLook(SKY, "<", PAIRS),
+    "bulk-ladies": StrategyLook(AZURE, ">", SHORT),
 }
 FOREIGN_MARKERS: tuple[Marker, ...] = ("X", "d", (4, 1, 0), (3, 1, 0))  # the last two are stars
 DASHES = (SHORT, LONG, DOTS, DOT_DASH, TWO_DOTS, PAIRS)
 
 
 def place_of(strategy: str) -> tuple[int, str]:
-    """Where a strategy stands among others: the known ones as above, then the rest by name."""
+    """The place of a strategy among others: known strategies in the order above, then all others by name."""
     return (list(KNOWN).index(strategy) if strategy in KNOWN else len(KNOWN)), strategy
 
 
-def look_of(strategy: str) -> Look:
+def look_of(strategy: str) -> StrategyLook:
     """The look of a strategy: the same in every figure, on every machine."""
     if strategy in KNOWN:
         return KNOWN[strategy]
     number = int.from_bytes(hashlib.sha256(strategy.encode()).digest()[:8])
     number, colour = divmod(number, len(COLOURS))
     number, marker = divmod(number, len(FOREIGN_MARKERS))
-    return Look(COLOURS[colour], FOREIGN_MARKERS[marker], DASHES[number % len(DASHES)])
+    return StrategyLook(COLOURS[colour], FOREIGN_MARKERS[marker], DASHES[number % len(DASHES)])
 
 
 class Fill(NamedTuple):
-    """How a group of phases is drawn. Local work is blue, communication orange, what lies between is grey."""
+    """The look of a group of phases. Local work is blue, communication orange, time between the two grey."""
 
     colour: str
     hatch: str
@@ -98,7 +98,7 @@ GROUPS = {
     "exchange": Fill("#fdd5a8", "xxxx"),
     "glue, other": Fill("#b4bac2", ""),
 }
-"""In the order in which they are stacked."""
+"""The groups of a breakdown, in the order of stacking."""
 
 STEPS = {
     "distributions": Fill(NAVY, ""),
@@ -108,4 +108,4 @@ STEPS = {
     "sampling, sent": Fill("#f79a4f", ""),
     "extraction, sent": Fill("#fdd5a8", "xxxx"),
 }
-"""The same of sampling."""
+"""The steps of sampling, in the order of stacking."""

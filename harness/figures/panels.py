@@ -1,7 +1,7 @@
-"""What is compared with what. A panel holds runs of one dataset, model, protocol, precision and machine; a curve is
-one strategy in it, with its parameters and its order of the vertices; a point is one launch.
+"""Comparisons: which runs share a panel, and which of them share a curve. Nothing is drawn yet.
 
-Nothing here draws.
+A panel holds runs of one dataset, model, protocol, precision and machine. A curve is one strategy in a panel, with its
+parameters and its order of the vertices. A point is one launch.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from harness.figures.palette import FILLS, Look, look_of, place_of
+from harness.figures.palette import FILLS, StrategyLook, look_of, place_of
 from harness.results.schema import MISSING, SOURCES
 
 SETTINGS = {
@@ -35,7 +35,7 @@ VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
 
 
 class Panel(NamedTuple):
-    """Runs that may be compared; `setting` says how this panel differs from others, and may be empty."""
+    """Runs that may be compared; `setting` is the difference from other panels, and may be empty."""
 
     dataset: str
     setting: str
@@ -56,7 +56,7 @@ class Curve(NamedTuple):
     runs: pd.DataFrame
 
     @property
-    def look(self) -> Look:
+    def look(self) -> StrategyLook:
         return look_of(self.strategy)._replace(fill=FILLS[self.variant % len(FILLS)])
 
     @property
@@ -71,7 +71,7 @@ class Curve(NamedTuple):
         return self.over("ranks", "epoch_seconds_median", best="min")
 
     def over(self, x: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
-        """Median and range over launches, by x: of the best grid where there are several."""
+        """Median and range over launches, by x, each on the best grid."""
         groups = self.points.dropna(subset=[column]).groupby([x, "grid"])[column]
         each = groups.agg(middle="median", low="min", high="max").reset_index()
         ordered = each.sort_values(["middle", "grid"], ascending=[best == "min", True])
@@ -79,22 +79,22 @@ class Curve(NamedTuple):
 
     @property
     def failures(self) -> pd.DataFrame:
-        """What did not succeed, once for each number of ranks and status."""
+        """The runs that did not succeed, one for each number of ranks and status."""
         failed = self.runs[self.runs.status != "ok"]
         return failed.sort_values("ranks").drop_duplicates(["ranks", "status"])
 
 
 def panels(runs: pd.DataFrame, apart: Collection[str] = ()) -> list[Panel]:
-    """The panels of some runs, by dataset. Runs that never took place are in none; settings `apart` divide nobody."""
-    there = runs[runs.status != MISSING]
+    """The panels of some runs, by dataset, without runs that never took place. Settings in `apart` divide no panel."""
+    recorded = runs[runs.status != MISSING]
     settings = [name for name in SETTINGS if name not in apart]
-    varying = [name for name in settings if there[name].nunique(dropna=False) > 1]
-    found = []
-    for values, group in there.groupby(["dataset.name", *settings], dropna=False):
-        told = dict(zip(settings, values[1:], strict=True))
-        setting = ", ".join(_setting(name, told[name]) for name in varying)
-        found.append(Panel(str(values[0]), setting, group))
-    return found
+    varying = [name for name in settings if recorded[name].nunique(dropna=False) > 1]
+    divided = []
+    for values, group in recorded.groupby(["dataset.name", *settings], dropna=False):
+        chosen = dict(zip(settings, values[1:], strict=True))
+        setting = ", ".join(_setting(name, chosen[name]) for name in varying)
+        divided.append(Panel(str(values[0]), setting, group))
+    return divided
 
 
 def curves(panel: Panel) -> list[Curve]:
@@ -121,54 +121,54 @@ def _curves(panel: Panel) -> Iterator[Curve]:
     for (source, strategy), runs in panel.runs.groupby(["source", "strategy.name"]):
         variants = list(runs.groupby(VARIANT, dropna=False))
         for number, (values, group) in enumerate(variants):
-            told = [str(strategy)]
-            told += [f"({_variant(runs, values)})"] if len(variants) > 1 else []
-            told += [str(source)] if source != "measured" else []
-            yield Curve(str(strategy), " ".join(told), str(source), number, group)
+            label = str(strategy)
+            label += f" ({_variant(runs, values)})" if len(variants) > 1 else ""
+            label += f" {source}" if source != "measured" else ""
+            yield Curve(str(strategy), label, str(source), number, group)
 
 
 def unknown(value: Any) -> bool:
-    """Whether a record leaves a setting open, as those of other programs do with what their logs do not say."""
+    """Whether a record lacks a setting, as records of other programs do if the log does not name it."""
     return bool(pd.isna(value)) or value == ""
 
 
 def _setting(name: str, value: Any) -> str:
-    """A setting in a title."""
+    """A setting as part of a title."""
     if unknown(value):
-        return f"{_called(name)} unknown"
+        return f"{_short(name)} unknown"
     return SETTINGS[name].format(value).replace("_", " ")
 
 
-def _called(name: str) -> str:
-    """model.hidden is called hidden, machine.name the machine."""
+def _short(name: str) -> str:
+    """The short name of a setting: hidden for model.hidden, machine for machine.name."""
     return name.removesuffix(".name").rpartition(".")[2]
 
 
-def _variant(runs: pd.DataFrame, values: tuple[Hashable, ...]) -> str:
-    """What sets a variant apart from the strategy's others."""
-    told = []
-    for name, value in zip(VARIANT, values, strict=True):
-        everyone = [str(other) for other in runs[name].unique()]
-        if len(everyone) > 1:
-            told.append(f"{_called(name)} unknown" if unknown(value) else _told(name, str(value), everyone))
-    return ", ".join(told)
+def _variant(runs: pd.DataFrame, variant: tuple[Hashable, ...]) -> str:
+    """The values in which a variant differs from others of its strategy."""
+    parts = []
+    for name, own in zip(VARIANT, variant, strict=True):
+        values = [str(other) for other in runs[name].unique()]
+        if len(values) > 1:
+            parts.append(f"{_short(name)} unknown" if unknown(own) else _value(name, str(own), values))
+    return ", ".join(parts)
 
 
-def _told(name: str, value: str, everyone: list[str]) -> str:
-    """A value that is not everyone's."""
+def _value(name: str, value: str, values: list[str]) -> str:
+    """A value as part of a label; `values` are those of all variants."""
     if name == PARAMS:
-        return _differing(value, everyone) or "defaults"
+        return _differing(value, values) or "defaults"
     return f"batch {value}" if name == BATCH else in_words(value)
 
 
-def _differing(params: str, everyone: list[str]) -> str:
-    """The parameters of one variant whose values are not everyone's; one that its record lacks is unknown."""
-    mine, others = json.loads(params or "{}"), [json.loads(other or "{}") for other in everyone]
-    known = {key: mine.get(key, "unknown") for key in {key: None for other in others for key in other}}
+def _differing(params: str, values: list[str]) -> str:
+    """The parameters of one variant that another variant sets differently; a parameter without a record is unknown."""
+    own, others = json.loads(params or "{}"), [json.loads(other or "{}") for other in values]
+    known = {key: own.get(key, "unknown") for key in {key: None for other in others for key in other}}
     some = {key: value for key, value in known.items() if any(other.get(key) != value for other in others)}
     return in_words(json.dumps(some, separators=(",", ":")))
 
 
 def in_words(text: str) -> str:
-    """A flat JSON object as people write it: samples 5, fanout 3."""
+    """A flat JSON object in the form of a label: samples 5, fanout 3."""
     return text.strip("{}").replace('"', "").replace(":", " ").replace(",", ", ")

@@ -1,9 +1,9 @@
 """Strong scaling: seconds an epoch over ranks, both logarithmic, every launch a point and every failure a cross.
 
-Absolute times, never speedups. A line joins the medians over launches, a band shows their range, the launches stand
-beside each median as dots, and a dotted line is ideal scaling from each curve's first measured point. Measured lines
-are solid, predicted ones dashed; those of other programs are solid with hollow markers, published numbers are hollow
-markers alone. What did not finish stands in a strip at the top, over the ranks it was tried on.
+Times are absolute, never speedups. A line joins the medians over launches, a band shows their range, dots beside each
+median are the launches, and a dotted line is ideal scaling from each curve's first measured point. Measured lines are
+solid, predicted lines dashed. Lines of other programs have hollow markers; published numbers are hollow markers alone.
+Runs that did not finish stand in a strip at the top, over their number of ranks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
 from harness.figures import layout
-from harness.figures.kind import Kind, Tables
+from harness.figures.kind import FigureKind, Tables
 from harness.figures.layout import Unit, seconds_axis, tried_axis, unit_of
 from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
@@ -28,12 +28,12 @@ DOTTED: Dash = (0, (1, 1.6))
 
 
 def height(panel: Panel) -> float:
-    """How tall a panel is, in inches: failures take room of their own."""
+    """The height of a panel in inches, with a slot for each failure."""
     return FRAME + PLOT + SLOT * _slots(_failures(curves(panel)))
 
 
 def draw(axes: Axes, panel: Panel) -> None:
-    """One panel."""
+    """Draws one panel."""
     lines = curves(panel)
     tried = sorted({int(ranks) for ranks in panel.runs.ranks})
     times = [float(seconds) for curve in lines for seconds in curve.points.epoch_seconds_median]
@@ -82,14 +82,14 @@ def _draw_curve(axes: Axes, curve: Curve, unit: Unit, last: int) -> None:
 
 
 def _ideal_ends(lines: list[Curve], times: list[float]) -> list[float]:
-    """Where ideal lines end below their curves: they are to be seen, within reason, even if nothing comes near."""
+    """The lower ends of ideal lines, within reason: the axis shows them even if no curve comes near."""
     measured = [curve.line for curve in lines if curve.source == "measured" and len(curve.line) > 1]
     ends = [float(line.middle.iloc[0] * line.ranks.iloc[0] / line.ranks.iloc[-1]) for line in measured]
     return [max(end, min(times) / IDEAL_BELOW) for end in ends]
 
 
 def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    """The line of a curve, in the axes or in the legend."""
+    """The line of a curve, for the axes or for the legend."""
     look, hollow = curve.look, curve.source in ("published", "external")
     styles: dict[str, Any] = {"predicted": look.dash, "published": "none"}
     return Line2D(
@@ -105,18 +105,18 @@ def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
         markeredgewidth=0.9 if hollow else 0.5,
         markersize=5.5 if look.marker in THIN else 4.5,
         label=curve.label,
-        zorder=2.5 if len(x) != 1 else 2.6,  # a lone point would be lost under a line
+        zorder=2.5 if len(x) != 1 else 2.6,  # a lone point would vanish under a line
     )
 
 
 def _failures(lines: list[Curve]) -> dict[int, list[tuple[Curve, str]]]:
-    """By number of ranks, the curves that failed there and how."""
-    found: dict[int, list[tuple[Curve, str]]] = {}
+    """By number of ranks: the curves that failed, each with its status."""
+    by_ranks: dict[int, list[tuple[Curve, str]]] = {}
     for curve in lines:
         failures = curve.failures
         for ranks, status in zip(failures.ranks, failures.status, strict=True):
-            found.setdefault(int(ranks), []).append((curve, str(status)))
-    return found
+            by_ranks.setdefault(int(ranks), []).append((curve, str(status)))
+    return by_ranks
 
 
 def _slots(failed: dict[int, list[tuple[Curve, str]]]) -> int:
@@ -124,7 +124,7 @@ def _slots(failed: dict[int, list[tuple[Curve, str]]]) -> int:
 
 
 def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]], slot: float) -> None:
-    """The curve's marker crossed out, and under it what happened, one below the other."""
+    """Draws each curve's marker crossed out, with the status below, one failure under the other."""
     place = axes.get_xaxis_transform()
     for number, (curve, status) in enumerate(failed):
         y = 1 - slot * (number + 0.36)
@@ -143,18 +143,18 @@ def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]], slot
 
 
 def handles(some: Iterable[Panel]) -> list[Line2D]:
-    """The legend of some panels: every curve once, then what the other signs mean."""
+    """The legend of some panels: every curve once, then all other signs."""
     lines = in_order(curve for panel in some for curve in curves(panel))
-    told = list({curve.label: sample(curve, [], []) for curve in lines}.values())
+    entries = list({curve.label: sample(curve, [], []) for curve in lines}.values())
     measured = [curve.line for curve in lines if curve.source == "measured"]
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
     if any(len(line) for line in measured):
-        told.append(Line2D(**sign, marker=".", markersize=3, label="one launch"))
+        entries.append(Line2D(**sign, marker=".", markersize=3, label="one launch"))
     if any(len(line) > 1 for line in measured):
-        told.append(Line2D(**sign | {"linestyle": DOTTED}, linewidth=0.9, label="ideal"))
+        entries.append(Line2D(**sign | {"linestyle": DOTTED}, linewidth=0.9, label="ideal"))
     if any(len(curve.failures) for curve in lines):
-        told.append(Line2D(**sign | {"color": INK}, marker="x", markersize=4.5, label="did not finish"))
-    return told
+        entries.append(Line2D(**sign | {"color": INK}, marker="x", markersize=4.5, label="did not finish"))
+    return entries
 
 
 def _panel(panel: Panel, _: Tables) -> Panel:
@@ -162,7 +162,7 @@ def _panel(panel: Panel, _: Tables) -> Panel:
 
 
 def page(some: Sequence[Panel], _: Sequence[Panel]) -> Figure:
-    """A panel each."""
+    """The figure: axes for each panel."""
     figure, axes = layout.page([height(panel) for panel in some], [panel.title for panel in some])
     layout.legend(figure, handles(some))
     for each, panel in zip(axes, some, strict=True):
@@ -170,4 +170,4 @@ def page(some: Sequence[Panel], _: Sequence[Panel]) -> Figure:
     return figure
 
 
-KIND = Kind("strong-scaling", "Strong scaling", _panel, page)
+KIND = FigureKind("strong-scaling", "Strong scaling", _panel, page)

@@ -1,8 +1,8 @@
-"""Throughput: vertices a second of all ranks together, over what was varied (G3's measure).
+"""Throughput: vertices a second of all ranks together, over the varied setting (G3's measure).
 
-That is the number of ranks, unless one was tried with models of several depths or with features of several widths: then
-it is these, at each curve's largest number of ranks. A line joins the medians over launches, of the best grid where
-there are several; a band shows their range; the dotted line is linear scaling from a curve's first point.
+The varied setting is the number of ranks, unless models had several depths or features had several widths: then it is
+the depth or the width, at each curve's largest number of ranks. A line joins the medians over launches, each on the
+best grid; a band shows their range; the dotted line is linear scaling from a curve's first point.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.figures import layout
-from harness.figures.kind import Kind, Tables
+from harness.figures.kind import FigureKind, Tables
 from harness.figures.layout import octaves_axis, tried_axis
 from harness.figures.palette import MUTED
 from harness.figures.panels import Curve, Panel, curves, panels
@@ -22,39 +22,39 @@ from harness.spec.dataset import without_width
 
 HEIGHT = 2.2  # inches
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}
-"""What may be varied; the first that was."""
+"""Settings that may vary, and their titles; the first that does is x."""
 UNITS = {1e6: "million ", 1e3: "thousand ", 1: ""}
 
 Lines = dict[str, tuple[Curve, pd.DataFrame]]
-"""By label, each curve and its points."""
+"""Each curve and its points, by label."""
 
 
 def together(runs: pd.DataFrame) -> list[Panel]:
-    """Panels in which depths, and widths of one graph's features, stand beside each other."""
+    """Panels that do not separate depths, nor widths of one graph's features."""
     graphs = runs["dataset.name"].map(without_width)
     return panels(runs.assign(**{"dataset.name": graphs}), apart=("model.layers",))
 
 
 def varied(panel: Panel) -> str:
-    """What x is."""
+    """The setting that x shows."""
     return next((name for name in SWEPT if panel.runs[name].nunique() > 1), "ranks")
 
 
 def lines(panel: Panel, _: Tables) -> Lines:
-    """Of every curve that was measured, by us or by a program of others."""
-    over, found = varied(panel), Lines()
+    """The line of every curve that this harness or another program measured."""
+    over, measured = varied(panel), Lines()
     for curve in curves(panel):
         points = curve.points
         if over != "ranks":
             points = points[points.ranks == points.ranks.max()]
         line = curve._replace(runs=points).over(over, "vertices_per_second", best="max")
         if curve.source in ("measured", "external") and len(line):
-            found[curve.label] = curve, line
-    return found
+            measured[curve.label] = curve, line
+    return measured
 
 
 def draw(axes: Axes, panel: Panel, shown: Lines) -> None:
-    """One panel."""
+    """Draws one panel."""
     over = varied(panel)
     tried_axis(axes, sorted({int(x) for _, line in shown.values() for x in line[over]}), SWEPT[over])
     values = [float(value) for _, line in shown.values() for value in line.middle]
@@ -73,17 +73,17 @@ def draw(axes: Axes, panel: Panel, shown: Lines) -> None:
 
 
 def handles(some: Sequence[Panel], shown: Sequence[Lines]) -> list[Line2D]:
-    """The legend of some panels: every curve once, then what the dotted lines mean."""
-    told = [
+    """The legend of some panels: every curve once, then the dotted lines."""
+    entries = [
         sample(curve, [], []) for curve, _ in {k: v for lines in shown for k, v in lines.items()}.values()
     ]
     if any(varied(panel) == "ranks" and panel.runs.ranks.nunique() > 1 for panel in some):
-        told.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="linear"))
-    return told
+        entries.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="linear"))
+    return entries
 
 
 def page(some: Sequence[Panel], shown: Sequence[Lines]) -> Figure:
-    """A panel each."""
+    """The figure: axes for each panel."""
     figure, axes = layout.page([HEIGHT] * len(some), [panel.title for panel in some])
     layout.legend(figure, handles(some, shown))
     for each, panel, lines in zip(axes, some, shown, strict=True):
@@ -91,4 +91,4 @@ def page(some: Sequence[Panel], shown: Sequence[Lines]) -> Figure:
     return figure
 
 
-KIND = Kind("throughput", "Throughput", lines, page, together)
+KIND = FigureKind("throughput", "Throughput", lines, page, together)

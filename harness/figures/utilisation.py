@@ -1,8 +1,8 @@
-"""How busy ranks are over time: the share of each window spent computing, for five seconds (G3's figure 13).
+"""The utilisation of ranks over time: the share of each window spent computing, for five seconds (G3's figure 13).
 
-Of curves whose runs were asked for it (measure.utilisation_ms), at their largest number of ranks, the first launch, one
-strip below the other. A window's share is the mean over ranks; timed epochs stand one after the other. Where a driver
-tells how busy the devices were, a strip is that instead.
+Every curve whose spec asks for windows (measure.utilisation_ms) has a strip: its first launch at its largest number of
+ranks. A window's share is the mean over ranks; timed epochs follow one another. If a driver reports the utilisation of
+the devices, the strip shows that number instead.
 """
 
 from collections.abc import Sequence
@@ -13,39 +13,39 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures import layout
-from harness.figures.kind import Kind, Tables
+from harness.figures.kind import FigureKind, Tables
 from harness.figures.layout import write_beside
-from harness.figures.palette import Look
+from harness.figures.palette import StrategyLook
 from harness.figures.panels import Panel, largest
 
 STRIP, FRAME = 0.42, 0.45  # inches
-FILLED = 0.68  # of a strip; its label is above
+FILLED = 0.68  # share of a strip below its label
 SHOWN = 5.0  # seconds
 
 
 class Strip(NamedTuple):
-    """Of one run."""
+    """One run: its windows under a label."""
 
     label: str
-    look: Look
+    look: StrategyLook
     series: pd.DataFrame
 
 
 def strips(panel: Panel, tables: Tables) -> list[Strip]:
-    """Of every measured curve with windows."""
-    found = []
+    """The strip of every measured curve with windows."""
+    with_windows = []
     for curve, points in largest(panel):
         windows = tables.utilisation.get(points.run_id.iloc[0])
         if windows is not None:
             busy = series(windows)
             mean = (busy.percent * busy.seconds).sum() / busy.seconds.sum()
-            told = f"{curve.label}: peak {busy.percent.max():.0f} %, mean {mean:.0f} %"
-            found.append(Strip(told, curve.look, busy[busy.begin < SHOWN]))
-    return found
+            label = f"{curve.label}: peak {busy.percent.max():.0f} %, mean {mean:.0f} %"
+            with_windows.append(Strip(label, curve.look, busy[busy.begin < SHOWN]))
+    return with_windows
 
 
 def series(windows: pd.DataFrame) -> pd.DataFrame:
-    """Windows of timed epochs: when each begins, how long it is, and the percentage of it that ranks were busy."""
+    """Windows of timed epochs: the begin and the length of each, and the percentage for which ranks were busy."""
     timed = windows[windows.epoch >= 0]
     percent = timed.device_percent.fillna(100 * timed.computing_seconds / timed.seconds)
     groups = timed.assign(percent=percent).groupby(["epoch", "window"])
@@ -54,13 +54,13 @@ def series(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(axes: Axes, shown: Sequence[Strip]) -> None:
-    """One panel, filled from the top."""
+    """Draws one panel, from the top down."""
     for number, (label, look, series) in enumerate(shown):
         top = series.percent / 100 * FILLED - number
         axes.fill_between(series.begin, -number, top, step="post", color=look.colour, linewidth=0)
         write_beside(axes, label, 0, FILLED + 0.16 - number, fontweight="bold")
-    levels = [(share * FILLED - number, f"{share:.0%}") for number in range(len(shown)) for share in (0, 1)]
-    axes.set_yticks([at for at, _ in levels], [told for _, told in levels])
+    ticks = [(share * FILLED - number, f"{share:.0%}") for number in range(len(shown)) for share in (0, 1)]
+    axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
     axes.set_ylim(0.95 - len(shown), 1)
     axes.set_xlim(0, max(float(strip.series.begin.max()) for strip in shown) or 1)
     axes.set_xlabel("time (s)")
@@ -68,7 +68,7 @@ def draw(axes: Axes, shown: Sequence[Strip]) -> None:
 
 
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Strip]]) -> Figure:
-    """A panel each."""
+    """The figure: axes for each panel."""
     heights = [FRAME + STRIP * len(strips) for strips in shown]
     figure, axes = layout.page(heights, [panel.title for panel in some])
     for each, strips in zip(axes, shown, strict=True):
@@ -76,4 +76,4 @@ def page(some: Sequence[Panel], shown: Sequence[Sequence[Strip]]) -> Figure:
     return figure
 
 
-KIND = Kind("utilisation", "How busy ranks are", strips, page)
+KIND = FigureKind("utilisation", "How busy ranks are", strips, page)

@@ -1,3 +1,3 @@
-"""The report: one page that says what was run, what it showed, what failed, and how to do it again."""
+"""The report: one page with the runs, their results, their failures, and the way to repeat them."""
 
 from harness.report.page import write as write

@@ -1,1 +1,1 @@
-"""Results: what a run leaves on disk, and the tables that are made of it. Nothing here trains or draws."""
+"""Results: the records that runs leave on disk, and the tables made of the records. No training, no drawing."""

@@ -1,7 +1,7 @@
-"""From run folders to tables: `runs` with one row a run, and the rows of all runs under each other.
+"""Collects run folders into tables: `runs` with one row a run, and the rows of all runs under each other.
 
-The tables are a function of the records: collecting twice changes no file. Runs that failed are rows like the others,
-and runs that a plan asks for and nobody recorded are rows of status missing.
+The tables are a function of the records: collecting twice changes no file. A failed run is a row like any other, and a
+run that a plan lists without a record is a row of status missing.
 """
 
 import json
@@ -30,9 +30,9 @@ KNOWN = set(RUNS.names)
 
 
 def flatten(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column of `runs`; what has no column goes into `extra`, so that nothing a record says is lost."""
+    """Every column of `runs`; a value of the record without a column goes into `extra`, so that nothing is lost."""
     grid = {axis: spec["grid"][axis] for axis in AxisName if axis in spec.get("grid", {})}
-    told = {
+    values = {
         **dict(_leaves({key: value for key, value in spec.items() if key != "grid"})),
         **dict(_leaves({key: value for key, value in record.items() if key not in ("summary", "schema")})),
         **dict(_leaves(record["summary"])),
@@ -40,13 +40,13 @@ def flatten(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
         **{f"grid.{axis.value}": size for axis, size in grid.items()},
         "spec": canonical_json(spec),
     }
-    extra = {name: value for name, value in told.items() if name not in KNOWN and value is not None}
-    row = {name: told.get(name) for name in RUNS.names}
+    extra = {name: value for name, value in values.items() if name not in KNOWN and value is not None}
+    row = {name: values.get(name) for name in RUNS.names}
     return {**row, "extra": canonical_json(extra) if extra else ""}
 
 
 def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values; a column of text takes whatever stands under its name as JSON."""
+    """Dotted names and values; a column of text takes any value under its name as JSON."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and name not in KNOWN:
@@ -63,7 +63,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Collected:
-    """What was collected, for a program and for a person."""
+    """The collected runs, for a program and for a person."""
 
     out: Path
     runs: pd.DataFrame
@@ -75,7 +75,7 @@ class Collected:
 
     @property
     def complete(self) -> bool:
-        """Whether every run is there and succeeded."""
+        """Whether every run was recorded and succeeded."""
         return self.failures.empty
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Collected:
         }
 
     def as_text(self) -> str:
-        """A line of counts, then a table of failures and what to do about them."""
+        """A line of counts, then the failures, then the way out."""
         counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
         head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
         if self.complete:
@@ -104,7 +104,7 @@ class Collected:
 
 
 def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
-    """Makes the tables under `out` from the run folders under `runs`, all of them or those of a plan."""
+    """Makes the tables under `out` from all run folders under `runs`, or from those of a plan."""
     if not runs.is_dir():
         raise UserError(
             f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
@@ -112,13 +112,13 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
     planned = read_plan(plan) if plan else {path.name: {} for path in whole_folders(runs)}
     records = _read(runs / run_id for run_id in planned if not plan or (runs / run_id).is_dir())
     if not records:
-        whose = f" of the plan {plan}" if plan else ""
-        raise UserError(f"{runs} holds no run{whose} yet. `harness run` or the workflow makes some.")
-    found = {record.record["run_id"]: record for record in records}
+        owner = f" of the plan {plan}" if plan else ""
+        raise UserError(f"{runs} holds no run{owner} yet. `harness run` or the workflow makes some.")
+    by_id = {record.record["run_id"]: record for record in records}
     rows = [flatten(record.spec, record.record) for record in records]
-    rows += [_missing(run) for run_id, run in planned.items() if run_id not in found]
+    rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id]
     frame = conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
-    ordered = [found[run_id] for run_id in frame.run_id if run_id in found]
+    ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
     summary = [parquet.to_arrow(frame, RUNS)]
     mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()  # a function of the records, as the tables are
     files = {name: parquet.to_bytes(_rows(ordered, name), TABLES[name], mark) for name in RUN_TABLES}
@@ -128,9 +128,9 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
 
 
 def cause(run: "pd.Series[Any]") -> str:
-    """Why a run is not ok, in a line."""
+    """The cause of a failed or missing run, in a line."""
     if run.status == MISSING:
-        return "planned, and there is no record of it"
+        return "planned, but never recorded"
     rank = run["error.rank"]
     where = "" if pd.isna(rank) or rank < 0 else f"rank {rank}: "
     message = " ".join(run["error.message"].split())
@@ -138,7 +138,7 @@ def cause(run: "pd.Series[Any]") -> str:
 
 
 def _read(folders: Iterator[Path]) -> list[Record]:
-    """Every record, or one refusal that names those that cannot be read."""
+    """Every record, or one refusal that names the records that cannot be read."""
     records, refused = [], []
     for folder in folders:
         try:
@@ -154,7 +154,7 @@ def _read(folders: Iterator[Path]) -> list[Record]:
 
 
 def _rows(records: list[Record], name: str) -> Iterator[pa.Table]:
-    """The rows of every run, with its id before them."""
+    """The rows of every run, each with the run id as its first column."""
     for record in records:
         rows = record.rows(name)
         run_id = pa.array([record.record["run_id"]] * len(rows), pa.string())
@@ -163,5 +163,5 @@ def _rows(records: list[Record], name: str) -> Iterator[pa.Table]:
 
 def _missing(run: dict[str, Any]) -> dict[str, Any]:
     """The row of a run that was planned and never recorded."""
-    told = {"run_id": run["run_id"], "label": run["label"], "status": MISSING, "source": ""}
-    return flatten(run["spec"], {**told, "summary": {}, "provenance": {}, "error": None})
+    record = {"run_id": run["run_id"], "label": run["label"], "status": MISSING, "source": ""}
+    return flatten(run["spec"], {**record, "summary": {}, "provenance": {}, "error": None})

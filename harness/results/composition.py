@@ -1,8 +1,8 @@
-"""Where the median epoch went: its seconds by phase, op and tensor, adding up to the epoch time that is reported.
+"""The composition of the median epoch: seconds by phase, op and tensor, whose sum is the reported epoch time.
 
-An epoch takes as long as its slowest rank, so that rank's rows are the epoch's. The median of an odd number of epochs
-is one epoch, and its rows are taken; of an even number it is the mean of the two in the middle, and so are the rows.
-Launches are treated alike. No other choice of rows adds up to a median.
+An epoch takes as long as its slowest rank, so the rows of the epoch are that rank's. The median of an odd number of
+epochs is one epoch, and its rows are taken. The median of an even number is the mean of the two epochs in the middle,
+and the rows are their mean. Launches are treated alike. No other choice of rows adds up to a median.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ REST = (Phase.OTHER.value, Op.GLUE.value, "")
 
 
 def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
-    """Seconds by phase, op and tensor of one launch; their sum is `statistics.median_epoch` of it.
+    """Seconds by phase, op and tensor of one launch; their sum is its `statistics.median_epoch`.
 
-    The instants between two rows of the ledger, which no row has, are counted as other.
+    The time between two rows of the ledger counts as other.
     """
     timed = epochs[epochs.epoch >= 0]
     slowest = timed.loc[timed.groupby("epoch").seconds.idxmax()]
@@ -33,9 +33,9 @@ def of_launch(epochs: pd.DataFrame, ledger: pd.DataFrame) -> "pd.Series[float]":
 
 
 def of_launches(runs: pd.DataFrame, epochs: Frames, ledgers: Frames) -> "pd.Series[float]":
-    """The same over launches of one configuration, their tables by run id; the sum is the median of their times.
+    """Seconds by phase, op and tensor over launches of one configuration; the sum is the median of their epoch times.
 
-    A launch that kept no ledger counts as other altogether.
+    Tables are given by run id. All time of a launch without a ledger counts as other.
     """
     middle = _middle(runs.sort_values(["epoch_seconds_median", "run_id"]))
     parts = [
@@ -52,6 +52,6 @@ def _series(parts: dict[tuple[str, str, str], float]) -> "pd.Series[float]":
 
 
 def _middle(ordered: pd.DataFrame) -> pd.DataFrame:
-    """The row in the middle, or the two."""
+    """The row in the middle, or the two rows in the middle."""
     n = len(ordered)
     return ordered.iloc[(n - 1) // 2 : n // 2 + 1]

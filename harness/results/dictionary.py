@@ -1,6 +1,6 @@
 """The page docs/tables.md, made from the schema: `python -m harness.results.dictionary > docs/tables.md`."""
 
-from harness.results.schema import RUN_TABLES, RUNS, SCHEMA, Table
+from harness.results.schema import RUN_TABLES, RUNS, SCHEMA, TableSchema
 
 WORDS = {"int64": "integer", "Int64": "integer or null", "float64": "real", "str": "text", "boolean": "truth"}
 PARTS = {
@@ -15,13 +15,13 @@ HEADER = f"""# The tables
 
 <!-- Made from harness/results/schema.py by `python -m harness.results.dictionary > docs/tables.md`. -->
 
-This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json` and, of the tables
-below, those that have a row: `epochs.parquet`, `ledger.parquet` and so on. `harness collect` puts the tables of
-all runs together under `results/`, each with a first column `run_id`, and adds `runs.parquet`. Tables and records of
-another schema are refused by name.
+This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json`, and every table below
+that has a row: `epochs.parquet`, `ledger.parquet` and so on. `harness collect` joins the tables of all runs under
+`results/`, each with a first column `run_id`, and adds `runs.parquet`. Tables and records of another schema are
+refused by name.
 
-Text is never null: an empty text stands for none. Numbers that do not apply are null, except in a ledger's key, where
--1 stands for none. Units stand in the names of columns.
+Text is never null; an empty text means none. A number that does not apply is null, except in a ledger's key, where -1
+means none. The names of columns end with their units.
 
 ```python
 import pandas as pd
@@ -39,7 +39,7 @@ def dictionary() -> str:
     return "\n".join([HEADER, *sections])
 
 
-def _section(table: Table) -> str:
+def _section(table: TableSchema) -> str:
     lines = [f"## {table.name}", "", f"A row is {table.row}.", ""]
     part = ""
     for column in table.columns:
@@ -51,7 +51,7 @@ def _section(table: Table) -> str:
 
 
 def _opening(part: str, *, first: bool) -> list[str]:
-    """The head of a table of columns, under the name of its part if it has one."""
+    """The head of a table of columns, below the name of the part if the part has a name."""
     heading = [f"{PARTS[part]}:", ""] if part in PARTS else []
     return [*([] if first else [""]), *heading, "| column | type | meaning |", "| --- | --- | --- |"]
 

@@ -1,4 +1,4 @@
-"""Tables as parquet files: written with the schema's number inside, read back with a check of it."""
+"""Tables as parquet files: each holds the number of its schema, which reading checks."""
 
 from collections.abc import Iterable, Iterator
 from io import BytesIO
@@ -9,21 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
-from harness.results.schema import SCHEMA, TABLES, Table, conform
+from harness.results.schema import SCHEMA, TABLES, TableSchema, conform
 
 ROW_GROUP = 1 << 20
 MARK = "harness.collected"
 ANEW = "`harness collect` makes the tables anew from the run folders."
 
 
-def to_arrow(frame: pd.DataFrame, table: Table) -> pa.Table:
-    """A frame as the schema wants it."""
+def to_arrow(frame: pd.DataFrame, table: TableSchema) -> pa.Table:
+    """A frame as an arrow table with the columns and types of the schema."""
     rows = pa.Table.from_pandas(conform(frame, table), table.arrow, preserve_index=False)
     return rows.replace_schema_metadata(table.arrow.metadata)
 
 
-def to_bytes(parts: Iterable[pa.Table], table: Table, mark: str = "") -> bytes:
-    """A parquet file of several parts, of which few are in memory at once. Files that belong together share a mark."""
+def to_bytes(parts: Iterable[pa.Table], table: TableSchema, mark: str = "") -> bytes:
+    """A parquet file of several parts; few parts are in memory at once. Files of one collection share a mark."""
     buffer, schema = BytesIO(), table.arrow
     if mark:
         schema = schema.with_metadata({**schema.metadata, MARK: mark})
@@ -33,12 +33,12 @@ def to_bytes(parts: Iterable[pa.Table], table: Table, mark: str = "") -> bytes:
     return buffer.getvalue()
 
 
-def to_pandas(rows: pa.Table, table: Table) -> pd.DataFrame:
-    """The way back from `to_arrow`."""
+def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
+    """The frame of an arrow table: the inverse of `to_arrow`."""
     return conform(rows.to_pandas(), table)
 
 
-def from_file(path: Path, table: Table, way_out: str) -> pa.Table:
+def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
     """The rows of a file, or a refusal by name that ends with the way out."""
     try:
         with pq.ParquetFile(path) as file:
@@ -46,9 +46,9 @@ def from_file(path: Path, table: Table, way_out: str) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
-    found = (rows.schema.metadata or {}).get(b"harness.schema", b"none").decode()
-    if found != str(SCHEMA):
-        raise UserError(f"{path} has schema {found}, and this harness reads schema {SCHEMA}. {way_out}")
+    number = (rows.schema.metadata or {}).get(b"harness.schema", b"none").decode()
+    if number != str(SCHEMA):
+        raise UserError(f"{path} has schema {number}, and this harness reads schema {SCHEMA}. {way_out}")
     if not rows.schema.equals(table.arrow):
         raise UserError(f"{path} does not have the columns of schema {SCHEMA}. {way_out}")
     return rows
@@ -61,20 +61,22 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
         raise UserError(f"There is no table {path}. `harness collect` makes the tables from the run folders.")
     rows = from_file(path, TABLES[name], ANEW)
     if len({_mark(path), _mark(tables / "runs.parquet")} - {None}) > 1:
-        raise UserError(f"{path} and runs.parquet are not of one call: one was killed between them. {ANEW}")
+        raise UserError(
+            f"{path} and runs.parquet are not of one call: a call was killed between them. {ANEW}"
+        )
     return to_pandas(rows, TABLES[name])
 
 
 def _mark(path: Path) -> str | None:
-    """What the tables of one call share; None for a table that is not there, or has none."""
+    """The mark that the tables of one collection share; None if the table or its mark is missing."""
     if not path.is_file():
         return None
-    found = (pq.read_schema(path).metadata or {}).get(MARK.encode())
-    return found.decode() if found else None
+    mark = (pq.read_schema(path).metadata or {}).get(MARK.encode())
+    return mark.decode() if mark else None
 
 
 def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Parts put together until they are worth a row group."""
+    """Joins parts until they fill a row group."""
     waiting: list[pa.Table] = []
     rows = 0
     for part in parts:

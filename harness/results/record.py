@@ -1,7 +1,7 @@
 """The record of one run: a folder that is whole or absent.
 
-It holds spec.json, record.json and the run's tables. A new record of the same run replaces the old one only once it is
-whole. Nothing here knows how a run was launched or what its numbers mean.
+The folder holds spec.json, record.json and the run's tables. A new record replaces the old record of the same run only
+once it is whole. How a run was launched and the meaning of its numbers do not matter.
 """
 
 import json
@@ -25,7 +25,7 @@ WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`.
 
 @dataclass(frozen=True)
 class Record:
-    """A run folder, read back. Its tables are read when they are asked for."""
+    """A run folder, read back; each of its tables is read on request."""
 
     folder: Path
     spec: dict[str, Any]
@@ -36,7 +36,7 @@ class Record:
         return parquet.to_pandas(self.rows(name), RUN_TABLES[name])
 
     def rows(self, name: str) -> pa.Table:
-        """The same as it is stored."""
+        """The rows of a table as they are stored."""
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
         if not path.is_file():
             return table.arrow.empty_table()
@@ -46,7 +46,7 @@ class Record:
 def write_record(
     runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]
 ) -> Path:
-    """Puts a run folder under `runs`, named by its run id; returns it. A table without rows has no file."""
+    """Writes and returns the folder of a run under `runs`, named by its run id. A table without rows has no file."""
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
     files = {"spec.json": _json(spec), "record.json": _json({"schema": SCHEMA, **record})}
     for name, frame in tables.items():
@@ -62,7 +62,7 @@ def write_record(
 
 
 def read_record(folder: Path) -> Record:
-    """The record of a run folder; refused by name if it is damaged or of another schema."""
+    """The record of a run folder; refused by name if damaged or of another schema."""
     record, spec = _read_json(folder / "record.json"), _read_json(folder / "spec.json")
     way_out = WAY_OUT.format(folder=folder)
     if record.get("schema") != SCHEMA:

@@ -1,10 +1,10 @@
-"""Every table of the project: its columns, their types and their meaning. The one place that says so.
+"""The schema: every table of the project, its columns, their types and their meaning.
 
-A run folder holds all tables but `runs`; collecting puts those of all runs together, each with a first column `run_id`,
-and adds `runs` with one row a run. Text is never null: an empty text stands for none. Numbers that do not apply are
-null, except in a ledger's key, where -1 stands for no layer and no peer. Columns of `runs` that come from the spec have
-the dotted names under which `--set` and experiments know them (`model.hidden`). The page docs/tables.md is made from
-this module (`harness.results.dictionary`).
+A run folder holds all tables except `runs`; collecting joins the tables of all runs, each with a first column `run_id`,
+and adds `runs` with one row a run. Text is never null: an empty text means none. A number that does not apply is null,
+except in a ledger's key, where -1 means no layer or no peer. Columns of `runs` that come from the spec have the dotted
+names of `--set` and of experiments (`model.hidden`). The page docs/tables.md is made from this module
+(`harness.results.dictionary`).
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ import pyarrow as pa
 from harness.ledger import AxisName
 
 SCHEMA = 1
-"""Goes up when a column changes its name, type or meaning. Tables and records of another number are refused."""
+"""The number of this schema. A change of the name, type or meaning of a column raises the number; tables and records of
+another number are refused."""
 
 MISSING = "missing"
 SOURCES = ("measured", "external", "predicted", "published")
@@ -32,7 +33,7 @@ ARROW = {
 
 
 class Column(NamedTuple):
-    """One column; `part` says which part of a record it comes from, for the tables that have parts."""
+    """One column; `part` is the part of a record that its values come from, in tables that have parts."""
 
     name: str
     dtype: str
@@ -40,8 +41,8 @@ class Column(NamedTuple):
     part: str = ""
 
 
-class Table(NamedTuple):
-    """One table: what a row is, and its columns."""
+class TableSchema(NamedTuple):
+    """One table: the meaning of a row, and the columns."""
 
     name: str
     row: str
@@ -67,7 +68,7 @@ EPOCH_AND_RANK = _part(
     ("rank", INTEGER, "the rank that measured it"),
 )
 
-EPOCHS = Table(
+EPOCHS = TableSchema(
     "epochs",
     "one epoch on one rank",
     EPOCH_AND_RANK
@@ -82,24 +83,24 @@ EPOCHS = Table(
     ),
 )
 
-LEDGER = Table(
+LEDGER = TableSchema(
     "ledger",
-    "what one rank did under one key in one epoch; docs/ledger.md says how it is counted",
+    "the work of one rank under one key in one epoch; docs/ledger.md has the rules of counting",
     EPOCH_AND_RANK
     + _part(
         "",
         ("layer", INTEGER, "layer of the model from 0; -1 outside any layer"),
         ("direction", TEXT, "forward or backward"),
-        ("phase", TEXT, "where in the algorithm"),
-        ("op", TEXT, "what ran there; glue is time in a phase but in no op"),
-        ("axis", TEXT, "axis of the grid it ran over; empty for local work"),
+        ("phase", TEXT, "the place in the algorithm"),
+        ("op", TEXT, "the operation that ran; glue is time in a phase outside any op"),
+        ("axis", TEXT, "axis of the grid that it ran over; empty for local work"),
         ("peer", INTEGER, "the other rank of a send or recv; -1 for everything else"),
-        ("tensor", TEXT, "the tensor it moved or made; empty for none"),
-        ("calls", INTEGER, "how often"),
+        ("tensor", TEXT, "the tensor that it moved or made; empty for none"),
+        ("calls", INTEGER, "number of calls"),
         ("words_payload", REAL, "elements of the full logical buffers"),
         ("words_received", REAL, "elements that a ring brings to this rank"),
         ("bytes", INTEGER, "bytes handed to the library, padding and wire type included"),
-        ("seconds", REAL, "time spent here and nowhere else; the rows of an epoch add up to it"),
+        ("seconds", REAL, "time under this key alone; the rows of an epoch add up to the epoch"),
         (
             "in_flight_seconds",
             REAL,
@@ -110,7 +111,7 @@ LEDGER = Table(
     ),
 )
 
-ACCURACY = Table(
+ACCURACY = TableSchema(
     "accuracy",
     "one split of the vertices at one evaluation of the full graph",
     _part(
@@ -119,19 +120,19 @@ ACCURACY = Table(
         (
             "train_seconds",
             REAL,
-            "training time up to then, warm-up included; evaluations and summary setup_seconds not",
+            "training time until the evaluation, warm-up included, evaluations and setup_seconds excluded",
         ),
         ("eval_seconds", REAL, "time of the evaluation"),
         ("split", TEXT, "train, valid or test"),
         (
             "accuracy",
             REAL,
-            "share of the labelled vertices that are right, or micro F1 if multi-label; null where none is labelled",
+            "share of labelled vertices predicted right, or micro F1 if multi-label; null without labelled vertices",
         ),
     ),
 )
 
-MEMORY = Table(
+MEMORY = TableSchema(
     "memory",
     "one persistent tensor of one rank, or (tensor empty) the peaks of the rank",
     _part(
@@ -141,27 +142,27 @@ MEMORY = Table(
         (
             "device_peak_bytes",
             INTEGER,
-            "largest allocation on the device; 0 without one, and in the rows of tensors",
+            "largest allocation on the device; 0 without a device, and in the rows of tensors",
         ),
-        ("persistent_bytes", INTEGER, "bytes this tensor holds between epochs; 0 in the row of peaks"),
+        ("persistent_bytes", INTEGER, "bytes that this tensor holds between epochs; 0 in the row of peaks"),
         ("tensor", TEXT, "name of the tensor; empty in the row of peaks"),
     ),
 )
 
-UTILISATION = Table(
+UTILISATION = TableSchema(
     "utilisation",
     "one window of an epoch on one rank, if the spec asks for it (measure.utilisation_ms)",
     EPOCH_AND_RANK
     + _part(
         "",
         ("window", INTEGER, "number of the window, from 0 at the begin of the epoch"),
-        ("seconds", REAL, "its length: measure.utilisation_ms, but for the last of an epoch"),
-        ("computing_seconds", REAL, "seconds of it in ops that compute; the rest is in neither kind"),
-        ("communicating_seconds", REAL, "seconds of it in ops that send or receive, and wait for it"),
+        ("seconds", REAL, "its length: measure.utilisation_ms, or less for the last window of an epoch"),
+        ("computing_seconds", REAL, "seconds in ops that compute; the rest of the window is in neither kind"),
+        ("communicating_seconds", REAL, "seconds in ops that send, receive, or wait for either"),
         (
             "device_percent",
             REAL,
-            "utilisation of the GPU, as its driver last told it; null where none does",
+            "utilisation of the GPU by the last report of its driver; null without reports",
         ),
     ),
 )
@@ -170,7 +171,7 @@ RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, 
 
 RUN_ID = Column("run_id", TEXT, "hash of the spec; names the run folder and joins the tables", "record")
 
-RUNS = Table(
+RUNS = TableSchema(
     "runs",
     "one launch of one spec, or one number that was predicted or published for it",
     (
@@ -181,13 +182,13 @@ RUNS = Table(
             (
                 "status",
                 TEXT,
-                "ok, oom, timeout, diverged (a number that is not finite), failed, refused, or missing: planned and "
-                "not recorded",
+                "ok, oom, timeout, diverged (a number that is not finite), failed, refused, or missing (planned and "
+                "not recorded)",
             ),
             (
                 "source",
                 TEXT,
-                "measured, external (a program of others), predicted or published; empty when missing",
+                "measured, external (another program), predicted or published; empty when missing",
             ),
         ),
         *_part(
@@ -196,7 +197,7 @@ RUNS = Table(
             ("strategy.params", TEXT, "its own parameters, as JSON"),
             ("dataset.name", TEXT, "the dataset"),
             ("dataset.permutation", TEXT, "order of the vertices: none, single or double"),
-            ("dataset.seed", NULLABLE, "seed of that order"),
+            ("dataset.seed", NULLABLE, "seed of the order"),
             (
                 "dataset.partition",
                 TEXT,
@@ -205,53 +206,53 @@ RUNS = Table(
             (
                 "dataset.parts",
                 NULLABLE,
-                "number of those parts; 0 for block, which every strategy cuts itself",
+                "number of parts; 0 for block, which every strategy cuts itself",
             ),
             ("ranks", NULLABLE, "number of ranks"),
-            ("grid", TEXT, "the grid as people write it, x2y2z1"),
+            ("grid", TEXT, "the grid in short, as x2y2z1"),
             *(
-                (f"grid.{axis.value}", NULLABLE, f"size of axis {axis.value}; null if it has none")
+                (f"grid.{axis.value}", NULLABLE, f"size of axis {axis.value}; null without this axis")
                 for axis in AxisName
             ),
             ("model.kind", TEXT, "the model"),
             ("model.layers", NULLABLE, "number of layers"),
-            ("model.hidden", NULLABLE, "width of the hidden layers; of gat, of one head"),
+            ("model.hidden", NULLABLE, "width of the hidden layers; for gat, of one head"),
             ("model.heads", NULLABLE, "heads of attention, if the model is gat"),
-            ("model.order", TEXT, "what a convolution does first: aggregate_first or combine_first"),
+            ("model.order", TEXT, "the first step of a convolution: aggregate_first or combine_first"),
             ("model.projection", TRUTH, "whether features are first brought to the hidden width"),
             ("model.norm", TRUTH, "whether layers are normalised"),
             ("model.activation", TEXT, "relu or none"),
             ("model.dropout", REAL, "share of a layer's output that a training step drops"),
             ("model.residual", TRUTH, "whether the input of a layer is added to its output"),
-            ("training.epochs", NULLABLE, "timed epochs asked for"),
-            ("training.warmup", NULLABLE, "epochs before them"),
+            ("training.epochs", NULLABLE, "timed epochs of the spec"),
+            ("training.warmup", NULLABLE, "warm-up epochs before the timed epochs"),
             ("training.optimizer", TEXT, "the optimizer"),
-            ("training.lr", REAL, "its learning rate"),
-            ("training.weight_decay", REAL, "its weight decay"),
-            ("training.features", TRUTH, "whether the input features were trained too"),
+            ("training.lr", REAL, "learning rate of the optimizer"),
+            ("training.weight_decay", REAL, "weight decay of the optimizer"),
+            ("training.features", TRUTH, "whether the input features were trained as well"),
             ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
             ("training.batch", NULLABLE, "vertices of a mini-batch; 0: the full graph"),
             ("training.target", REAL, "accuracy on test vertices at which training stops; 0: never"),
             (
                 "measure.utilisation_ms",
                 NULLABLE,
-                "milliseconds of the windows of the table utilisation; 0: not asked for",
+                "milliseconds of a window of the table utilisation; 0: no windows",
             ),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),
             ("machine.name", TEXT, "the machine card"),
-            ("machine.description", TEXT, "what the card says it is"),
+            ("machine.description", TEXT, "the description on the card"),
             ("machine.device", TEXT, "cpu or cuda"),
             ("machine.engine", TEXT, "gloo or nccl"),
             ("machine.threads_per_rank", NULLABLE, "threads of a rank"),
             (
                 "machine.composed_from",
                 NULLABLE,
-                "bytes from which collectives are composed out of rounds; null: never",
+                "collectives of at least so many bytes are composed out of rounds; null: none are",
             ),
             ("machine.allocator", TEXT, "allocator settings of the card, as JSON"),
             ("seed", NULLABLE, "seed of weights, masks and samples"),
-            ("launch", NULLABLE, "number of this launch of an otherwise equal spec"),
+            ("launch", NULLABLE, "number of this launch among launches of otherwise equal specs"),
             ("spec", TEXT, "the whole spec as canonical JSON; `harness run --spec` takes it"),
         ),
         *_part(
@@ -260,19 +261,19 @@ RUNS = Table(
             ("graph.nonzeros", NULLABLE, "nonzeros of A, loops included"),
             ("graph.features", NULLABLE, "width of the input features"),
             ("graph.classes", NULLABLE, "classes"),
-            ("graph.trained", NULLABLE, "vertices that the loss is a mean over"),
-            ("steps", NULLABLE, "training steps an epoch: as many as a group has mini-batches, or 1"),
+            ("graph.trained", NULLABLE, "vertices over which the loss is a mean"),
+            ("steps", NULLABLE, "training steps an epoch: the mini-batches of a group, or 1"),
             (
                 "setup_seconds",
                 REAL,
                 "from the start of rank 0 to its first epoch: opening the graph, and compiling kernels unless only "
-                "warm-up epochs, which no time to an accuracy counts, do it; in no other time",
+                "warm-up epochs do; no other time includes it",
             ),
             ("epochs", NULLABLE, "timed epochs that were run"),
             (
                 "epoch_seconds_median",
                 REAL,
-                "median over timed epochs of the slowest rank's time: our epoch time",
+                "median over timed epochs of the slowest rank's time: the epoch time of every figure",
             ),
             (
                 "epoch_seconds_paper",
@@ -289,26 +290,34 @@ RUNS = Table(
                 REAL,
                 "share of all ranks' time in ops that compute: spmm, gemm, elementwise, copy",
             ),
-            ("communicating_share", REAL, "the same of ops that send or receive, and wait for it"),
+            (
+                "communicating_share",
+                REAL,
+                "share of all ranks' time in ops that send, receive, or wait for either",
+            ),
             (
                 "device_percent",
                 REAL,
-                "utilisation of the GPUs, mean over ranks and windows; null if not told",
+                "utilisation of the GPUs, mean over ranks and windows; null without reports",
             ),
             (
                 "vertices_per_second",
                 REAL,
-                "throughput: vertices of the graph, of all workers together, over our epoch time",
+                "throughput: vertices of the graph over the epoch time, all ranks together",
             ),
-            ("training_vertices_per_second", REAL, "the same of those that the loss is a mean over"),
+            (
+                "training_vertices_per_second",
+                REAL,
+                "throughput by the vertices over which the loss is a mean",
+            ),
             ("final_loss", REAL, "loss of the last epoch; null if it was not a finite number"),
-            ("accuracy_train", REAL, "last accuracy on labelled training vertices; null if there are none"),
-            ("accuracy_valid", REAL, "the same on validation vertices"),
-            ("accuracy_test", REAL, "the same on test vertices"),
+            ("accuracy_train", REAL, "last accuracy on labelled training vertices; null without any"),
+            ("accuracy_valid", REAL, "last accuracy on labelled validation vertices"),
+            ("accuracy_test", REAL, "last accuracy on labelled test vertices"),
             (
                 "seconds_to_target",
                 REAL,
-                "training time until an evaluation first found training.target of the test vertices right; null: never",
+                "training time until an evaluation first reached training.target on test vertices; null: never",
             ),
             ("evaluation_seconds", REAL, "median time of an evaluation of the full graph"),
             ("messages", NULLABLE, "collectives and messages an epoch, of the rank that has most"),
@@ -317,21 +326,21 @@ RUNS = Table(
             (
                 "words_formula",
                 REAL,
-                "payload words an epoch by the strategy's formula; null if not asked for",
+                "payload words an epoch by the strategy's formula; null unless requested",
             ),
             (
                 "cache_hit_rate",
                 REAL,
-                "share of the rows of features needed of other ranks that a cache had; null: none were needed",
+                "hit rate of the feature cache over rows of other ranks; null: no such rows were needed",
             ),
-            ("chosen", TEXT, "what rank 0 chose by measuring, or as its spec allowed, as JSON"),
+            ("chosen", TEXT, "the choices of rank 0, by measuring or as its spec allowed, as JSON"),
         ),
         *_part(
             "error",
-            ("error.rank", NULLABLE, "the rank that failed first; -1 if none said so"),
+            ("error.rank", NULLABLE, "the rank that failed first; -1 if unknown"),
             ("error.type", TEXT, "kind of the error; empty for none"),
-            ("error.message", TEXT, "its message"),
-            ("error.trace", TEXT, "where it came from"),
+            ("error.message", TEXT, "message of the error"),
+            ("error.trace", TEXT, "trace of the error"),
         ),
         *_part(
             "provenance",
@@ -339,44 +348,45 @@ RUNS = Table(
             (
                 "provenance.dirty",
                 TRUTH,
-                "whether tracked files differed from the commit, or their folders held files that git does not know",
+                "whether tracked files differed from the commit, or their folders held untracked files",
             ),
-            ("provenance.command", TEXT, "the command line of whoever launched the run"),
+            ("provenance.command", TEXT, "the command line that launched the run"),
             ("provenance.versions", TEXT, "versions of Python and packages, as JSON"),
             ("provenance.host", TEXT, "name of the machine"),
-            ("provenance.cpu", TEXT, "its processor"),
+            ("provenance.cpu", TEXT, "processor of the machine"),
             (
                 "provenance.cores",
                 NULLABLE,
-                "cores that the ranks of a host might use, of the host with most threads a core",
+                "cores that the ranks of a host might use, on the host with most threads a core",
             ),
-            ("provenance.ranks_on_host", NULLABLE, "ranks that shared those cores; null if they did not say"),
-            ("provenance.gpu", TEXT, "its accelerator; empty for none"),
+            ("provenance.ranks_on_host", NULLABLE, "ranks that shared those cores; null if unknown"),
+            ("provenance.gpu", TEXT, "accelerator of the machine; empty for none"),
             ("provenance.threads", NULLABLE, "threads that torch used in a rank"),
             ("provenance.allocator", TEXT, "allocator settings in force, as JSON"),
             ("provenance.modules", TEXT, "environment modules that were loaded, as LOADEDMODULES lists them"),
             ("provenance.env", TEXT, "environment variables that change the speed, as JSON"),
-            ("provenance.engine", TEXT, "what carried the collectives: single, gloo or nccl"),
+            ("provenance.engine", TEXT, "engine of the collectives: single, gloo or nccl"),
             ("provenance.store_manifest", TEXT, "hash of the store's manifest"),
-            ("provenance.started", REAL, "begin, in seconds since 1970 (UTC)"),
-            ("provenance.finished", REAL, "end, likewise"),
+            ("provenance.started", REAL, "begin of the run, in seconds since 1970 (UTC)"),
+            ("provenance.finished", REAL, "end of the run, in seconds since 1970 (UTC)"),
             ("provenance.load_average", REAL, "load of the machine over the last minute, at the end"),
         ),
-        Column(
-            "extra", TEXT, "what the record says beyond these columns, as JSON; empty for nothing", "record"
-        ),
+        Column("extra", TEXT, "values of the record that have no column, as JSON; empty for none", "record"),
     ),
 )
 
 TABLES = {
     table.name: table
-    for table in (RUNS, *(Table(name, row, (RUN_ID, *columns)) for name, row, columns in RUN_TABLES.values()))
+    for table in (
+        RUNS,
+        *(TableSchema(name, row, (RUN_ID, *columns)) for name, row, columns in RUN_TABLES.values()),
+    )
 }
 """The collected tables."""
 
 
-def conform(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
-    """`frame` with exactly the columns and types of `table`. Other columns, or missing ones, are our mistake."""
+def conform(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
+    """`frame` with exactly the columns and types of `table`. Strange or missing columns are a defect of the harness."""
     if frame.empty:
         frame = frame.reindex(columns=table.names)
     differing = set(map(str, frame)) ^ set(table.names)

@@ -1,8 +1,8 @@
-"""What is made of repeated measurements, and what is not.
+"""Statistics of repeated measurements.
 
 The time of an epoch is the slowest rank's. One launch is summed up by the median of its timed epochs; the papers' own
 protocol and the sum of mean phases are kept beside it. Launches stay points: they have a median and a range, and an
-interval only from six on, the smallest number for which one exists. Nothing here averages ratios or drops outliers.
+interval only from six launches on, because fewer have none. Ratios are never averaged, outliers never dropped.
 """
 
 from collections.abc import Collection
@@ -17,29 +17,29 @@ from harness.results.schema import PAPER_EPOCHS, RUNS, WARMUP_DROPPED
 CONFIGURATION = [
     column.name for column in RUNS.columns if column.part == "spec" and column.name not in ("launch", "spec")
 ]
-"""What launches of one configuration have in common."""
+"""The columns in which launches of one configuration agree."""
 
 
 def slowest_rank(epochs: pd.DataFrame) -> "pd.Series[float]":
-    """Seconds of each timed epoch: the slowest rank's."""
+    """The slowest rank's seconds of each timed epoch."""
     timed = epochs[epochs.epoch >= 0]
     return timed.groupby("epoch").seconds.max()
 
 
 def median_epoch(epochs: pd.DataFrame) -> float:
-    """Our epoch time of one launch."""
+    """The epoch time of one launch: the median over its timed epochs."""
     return float(slowest_rank(epochs).median())
 
 
 def paper_epoch(epochs: pd.DataFrame) -> float | None:
-    """The papers': ten epochs, the first two dropped, the mean. None for a launch of no more than two."""
+    """The papers' epoch time: the mean of ten epochs without the first two. None for a launch of at most two epochs."""
     seconds = slowest_rank(epochs)
     counted = seconds[(seconds.index >= WARMUP_DROPPED) & (seconds.index < PAPER_EPOCHS)]
     return None if counted.empty else float(counted.mean())
 
 
 def phase_sum(ledger: pd.DataFrame) -> float | None:
-    """The sum of mean phases that Plexus reports: named phases, mean over ranks; here the median over epochs."""
+    """The sum of mean phases that Plexus reports: named phases, mean over ranks, median over epochs."""
     timed = ledger[ledger.epoch >= 0]
     if timed.empty:
         return None
@@ -49,7 +49,7 @@ def phase_sum(ledger: pd.DataFrame) -> float | None:
 
 
 def share(ledger: pd.DataFrame, ops: Collection[Op]) -> float | None:
-    """The share of all ranks' time, in timed epochs, that these ops have."""
+    """The share of these ops in all ranks' time, over timed epochs."""
     timed = ledger[ledger.epoch >= 0]
     whole = timed.seconds.sum()
     return float(timed.seconds[timed.op.isin(ops)].sum() / whole) if whole else None

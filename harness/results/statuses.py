@@ -3,5 +3,5 @@
 OK, DIVERGED = "ok", "diverged"
 STATUSES = (OK, "oom", "timeout", DIVERGED, "failed", "refused")
 SETTLED = (OK, "oom", "timeout", DIVERGED)
-"""Runs with these are not repeated. Training is deterministic, so a run that diverged would diverge again; what
-refused a run or failed it may have been mended since."""
+"""Statuses of runs that are not repeated. Training is deterministic, so a diverged run would diverge again; a refused
+or failed run may succeed later."""

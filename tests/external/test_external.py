@@ -15,8 +15,8 @@ import pytest
 from harness.cli import main
 from harness.experiment.defaults import make_spec
 from harness.figures.panels import SETTINGS, curves, panels
-from harness.report.story import notes
-from harness.report.table import results
+from harness.report.result_tables import results
+from harness.report.summary import notes
 from harness.results.collect import collect
 from harness.results.record import Record, read_record, write_record
 from harness.spec.root import project_root

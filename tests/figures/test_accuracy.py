@@ -19,7 +19,7 @@ FOUND = [0.2, 0.5, 0.75]
 
 
 @pytest.fixture
-def shown(synthetic: SimpleNamespace, tmp_path: Path) -> accuracy.Shown:
+def shown(synthetic: SimpleNamespace, tmp_path: Path) -> accuracy.AccuracyPanel:
     """A run that was evaluated thrice and one on fewer ranks, both asked to stop at 0.7."""
     for ranks in (1, 2):
         training = {"target": 0.7}
@@ -39,14 +39,14 @@ def shown(synthetic: SimpleNamespace, tmp_path: Path) -> accuracy.Shown:
     return accuracy.lines(panel, read_tables(tmp_path))
 
 
-def test_a_line_is_a_run_at_most_ranks(shown: accuracy.Shown) -> None:
+def test_a_line_is_a_run_at_most_ranks(shown: accuracy.AccuracyPanel) -> None:
     (line,) = shown.lines
     assert line.label.endswith("2 ranks")
     assert (line.seconds, line.accuracies) == ([1.0, 2.0, 3.0], FOUND)
     assert shown.targets == [0.7]
 
 
-def test_points_and_target_are_drawn_where_they_are(shown: accuracy.Shown) -> None:
+def test_points_and_target_are_drawn_where_they_are(shown: accuracy.AccuracyPanel) -> None:
     with styled():
         axes = Figure().subplots()
         accuracy.draw(axes, shown)
@@ -56,7 +56,7 @@ def test_points_and_target_are_drawn_where_they_are(shown: accuracy.Shown) -> No
     assert [handle.get_label() for handle in accuracy.handles([shown])] == [shown.lines[0].label, "target"]
 
 
-def test_variants_of_a_strategy_are_told_apart(shown: accuracy.Shown) -> None:
+def test_variants_of_a_strategy_are_told_apart(shown: accuracy.AccuracyPanel) -> None:
     (line,) = shown.lines
     other = line._replace(label="other", look=line.look._replace(fill="left"))
     drawn = accuracy.handles([shown._replace(lines=[line, other])])

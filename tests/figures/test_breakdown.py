@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.breakdown import STACK, Rows
+from harness.figures.breakdown import BREAKDOWN, Rows
 from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
@@ -20,7 +20,7 @@ def products(runs: pd.DataFrame) -> Panel:
 
 @pytest.fixture(scope="module")
 def rows(products: Panel, tables) -> Rows:
-    return STACK.rows(products, read_tables(tables))
+    return BREAKDOWN.rows(products, read_tables(tables))
 
 
 def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: Rows) -> None:
@@ -54,7 +54,7 @@ def test_failures_have_a_row(rows: Rows) -> None:
 def test_bars_are_drawn_end_to_end_with_their_total(rows: Rows) -> None:
     with styled():
         axes = Figure().add_subplot()
-        STACK.draw(axes, rows)
+        BREAKDOWN.draw(axes, rows)
     ends: dict[float, list[tuple[float, float]]] = {}
     for patch in axes.patches:
         ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))

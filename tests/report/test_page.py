@@ -143,7 +143,7 @@ def test_the_same_tables_give_the_same_page(study: Path, tmp_path: Path) -> None
     ("changes", "said"),
     [
         ({"dirty": True}, "2 runs come from a checkout with changes that no commit holds"),
-        ({"commit": "", "dirty": None}, "do not know which commit"),
+        ({"commit": "", "dirty": None}, "The commit of some runs is unknown"),
         ({"load_average": 99.0}, "2 runs ended on a machine with more work than cores"),
     ],
 )
@@ -184,7 +184,7 @@ def test_runs_of_other_programs_are_named_as_such(synthetic: SimpleNamespace, pa
     text = Elements(page_of(fill)).text
     assert "1 of 1 run succeeded" in text
     assert "1 run of another program" in text
-    assert "Runs of other programs (external) are as their logs tell them" in text
+    assert "Numbers of other programs (external) come from the programs' logs" in text
 
 
 def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> None:

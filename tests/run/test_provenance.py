@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.report.story import oversubscribed
+from harness.report.summary import oversubscribed
 from harness.run.provenance import COMMAND, Place, is_dirty, provenance
 
 

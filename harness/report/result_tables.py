@@ -1,4 +1,4 @@
-"""The table of results of one panel: a row each configuration, a column each number that any row has."""
+"""The tables of the page: the results of each panel, and the sizes of the graphs."""
 
 import math
 from collections.abc import Callable
@@ -13,19 +13,20 @@ from harness.results import statistics
 from harness.results.schema import SOURCES
 
 SHOWN = {"dataset.name", "strategy.name", "ranks", "grid", *SETTINGS}
-DERIVED = ("machine.", "grid.")  # these follow from what is shown
+DERIVED = ("machine.", "grid.")  # these follow from settings in SHOWN
 NOTHING = "–"
+ALWAYS = ("strategy", "ranks", "status")
 
 
 class Heading(NamedTuple):
-    """Of a column."""
+    """The heading of a column, and whether the column holds numbers."""
 
     text: str
     number: bool
 
 
 class Results(NamedTuple):
-    """A table for the page: text, in order."""
+    """A table for the page: its cells as text, in order."""
 
     title: str
     headings: list[Heading]
@@ -33,24 +34,23 @@ class Results(NamedTuple):
 
 
 def results(panel: Panel) -> Results:
-    """The table of a panel."""
+    """The table of a panel: a row for each configuration, a column for each number that any row has."""
     rows = statistics.configurations(panel.runs)
     rows["details"] = _details(rows)
     order = sorted(range(len(rows)), key=lambda number: _place(rows.iloc[number]))
     rows = rows.iloc[order]
     unit = unit_for(rows.seconds.max()) if rows.seconds.notna().any() else unit_for(1.0)
-    columns = {heading: [tell(row) for _, row in rows.iterrows()] for heading, tell in _columns(unit).items()}
-    always = {"strategy", "ranks", "status"}
+    columns = {heading: [text(row) for _, row in rows.iterrows()] for heading, text in _columns(unit).items()}
     kept = {
-        h: told
-        for h, told in columns.items()
-        if h.text in always or any(text not in ("", NOTHING) for text in told)
+        heading: cells
+        for heading, cells in columns.items()
+        if heading.text in ALWAYS or any(cell not in ("", NOTHING) for cell in cells)
     }
     return Results(panel.title, list(kept), [list(row) for row in zip(*kept.values(), strict=True)])
 
 
 def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
-    """What each column says of a row."""
+    """Every column: its heading, and the function that gives its text for a row."""
 
     def seconds(name: str) -> Callable[[Any], str]:
         return lambda row: three_digits(row[name] * unit.per_second)
@@ -98,7 +98,7 @@ def _place(row: Any) -> tuple[Any, ...]:
 
 
 def _details(rows: pd.DataFrame) -> list[str]:
-    """What sets rows of one source apart beyond the columns of the table: every other setting that varies."""
+    """The settings that vary among the rows of one source and have no column in the table."""
     names = [name for name in statistics.CONFIGURATION if name not in SHOWN and not name.startswith(DERIVED)]
     counts = rows.groupby("source")[names].nunique(dropna=False)
     return [
@@ -108,14 +108,14 @@ def _details(rows: pd.DataFrame) -> list[str]:
 
 
 def _detail(row: Any, varying: list[str]) -> str:
-    told = [row.source] if row.source != "measured" else []
+    parts = [row.source] if row.source != "measured" else []
     for name in varying:
         value = "unknown" if unknown(row[name]) else str(row[name])
         if name == "strategy.params":
-            told += [in_words(value)] if value != "{}" else []
+            parts += [in_words(value)] if value != "{}" else []
         else:
-            told.append(f"{name.removeprefix('training.').replace('.', ' ')} {value}")
-    return ", ".join(told)
+            parts.append(f"{name.removeprefix('training.').replace('.', ' ')} {value}")
+    return ", ".join(parts)
 
 
 def _launches(row: Any) -> str:
@@ -138,3 +138,32 @@ def _ratio(row: Any) -> str:
     if math.isnan(row.words_formula) or row.words_formula == 0:
         return NOTHING
     return f"{row.words_payload / row.words_formula:.6g}"
+
+
+# The sizes of the graphs.
+
+SIZES = {
+    "graph.vertices": "vertices",
+    "graph.nonzeros": "nonzeros",
+    "degree": "nonzeros a vertex",
+    "graph.features": "features",
+    "graph.classes": "classes",
+    "graph.trained": "vertices trained on",
+}
+
+
+def graphs(runs: pd.DataFrame) -> Results | None:
+    """A row for each graph whose sizes a run has counted, as it was trained on; None without any."""
+    counted = runs.dropna(subset=["graph.vertices"])
+    counted = counted.assign(degree=counted["graph.nonzeros"] / counted["graph.vertices"])
+    rows = [
+        [str(name), *(_size(sizes[column]) for column in SIZES)]
+        for name, group in counted.groupby("dataset.name")
+        for _, sizes in group.drop_duplicates([*SIZES]).iterrows()
+    ]
+    headings = [Heading("graph", number=False), *(Heading(text, number=True) for text in SIZES.values())]
+    return Results("Graphs", headings, rows) if rows else None
+
+
+def _size(size: float) -> str:
+    return three_digits(size) if size % 1 else f"{size:,.0f}"
