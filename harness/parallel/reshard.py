@@ -120,24 +120,24 @@ def _sizes(pieces: Sequence[Rectangle]) -> list[int]:
 class Residual:
     """The residual of a layer: the input moves to the layout of the output, and its gradient moves back."""
 
-    def __init__(self, moves: Moves, back: Moves) -> None:
-        self._forth, self._back = moves, back
+    def __init__(self, forth: Moves, back: Moves) -> None:
+        self._forth, self._back, self.ledger = forth, back, forth.group.ledger
         self._coming: Pending[Tensor] | None = None
 
     def keep(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Starts to move H; returns H for the layer, and a token for `add`."""
         self._coming = send(H.detach(), self._forth, TensorName.H)
         forked, token = Fork.apply(H, self)  # type: ignore[no-untyped-call]
-        follow(self._forth.group.ledger, forked, (H,))  # one node of autograd makes both
+        follow(self.ledger, forked, (H,))  # one node of autograd makes both
         return forked, token
 
     def add(self, Z: Tensor, token: Tensor) -> Tensor:
         """Z + H, in the layout of Z."""
-        H: Tensor = apply(self._forth.group.ledger, Join, Z, token, self)
+        H: Tensor = apply(self.ledger, Join, Z, token, self)
         return H
 
     def landed(self) -> Tensor:
-        """H in its new layout."""
+        """H in the layout of the output."""
         assert self._coming is not None
         return land(self._coming, self._forth, TensorName.H)
 
@@ -149,10 +149,6 @@ class Residual:
         """The gradient of H in the layout of the input."""
         assert self._coming is not None
         return land(self._coming, self._back, TensorName.DH)
-
-    @property
-    def ledger(self) -> Any:
-        return self._forth.group.ledger
 
 
 class Fork(Function):

@@ -4,9 +4,10 @@ The legend is that of `scalegnn`.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from harness.comm.axis import Axis
@@ -24,7 +25,23 @@ from harness.parallel.reshard import Cuts, Residual, moves
 from harness.parallel.row_strategy import LayerOperators
 from harness.parallel.uniform import BlockSampler, Uniform, cut
 from harness.strategy import Context, Strategy
+from harness.validation import Frozen
 from strategies.scalegnn.group_layout import GROUP, D, GroupLayout
+
+
+class ScaleGNNParams(Frozen):
+    """The optimisations of section V. The first choice is the paper's baseline, without them."""
+
+    prefetch: bool = False
+    """The next mini-batch is drawn while this one is trained on, across the ends of epochs too (section V-A)."""
+    wire: Literal["full", "bf16"] = "full"
+    """The type in which partial sums of the products travel; sums of squares, of the loss and of groups always travel
+    in full (section V-B)."""
+    fused: bool = Field(False, examples=[False])  # the kit would wait for its compiler; tests do not
+    """RMSNorm, ReLU and dropout as one compiled kernel (section V-C)."""
+    overlap: bool = False
+    """Sums of gradients are under way while other gradients are computed (section V-D)."""
+
 
 BlockOfA = tuple[range, range]
 """The rows and columns of a block of A; layers three apart have the same block."""
@@ -45,22 +62,13 @@ class Sample(NamedTuple):
     """The blocks of places in S along each axis."""
 
 
-class Choices(NamedTuple):
-    """The optimisations of section V."""
-
-    prefetch: bool
-    bf16: bool
-    fused: bool
-    overlap: bool
-
-
 class Samples:
     """Algorithm 2 on one rank: its part of every step's mini-batch, and of the whole graph."""
 
     def __init__(
-        self, ctx: Context, strategy: Strategy, layout: GroupLayout, sampler: Uniform, choices: Choices
+        self, ctx: Context, strategy: Strategy, layout: GroupLayout, sampler: Uniform, params: ScaleGNNParams
     ) -> None:
-        self.ctx, self.layout, self.sampler, self.choices = ctx, layout, sampler, choices
+        self.ctx, self.layout, self.sampler, self.params = ctx, layout, sampler, params
         self.device, self.layers, self.group = ctx.device, layout.shares(ctx.at), ctx.at[D]
         down, across = layout.output_axes
         self.everywhere = ctx.grid.axis((D, down))
@@ -75,7 +83,7 @@ class Samples:
         }
         self.whole = Sample(None, self.rows, matrices, X, loss, layout.vertices())
         self.samplers = {block: _block_sampler(ctx, block) for block in matrices}
-        self.prefetch = Prefetcher(self._draw, ctx.device) if choices.prefetch else None
+        self.prefetch = Prefetcher(self._draw, ctx.device) if params.prefetch else None
 
     def take(self, step: int) -> Sample:
         """The sample of a step, which may be prefetched."""
@@ -110,13 +118,13 @@ class FourD(LayerOperators):
     """Algorithm 1, on the whole graph or on a sample."""
 
     def __init__(self, samples: Samples, sample: Sample) -> None:
-        ctx, choices = samples.ctx, samples.choices
+        ctx, params = samples.ctx, samples.params
         super().__init__(ctx, sample.S, samples.group, sample.step)
         self.samples, self.sample = samples, sample
         self.grid, self.at, self.layout, self.layers = ctx.grid, ctx.at, samples.layout, samples.layers
-        self.wire = torch.bfloat16 if choices.bf16 else None
-        self.fused, self.overlap = choices.fused, choices.overlap
-        self.gradients = Gradients(ctx.grid[D], overlap=choices.overlap)
+        self.wire = torch.bfloat16 if params.wire == "bf16" else None
+        self.fused, self.overlap = params.fused, params.overlap
+        self.gradients = Gradients(ctx.grid[D], overlap=params.overlap)
 
     def of_step(self, step: int) -> Self:
         return type(self)(self.samples, self.samples.take(step))

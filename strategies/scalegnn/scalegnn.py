@@ -11,9 +11,8 @@ dH = A^T dT.
 docs/strategies/scalegnn.md lists the choices that the paper leaves open.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr
@@ -34,26 +33,11 @@ from harness.strategy import (
     Words,
     csr_bytes,
 )
-from harness.validation import Frozen
-from strategies.scalegnn.fourd import Choices, FourD, Samples
+from strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
 from strategies.scalegnn.group_layout import FIRST, GROUP, D, GroupLayout, X, Y, Z
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 BF16 = 2.0**-8
-
-
-class ScaleGNNParams(Frozen):
-    """The optimisations of section V. The first choice is the paper's baseline, without them."""
-
-    prefetch: bool = False
-    """The next mini-batch is drawn while this one is trained on, across the ends of epochs too (section V-A)."""
-    wire: Literal["full", "bf16"] = "full"
-    """The type in which partial sums of the products travel; sums of squares, of the loss and of groups always travel
-    in full (section V-B)."""
-    fused: bool = Field(False, examples=[False])  # the kit would wait for its compiler; tests do not
-    """RMSNorm, ReLU and dropout as one compiled kernel (section V-C)."""
-    overlap: bool = False
-    """Sums of gradients are under way while other gradients are computed (section V-D)."""
 
 
 class ScaleGNN(Strategy):
@@ -111,9 +95,7 @@ class ScaleGNN(Strategy):
         return self.layout.output(at)
 
     def operators(self, ctx: Context) -> FourD:
-        params = self.params
-        choices = Choices(params.prefetch, params.wire == "bf16", params.fused, params.overlap)
-        samples = Samples(ctx, self, self.layout, self.sampler, choices)
+        samples = Samples(ctx, self, self.layout, self.sampler, self.params)
         return FourD(samples, samples.whole)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:

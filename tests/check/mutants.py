@@ -19,7 +19,7 @@ from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
 from strategies.cagnet.oned import OneD, WholeRows
 from strategies.halo.bns import Bns, BoundarySampler
 from strategies.halo.partition_parallel import Exchange, LayerPart, LocalGraph, PartMatrices, PartOperators
-from strategies.scalegnn.fourd import Choices, FourD, Samples
+from strategies.scalegnn.fourd import FourD, Samples
 from strategies.scalegnn.scalegnn import ScaleGNN
 
 
@@ -255,8 +255,7 @@ class FirstStepOnly(ScaleGNN):
 
 
 def _samples(strategy: ScaleGNN, ctx: Context) -> Samples:
-    plain = Choices(prefetch=False, bf16=False, fused=False, overlap=False)
-    return Samples(ctx, strategy, strategy.layout, strategy.sampler, plain)
+    return Samples(ctx, strategy, strategy.layout, strategy.sampler, strategy.Params())
 
 
 def _with(strategy: ScaleGNN, ctx: Context, kind: type[FourD]) -> FourD:

@@ -1,4 +1,4 @@
-"""Stages arrive in order, and with overlap the next one has left before the one before is handed out."""
+"""Stages arrive in order; with overlap the next stage is issued before a stage is yielded."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from strategies.cagnet.summa import arrivals
 
 
 class Logged:
-    """A call, and then its flight, that say what happens to them."""
+    """A call, and then its flight, that log what happens to them."""
 
     def __init__(self, log: list[str], name: str) -> None:
         self.log, self.name = log, name
@@ -28,7 +28,7 @@ def test_every_stage_arrives_in_order(stages: int, overlap: bool) -> None:
     assert list(arrivals(calls, overlap=overlap)) == [[stage, -stage] for stage in range(stages)]
 
 
-def test_with_overlap_the_next_leaves_before_one_is_used() -> None:
+def test_with_overlap_the_next_stage_leaves_before_a_stage_is_used() -> None:
     log: list[str] = []
     for (stage,) in arrivals(([Logged(log, name)] for name in "abc"), overlap=True):
         log.append(f"use {stage}")

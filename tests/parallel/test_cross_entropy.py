@@ -46,7 +46,7 @@ def share(scale: float) -> tuple[Tensor, Tensor, Tensor, dict[str, float]]:
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("scale", [1.0, 400.0])
-def test_it_is_torchs_own(ranks, world: int, scale: float) -> None:
+def test_split_cross_entropy_equals_torchs(ranks, world: int, scale: float) -> None:
     """The larger logits would overflow an exponential that is not shifted."""
     Z = logits(scale).requires_grad_()
     whole = cross_entropy(Z, labels(), reduction="sum", ignore_index=-100) / OF

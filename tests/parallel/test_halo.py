@@ -1,4 +1,4 @@
-"""Who needs which rows of whom, counted by scipy; and the sample of a boundary, by its law."""
+"""The rows of a halo equal those that scipy counts; the sample of a boundary follows its law."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def case_of(parts: int, partition: str = "metis") -> Case:
 
 
 def exchanged(case: Case, transposed: bool) -> tuple[list[int], list[int], torch.Tensor, torch.Tensor]:
-    """Sent, received, which vertices came, and what comes back of ones."""
+    """The rows sent and received, the vertices that arrived, and the sum of ones that returned."""
     store, ledger = case.store(), Ledger(recording=False)
     grid = Grid.build({P: case.spec.ranks}, ledger)
     ctx = Context(case.spec, facts_of(store), grid, store)
@@ -49,14 +49,14 @@ def test_each_peer_sends_the_distinct_columns_of_its_block(ranks, parts: int, tr
     A = to_scipy(store.adjacency(range(store.n), range(store.n)))
     A = (A.T if transposed else A).tocsr()
     blocks = facts_of(store).blocks(parts)
-    found = ranks(parts, exchanged, case, transposed)
-    for i, (_, receive, came, _) in enumerate(found):
+    exchanges = ranks(parts, exchanged, case, transposed)
+    for i, (_, receive, came, _) in enumerate(exchanges):
         wanted = [np.unique(A[list(blocks[i])][:, list(blocks[j])].nonzero()[1]) for j in range(parts)]
         wanted[i] = wanted[i][:0]
         assert receive == [len(columns) for columns in wanted]
         assert came.tolist() == [blocks[j][column] for j, columns in enumerate(wanted) for column in columns]
-    for i, (send, _, _, back) in enumerate(found):
-        assert send == [found[j][1][i] for j in range(parts)]
+    for i, (send, _, _, back) in enumerate(exchanges):
+        assert send == [exchanges[j][1][i] for j in range(parts)]
         assert len(back) == sum(send)
 
 
@@ -81,5 +81,5 @@ def test_every_row_is_as_likely_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_nothing_and_everything_are_no_accidents(rate: float) -> None:
+def test_rates_of_zero_and_one_draw_nothing_and_everything(rate: float) -> None:
     assert all(len(sample(0, step, (0, 1), 9, rate)) == 9 * rate for step in range(50))

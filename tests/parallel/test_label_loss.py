@@ -1,4 +1,4 @@
-"""Losses and right answers of many classes a vertex are torch's and scikit-learn's, whoever holds which classes."""
+"""Losses and right answers of many classes a vertex equal those of torch and scikit-learn, for any split of classes."""
 
 from math import prod
 from typing import Any
@@ -38,7 +38,7 @@ def trained(strategy: str, grid: dict[str, int]) -> tuple[float, dict[str, Hits]
 
 
 def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What the model says after so many epochs, labels, split."""
+    """The output of the model after some epochs, the labels, and the split."""
     case = case_of(*GRIDS[0])
     chosen = case.strategy()
     trainer = Trainer(chosen, Grid.build(chosen.grid, Ledger()), case.store())
@@ -50,13 +50,15 @@ def serially(epochs: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("strategy", "grid"), GRIDS)
-def test_loss_and_f1_are_those_of_others(ranks: Any, strategy: str, grid: dict[str, int]) -> None:
+def test_loss_and_f1_equal_those_of_torch_and_sklearn(
+    ranks: Any, strategy: str, grid: dict[str, int]
+) -> None:
     before, labels, split = serially(0)
     counts = labelled(labels) & (split == SPLITS["train"])
     loss = binary_cross_entropy_with_logits(before[counts], labels[counts].double())
     after, *_ = serially(1)
-    for found, hits in ranks(prod(grid.values()), trained, strategy, grid):
-        assert found == pytest.approx(loss.item(), rel=1e-13)
+    for trained_loss, hits in ranks(prod(grid.values()), trained, strategy, grid):
+        assert trained_loss == pytest.approx(loss.item(), rel=1e-13)
         for name, value in SPLITS.items():
             counts = labelled(labels) & (split == value)
             theirs = f1_score(labels[counts], after[counts] > 0, average="micro")

@@ -28,7 +28,7 @@ def whole(relu: bool, dropout: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | N
 
 
 def split_over(relu: bool, dropout: bool, fused: bool, overlap: bool, shape: dict[AxisName, int]) -> Any:
-    """This rank's output and gradients, and whether they are the pieces of the whole ones."""
+    """The largest errors of this rank's output and gradients against the pieces of the whole."""
     grid = Grid.build(shape, Ledger())
     Z, gamma, dH, kept = whole(relu, dropout)
     rows = balanced(N, shape[X])[grid.coordinates[X]]

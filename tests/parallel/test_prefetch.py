@@ -1,4 +1,4 @@
-"""Things that are made ahead: the right ones, each once, in order, while the one before is used."""
+"""Items are prefetched in order, each once, while the item before is used."""
 
 import threading
 
@@ -8,7 +8,7 @@ import torch
 from harness.parallel.prefetch import BackgroundThread, Prefetcher
 
 
-def test_the_next_is_made_while_this_one_is_used() -> None:
+def test_the_next_item_is_made_while_an_item_is_used() -> None:
     made, release = [], threading.Event()
 
     def make(number: int) -> int:
@@ -24,34 +24,34 @@ def test_the_next_is_made_while_this_one_is_used() -> None:
     assert made[:4] == [(number, False) for number in range(4)]
 
 
-def test_any_other_number_is_made_when_it_is_asked_for() -> None:
+def test_an_item_out_of_order_is_made_on_request() -> None:
     ahead = Prefetcher(lambda number: number, torch.device("cpu"))
     assert [ahead.take(number) for number in (4, 5, 9, 9, 0)] == [4, 5, 9, 9, 0]
 
 
-def test_what_goes_wrong_is_told_to_who_asks() -> None:
+def test_an_error_is_raised_to_the_consumer() -> None:
     ahead = Prefetcher(lambda number: 1 // number, torch.device("cpu"))
     with pytest.raises(ZeroDivisionError):
         ahead.take(0)
 
 
-def test_each_of_some_numbers_is_begun_while_the_one_before_is_used() -> None:
+def test_each_number_is_begun_while_the_number_before_is_used() -> None:
     begun = [threading.Event() for _ in range(5)]
 
     def make(number: int) -> int:
         begun[number].set()
         return number * number
 
-    found = []
+    items = []
     for number, made in BackgroundThread(torch.device("cpu")).each([3, 0, 4, 1], make):
-        found.append((number, made()))
+        items.append((number, made()))
         following = {3: 0, 0: 4, 4: 1}.get(number)
         assert following is None or begun[following].wait(10)
-    assert found == [(3, 9), (0, 0), (4, 16), (1, 1)]
+    assert items == [(3, 9), (0, 0), (4, 16), (1, 1)]
     assert not begun[2].is_set()
 
 
-def test_of_shapes_alone_each_is_made_when_it_is_asked_for() -> None:
+def test_a_replay_makes_each_item_on_request() -> None:
     made = []
     coming = list(BackgroundThread(torch.device("meta")).each(range(3), made.append))
     assert not made

@@ -1,4 +1,4 @@
-"""Blocks that change their layout: of a whole matrix, on every grid; nobody is sent what it has."""
+"""Blocks of a matrix change their layout on every grid; no rank is sent an element that it holds."""
 
 from itertools import product
 
@@ -51,7 +51,7 @@ def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, Matr
             assert sum(len(r) * len(c) > 0 for r, c in plans[number].sends) == 1
 
 
-def test_what_a_rank_has_it_takes_from_itself() -> None:
+def test_a_rank_takes_from_itself_the_elements_that_it_holds() -> None:
     grid = {Z: 2, X: 3, Y: 2}
     rows = {axis: balanced(24, size) for axis, size in grid.items()}
     for rank, (source, target) in product(range(12), [(INPUT, OUTPUT)]):

@@ -1,4 +1,4 @@
-"""Roles rotate so that what one layer leaves is what the next one eats, and all shares together are everything."""
+"""Roles rotate so that the output of a layer is the input of the next; all shares together are the whole matrices."""
 
 from collections import Counter
 from itertools import product

@@ -1,4 +1,4 @@
-"""In the layout of the transpose, every rank has the pieces of the whole matrix that the layout says."""
+"""In the layout of the transpose, every rank has its pieces of the whole matrix."""
 
 import pytest
 import torch

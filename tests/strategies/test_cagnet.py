@@ -1,4 +1,4 @@
-"""CAGNET's formulas against counts that others made, and what its strategies refuse."""
+"""CAGNET's formulas equal counts made in the authors' code; its strategies refuse specs that cannot run."""
 
 from collections import Counter
 from math import prod
@@ -47,18 +47,18 @@ def ready(
 
 
 def payload(strategy: Strategy, rank: int = 0) -> Counter[tuple[str, Op]]:
-    """Words by direction and kind of call, the loss left out."""
-    found: Counter[tuple[str, Op]] = Counter()
+    """Words by direction and kind of call, without the loss."""
+    sent: Counter[tuple[str, Op]] = Counter()
     for key, words in strategy.words(strategy.coordinates(rank), Even()).items():
         if key.layer >= 0:
-            found[key.direction, key.op] += int(words)
-    return found
+            sent[key.direction, key.op] += int(words)
+    return sent
 
 
 def test_words_that_the_authors_code_was_seen_to_send_in_1d() -> None:
     """Counted in their code on a graph of this size, widths 64, 16, 8, four ranks."""
-    found = payload(ready("cagnet-1d", {"p": 4}))
-    assert found == {
+    sent = payload(ready("cagnet-1d", {"p": 4}))
+    assert sent == {
         ("forward", Op.BROADCAST): 327_680,
         ("backward", Op.BROADCAST): 98_304,
         ("backward", Op.ALL_REDUCE): 1_152,
@@ -66,8 +66,8 @@ def test_words_that_the_authors_code_was_seen_to_send_in_1d() -> None:
 
 
 def test_words_that_the_authors_code_was_seen_to_send_in_one_and_a_half_d() -> None:
-    found = payload(ready("cagnet-1.5d", {"row": 2, "col": 2}))
-    assert found == {
+    sent = payload(ready("cagnet-1.5d", {"row": 2, "col": 2}))
+    assert sent == {
         ("forward", Op.BROADCAST): 163_840,
         ("forward", Op.ALL_REDUCE): 163_840,
         ("backward", Op.BROADCAST): 49_152,
@@ -84,8 +84,10 @@ def test_dense_words_of_2d_are_the_terms_of_the_paper() -> None:
     for key, words in strategy.words(strategy.coordinates(1), Even()).items():
         by_tensor[f"{key.direction} {key.op} {key.tensor} {key.layer}"] += int(words)
     for layer, (f_in, f_out) in enumerate([(64, 16), (16, 8)]):
-        said = {name: by_tensor[f"{name} {layer}"] for name in ("forward broadcast H", "forward broadcast T")}
-        assert set(said.values()) == {n * f_in // side}
+        by_name = {
+            name: by_tensor[f"{name} {layer}"] for name in ("forward broadcast H", "forward broadcast T")
+        }
+        assert set(by_name.values()) == {n * f_in // side}
         assert by_tensor[f"forward broadcast A {layer}"] == by_tensor[f"backward broadcast A {layer}"]
         assert by_tensor[f"forward broadcast A {layer}"] == pytest.approx(sparse, abs=8)
         assert by_tensor[f"backward broadcast G {layer}"] == n * f_out // side
@@ -100,9 +102,9 @@ def test_dense_words_of_2d_are_the_terms_of_the_paper() -> None:
 def test_3d_moves_less_than_the_paper_says_by_the_sum_that_a_product_with_w_does_not_need(rank: int) -> None:
     n, side = 4096, 2
     strategy = ready("cagnet-3d", {"row": side, "col": side, "fibre": side}, weight_gradient="S")
-    found = payload(strategy, rank)
-    assert found["forward", Op.REDUCE_SCATTER] == n * (64 + 16) // side**2
-    assert found["backward", Op.REDUCE_SCATTER] == n * (16 + 8) // side**2
+    sent = payload(strategy, rank)
+    assert sent["forward", Op.REDUCE_SCATTER] == n * (64 + 16) // side**2
+    assert sent["backward", Op.REDUCE_SCATTER] == n * (16 + 8) // side**2
 
 
 def test_keeping_a_product_sends_fewer_words() -> None:
@@ -129,7 +131,7 @@ def test_keeping_a_product_sends_fewer_words() -> None:
         ("cagnet-2d", {"row": 1, "col": 2}, {"block": 0}, "greater than or equal to 1"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(
+def test_a_spec_that_cannot_run_is_refused_with_the_reason(
     name: str, grid: dict[str, int], params: Any, reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
@@ -137,7 +139,7 @@ def test_what_cannot_run_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("name", ["cagnet-1d", "cagnet-1.5d", "cagnet-2d", "cagnet-3d", "cagnet-sa-1d"])
-def test_nothing_is_kept_of_a_product_that_is_never_made(name: str) -> None:
+def test_a_gradient_from_T_is_refused_if_H_W_comes_first(name: str) -> None:
     grid = load_strategy(name).grids(4)[0]
     shape = {axis.value: size for axis, size in grid.items()}
     with pytest.raises(UserError, match="order aggregate_first"):

@@ -1,4 +1,4 @@
-"""Plexus' formulas against counts that others made, its paper's claims, and what it refuses."""
+"""Plexus' formulas equal counts made in the authors' code and claims of its paper; what cannot run is refused."""
 
 from collections import Counter
 from itertools import pairwise
@@ -102,10 +102,10 @@ def ready(
 
 def by_axis(words: Words) -> dict[tuple[str, str], int]:
     """Words by kind of call and axis."""
-    found: Counter[tuple[str, str]] = Counter()
+    sent: Counter[tuple[str, str]] = Counter()
     for key, count in words.items():
-        found[key.op.value, key.axis] += int(count)
-    return dict(found)
+        sent[key.op.value, key.axis] += int(count)
+    return dict(sent)
 
 
 def authors(grid: str, vertices: int, widths: list[int]) -> dict[tuple[str, str], int]:
@@ -147,11 +147,11 @@ def test_words_of_the_authors_layout_at_the_size_of_products() -> None:
 def test_unpadded_words_at_the_size_of_products() -> None:
     """The sums over y have 612,258 words less than the authors': the logit of the label does not travel."""
     strategy = ready("4x4x4")
-    found = by_axis(strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS))))
-    assert found["all_reduce", "x"] + found["all_reduce", "x+y"] == 69_797_413
-    assert found["all_reduce", "y"] == 80_205_798 - 612_258
-    assert found["all_reduce", "z"] == 46_531_608
-    assert (found["all_gather", "z"], found["reduce_scatter", "z"]) == (15_308_050, 15_307_250)
+    sent = by_axis(strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS))))
+    assert sent["all_reduce", "x"] + sent["all_reduce", "x+y"] == 69_797_413
+    assert sent["all_reduce", "y"] == 80_205_798 - 612_258
+    assert sent["all_reduce", "z"] == 46_531_608
+    assert (sent["all_gather", "z"], sent["reduce_scatter", "z"]) == (15_308_050, 15_307_250)
 
 
 @pytest.mark.parametrize("grid", ["4x4x4", "2x4x8", "1x8x8", "16x1x4", "64x1x1"])
@@ -246,8 +246,8 @@ def test_its_order_of_the_grids_is_that_of_the_kernels_that_the_authors_timed() 
     assert spearmanr(predicted, list(TIMED.values())).statistic > 0.9
 
 
-def test_what_was_measured_is_told() -> None:
-    """A rank that may choose how to multiply says which way it found quicker, layer by layer."""
+def test_a_measured_choice_is_recorded() -> None:
+    """A rank that may choose how to multiply records its choice, layer by layer."""
     store = MemoryStore(check_graph(31))
     strategy = ready("1x1x1", facts_of(store), model={"hidden": 8}, weight_gradient="measured")
     ctx = Context(strategy.spec, strategy.facts, Grid.build(strategy.grid, Ledger()), store)

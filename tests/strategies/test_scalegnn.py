@@ -1,4 +1,4 @@
-"""What ScaleGNN promises beyond the kit: nothing is said while sampling, and what its optimisations change."""
+"""ScaleGNN's promises beyond the kit: sampling sends nothing, and each optimisation changes only its own quantity."""
 
 from collections import Counter, defaultdict
 from math import prod
@@ -56,8 +56,8 @@ def train(spec: Spec, epochs: int) -> tuple[list[float], list[Tensor], dict[Key,
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_nothing_is_said_while_sampling(prefetch: bool, ranks) -> None:
-    """SGN-008. On every rank, and what is drawn takes its time there."""
+def test_sampling_sends_nothing(prefetch: bool, ranks) -> None:
+    """SGN-008, on every rank; the time of drawing is on the ledger."""
     for _, _, entries in ranks(4, train, spec_of("1x2x2x1", prefetch=prefetch), 1):
         sampling = [(key, amounts) for key, amounts in entries.items() if key.phase in SAMPLING]
         assert sum(amounts.seconds for _, amounts in sampling) > 0
@@ -66,7 +66,7 @@ def test_nothing_is_said_while_sampling(prefetch: bool, ranks) -> None:
 
 
 def test_prefetching_changes_no_bit(ranks) -> None:
-    """Over the ends of epochs too."""
+    """Prefetching crosses the ends of epochs too."""
     once, ahead = (ranks(4, train, spec_of("2x1x2x1", prefetch=prefetch), 3) for prefetch in (False, True))
     for (losses, weights, _), (others, theirs, _) in zip(once, ahead, strict=True):
         assert losses == others
@@ -74,7 +74,7 @@ def test_prefetching_changes_no_bit(ranks) -> None:
 
 
 def test_bf16_halves_the_bytes_of_sums_of_products_and_of_nothing_else(ranks) -> None:
-    """Not those of sums of squares, of the loss, of resharding, of scales or between groups (SGN-011)."""
+    """SGN-011: sums of squares, of the loss, of scales and of groups, and resharding, stay as they are."""
     full, half = (ranks(8, train, spec_of("2x2x2x1", wire=wire), 1) for wire in ("full", "bf16"))
     for (_, _, before), (_, _, after) in zip(full, half, strict=True):
         narrower = Counter[bool]()
@@ -178,7 +178,7 @@ def test_refusals_say_the_way_out(changes: dict[str, Any], reason: str) -> None:
 
 
 def test_blocks_of_samples_are_as_large_as_in_the_mean() -> None:
-    """Where nobody has the graph: the ranks of a group have, together, the mean of a sample's nonzeros."""
+    """From facts alone, the ranks of a group have, together, the mean of a sample's nonzeros."""
     facts = Facts(100_003, 2_000_000, 64, 10, directed=False, labelled=100_003, training=9)
     spec = spec_of("1x2x3x1", {"hidden": 12}).model_copy(
         update={"training": spec_of("1x1x1x1").training.model_copy(update={"batch": 100_003 // 2})}
