@@ -128,6 +128,7 @@ class Broadcasts(Aggregation):
     def product(
         self, ops: WholeRows, A_NK: Sequence[Csr], H_NF: Tensor, *, moves: TensorName, makes: TensorName
     ) -> Tensor:
+        """T_i = sum over j of A_ij H_j."""
         T_NF = None
         for A, H_KF in zip(A_NK, self.arriving(ops, H_NF, moves), strict=True):
             T_NF = ops.kernels.spmm(A, H_KF, makes, add_to=T_NF)

@@ -42,13 +42,13 @@ EXACT: dict[str, dict[str, Any]] = {
     "quiver": {"fanouts": EVERY_NEIGHBOUR},
     "salient": {"fanouts": EVERY_NEIGHBOUR},
 }
-"""Parameters with which nothing is left out."""
+"""Parameters with which no strategy leaves a neighbour out."""
 ELSEWHERE = {"pyg"}
-"""Its library is not a dependency: tests/strategies/test_pyg.py."""
+"""Strategies whose library is not a dependency (tests/sampling/test_pyg.py)."""
 
 
 class Trained(NamedTuple):
-    """What one rank is left with."""
+    """The results of one rank."""
 
     at: dict[Any, int]
     losses: list[float]
@@ -74,7 +74,7 @@ class Graph:
 
 
 class Batch(NamedTuple):
-    """What a group multiplies by in a step, and how often it counts the loss of every vertex."""
+    """The matrices of a group in a step, and the weight of every vertex in its loss."""
 
     A: Tensor
     weight: Tensor
@@ -82,7 +82,7 @@ class Batch(NamedTuple):
 
 
 def matrix(kind: str, E: Tensor) -> Tensor:
-    """What a model multiplies by; attention asks only where it is not zero."""
+    """The matrix of a model; attention reads only the places of its nonzeros."""
     if kind == "sage":
         return E / E.sum(dim=1, keepdim=True).clamp(min=1)
     E = E + torch.eye(N, dtype=torch.float64)
@@ -115,7 +115,7 @@ def attend(edges: Tensor, T: Tensor, a: Tensor) -> Tensor:
 
 
 def batches(strategy: Strategy, graph: Graph, step: int) -> list[Batch]:
-    """Of a training step."""
+    """The batches of all groups in a training step."""
     E, kind, trains = graph.adjacency(), strategy.spec.model.kind, graph.trains
     whole = Batch(matrix(kind, E), trains.double(), int(trains.sum()))
     if strategy.name == "cluster-gcn":
