@@ -21,8 +21,7 @@ from harness.kernels import Csr
 from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
-from strategies.sampling.bulk import Algorithm1, WholeProducts
-from strategies.sampling.graph_placement import WholeGraph
+from strategies.sampling.bulk import Algorithm1, BulkGraph
 from strategies.sampling.matrices import Places
 
 FANOUTS = (15, 10, 5)
@@ -57,7 +56,7 @@ def drawn_batches(n: int, size: int, count: int) -> list[Tensor]:
 
 def compared(A: Csr, batches: list[Tensor], turns: int) -> list[str]:
     """Both samplers in turn, each first in every other pair."""
-    bulk, whole = Algorithm1(0, "graphsage", FANOUTS), WholeProducts(WholeGraph(A))
+    bulk, whole = Algorithm1(0, "graphsage", FANOUTS), BulkGraph(A)
     plain, places = Plain(A), Places(A.rows)
     ways: dict[str, Callable[[], list[int]]] = {
         "bulk": lambda: [layer.A.nnz for layer in bulk.draw(whole, places, 0, range(len(batches)), batches)],

@@ -16,7 +16,7 @@ is divided by s p / t. Without replacement the latter holds only nearly.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,58 +60,41 @@ SumMasses = Callable[[Csr, BatchStack], Csr]
 """Sums the masses of stacked rows batch by batch, a row each."""
 
 
-@runtime_checkable
-class BulkGraph(Protocol):
-    """The graph as Algorithm 1 sees it: products with it, and sums over the ranks that share its rows."""
+class BulkGraph:
+    """The graph as Algorithm 1 sees it: products with a graph that is whole on this rank.
 
-    A: Csr
-    ledger: Ledger
-    groups: Sequence[int]
-    """The groups whose batches this rank draws at once."""
+    In 1.5D (`graph_15d`), the ranks of a grid row share the rows of a product, and sum or assemble their shares.
+    """
+
+    def __init__(self, A: Csr, ledger: Ledger | None = None, groups: Sequence[int] = ()) -> None:
+        """`groups` are those whose batches this rank draws at once."""
+        self.A, self.groups = A, groups
+        self.ledger = ledger or Ledger(recording=False)
+        self._popularity: Csr | None = None
 
     def begin(self, steps: range) -> None:
         """Announces that the bulk of these steps is drawn next."""
 
     def draw(self, stack: BatchStack, fanout: int, keys: Tensor) -> Csr:
         """`fanout` entries of each row of a selection (`matrices.draw_rows`)."""
-
-    def rows(self, stack: BatchStack) -> Csr:
-        """The rows of a selection, or this rank's share of them; all other rows are empty."""
-
-    def popularity(self, sum_masses: SumMasses) -> Csr:
-        """The masses of a batch of all vertices, in one row, summed once."""
-
-    def sum(self, R: Csr, stack: BatchStack, sum_masses: SumMasses) -> Csr:
-        """The masses of the rows of a selection, batch by batch, added up over the shares."""
-
-    def assemble(self, A: Csr, stack: BatchStack) -> Csr:
-        """All rows, of which every rank has its share."""
-
-
-class WholeProducts:
-    """The products of Algorithm 1 with a graph that is whole on this rank."""
-
-    def __init__(self, graph: WholeGraph) -> None:
-        self.A, self.ledger, self.groups = graph.A, graph.ledger, graph.groups
-        self._popularity: Csr | None = None
-
-    def begin(self, steps: range) -> None: ...
-
-    def draw(self, stack: BatchStack, fanout: int, keys: Tensor) -> Csr:
         return draw_rows(self.A, stack, fanout, keys)
 
     def rows(self, stack: BatchStack) -> Csr:
+        """The rows of a selection, or this rank's share of them; all other rows are empty."""
         return select_rows(self.A, stack.vertices)
 
     def popularity(self, sum_masses: SumMasses) -> Csr:
+        """The masses of a batch of all vertices, in one row, summed once."""
         if self._popularity is None:
             self._popularity = sum_masses(self.A, one_batch(range(self.A.rows)))
         return self._popularity
 
     def sum(self, R: Csr, stack: BatchStack, sum_masses: SumMasses) -> Csr:
+        """The masses of the rows of a selection, batch by batch, added up over the shares."""
         return sum_masses(R, stack)
 
     def assemble(self, A: Csr, stack: BatchStack) -> Csr:
+        """All rows, of which every rank has its share."""
         return A
 
 
@@ -232,8 +215,11 @@ class Bulk(Sampler):
         return p
 
     def on(self, graph: GraphView) -> "Bulk":
-        products = WholeProducts(graph) if isinstance(graph, WholeGraph) else graph
-        assert isinstance(products, BulkGraph), "a bulk needs products with the graph"
+        if isinstance(graph, WholeGraph):
+            products = BulkGraph(graph.A, graph.ledger, graph.groups)
+        else:
+            assert isinstance(graph, BulkGraph), "a bulk needs products with the graph"
+            products = graph
         return Bulk(self.deal, self.algorithm, self.bulk, products, Places(graph.A.cols))
 
     def held(self) -> list[tuple[TensorName, Tensor]]:

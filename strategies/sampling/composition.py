@@ -235,10 +235,6 @@ class Feed:
             once = {id(A): (on_device(A, device), on_device(transpose(A), device)) for A in batch.A}
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
 
-    def aggregate(self, H_NF: Tensor) -> Tensor:
-        """T = A H on the whole graph."""
-        return self.store.aggregate(self.A, H_NF)
-
     def _begin(self, number: int) -> tuple[MiniBatch, Arriving]:
         """Draws a mini-batch and begins to fetch its features."""
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
@@ -264,7 +260,7 @@ class SampledOperators(LayerOperators):
             if self.data.A:
                 T_NF = self.kernels.aggregate(*self.data.A[layer], H_KF, TensorName.T)
             else:
-                T_NF = self.feed.aggregate(H_KF)
+                T_NF = self.feed.store.aggregate(self.feed.A, H_KF)
             return self.kernels.gemm(T_NF, W_FH, TensorName.Z)
 
     def rows_of(self, layer: int) -> Tensor:

@@ -143,13 +143,16 @@ class PeerCaches:
         self.policy, self.layout, self.foresight, self.read = policy, layout, foresight, read
         self.groups = layout.peer_groups(at)
 
+    def new_cache(self, member: int) -> Cache:
+        """The cache of the rank with this block row when training begins."""
+        sampler, targets = self.foresight.sampler, self.foresight.targets
+        return self.policy.cache(
+            Keeper(self.layout, member, self.groups[member], self.read, sampler, targets)
+        )
+
     @cached_property
     def caches(self) -> list[Cache]:
-        seen = self.foresight.sampler, self.foresight.targets
-        return [
-            self.policy.cache(Keeper(self.layout, member, group, self.read, *seen))
-            for member, group in enumerate(self.groups)
-        ]
+        return [self.new_cache(member) for member in range(len(self.groups))]
 
     def first_requests(self) -> list[Tensor]:
         """The vertices whose rows each rank keeps when training begins."""
@@ -266,7 +269,7 @@ class FetchingStore(FeatureStore):
     phase = Phase.FETCH
 
     def __init__(self, rank: Rank, policy: CachePolicy, X_NF: Tensor, labels: LabelLoss) -> None:
-        ctx, layout, foresight = rank.ctx, rank.layout, rank.foresight
+        ctx, layout = rank.ctx, rank.layout
         self.ctx, self.X_NF, self.labels = ctx, X_NF, labels
         self.blocks, self.over = layout.blocks, rank.holders
         self.copies = ctx.grid[layout.copied] if layout.copied else None
@@ -278,10 +281,8 @@ class FetchingStore(FeatureStore):
         if policy.share:
             reason, way_out = "its hits depend on the entries of the graph", "train without a cache"
             require_entries(read(range(0)), "A cache", reason, way_out)
-        self.peers = PeerCaches(policy, layout, ctx.at, foresight, read)
-        member = layout.member(ctx.at)
-        keeper = Keeper(layout, member, rank.group, read, foresight.sampler, foresight.targets)
-        self.cache = policy.cache(keeper)
+        self.peers = PeerCaches(policy, layout, ctx.at, rank.foresight, read)
+        self.cache = self.peers.new_cache(layout.member(ctx.at))
         for tensor in self.cache.held():
             ctx.memory.hold(TensorName.INDEX, tensor)
         self.X_SF = ctx.memory.buffer(TensorName.X, len(self.cache.vertices), ctx.facts.features)

@@ -21,22 +21,19 @@ from harness.kernels.parts import below, expected, select_rows
 from harness.ledger import AxisName, Op, Phase, TensorName
 from harness.parallel.row_requests import ask, inside, inverse, learned, owners, rows_from_owners, sums
 from harness.ranges import balanced
-from harness.strategy import Coordinates, Piece, require_entries
-from strategies.sampling.bulk import Bulk, SampledLayer, SumMasses
-from strategies.sampling.graph_placement import BlockLayout, Foresight, GraphPlacement, Rank, Tally
+from harness.strategy import require_entries
+from strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
+from strategies.sampling.graph_placement import BlockLayout, Foresight, PartitionedGraph, Rank, Tally
 from strategies.sampling.matrices import BatchStack, draw_rows, one_batch
-from strategies.sampling.sampler import DrawKey, DrawRows
+from strategies.sampling.sampler import DrawKey, DrawRows, GraphView
 
 ROW, COL = AxisName.ROW, AxisName.COL
 
 
-class PartitionedGraph15D(GraphPlacement):
+class PartitionedGraph15D(PartitionedGraph):
     """Block rows of the graph, each on the ranks of a grid row, which sample together."""
 
-    def piece(self, layout: BlockLayout, at: Coordinates) -> Piece:
-        return Piece(layout.rows(at), layout.vertices)
-
-    def on(self, rank: Rank) -> "BlockRowGraph15D":
+    def on(self, rank: Rank) -> GraphView:
         A_NK = self.own(rank)
         reason = "the words depend on the rows that are drawn"
         require_entries(A_NK, "Sampling a partitioned graph", reason, "use graph = replicated")
@@ -114,28 +111,19 @@ class _Product:
         return total
 
 
-class BlockRowGraph15D:
-    """The block row of one rank, and products with the whole graph (`bulk.BulkGraph`)."""
+class BlockRowGraph15D(BulkGraph):
+    """The block row of one rank, and products with the whole graph."""
 
     def __init__(self, A_NK: Csr, rank: Rank) -> None:
-        self.A, self.layout, self.blocks, self.foresight = (
-            A_NK,
-            rank.layout,
-            rank.layout.blocks,
-            rank.foresight,
-        )
         self.row, self.col = rank.ctx.grid[ROW], rank.ctx.grid[COL]
-        self.ledger = self.row.ledger
+        super().__init__(A_NK, self.row.ledger, rank.layout.groups_of(self.row.index))
+        self.layout, self.blocks, self.foresight = rank.layout, rank.layout.blocks, rank.foresight
         self.own = self.blocks[self.row.index]
         self.start = self.own.start
-        self.groups = rank.layout.groups_of(self.row.index)
         self.stages = balanced(self.row.size, self.col.size)
-        self._popularity: Csr | None = None
 
     def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
         raise NotImplementedError("a graph in 1.5D is sampled in bulks")
-
-    def begin(self, steps: range) -> None: ...
 
     def draw(self, stack: BatchStack, fanout: int, keys: Tensor) -> Csr:
         with self.ledger.turn_to(Phase.DISTRIBUTE):

@@ -189,7 +189,7 @@ class PartitionedGraph(GraphPlacement):
     def piece(self, layout: BlockLayout, at: Coordinates) -> Piece:
         return Piece(layout.rows(at), layout.vertices)
 
-    def on(self, rank: Rank) -> "BlockRowGraph":
+    def on(self, rank: Rank) -> GraphView:
         A_NK = self.own(rank)
         require_entries(
             A_NK,

@@ -15,7 +15,7 @@ extraction matrices of the paper.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from torch.nn.functional import pad
 
 from harness.kernels.csr import Csr, block, index_dtype
 from harness.kernels.random import Purpose, Seed, key_of, signed
+from strategies.sampling import compiled
+from strategies.sampling.sampler import arrays, unfilled
 
 DART_BITS = 16
 """The bits for the number of a dart in its counter; the other bits are for the row."""
@@ -83,20 +85,10 @@ def draw_rows(A: Csr, stack: BatchStack, fanout: int, keys: Tensor, own: BatchSt
     assert 0 < fanout <= MAX_DARTS, fanout
     rows = len(stack.vertices)
     if A.val.is_meta:
-        nnz = min(rows * fanout, rows * A.nnz // max(A.rows, 1))
-        return Csr(A.rowptr.new_empty(rows + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
-    from strategies.sampling.compiled import draw_uniformly
-
-    most = int(A.rowptr.diff()[stack.vertices].clamp(max=fanout).sum())
-    S = Csr(torch.zeros(rows + 1, dtype=torch.int64), A.col.new_empty(most), A.val.new_empty(most), A.cols)
-    nnz = draw_uniformly(
-        arrays(A),
-        arrays(stack),
-        (stack if own is None else own).vertices.numpy(),
-        fanout,
-        keys.numpy(),
-        arrays(S),
-    )
+        return unfilled(A, rows, min(rows * fanout, rows * A.nnz // max(A.rows, 1)))
+    S = unfilled(A, rows, int(A.rowptr.diff()[stack.vertices].clamp(max=fanout).sum()))
+    vertices = (stack if own is None else own).vertices.numpy()
+    nnz = compiled.draw_uniformly(arrays(A), arrays(stack), vertices, fanout, keys.numpy(), arrays(S))
     return S._replace(col=S.col[:nnz], val=S.val[:nnz])
 
 
@@ -108,17 +100,10 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
     """
     assert 0 < darts <= MAX_DARTS, darts
     assert P.val.dtype == torch.int64
-    from strategies.sampling.compiled import draw_by_mass
-
     most = int(P.rowptr.diff().clamp(max=darts).sum())
     S = Csr(torch.zeros_like(P.rowptr), P.col.new_empty(most), torch.empty(most, dtype=torch.float64), P.cols)
-    nnz = draw_by_mass(arrays(P), darts, replacement, keys.numpy(), arrays(S))
+    nnz = compiled.draw_by_mass(arrays(P), darts, replacement, keys.numpy(), arrays(S))
     return S._replace(col=S.col[:nnz], val=S.val[:nnz])
-
-
-def arrays(matrix: Csr | BatchStack) -> tuple[Any, ...]:
-    """The tensors of a matrix or a stack as arrays, for a compiled loop."""
-    return tuple(part.numpy() for part in matrix if isinstance(part, Tensor))
 
 
 class Places:
@@ -142,11 +127,9 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
     Returns the stacked matrices and the vertices of their columns: the vertices of the rows, and then each new one
     once.
     """
-    from strategies.sampling.compiled import renumber_columns
-
     vertices, starts = torch.empty(S.rows + S.nnz, dtype=torch.int64), torch.zeros_like(stack.starts)
     col, val = torch.empty(S.nnz, dtype=index_dtype(S.rows + S.nnz)), torch.empty_like(S.val)
-    renumber_columns(
+    compiled.renumber_columns(
         arrays(S),
         arrays(stack),
         (places.where.numpy(), places.tags(stack.batches)),
@@ -159,25 +142,21 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
 
 def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr:
     """Q M, int64: Q has a row per batch with a one at each of its rows of R, and M is R with masses for values."""
-    from strategies.sampling.compiled import sum_columns
-
     masses, batches = mass(R.val), stack.batches
     P = Csr(
         torch.zeros(batches + 1, dtype=torch.int64), torch.empty_like(R.col), torch.empty_like(masses), R.cols
     )
     sums = torch.zeros(R.cols, dtype=torch.int64)
     R_arrays = R.rowptr.numpy(), R.col.numpy(), masses.numpy()
-    nnz = sum_columns(R_arrays, stack.starts.numpy(), sums.numpy(), arrays(P))
+    nnz = compiled.sum_columns(R_arrays, stack.starts.numpy(), sums.numpy(), arrays(P))
     return P._replace(col=P.col[:nnz].clone(), val=P.val[:nnz].clone())
 
 
 def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
     """The vertices of every batch, and then the new vertices in its row of `chosen`."""
-    from strategies.sampling.compiled import join_columns
-
     vertices = torch.empty(len(stack.vertices) + chosen.nnz, dtype=torch.int64)
     starts = torch.zeros_like(stack.starts)
-    join_columns(
+    compiled.join_columns(
         arrays(stack),
         arrays(chosen)[:2],
         (places.where.numpy(), places.tags(stack.batches)),
@@ -188,10 +167,8 @@ def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
 
 def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, places: Places) -> Csr:
     """R at the chosen columns of every batch, numbered by their places in the batch's input."""
-    from strategies.sampling.compiled import keep_columns
-
     rowptr, col, val = torch.zeros_like(R.rowptr), torch.empty_like(R.col), torch.empty_like(R.val)
-    nnz = keep_columns(
+    nnz = compiled.keep_columns(
         arrays(R),
         (stack.starts.numpy(), *arrays(inputs)),
         arrays(chosen),

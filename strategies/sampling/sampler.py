@@ -10,8 +10,9 @@ Legend: q the probability of one draw of a vertex, p the probability that a vert
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple, Protocol, Self
+from typing import Annotated, Any, NamedTuple, Protocol, Self
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -25,6 +26,7 @@ from harness.ledger import TensorName
 from harness.ranges import balanced
 from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
+from strategies.sampling.compiled import draw_neighbours
 
 MAX_FANOUT = 1 << 12
 """The draws of a row must be fewer: the counter of a random number has 12 bits for them."""
@@ -165,12 +167,8 @@ class Neighbours(Sampler):
 
     def chances(self, group: int, targets: Tensor, vertices: int) -> Tensor:
         p = torch.zeros(vertices, dtype=torch.float64)
-        p[self.targets_of(group, targets)] = self.chance(len(targets))
+        p[self.targets_of(group, targets)] = 1 / (self.steps(len(targets)) * (1 if self.own else self.groups))
         return p
-
-    def chance(self, targets: int) -> float:
-        """The chance of a target to be in a mini-batch of a group that may train on it."""
-        return 1 / (self.steps(targets) * (1 if self.own else self.groups))
 
 
 def hops_of(fanouts: Sequence[int], layers: int) -> list[int]:
@@ -207,31 +205,25 @@ def sampled_neighbours(
     Verifier (tests/sampling/test_neighbours.py): the definition in Python, and the frequency of every set on tiny rows.
     """
     assert 0 < fanout < MAX_FANOUT, fanout
-    if A.val.is_meta:
-        return _of_equal_rows(A, len(rows), fanout + loops)
-    import numpy as np
-
-    from strategies.sampling.compiled import draw_neighbours
-
-    longest = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
-    most = int(longest.clamp(max=fanout + loops).sum())
-    sample = Csr(
-        torch.zeros(len(rows) + 1, dtype=torch.int64), A.col.new_empty(most), A.val.new_empty(most), A.cols
-    )
+    most = fanout + loops
+    if A.val.is_meta:  # as if all rows of A were of equal length
+        return unfilled(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
+    lengths = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
+    sample = unfilled(A, len(rows), int(lengths.clamp(max=most).sum()))
     first, second = (np.uint64(word) for word in key_of(seed, Purpose.SAMPLE))
-    entries = draw_neighbours(
-        (A.rowptr.numpy(), A.col.numpy(), A.val.numpy()),
-        (rows.numpy(), vertices.numpy()),
-        (fanout, loops, first, second),
-        (sample.rowptr.numpy(), sample.col.numpy(), sample.val.numpy()),
-    )
+    how = fanout, loops, first, second
+    entries = draw_neighbours(arrays(A), (rows.numpy(), vertices.numpy()), how, arrays(sample))
     return sample._replace(col=sample.col[:entries], val=sample.val[:entries])
 
 
-def _of_equal_rows(A: Csr, rows: int, most: int) -> Csr:
-    """The shapes of such a sample, as if all rows of A were of equal length."""
-    nnz = rows * min(most, -(-A.nnz // max(A.rows, 1)))
-    return Csr(A.rowptr.new_empty(rows + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
+def unfilled(A: Csr, rows: int, entries: int) -> Csr:
+    """A matrix for some rows of A, with room for so many entries; a compiled loop fills it."""
+    return Csr(A.rowptr.new_zeros(rows + 1), A.col.new_empty(entries), A.val.new_empty(entries), A.cols)
+
+
+def arrays(matrix: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors of a matrix or a stack as arrays, for a compiled loop."""
+    return tuple(part.numpy() for part in matrix if isinstance(part, Tensor))
 
 
 class Shares(NamedTuple):

@@ -11,9 +11,9 @@ from harness.comm.grid import Grid
 from harness.kernels import block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
 from harness.ranges import between, split
-from strategies.sampling.bulk import Algorithm1, SampledLayer, WholeProducts
+from strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
 from strategies.sampling.graph_15d import BlockRowGraph15D
-from strategies.sampling.graph_placement import BlockLayout, Rank, WholeGraph
+from strategies.sampling.graph_placement import BlockLayout, Rank
 from strategies.sampling.matrices import Places
 
 N = 97
@@ -50,7 +50,7 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
     with ledger.phase(Phase.SAMPLE):
         mine = bulk.draw(graph, Places(N), 2, range(len(batches)), batches)
     entries = ledger.stop()
-    theirs = bulk.draw(WholeProducts(WholeGraph(A)), Places(N), 2, range(len(batches)), batches)
+    theirs = bulk.draw(BulkGraph(A), Places(N), 2, range(len(batches)), batches)
     return told(mine) == told(theirs), {key: amounts.words_received for key, amounts in entries.items()}
 
 

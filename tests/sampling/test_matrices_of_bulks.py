@@ -10,16 +10,15 @@ import torch
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
-from strategies.sampling.bulk import Algorithm1, SampledLayer, WholeProducts
-from strategies.sampling.graph_placement import WholeGraph
+from strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
 from strategies.sampling.matrices import Places, matrix_of_batch, stacked
 
 N = 97
 SAMPLERS = ["graphsage", "ladies", "fastgcn"]
 
 
-def graph(n: int = N) -> WholeProducts:
-    return WholeProducts(WholeGraph(check_graph(n).A))
+def graph(n: int = N) -> BulkGraph:
+    return BulkGraph(check_graph(n).A)
 
 
 def batches_of(n: int, size: int) -> list[torch.Tensor]:
@@ -67,7 +66,7 @@ def test_peculiar_batches(sampler) -> None:
     nobody = torch.empty(0, dtype=torch.int64)
     batches = [torch.tensor([3, 5]), torch.arange(6), nobody, torch.tensor([0, 0])]
     layers = Algorithm1(0, sampler, (9, 9), replacement=False).draw(
-        WholeProducts(WholeGraph(A)), Places(6), 0, range(4), batches
+        BulkGraph(A), Places(6), 0, range(4), batches
     )
     for batch in range(4):
         for layer in layers:
@@ -88,12 +87,10 @@ def test_ladies_has_the_probabilities_of_its_formula() -> None:
         ("norms", (dense**2).sum(axis=0)),
     ):
         bulk, stack = Algorithm1(0, "ladies", (4,), distribution), stacked([batch])
-        P = to_scipy(bulk.masses(WholeProducts(WholeGraph(A)), select_rows(A, batch), stack)).toarray()[0]
+        P = to_scipy(bulk.masses(BulkGraph(A), select_rows(A, batch), stack)).toarray()[0]
         np.testing.assert_allclose(P / P.sum(), sums / sums.sum(), rtol=1e-9)
         everyone = to_scipy(
-            Algorithm1(0, "fastgcn", (4,), distribution).masses(
-                WholeProducts(WholeGraph(A)), select_rows(A, batch), stack
-            )
+            Algorithm1(0, "fastgcn", (4,), distribution).masses(BulkGraph(A), select_rows(A, batch), stack)
         )
         whole = to_scipy(A).toarray()
         of_all = (whole != 0).sum(axis=0) ** 2.0 if distribution == "counts" else (whole**2).sum(axis=0)
@@ -104,7 +101,7 @@ def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
     """A H for a batch, each from a sample of its own; H has a few columns."""
     batch = torch.arange(20, 50)
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
-    (layer,) = bulk.draw(WholeProducts(WholeGraph(A)), Places(N), 0, range(times), [batch] * times)
+    (layer,) = bulk.draw(BulkGraph(A), Places(N), 0, range(times), [batch] * times)
     one = partial(matrix_of_batch, layer.A, layer.outputs, layer.inputs)
     return np.stack([to_scipy(one(b)) @ H[layer.inputs.of(b).numpy()] for b in range(times)])
 
