@@ -68,7 +68,7 @@ def test_counts_are_those_of_sets(raw, directed):
 
 
 def test_the_directed_path_of_three_tells_rows_from_columns():
-    """0 -> 1 -> 2: vertex 1 hears 0, vertex 2 hears 1; degrees are in-degrees with the loop: 1, 2, 2."""
+    """The graph 0 -> 1 -> 2: row 1 has vertex 0, row 2 has vertex 1; in-degrees with the loop are 1, 2, 2."""
     A, _ = normalise(RawGraph(3, np.array([0, 1]), np.array([1, 2])), directed=True)
     expected = [[1.0, 0.0, 0.0], [0.5**0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
     np.testing.assert_allclose(dense(A), expected, rtol=1e-15)

@@ -1,4 +1,4 @@
-"""A partition gives every vertex to one part, is a function of the seed, and the engines do what each is for.
+"""A partition gives every vertex to one part, is a function of the seed, and meets the aim of its engine.
 
 The graph has four communities of unequal degree: an engine that cuts along them exchanges few rows. It is directed,
 so that rows and columns, and what is needed and who needs it, are not the same.
@@ -34,12 +34,12 @@ def communities():
 
 @pytest.fixture(scope="module")
 def found(communities):
-    """The part of every vertex, by method, found once."""
+    """The part of every vertex, by method, computed once."""
     return {method: parts_of(communities, method, PARTS, seed=3) for method in METHODS}
 
 
 def total(A, part):
-    """Rows exchanged by all parts."""
+    """The number of rows exchanged by all parts."""
     partition = in_order(part, PARTS)
     return sum(volumes(permuted(A, partition.order, partition.order), partition.bounds))
 
@@ -101,7 +101,7 @@ def test_an_engine_exchanges_far_fewer_rows_than_chance(communities, found, meth
 
 
 def test_metis_balances_vertices(found):
-    """Its own tolerance is 3 %."""
+    """METIS tolerates an imbalance of 3 %."""
     assert max(torch.bincount(found["metis"])) <= np.ceil(1.03 * N / PARTS)
 
 
@@ -118,7 +118,7 @@ def test_metis_sees_an_undirected_graph_without_loops(communities):
 
 
 def test_the_metric_of_the_column_nets_is_the_volume(communities, found):
-    """Sum over nets of (parts it touches - 1), the number that the engine minimises."""
+    """The sum over nets of (parts touched - 1), which the engine minimises."""
     part = found["random"].numpy()
     km1 = sum(len(set(part[net])) - 1 for net in nets(communities, np.arange(N)))
     assert km1 == total(communities, found["random"])

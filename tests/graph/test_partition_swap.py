@@ -1,4 +1,4 @@
-"""Two constraints, counted; remote vertices after any moves, recounted by scipy; and what each form of swaps does."""
+"""Two constraints, counted; remote vertices after any moves, recounted by scipy; the effects of both forms."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def skewed() -> Csr:
 
 
 def recounted(A: Csr, part: Any, parts: int) -> list[int]:
-    """Vertices outside a part with a neighbour in it, by a product of matrices."""
+    """The number of vertices outside each part with a neighbour in the part, by a product of matrices."""
     M = neighbours(A).astype(np.int64)
     member = csr_array((np.ones(A.rows, np.int64), (np.arange(A.rows), part)), shape=(A.rows, parts))
     touches = (M @ member).toarray() > 0
@@ -47,7 +47,7 @@ def recounted(A: Csr, part: Any, parts: int) -> list[int]:
 
 @pytest.mark.parametrize("which", ["communities", "skewed"])
 def test_vertices_and_degrees_are_both_balanced(which: str, request: pytest.FixtureRequest) -> None:
-    """One constraint balances vertices alone: on a graph with hubs the degrees show it."""
+    """METIS with one constraint balances vertices alone: on a graph with hubs, degrees are unbalanced."""
     A = request.getfixturevalue(which)
     degrees = np.diff(neighbours(A).indptr)
     part = balanced_parts(A, PARTS, 0).numpy()

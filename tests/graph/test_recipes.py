@@ -1,4 +1,4 @@
-"""Features, labels and splits are functions of (seed, vertex), whoever draws which part, and follow their recipes."""
+"""Features, labels and splits are functions of (seed, vertex), drawn in any parts, and follow their recipes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rows that parts need of each other are the distinct columns that scipy counts outside the diagonal blocks."""
+"""The volume of a partition is the number of distinct columns that scipy counts outside the diagonal blocks."""
 
 from itertools import pairwise
 

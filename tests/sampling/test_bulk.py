@@ -1,4 +1,4 @@
-"""What bulk sampling promises beyond the kit: samples that hang on nothing, and no word that is not needed."""
+"""Laws of bulk sampling beyond the kit: samples depend on seed, epoch and batch alone, and no needless word travels."""
 
 from importlib import import_module
 from itertools import pairwise
@@ -82,7 +82,7 @@ def graph_of(case: Case) -> tuple[Any, torch.Tensor]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_has_one_sample_whoever_draws_it(name: str) -> None:
-    """On any grid, in any bulk: batch b of an epoch is the same."""
+    """Batch b of an epoch is the same on any grid and in any bulk."""
     alone = strategy_of(case_of(name, "1x1"))
     A, targets = graph_of(case_of(name, "1x1"))
     for grid, at_once in (("2x2", 1), ("3x1", 2), ("1x4", 0)):
@@ -112,7 +112,7 @@ def test_no_two_batches_or_epochs_have_the_same_sample(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("grid", ["4x1", "2x2", "1x4"])
 def test_what_moves_is_what_is_needed(name: str, grid: str) -> None:
-    """Nothing in the sampling; of the features each vertex once that the block row lacks; of c = P nothing at all."""
+    """Sampling sends nothing; each vertex that the block row lacks is fetched once; with c = P nothing travels."""
     case = case_of(name, grid)
     strategy, store = strategy_of(case), case.store()
     A = store.adjacency(range(store.n), range(store.n))
@@ -177,7 +177,7 @@ def test_the_last_fan_out_holds_for_what_is_beyond() -> None:
 
 @pytest.mark.parametrize("strategy", [BulkSage, BulkLadies])
 def test_a_world_of_a_thousand_is_replayed_by_facts_alone(strategy: type[SampledStrategy]) -> None:
-    """Neighbours of vertices stop growing where the graph ends."""
+    """A frontier stops growing where it contains the whole graph."""
     facts = Facts(10**6, 16 * 10**6, 64, 10, True, 10**6, 10**5)
     spec = case_of(strategy.name, "1x1").spec.model_dump(mode="json") | {
         "ranks": 1024,
@@ -201,7 +201,7 @@ def test_training_learns(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("grid", "at_once"), [("4x1", 2), ("2x2", 0), ("1x3", 1), ("3x2", 2)])
 def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at_once: int, pool) -> None:
-    """The kit tries one grid of every choice; c may be anything."""
+    """The kit tries one grid of every choice; here c is any number."""
     sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))
     params = FEW[name] | {"graph": "partitioned", "bulk": at_once}
     case = kit_case(name, sizes, "partitioned", params=params)
@@ -218,7 +218,7 @@ def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at
 
 @pytest.mark.parametrize("name", NAMES)
 def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
-    """Of so many steps an epoch, one product a layer for every bulk of them."""
+    """Every bulk of steps takes one product per layer."""
     calls = {}
     for at_once in (1, 2, 0):
         case = case_of(name, "2x2", graph="partitioned", bulk=at_once)
@@ -236,7 +236,7 @@ def test_messages_of_the_sampling_fall_with_the_bulk(name: str) -> None:
 def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
     name: str, grid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Judge: training on a graph that every rank holds sends all the rest, and samples without a message."""
+    """Judge: training on a replicated graph sends all other messages, and samples without any."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     turn = import_module("measuring").turn
 
@@ -256,7 +256,7 @@ def test_the_benchmark_of_bulks_counts_all_that_sampling_sends(
 
 
 def test_what_is_sent_belongs_to_the_step_that_needs_it() -> None:
-    """Rows of A to make distributions; GraphSAGE's rows are put together once sampled, LADIES' once extracted."""
+    """Rows of A travel to make distributions; GraphSAGE's rows are assembled once sampled, LADIES' once extracted."""
     moving = {}
     for name in NAMES:
         case = case_of(name, "2x2", graph="partitioned")

@@ -1,4 +1,4 @@
-"""What a cache keeps and names, against plain Python; chances of inclusion against a dense recursion and draws."""
+"""Rows and requests of a cache against plain Python; chances of inclusion against a dense recursion and draws."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ N = 60
 
 
 def draws(steps: int) -> list[Tensor]:
-    """Mini-batches of vertices that come up more often the smaller their number; later, the larger."""
+    """Mini-batches in which small vertices are frequent, and in the second half large vertices."""
     random = np.random.default_rng(1)
     weights = 1 / np.arange(1, N + 1)
     batches = []
@@ -39,7 +39,7 @@ def test_without_a_cache_all_are_named_and_with_a_static_one_those_that_it_lacks
 
 @pytest.mark.parametrize(("alpha", "every"), [(0.05, 1), (0.5, 3), (0.1, 4)])
 def test_an_evicting_cache_is_that_of_the_paper(alpha: float, every: int) -> None:
-    """Scores in dictionaries, row by row; and each row is named once, though it is missed and kept from now on."""
+    """Judge: scores in dictionaries. A row that is missed and enters the cache at once is requested once."""
     boundary, first = range(5, 50), [5, 20, 33, 48]
     cache = EvictingCache(torch.tensor(first), torch.tensor(boundary), N, alpha, every)
     kept, S_A = dict.fromkeys(first, 1.0), dict.fromkeys(boundary, 0.0)
@@ -97,7 +97,7 @@ def test_chances_of_inclusion_are_those_of_the_dense_recursion(parts: int) -> No
 
 
 def test_chances_of_inclusion_are_frequencies_where_nothing_meets() -> None:
-    """Two hops down a tree from its root, which is in every batch: there they are exact."""
+    """Two hops down a tree from the root, which is in every batch, the chances are exact."""
     child = torch.arange(1, 40)
     parent = (child - 1) // 3
     loops = torch.arange(40)

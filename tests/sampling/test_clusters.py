@@ -1,4 +1,4 @@
-"""Mini-batches of ClusterGCN-style training: who is joined with whom, and by what the subgraph is multiplied."""
+"""Mini-batches of ClusterGCN-style training: the clusters that are joined, and the weights of the subgraph."""
 
 from collections import Counter
 from itertools import combinations
@@ -37,7 +37,7 @@ def strategy_of(case: Case) -> Cluster:
 
 
 def joined(strategy: Cluster, step: int, rank: int) -> tuple[int, ...]:
-    """The clusters of a mini-batch, whole ones of this rank."""
+    """The clusters of a mini-batch; asserts that they are whole clusters of this rank."""
     sampler = strategy.composed.sampler
     assert isinstance(sampler, JoinedClusters)
     S = sampler.drawn(step, rank)
@@ -66,7 +66,7 @@ def test_an_epoch_comes_to_every_cluster_once_and_joins_any_with_any(rank: int) 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_a_mini_batch_is_a_graph_of_its_own(kind: str) -> None:
-    """Its entries are those of the whole graph, and its weights those that such a graph has by itself."""
+    """A subgraph has the entries of the whole graph, and the weights of a graph by itself."""
     case = case_of(kind)
     strategy, store = strategy_of(case), case.store()
     edges = (dense_matrix(store) != 0).double()

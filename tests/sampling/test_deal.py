@@ -1,4 +1,4 @@
-"""An epoch goes through all targets once, whoever trains on them."""
+"""An epoch goes through all targets once, on any number of groups."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from strategies.sampling.sampler import Deal
     ("size", "groups", "targets"), [(10, 1, 97), (10, 4, 97), (97, 3, 97), (200, 2, 97), (5, 2, 0), (1, 6, 4)]
 )
 def test_every_target_is_trained_on_once(size: int, groups: int, targets: int) -> None:
-    """Short last batches too, and steps in which some groups have none."""
+    """This holds with short last batches too, and with steps in which some groups have no batch."""
     batches, vertices = Deal(3, size, groups, targets), torch.arange(targets) * 2
     orders = []
     for epoch in range(2):

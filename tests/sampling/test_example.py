@@ -1,4 +1,4 @@
-"""The system that docs/add-a-strategy.md writes down: short, and true by every law of the kit."""
+"""The example of docs/add-a-strategy.md is short, and holds every law of the kit."""
 
 from pathlib import Path
 from typing import Any

@@ -47,7 +47,7 @@ def ascending(A: Csr) -> bool:
 
 
 def well_formed(stack: BatchStack, inputs: BatchStack, batch: int) -> None:
-    """An input begins with the output, and has every other vertex once."""
+    """Asserts that an input begins with the output, and has every other vertex once."""
     out, found = stack.of(batch), inputs.of(batch)
     assert found[: len(out)].tolist() == out.tolist()
     new = found[len(out) :].tolist()

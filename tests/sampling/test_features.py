@@ -1,4 +1,4 @@
-"""Stores of features by themselves: any vertices, from whoever has them, and no word but for the rows that lack."""
+"""Stores of features by themselves: rows of any vertices arrive, and only rows that a rank lacks travel."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ def case_of(name: str, **params: Any) -> Case:
 
 
 def wanted(rank: int, step: int) -> torch.Tensor:
-    """Some vertices in any order, once each: of one rank all, of another none in the last step."""
+    """Some vertices in any order, each once: one rank wants all, another none in the last step."""
     order = torch.randperm(N, generator=torch.Generator().manual_seed(10 * rank + step))
     return order[: (N, 40, 0 if step == 3 else 7)[rank]]
 
 
 def fetched(case: Case, later: bool) -> list[tuple[bool, float, int]]:
-    """One rank, step by step: whether the rows are those of X, the rows that came, and those that it lacked."""
+    """One rank, step by step: whether the rows are those of X, and the numbers of arrived and of lacking rows."""
     ledger, store = Ledger(), case.store()
     strategy = case.strategy()
     assert isinstance(strategy, SampledStrategy)

@@ -27,7 +27,7 @@ BULKS = [
 
 
 def batches_of(row: int) -> list[torch.Tensor]:
-    """Of a grid row: some of different sizes, one of nobody, one of everybody."""
+    """The batches of a grid row: some of different sizes, an empty batch, a batch of all vertices."""
     order = torch.randperm(N, generator=torch.Generator().manual_seed(row))
     return [order[:7], order[7:8], order[:0], order] if row % 2 else [order[:20]]
 
@@ -37,7 +37,7 @@ def told(layers: list[SampledLayer]) -> list[list[object]]:
 
 
 def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple[bool, dict[Key, float]]:
-    """One rank: whether its samples are those of the whole graph, and what it sent."""
+    """One rank: whether its samples are those of the whole graph, and the words that it received."""
     ledger = Ledger()
     grid = Grid.build({ROW: shape[0], COL: shape[1]}, ledger)
     A, row = check_graph(N).A, grid.coordinates[ROW]
@@ -62,13 +62,13 @@ def sample_rank(shape: tuple[int, int], bulk: Algorithm1, uneven: bool) -> tuple
 def test_partitioned_and_replicated_give_the_same_samples(
     shape: tuple[int, int], uneven: bool, bulk: Algorithm1, pool
 ) -> None:
-    """Any c: those that divide nothing, those that are more than the block rows."""
+    """This holds for any c: one that does not divide the block rows, or exceeds their number."""
     found = pool.run(shape[0] * shape[1], sample_rank, shape, bulk, uneven)
     assert all(same for same, _ in found)
 
 
 def test_rows_arrive_that_are_needed_and_no_others(pool) -> None:
-    """Of the first layer of GraphSAGE, counted on the whole graph: each vertex once, in however many batches."""
+    """The first layer of GraphSAGE, counted on the whole graph: a vertex travels once for all its batches."""
     A, bulk, blocks = check_graph(N).A, Algorithm1(4, "graphsage", (5,)), split(N, 3)
     for rank, (_, received) in enumerate(pool.run(6, sample_rank, (3, 2), bulk, False)):
         row, col = divmod(rank, 2)

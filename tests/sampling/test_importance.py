@@ -1,4 +1,4 @@
-"""GraphSAINT's chances in closed form against how often vertices and pairs are drawn, and its sums against all."""
+"""GraphSAINT's chances in closed form against frequencies of vertices and pairs, and sums against full sums."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ N, DRAWS = 43, 6000
 
 
 def test_chances_are_the_frequencies_and_sums_are_unbiased() -> None:
-    """And vertices of large columns are drawn more often, by the squares of these."""
+    """Vertices are drawn in proportion to the squares of their columns."""
     A = check_graph(N).A
     dense = to_scipy(A).toarray()
     graph = WholeGraph(A)

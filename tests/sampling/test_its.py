@@ -1,4 +1,4 @@
-"""Draws from rows: the definition in Python, tiny rows as likely as they should be, the mean of products."""
+"""Draws from rows: against the definition in Python, the chances of tiny rows, and the mean of products."""
 
 from bisect import bisect
 from collections import Counter
@@ -33,7 +33,7 @@ def darts(seed: tuple[int, ...], row: int) -> Iterator[int]:
 def taken(
     seed: tuple[int, ...], row: int, masses: list[int], times: int, *, replacement: bool
 ) -> Counter[int]:
-    """The definition: whose stretch of the running sum of what is left a dart lands in."""
+    """The definition: a dart takes the entry in whose stretch of the running sum of remaining masses it lands."""
     left, found = dict(enumerate(masses)), Counter()
     for word, _ in zip(darts(seed, row), range(times), strict=False):
         dart = word * sum(left.values()) >> 64
@@ -57,7 +57,7 @@ def rows_of(A: Csr) -> list[dict[int, float]]:
 
 @given(st.lists(st.lists(st.integers(0, 96), max_size=40), max_size=4), st.integers(1, 9), st.integers(0, 99))
 def test_rows_are_drawn_by_the_definition(batches: list[list[int]], fanout: int, seed: int) -> None:
-    """Of any vertices, the same ones twice too, in any number of batches, empty ones too."""
+    """This holds for any vertices, even repeated ones, in any number of batches, even empty ones."""
     A = check_graph(97).A
     stack = stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
     seeds = [(seed, number) for number in range(len(batches))]
@@ -133,7 +133,7 @@ def test_first_draws_are_as_likely_as_their_mass() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_sets_without_replacement_are_as_likely_as_enumeration_says(size: int) -> None:
-    """Over all orders in which a set can be taken, each dart at what is left."""
+    """The chance of a set is a sum over all orders of taking it, each dart falling on the remaining masses."""
     chance: Counter[tuple[int, ...]] = Counter()
     for order in permutations(range(len(MASSES)), size):
         product, left = 1.0, sum(MASSES)
@@ -148,7 +148,7 @@ def test_sets_without_replacement_are_as_likely_as_enumeration_says(size: int) -
 
 
 def test_the_mean_of_drawn_products_is_the_product() -> None:
-    """Of rows; and it is not without the scale, so the test can fail."""
+    """Without the scale the mean is another, so the test can fail."""
     A, times = check_graph(97).A, 3000
     x = torch.linspace(-1, 2, 97, dtype=torch.float64).numpy()
     many = stacked([torch.arange(97)] * times)
@@ -170,7 +170,7 @@ def test_what_is_drawn_of_a_row_does_not_change_with_what_stands_beside_it() -> 
 
 
 def test_a_vertex_may_have_another_number_than_its_row() -> None:
-    """As on a rank that has some of the rows."""
+    """This is the case of a rank that has some of the rows."""
     A = check_graph(97).A
     here = torch.arange(40, 60)
     mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], 97)

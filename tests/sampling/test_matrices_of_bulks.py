@@ -1,4 +1,4 @@
-"""Samples in bulk: the same in any bulk, probabilities by their formula, and right in the mean where they say so."""
+"""Samples in bulk: the same in any bulk, with the probabilities of the formula, and unbiased where promised."""
 
 from functools import partial
 from itertools import pairwise
@@ -26,7 +26,7 @@ def batches_of(n: int, size: int) -> list[torch.Tensor]:
 
 
 def told(layers: list[SampledLayer], batch: int) -> list[list[object]]:
-    """Everything of a batch."""
+    """All numbers of a batch."""
     return [
         [part.tolist() for part in matrix_of_batch(layer.A, layer.outputs, layer.inputs, batch)[:3]]
         + [layer.outputs.of(batch).tolist(), layer.inputs.of(batch).tolist()]
@@ -40,7 +40,7 @@ def told(layers: list[SampledLayer], batch: int) -> list[list[object]]:
 def test_a_batch_has_one_sample_whatever_bulk_it_is_in(
     sampler, replacement: bool, sizes: tuple[int, ...]
 ) -> None:
-    """Short last bulks too; layers follow one another."""
+    """This holds for short last bulks too; layers follow one another."""
     whole, batches = graph(), batches_of(N, 10)
     bulk = Algorithm1(5, sampler, sizes, replacement=replacement)
     alone = [bulk.draw(whole, Places(N), 2, [number], [batch]) for number, batch in enumerate(batches)]
@@ -60,7 +60,7 @@ def test_a_batch_has_one_sample_whatever_bulk_it_is_in(
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_peculiar_batches(sampler) -> None:
-    """Vertices without neighbours, the whole graph, nobody, one vertex twice, fewer neighbours than asked for."""
+    """Vertices without neighbours, the whole graph, no vertex, one vertex twice, fewer neighbours than the fan-out."""
     row, col = torch.tensor([0, 0, 1, 4]), torch.tensor([1, 2, 0, 4])
     A = from_coo(row, col, torch.ones(4), (6, 6))
     nobody = torch.empty(0, dtype=torch.int64)
@@ -120,7 +120,7 @@ def estimates(bulk: Algorithm1, A: Csr, times: int) -> np.ndarray:
 def test_who_says_so_has_the_mean_of_the_product(
     sampler, size: int, replacement: bool, unbiased: bool, distribution
 ) -> None:
-    """And who does not, misses it: the test can fail."""
+    """A biased sampler misses the mean, so the test can fail."""
     A, times = check_graph(N).A, 4000
     H = torch.linspace(-1, 2, 2 * N, dtype=torch.float64).view(N, 2).cos().numpy()
     found = estimates(Algorithm1(1, sampler, (size,), distribution, replacement), A, times)

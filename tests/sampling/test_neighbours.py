@@ -1,4 +1,4 @@
-"""Neighbours that are drawn: of the row, each set as likely, the same for everybody, and right in the mean."""
+"""Drawn neighbours: from the row, every set equally likely, the same on every rank, and right in the mean."""
 
 from collections import Counter
 from itertools import combinations, pairwise
@@ -57,7 +57,7 @@ def test_what_is_drawn_is_the_definition(loops: bool, fanout: int, seed: int, si
 
 @pytest.mark.parametrize(("degree", "fanout"), [(3, 1), (5, 2), (6, 3), (7, 6)])
 def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
-    """Enumerated: each of the sets of so many out of so many."""
+    """Judge: the enumeration of all sets."""
     A = from_coo(
         torch.zeros(degree, dtype=torch.int64), torch.arange(degree), torch.ones(degree), (1, degree)
     )

@@ -1,4 +1,4 @@
-"""PyG's loader as it is, over torch-sparse's call written in Python where neither of its libraries is installed."""
+"""PyG's own loader; where its libraries are missing, torch-sparse's call is written in Python."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ CALL = (
 def neighbor_sample(
     colptr: Tensor, row: Tensor, seeds: Tensor, sizes: list[int], _replace: bool, _directed: bool
 ) -> tuple[Tensor, ...]:
-    """Vertices, both ends of the edges in their places, and which edges they are; without replacement."""
+    """Draws without replacement; returns vertices, the places of both ends of every edge, and the numbers of edges."""
     place = {vertex: number for number, vertex in enumerate(seeds.tolist())}
     found: list[tuple[int, int, int]] = []
     begin = 0
@@ -48,7 +48,7 @@ def neighbor_sample(
 
 @pytest.fixture
 def sampling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """PyG can sample."""
+    """Makes PyG able to sample."""
     if any(map(find_spec, pyg.SAMPLING)):
         yield
         return
@@ -92,7 +92,7 @@ def test_training_is_dense_training_on_what_pyg_drew(kind: str) -> None:
 
 @pytest.mark.usefixtures("sampling")
 def test_rescaled_entries_have_the_precision_of_the_run() -> None:
-    """Entry by entry in double precision: A times the neighbours of its row over those that were drawn."""
+    """Judge, entry by entry in double precision: A times the neighbours of the row over the drawn neighbours."""
     case = case_of()
     strategy, store = case.strategy(), case.store()
     A, targets = store.adjacency(range(store.n), range(store.n)), targets_of(store, "corrected")
@@ -108,7 +108,7 @@ def test_rescaled_entries_have_the_precision_of_the_run() -> None:
 
 @pytest.mark.usefixtures("sampling")
 def test_the_rows_of_the_targets_have_the_mean_of_the_graph() -> None:
-    """Within five deviations, entry by entry."""
+    """Entries agree within five standard deviations."""
     case = case_of()
     strategy, store = case.strategy(), case.store()
     assert isinstance(strategy, pyg.Pyg)

@@ -1,4 +1,4 @@
-"""What the baselines promise beyond the kit: common samples, caches that save what they should, and what is counted."""
+"""Laws of the baselines beyond the kit: common samples, caches that save words, and counted hits."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_all_draw_the_mini_batches_of_graphsage(name: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3, 7, 100])
 def test_a_rank_trains_its_stretch_of_the_targets_once_an_epoch(ranks: int) -> None:
-    """Also where there are more ranks than targets; in another order in every epoch."""
+    """This holds with more ranks than targets too; the order is another in every epoch."""
     case = case_of("distdgl", ranks, batch=5)
     A, targets = graph_of(case)
     strategy = case.strategy()
@@ -81,7 +81,7 @@ def fetched_by(case: Case, rank: int) -> float:
 
 @pytest.mark.parametrize("name", ["salient", "massivegnn", "quiver"])
 def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
-    """Nothing kept is the plain baseline; all kept, no word but what the sampling needs."""
+    """An empty cache fetches what the plain baseline fetches; a cache of all rows fetches nothing."""
     plain = case_of("distdgl", batch=25, fanouts=[3])
     none, some, much = (case_of(name, batch=25, fanouts=[3], share=share) for share in (0.0, 0.2, 1.0))
     assert fetched_by(none, 1) == fetched_by(plain, 1)
@@ -91,7 +91,7 @@ def test_the_more_is_kept_the_less_is_fetched(name: str) -> None:
 
 
 def counted_by(case: Case, epochs: int) -> RemoteRows:
-    """What a rank says of an epoch."""
+    """The rows of others that a rank needed in some epochs."""
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     for _ in range(epochs):
@@ -100,7 +100,7 @@ def counted_by(case: Case, epochs: int) -> RemoteRows:
 
 
 def test_hits_are_counted(pool) -> None:
-    """Of the likeliest rows of others, by dense chances; rows that a rank has itself are no business of a cache."""
+    """Judge: the likeliest rows of others by dense chances. A rank's own rows count neither as hits nor as misses."""
     case = case_of("salient", batch=13, fanouts=[3, 2], share=0.5)
     strategy, (A, targets) = case.strategy(), graph_of(case)
     edges = to_scipy(A).toarray() != 0
