@@ -27,7 +27,7 @@ from harness.kernels.parts import select_rows
 from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.replay import replay
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec
+from harness.spec.spec import Spec, StrategyChoice
 from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
 from strategies.sampling.bulk import Bulk
 from strategies.sampling.composition import SampledStrategy
@@ -204,7 +204,7 @@ def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at
     """The kit tries one grid of every choice; here c is any number."""
     sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))
     params = FEW[name] | {"graph": "partitioned", "bulk": at_once}
-    case = kit_case(name, sizes, "partitioned", params=params)
+    case = kit_case(name, sizes, "partitioned", strategy=StrategyChoice(name=name, params=params))
     strategy = case.strategy()
     ranks = pool.run(case.spec.ranks, train_rank, case, 2)
     findings = [

@@ -15,6 +15,7 @@ from harness.check.laws import (
 )
 from harness.check.reference import train_densely
 from harness.ledger import AxisName
+from harness.spec.spec import StrategyChoice
 
 DOCS = Path(__file__).parents[2] / "docs/add-a-strategy.md"
 FENCE = "```"
@@ -30,7 +31,9 @@ def example(tmp_path: Path) -> Path:
 
 def test_a_new_system_is_under_fifteen_lines_and_holds_every_law(example: Path, pool: Any) -> None:
     assert len([line for line in example.read_text().splitlines() if line.strip()]) < 15
-    case = kit_case(f"{example}:PopularRows", {AxisName.P: 3}, "popular", params={"fanouts": [3, 2]})
+    name = f"{example}:PopularRows"
+    choice = StrategyChoice(name=name, params={"fanouts": [3, 2]})
+    case = kit_case(name, {AxisName.P: 3}, "popular", strategy=choice)
     strategy = case.strategy()
     ranks = pool.run(3, train_rank, case, 2)
     findings = [
