@@ -78,7 +78,7 @@ def bare_run(spec: Spec, root: Path, scratch: Path) -> float:
 
 
 def in_a_job(runs: int, ranks: int) -> str:
-    """The same inside one job of a Slurm of our own, whose one machine plays both nodes."""
+    """The table of a benchmark inside one job of a private Slurm, whose one machine plays both nodes."""
     root = project_root()
     card = root / "config" / "machines" / "batch-benchmark.yaml"
     with tempfile.TemporaryDirectory() as folder:

@@ -94,7 +94,7 @@ def twin(name: str, scale: str, width: int) -> DatasetCard:
 
 
 def text(lines: int, folder: Path) -> DatasetCard:
-    """A file of so many random edges; prints how fast one thread reads it."""
+    """A file of so many random edges; prints the speed at which one thread reads the file."""
     path, n = folder / "edges.txt", lines // 16
     draw = np.random.default_rng(0)
     with path.open("wb") as file:

@@ -5,7 +5,7 @@
 Ranks train on METIS's parts of a graph, each on its own training vertices, two layers of so many neighbours. Caches
 have as many rows for every policy, a share of n / P: those that most vertices listen to (Quiver's), the likeliest to be
 needed (SALIENT++'s), and those at the boundary that were needed lately (MassiveGNN's, by degree at first). Nothing is
-trained or sent: hits are counted over all ranks, in the second epoch of the run that this would be.
+trained or sent: hits are counted over all ranks, in the second epoch of such a run.
 """
 
 from measuring import Table, argument_parser

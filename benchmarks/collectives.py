@@ -1,4 +1,4 @@
-"""Ways to do what gloo does not do, or does slowly: uneven all-gathers, and reduce-scatters.
+"""Ways to do collectives that gloo lacks or does slowly: uneven all-gathers, and reduce-scatters.
 
     python benchmarks/collectives.py [--ranks 2 4] [--rounds 15]
 

@@ -1,5 +1,5 @@
 """Time of a training epoch: `serial` against PyTorch Geometric, a parallel strategy against plain torch, parallel
-strategies against each other, and a strategy that records against itself when it does not.
+strategies against each other, and one strategy with recording against the same strategy without.
 
     python benchmarks/epoch.py serial --dataset rmat-17
     python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
@@ -7,7 +7,7 @@ strategies against each other, and a strategy that records against itself when i
     python benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 plexus@2x2x2 cagnet-3d@2x2x2
     python benchmarks/epoch.py recording --dataset rmat-17 --ranks 2
 
-Competitors take turns epoch by epoch in one process, so that a machine whose speed drifts drifts for all of them.
+Competitors take turns epoch by epoch in one process, so that a drift of the machine's speed reaches all of them.
 Ratios are of medians over the same turns. One thread a rank.
 """
 
@@ -120,7 +120,7 @@ def compare_parallel(options: argparse.Namespace) -> None:
 
 
 def compare_strategies(options: argparse.Namespace) -> None:
-    """In rounds, each strategy trains some epochs in turn on the same cores."""
+    """Each strategy trains some epochs in turn on the same cores, in several rounds."""
     competitors: list[str] = options.competitors
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
     cpus: dict[str, list[float]] = {name: [] for name in competitors}
@@ -143,7 +143,7 @@ def compare_strategies(options: argparse.Namespace) -> None:
 
 
 def rank_epochs(case: Case, turns: int) -> tuple[list[float], float, float]:
-    """Seconds of each epoch on one rank, the CPU seconds of all of them, and the words of one."""
+    """Seconds of each epoch on one rank, the CPU seconds of all epochs, and the words of one epoch."""
     trainer = case.trainer()
     for _ in range(WARM):
         trainer.epoch()

@@ -1,4 +1,4 @@
-"""Loss curves beside those of PyTorch Geometric, on a real graph: do they agree?
+"""Loss curves beside those of PyTorch Geometric, on a real graph: do the curves agree?
 
     python benchmarks/loss_curves.py FOLDER --name cora
     python benchmarks/loss_curves.py coauthor_cs.npz --strategies plexus --ranks 8 --train-features
@@ -42,7 +42,7 @@ PATIENCE = 1800.0  # seconds
 
 @dataclass(frozen=True)
 class Training:
-    """A graph, and the model that is trained on it."""
+    """A graph, and the model to train on the graph."""
 
     path: Path
     name: str
@@ -62,7 +62,7 @@ class Training:
 
 
 def losses(training: Training, strategy: str, grid: dict[AxisName, int]) -> list[float]:
-    """The losses on one rank; they are the same on every rank."""
+    """The losses on one rank, which are the same on every rank."""
     asked = {
         "strategy": strategy,
         "dataset": training.name,

@@ -1,4 +1,4 @@
-"""What every benchmark needs: its options, its ranks, turns that alternate, and its tables and figures."""
+"""The shared parts of benchmarks: options, ranks, alternating turns, reference models, tables and figures."""
 
 import argparse
 import os
@@ -44,12 +44,12 @@ Result = TypeVar("Result")
 
 
 def argument_parser(about: str | None) -> argparse.ArgumentParser:
-    """Options of a benchmark whose docstring is its help."""
+    """A parser of options that prints the docstring of a benchmark as help."""
     return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def one_thread() -> None:
-    """Keeps this process, and those that it starts, to one thread, unless OMP_NUM_THREADS says otherwise."""
+    """Limits this process and its children to OMP_NUM_THREADS threads, or to one thread if the variable is not set."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -67,7 +67,7 @@ def on_hosts() -> Iterator[Place]:
 def in_a_process(
     function: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
-    """Calls a function in a new process, so that its peak memory is its own."""
+    """Calls a function in a new process, so that the peak of memory is the function's own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
         return alone.submit(function, *args, **options).result()
 
@@ -102,7 +102,7 @@ def trainer_on_hosts(asked: dict[str, Any]) -> Trainer:
 
 
 class Turn(NamedTuple):
-    """One epoch of one rank: its seconds, those of its phases and calls, and what its calls moved."""
+    """One epoch of one rank: the seconds of the epoch, of phases and of calls, and the words that calls moved."""
 
     seconds: float
     sampling: float
@@ -126,7 +126,7 @@ class Turn(NamedTuple):
 
 
 def turn(trainer: Trainer) -> Turn:
-    """Trains one epoch, from a barrier on."""
+    """Trains one epoch after a barrier."""
     trainer.ctx.grid.world.barrier()
     epoch = trainer.epoch()
     sampling = {key: amounts for key, amounts in epoch.entries.items() if key.phase in SAMPLING}
@@ -160,16 +160,16 @@ class Turns(NamedTuple):
         return median(self.slowest(seconds))
 
     def most(self, amount: str) -> Any:
-        """What the rank that has most counts in an epoch."""
+        """The largest amount of any rank in any round."""
         return max(getattr(turn, amount) for ranks in self.rounds for turn in ranks)
 
     def ratio(self, other: "Turns") -> float:
-        """How many times as long the other takes: the median of the rounds' ratios, of turns side by side."""
+        """The other's seconds over these: the median of the rounds' ratios, of turns side by side."""
         return median(b / a for a, b in zip(self.slowest(), other.slowest(), strict=True))
 
 
 def train_in_turns(trainers: Sequence[Trainer], rounds: int) -> list[Turns]:
-    """The turns of each trainer, on rank 0; nothing elsewhere. In every round each trainer has one turn."""
+    """The turns of each trainer on rank 0, nothing on other ranks. In every round each trainer has one turn."""
     own = [[turn(trainer) for trainer in trainers] for _ in range(WARM + rounds)][WARM:]
     everyone = gather(trainers[0].ctx.grid.world, own)
     by_round = list(zip(*everyone, strict=True))
@@ -188,9 +188,9 @@ def alternate(
     clock: Callable[[], float] = perf_counter,
     before: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of every way, turn by turn: A B C A B C ..., so that a machine that drifts drifts for all of them.
+    """Seconds of every way, turn by turn: A B C A B C ..., so that a drift of the machine's speed reaches every way.
 
-    `swap` reverses the order in every other turn; `before` is called before each way, and not timed.
+    `swap` reverses the order in every other turn; `before` is called before each way, untimed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(-warm, turns):
@@ -205,7 +205,7 @@ def alternate(
 
 
 def slowest_rank(ranks: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
-    """Of every way the slowest rank's seconds, turn by turn."""
+    """The slowest rank's seconds of every way, turn by turn."""
     return {
         name: [max(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]
     }
@@ -271,7 +271,7 @@ def named(name: str, params: Mapping[str, Any]) -> str:
 
 
 def keep(draw: Callable[[], Figure], name: str, dataset: str) -> None:
-    """Draws a figure in the style of all others, writes its files and prints their paths."""
+    """Draws a figure in the style of the project, writes the files and prints the paths."""
     with styled():
         for path in save(draw(), FIGURES, name, dataset):
             print(path)

@@ -1,4 +1,4 @@
-"""Words that a partition saves against random block rows, where rows are exchanged as needed, and how even it is.
+"""The words that a partition saves against random block rows if rows are exchanged as needed, and the balance of parts.
 
     python benchmarks/partitions.py
 
@@ -6,7 +6,7 @@ For each graph and number of parts: the rows of H that all ranks receive in one 
 rank does, by `harness.graph.partition`. CAGNET reports for METIS on Reddit, 64 parts: 72 % fewer in all (CAG-021), 29
 % fewer on the rank that receives most (CAG-022). Then the balance of work: nonzeros and vertices of the fullest part
 over the mean; the rows that the part with fewest receives over those of the part with most, which G3's second stage
-brings towards one; and the seconds it took. `block` takes the vertices in the order of the file: chunks.
+brings towards one; and the seconds of partitioning. `block` takes the vertices in the order of the file: chunks.
 
 The second table has G3's second stage alone, in 16 parts, from a partition by METIS with two constraints, on a graph of
 2^20 vertices and 16 million edges and on one of a quarter of that: its swaps, their milliseconds, and why they ended.

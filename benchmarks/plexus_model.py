@@ -124,33 +124,33 @@ def by_kernels(terms: Numbers, ms: Numbers) -> Model:
 def main() -> None:
     argument_parser(__doc__).parse_args()
     one_thread()
-    found = list(points())
-    ms = np.array([point.milliseconds for point in found])
-    print(f"{len(found)} points of {len(GRAPHS)} graphs, {ms.min():.1f} to {ms.max():.1f} ms\n")
-    compare_models(found, ms)
-    compare_shapes(found)
-    best = fitted(np.array([point.code for point in found]), ms)
+    sample = list(points())
+    ms = np.array([point.milliseconds for point in sample])
+    print(f"{len(sample)} points of {len(GRAPHS)} graphs, {ms.min():.1f} to {ms.max():.1f} ms\n")
+    compare_models(sample, ms)
+    compare_shapes(sample)
+    best = fitted(np.array([point.code for point in sample]), ms)
     print("\nspmm:")
     for name in Terms._fields:
         print(f"  {name}: {getattr(best, name):.3g}")
 
 
-def compare_models(found: list[Point], ms: Numbers) -> None:
+def compare_models(sample: list[Point], ms: Numbers) -> None:
     scores = ("R^2 fitted", "RMSE fitted", "R^2 rest", "RMSE rest", "median error", "rank correlation")
     table = Table("model", *scores)
     table.row("paper, on Perlmutter (PLX-083 to PLX-086)", 0.89, 16.8, 0.79, 20.1, "", "")
     for name in ("code", "paper"):
-        terms = np.array([getattr(point, name) for point in found])
+        terms = np.array([getattr(point, name) for point in sample])
         for intercept in (False, True):
             title = f"equation 4.4 of the {name}, {'with' if intercept else 'without'} intercept"
             table.row(title, *judged(terms, ms, linear(intercept=intercept)))
-    kernels = np.array([point.kernels for point in found])
+    kernels = np.array([point.kernels for point in sample])
     table.row("by kernels: nnz f, nnz, rows f, rows", *judged(kernels, ms, by_kernels))
 
 
-def compare_shapes(found: list[Point]) -> None:
+def compare_shapes(sample: list[Point]) -> None:
     """Table 2 of the paper: the grid that splits columns of H alone against the grid that splits its rows alone."""
-    by_grid = {tuple(point.grid.values()): point.milliseconds for point in found if point.graph == "rmat-17"}
+    by_grid = {tuple(point.grid.values()): point.milliseconds for point in sample if point.graph == "rmat-17"}
     wide, thin = by_grid[64, 1, 1], by_grid[1, 64, 1]
     ratio = f"1x64x1 takes {thin / wide:.2f} times as long as 64x1x1"
     print(f"\nrmat-17 on 64: {ratio} (the first layer alone, on a GPU: 8, PLX-069)")

@@ -1,4 +1,4 @@
-"""Runs the benchmarks and keeps what each printed in benchmarks/results/, with the commit, machine and settings.
+"""Runs the benchmarks and writes the output of each to benchmarks/results/, with the commit, machine and settings.
 
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def origin(root: Path, settings: dict[str, str]) -> str:
-    """What the numbers below depend on, in a paragraph."""
+    """A paragraph with the machine, the commit, the versions and the settings of the numbers below."""
     facts = provenance(root)
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     state = ", with changes" if facts["dirty"] else ""
@@ -152,7 +152,7 @@ def origin(root: Path, settings: dict[str, str]) -> str:
 
 
 def ran(root: Path, command: str) -> str:
-    """What a benchmark printed: tables as they are, anything else as a block."""
+    """The output of a benchmark: tables unchanged, anything else as a block."""
     done = subprocess.run(
         [sys.executable, *command.split()], cwd=root, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -93,7 +93,7 @@ class Plain:
 
 @compiled(nogil=True)
 def sample(A: Any, vertices: Any, fanout: int, where: Any, state: Any) -> Any:
-    """A layer: row pointers, columns, values, the vertices of the columns, and how many entries there are."""
+    """A layer: row pointers, columns, values, the vertices of the columns, and the number of entries."""
     rowptr, col, val = A
     out_rowptr = np.zeros(vertices.size + 1, dtype=np.int64)
     out_col = np.empty(vertices.size * fanout, dtype=np.int32)
@@ -107,9 +107,9 @@ def sample(A: Any, vertices: Any, fanout: int, where: Any, state: Any) -> Any:
         start, of = rowptr[vertices[i]], rowptr[vertices[i] + 1] - rowptr[vertices[i]]
         drawn = min(fanout, of)
         for k in range(drawn):
-            pick = k
+            pick = np.int64(k)
             if drawn < of:
-                pick = int(following(state) % np.uint64(of - drawn + k + 1))
+                pick = np.int64(following(state) % np.uint64(of - drawn + k + 1))
                 for j in range(k):
                     if chosen[j] == pick:
                         pick = of - drawn + k

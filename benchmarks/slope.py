@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def measured_at(rate: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row a scheme and width, measured on hosts whose links have this rate."""
+    """One row for each scheme and width, measured on hosts with links of this rate."""
     testbed = [sys.executable, str(HERE / "testbed")]
     words = ["--widths", *map(str, options.widths), "--dataset", options.dataset]
     words += ["--epochs", str(options.epochs), *(["--only", *options.only] if options.only else [])]

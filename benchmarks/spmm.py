@@ -3,11 +3,11 @@
     MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
         OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/spmm.py --threads 1
 
-Ways take turns in an order that changes, each after an unmeasured turn of its own, so that none finds the
-caches as another left them. A cell is GFLOP/s (2 nnz f) of the median, and of the best turn in brackets.
-`bound` is what one reading of a row of H for every nonzero would reach at the measured speed of memory: a graph
-whose H stays in cache passes it. `loop, near` and `loop, far` are the compiled loop alone, without asking ahead
-and with it, no result allocated. `ours` is what `spmm` does, operator included.
+Ways take turns in a random order, each after an unmeasured turn of its own, so that no way finds the caches as another
+way left them. A cell is GFLOP/s (2 nnz f) of the median, and of the best turn in brackets.
+`bound` is the speed if every nonzero reads a row of H at the measured speed of memory: a graph whose H stays in cache
+exceeds the bound. `loop, near` and `loop, far` are the compiled loop alone, without and with prefetching, no result
+allocated. `ours` is `spmm`, operator included.
 """
 
 import os
@@ -84,25 +84,25 @@ def rmat(rng: np.random.Generator, scale: int, degree: int) -> tuple[np.ndarray,
 
 def ways(A: Csr, H: torch.Tensor) -> dict[str, Callable[[], object]]:
     """The ways that take the type."""
-    found: dict[str, Callable[[], object]] = {
+    usable: dict[str, Callable[[], object]] = {
         "torch mm sum": lambda: by_reduction(A, H, None),
         "ours": lambda: spmm(A, H),
     }
     if H.dtype == torch.bfloat16:
-        return found
+        return usable
     M, X, row, Z = to_scipy(A), H.numpy(), row_of(A), torch.empty(A.rows, H.shape[1], dtype=H.dtype).numpy()
     arrays = (A.rowptr.numpy(), A.col.numpy(), A.val.numpy())
-    found |= {
+    usable |= {
         "torch @": lambda: by_matmul(A, H, None),
         "loop": lambda: by_loop(A, H, None),
         "scipy": lambda: M @ X,
     }
     if A.nnz * H.shape[1] < LARGEST_MESSAGES:
-        found["PyG edge_index"] = lambda: message_passing(row, A.col, A.val, H, A.rows)
+        usable["PyG edge_index"] = lambda: message_passing(row, A.col, A.val, H, A.rows)
     if torch.get_num_threads() == 1:
-        found["loop, near"] = lambda: multiply_rows(arrays, X, Z, False, False, 0, A.rows)
-        found["loop, far"] = lambda: multiply_rows(arrays, X, Z, False, True, 0, A.rows)
-    return found
+        usable["loop, near"] = lambda: multiply_rows(arrays, X, Z, False, False, 0, A.rows)
+        usable["loop, far"] = lambda: multiply_rows(arrays, X, Z, False, True, 0, A.rows)
+    return usable
 
 
 def message_passing(

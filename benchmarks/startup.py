@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py [--ranks 4]
 
-They take turns. `to the record` is a whole `harness run` of one epoch on the tiny graph, process start to exit.
+The two take turns. `to the record` is a whole `harness run` of one epoch on the tiny graph, process start to exit.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Whether a change of the code left the runs as they were: losses to the bit, ledgers to the word.
+"""Whether a change of the code left all runs unchanged: losses to the bit, ledgers to the word.
 
     python benchmarks/unchanged.py BEFORE AFTER
 
-Both are folders of collected tables, of the same experiment run by two commits (every-choice.yaml has every strategy).
-Of the runs in both it compares the losses of all epochs, what is counted under every key of the ledger (calls, words,
-bytes, but no time), accuracies, and the bytes that are held. It fails where anything differs, where a run is in one
-alone, and where there is none.
+BEFORE and AFTER are folders of collected tables, of the same experiment run by two commits (every-choice.yaml has
+every strategy). Compared are, for the runs in both, the losses of all epochs, the counts under every key of the
+ledger (calls, words, bytes, but no time), accuracies, and persistent bytes. The comparison fails if anything differs,
+if only one folder has a run, or if both are empty.
 """
 
 import sys
@@ -24,7 +24,7 @@ EXACT = {
     "accuracy": (["run_id", "epoch", "split"], ["accuracy"]),
     "memory": (["run_id", "rank", "tensor"], ["persistent_bytes"]),
 }
-"""By table: what tells its rows apart, and what must be the same in them."""
+"""By table: the columns that identify a row, and the columns that must be equal."""
 SHOWN = 5
 
 
@@ -47,11 +47,11 @@ def ok_runs(tables: Path) -> set[str]:
 
 
 def compare(name: str, before: Path, after: Path, runs: set[str]) -> int:
-    """How many rows of a table differ, those that are in one alone included."""
+    """The number of rows that differ, with rows that only one folder has."""
     key, exact = EXACT[name]
     first, second = (rows_of(read_collected(folder, name), key, exact, runs) for folder in (before, after))
-    both = first.merge(second, on=key, how="outer", suffixes=(" before", " after"), indicator="found")
-    same = both.found == "both"
+    both = first.merge(second, on=key, how="outer", suffixes=(" before", " after"), indicator="side")
+    same = both.side == "both"
     for column in exact:
         one, other = both[f"{column} before"], both[f"{column} after"]
         same &= (one == other) | (one.isna() & other.isna())
@@ -62,9 +62,9 @@ def compare(name: str, before: Path, after: Path, runs: set[str]) -> int:
 
 
 def rows_of(table: pd.DataFrame, key: list[str], exact: list[str], runs: set[str]) -> pd.DataFrame:
-    """What must be the same. A ledger's rows in which nothing but time was counted come and go with the clock."""
-    mine = table.loc[table.run_id.isin(runs), key + exact]
-    return mine[(mine[exact] != 0).any(axis=1)] if exact == COUNTED else mine
+    """The columns that must be equal, without ledger rows that count only time: those come and go with the clock."""
+    rows = table.loc[table.run_id.isin(runs), key + exact]
+    return rows[(rows[exact] != 0).any(axis=1)] if exact == COUNTED else rows
 
 
 if __name__ == "__main__":

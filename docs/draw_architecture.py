@@ -2,8 +2,8 @@
 
     python docs/draw_architecture.py
 
-A room stands above every room that it imports from. An arrow says who imports from whom, and is left out where others
-lead there already. A test holds both files to what this draws.
+A room stands above every room that it imports from. An arrow leads from a room to an imported room; an arrow that
+follows from other arrows is left out. A test compares both files with the output of this script.
 """
 
 import ast
@@ -22,12 +22,12 @@ ROOT = HERE.parent
 PICTURE, PAGE = HERE / "architecture.svg", HERE / "architecture.md"
 BEGIN, END = "<!-- rooms: made by docs/draw_architecture.py -->\n", "<!-- end of rooms -->"
 ROUNDS = 8
-"""How often rooms of a floor are put in the order of the rooms below them."""
+"""Rounds in which the rooms of each floor are sorted by the rooms below them."""
 WIDTH, HEIGHT, GAP, RISE = 1.0, 0.32, 0.16, 0.62  # inches
 
 
 class Room(NamedTuple):
-    """A folder of code, or a file that stands by itself."""
+    """A folder of code, or a single file."""
 
     name: str
     about: str
@@ -37,8 +37,8 @@ class Room(NamedTuple):
 def rooms() -> dict[str, Room]:
     """Every room of the harness, and the strategies as one."""
     places = [path for path in (ROOT / "harness").iterdir() if path.is_dir() or path.suffix == ".py"]
-    found = [_room(path) for path in [*places, ROOT / "strategies"] if not path.name.startswith("__")]
-    return {room.name: room for room in sorted(found)}
+    all_rooms = [_room(path) for path in [*places, ROOT / "strategies"] if not path.name.startswith("__")]
+    return {room.name: room for room in sorted(all_rooms)}
 
 
 def _room(path: Path) -> Room:
@@ -51,7 +51,7 @@ def _room(path: Path) -> Room:
 
 
 def _imported(file: Path) -> set[str]:
-    """The rooms that a file imports from when it is run; for types alone does not count."""
+    """The rooms that a file imports from at run time; imports for types alone do not count."""
     tree = ast.parse(file.read_text())
     typing_only = {
         id(node)
@@ -78,7 +78,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def floors(house: dict[str, Room]) -> list[list[str]]:
-    """The rooms floor by floor, from the ground up; neighbours share what stands below them."""
+    """The rooms floor by floor, from the ground up; neighbours share the rooms below."""
     height: dict[str, int] = {}
 
     def level(name: str) -> int:
@@ -102,7 +102,7 @@ def _middle(place: dict[str, float], names: frozenset[str]) -> float:
 
 
 def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
-    """Who imports from whom, without what follows from other arrows."""
+    """Pairs of a room and an imported room, without pairs that follow from others."""
     below = {name: _below(house, name) for name in house}
     return [
         (name, used)
@@ -113,7 +113,7 @@ def arrows(house: dict[str, Room]) -> list[tuple[str, str]]:
 
 
 def _below(house: dict[str, Room], name: str) -> set[str]:
-    """All that a room stands on."""
+    """All rooms that a room imports from, directly or not."""
     return {*house[name].uses} | {deep for used in house[name].uses for deep in _below(house, used)}
 
 
@@ -157,7 +157,7 @@ def listed(house: dict[str, Room]) -> str:
 
 
 def page(text: str, house: dict[str, Room]) -> str:
-    """The page with the list of rooms made anew."""
+    """The page with a new list of rooms."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{listed(house)}{END}{after}"

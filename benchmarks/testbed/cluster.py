@@ -1,9 +1,9 @@
 """An emulated cluster: network namespaces as hosts, a bridge as the switch, a shaped link from each host to it.
 
-Bandwidth is real, in that the kernel drops what exceeds it; latency is the machine's own. Little is kept for sending,
-as on networks that bypass the kernel: megabytes that wait there would share a link with what is sent next, to another
-host, and be late for whoever waits for them alone. Everything is made inside namespaces whose names begin with PREFIX:
-the machine's own interfaces, addresses and routes are never named here.
+Bandwidth is real: the kernel drops packets beyond it. Latency is the machine's own. Send buffers are small, as on
+networks that bypass the kernel: megabytes in a buffer would share the link with the next message, to another host,
+and delay the rank that waits for the first message alone. Everything is made inside namespaces whose names begin with
+PREFIX; the machine's own interfaces, addresses and routes are never touched.
 """
 
 import os
@@ -22,12 +22,12 @@ PORT = 29500
 POLL_SECONDS = 0.05
 RATE = re.compile(r"[1-9][0-9]*(kbit|mbit|gbit)")
 UNSENT = "4096 65536 262144"
-"""Bytes that a connection keeps for sending: at least, at first and at most."""
+"""Bytes of a connection's send buffer: least, first and most."""
 BURST = {"kbit": "32kb", "mbit": "256kb", "gbit": "4mb"}
 
 
 class TestbedError(Exception):
-    """Why there can be no cluster here, for people."""
+    """The reason for people why this machine cannot have a cluster."""
 
 
 def check_machine() -> None:
@@ -41,11 +41,13 @@ def check_machine() -> None:
 
 
 def up(hosts: int, rate: str) -> None:
-    """As many hosts, every link limited to `rate` in both directions. What was up before goes down first."""
+    """Makes so many hosts, every link limited to `rate` in both directions, after taking down earlier hosts."""
     if not 1 <= hosts <= 250:
-        raise TestbedError(f"hosts = {hosts}: from 1 to 250.")
+        raise TestbedError(f"hosts = {hosts}: accepted are 1 to 250.")
     if not RATE.fullmatch(rate):
-        raise TestbedError(f"rate = {rate!r}: a whole number and kbit, mbit or gbit, as 200mbit.")
+        raise TestbedError(
+            f"rate = {rate!r}: accepted are a whole number and kbit, mbit or gbit, as 200mbit."
+        )
     check_machine()
     down()
     try:
@@ -60,7 +62,7 @@ def up(hosts: int, rate: str) -> None:
 
 
 def down() -> None:
-    """Ends what runs on the hosts and takes them away, links and all."""
+    """Ends all processes on the hosts, and takes away hosts and links."""
     check_machine()
     for namespace in namespaces():
         for pid in _output("ip", "netns", "pids", namespace).split():
@@ -80,13 +82,13 @@ def hosts_up() -> int:
 
 
 def run(command: Sequence[str], ranks_per_host: int, environment: Mapping[str, str]) -> int:
-    """The command once for each rank, host by host, with the variables that torchrun would set.
+    """Runs the command once for each rank, host by host, with the variables that torchrun would set.
 
-    Returns 0 if all ranks do, or else the code of the first that does not; the others are ended.
+    Returns 0 if all ranks return 0, else the first other code; all other ranks are then ended.
     """
     hosts = hosts_up()
     if hosts == 0:
-        raise TestbedError("no host is up: `up` first.")
+        raise TestbedError("no host is up: make hosts by `up`.")
     world = hosts * ranks_per_host
     ranks = [
         subprocess.Popen(
@@ -154,5 +156,5 @@ def _call(*command: str) -> None:
 def _output(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise TestbedError(f"`{' '.join(command)}` said: {(done.stderr or done.stdout).strip()}")
+        raise TestbedError(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")
     return done.stdout

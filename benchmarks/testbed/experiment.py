@@ -1,6 +1,6 @@
-"""The runs of an experiment on the emulated cluster, each recorded like any other: `harness collect` finds them.
+"""The runs of an experiment on the emulated cluster, recorded in results/runs for `harness collect`.
 
-A run needs as many ranks as there are hosts, times the ranks on each. Runs that are recorded already are left alone.
+A run needs as many ranks as the hosts have together. Runs with a record are not repeated.
 """
 
 import json
@@ -17,7 +17,7 @@ from harness.store.build import build
 
 
 def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int:
-    """0 if every run of the experiment is there afterwards, and went well."""
+    """Returns 0 if every run of the experiment has succeeded in the end, else 1."""
     root = project_root()
     runs = results_folder(root) / "runs"
     runs.mkdir(parents=True, exist_ok=True)
