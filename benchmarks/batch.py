@@ -19,8 +19,8 @@ from statistics import median
 import yaml
 from measuring import Table, argument_parser, spec_of
 
-from harness.launch.series import series
-from harness.launch.ways import way
+from harness.launch.launch import series
+from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, canonical_json
@@ -69,9 +69,9 @@ def bare_run(spec: Spec, root: Path, scratch: Path) -> float:
     scratch.mkdir(parents=True)
     (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
     words = ["--scratch", scratch, "--runs", scratch / "runs", "--meeting", scratch / "meeting"]
-    chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *map(str, words)])
+    starter = rank_starter(spec.machine, spec.ranks, root, ["harness.run.rank", *map(str, words)])
     begun = time.perf_counter()
-    ranks = [subprocess.Popen(chosen.command, env=one) for one in chosen.environments]
+    ranks = [subprocess.Popen(starter.command, env=one) for one in starter.environments]
     codes = [rank.wait() for rank in ranks]
     assert not any(codes), codes
     return time.perf_counter() - begun

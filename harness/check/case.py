@@ -16,7 +16,7 @@ from harness.kernels.random import Purpose, integers, rectangle
 from harness.ledger import AxisName, TensorName
 from harness.models import Hits
 from harness.registry import load_strategy
-from harness.replay import Line, Meter, Tape, outline
+from harness.replay import Meter, OutlineEvent, Tape, outline
 from harness.run.replicas import checksum, compare, everyone
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
@@ -109,7 +109,7 @@ class RankResult:
     output: Tensor
     hits: dict[str, Hits]
     words: dict[WordsKey, float]
-    lines: list[Line]
+    lines: list[OutlineEvent]
     """What the first epoch issued and waited for."""
     unaccounted: float
     """Ticks of the first epoch that no entry has, beyond those of calls that ended meanwhile."""

@@ -17,7 +17,7 @@ from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
 from harness.ledger import TensorName
 from harness.registry import load_strategy
-from harness.replay import Line, outline, replay
+from harness.replay import OutlineEvent, outline, replay
 from harness.spec.spec import Protocol
 from harness.strategy import Counts, Piece, Strategy, WordsKey
 
@@ -225,14 +225,16 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
     ]
 
 
-def _first_difference(number: int, run: Sequence[Line], replayed: Sequence[Line]) -> list[Mismatch]:
+def _first_difference(
+    number: int, run: Sequence[OutlineEvent], replayed: Sequence[OutlineEvent]
+) -> list[Mismatch]:
     for place, (mine, theirs) in enumerate(zip_longest(run, replayed)):
         if mine != theirs:
             return [Mismatch(number, "epoch 0", f"event {place}", _event(theirs), _event(mine))]
     return []
 
 
-def _event(line: Line | None) -> str:
+def _event(line: OutlineEvent | None) -> str:
     """What an event is, and every number in it that is not zero."""
     if line is None:
         return "no event"

@@ -16,14 +16,16 @@ from harness.cli.options import (
     check_rank,
     columns,
     requested,
+    say,
     show,
 )
-from harness.errors import RunError
+from harness.errors import RunError, UserError
 from harness.spec.root import project_root
 
 if TYPE_CHECKING:
     from harness.check import Finding
     from harness.check.account import Account, Seen
+    from harness.launch.fork_server import Waiting
     from harness.spec.spec import Spec
 
 
@@ -133,7 +135,7 @@ def _check(options: argparse.Namespace) -> int:
     from harness.launch.worker_pool import Pool
 
     begun, findings = time.monotonic(), []
-    with Pool() as pool:
+    with Pool(waiting=_waiting(options.root)) as pool:
         for finding in check(options.strategy, pool.run, options.extent):
             findings.append(finding)
             if sys.stderr.isatty():
@@ -151,6 +153,18 @@ def _check(options: argparse.Namespace) -> int:
     }
     show(options, document, f"{_findings_page(findings)}\n\n{verdict}")
     return 1 if broken else 0
+
+
+def _waiting(root: str | None) -> "Waiting":
+    """How long ranks may take to start, by the card of this machine; the default outside of a project."""
+    from harness.launch.fork_server import Waiting
+    from harness.launch.rank_starter import waiting_on
+
+    try:
+        waiting = waiting_on(project_root(root), "local")
+    except UserError:
+        waiting = Waiting()
+    return waiting._replace(progress=say)
 
 
 def _findings_page(findings: list["Finding"]) -> str:

@@ -83,8 +83,7 @@ def _run(options: argparse.Namespace) -> int:
     runs = options.out or results_folder(root) / "runs"
     if options.spec:
         return _run_all(root, runs, options)
-    from harness.launch.launch import launch, launch_here
-    from harness.launch.series import settled
+    from harness.launch.launch import launch, launch_here, settled
 
     spec = _spec_of_options(root, options)
     folder = runs / spec.run_id
@@ -102,7 +101,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
     A file without a spec, a run without a record and a record that cannot be read keep no other run from its turn.
     A single file is refused as any other input is.
     """
-    from harness.launch.series import named_reason, series
+    from harness.launch.launch import named_reason, series
 
     records, lacking = [], 0
 

@@ -1,5 +1,4 @@
 """Grids of ranks, their axes, and the collectives on an axis.
 
-Nothing is imported here: `harness.comm.layout` is plain arithmetic and is read by commands that must start
-without torch.
+This file imports nothing: `harness.comm.layout` is plain arithmetic, read by commands that must start without torch.
 """

@@ -1,9 +1,8 @@
 """One axis of a grid: the collectives among the ranks that differ in this coordinate only.
 
-Strategies speak to other ranks through an axis and through nothing else. Every call goes on the ledger with its
-words and bytes, under the phase, layer and direction that are current; only the reduction of a parameter's gradient is
-phase `sync` wherever it is issued. An axis of one returns its input and records nothing, so the same lines serve one
-rank and many.
+Strategies reach other ranks only through an axis. Every call goes on the ledger with its words and bytes, under the
+current phase, layer and direction; only the reduction of a parameter's gradient is phase `sync` wherever it is issued.
+An axis of one returns its input and records nothing, so the same lines serve one rank and many.
 
 A collective is waited for at once, or later (`harness.comm.call`). `wire` is the type that travels, if not the tensor's
 own: all members, the root of a broadcast included, then hold the values that travelled. The collectives take plain
@@ -24,32 +23,33 @@ from torch.autograd.function import once_differentiable
 from harness.comm import collectives, traffic
 from harness.comm.call import Call, Nothing, Start, collective
 from harness.comm.collectives import Group, Reduction, Sizes, Started
-from harness.comm.ring_collectives import Rounds
+from harness.comm.ring_collectives import RingCollectives
 from harness.comm.traffic import Traffic
 from harness.ledger import NOBODY, Key, Ledger, Op, Phase, TensorName, apply
 
-# Collectives that autograd can go through: pairs, each the other's transpose.
+# Collectives that autograd can go through: pairs, each the transpose of the other.
 #
-# sum all-reduce / identity the same sum everywhere, from different terms spread identity / all-reduce the
-# same tensor everywhere, used for different things gather all-gather / reduce-scatter scatter reduce-
-# scatter / all-gather
+#            forward         backward
+#   sum      all-reduce      identity        the same sum everywhere, from different terms
+#   spread   identity        all-reduce      the same tensor everywhere, used for different things
+#   gather   all-gather      reduce-scatter
+#   scatter  reduce-scatter  all-gather
 #
-# A gradient is never sent on from a buffer that somebody else may hold or that is strided: where the
-# collective works in place it is copied first. Results are always waited for here: autograd must not see
-# one that is still under way.
+# A gradient may be strided, or held by others: where a collective works in place, the gradient is copied
+# first. Results are always waited for, because autograd must not see a buffer that is still being filled.
 
-Way = Callable[[Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 
 
 class Pair(Function):
-    """One way forward, its transpose backward; which runs only where a gradient is asked for."""
+    """A map forward and its transpose backward, which runs only where a gradient is needed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Way, back: Way, in_place: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, ahead: Map, back: Map, in_place: bool) -> Tensor:
         ctx.back = back
         if in_place:
             ctx.mark_dirty(x)
-        return there(x)
+        return ahead(x)
 
     @staticmethod
     @once_differentiable
@@ -57,19 +57,19 @@ class Pair(Function):
         return ctx.back(dy), None, None, None
 
 
-def paired(ledger: Ledger, x: Tensor, there: Way, back: Way, *, in_place: bool = False) -> Tensor:
-    """`there(x)`; its backward is `back`, charged to where the ledger stands now."""
-    y: Tensor = apply(ledger, Pair, x, there, back, in_place)
+def paired(ledger: Ledger, x: Tensor, ahead: Map, back: Map, *, in_place: bool = False) -> Tensor:
+    """`ahead(x)`; its backward is `back`, charged to the key that is current now."""
+    y: Tensor = apply(ledger, Pair, x, ahead, back, in_place)
     return y
 
 
 def itself(x: Tensor) -> Tensor:
-    """The same tensor as a result."""
+    """The same tensor as a result: the identity."""
     return x.view_as(x)
 
 
 def copied(ledger: Ledger, x: Tensor, tensor: TensorName) -> Tensor:
-    """A contiguous buffer of our own, to be reduced in place."""
+    """A contiguous copy, to be reduced in place."""
     with ledger.op(Op.COPY, tensor=tensor):
         return x.clone(memory_format=torch.contiguous_format)
 
@@ -77,7 +77,7 @@ def copied(ledger: Ledger, x: Tensor, tensor: TensorName) -> Tensor:
 Wire = torch.dtype | None
 Out = Tensor | None
 TRAINED = (TensorName.DW, TensorName.DGAMMA, TensorName.DX)
-"""Gradients of what is trained."""
+"""Gradients of trained tensors: their reductions are phase `sync`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,18 +85,18 @@ class Axis:
     """This rank's view of one axis, or of several taken as one."""
 
     name: str
-    """The axis's name; of several, their names joined by a plus sign."""
+    """The name of the axis; several axes have their names joined by a plus sign."""
     size: int
     index: int
-    """This rank's place on the axis, from 0. Roots and peers are places too."""
+    """This rank's index on the axis, from 0. Roots and peers are given as such indices too."""
     ranks: tuple[int, ...]
-    """The members' ranks in the world, in the order of their places."""
+    """The members' ranks in the world, in the order of their indices."""
     group: Group | None
     """None for an axis of one."""
     ledger: Ledger
     device: torch.device
-    rounds: Rounds | None = None
-    """Of which large calls are composed, on machines whose links want it."""
+    ring: RingCollectives | None = None
+    """Composes large calls on machines whose links want it; None elsewhere."""
 
     # Reductions.
 
@@ -104,7 +104,7 @@ class Axis:
     def all_reduce(
         self, x: Tensor, *, tensor: TensorName, op: Reduction = Reduction.SUM, wire: Wire = None
     ) -> Call[Tensor]:
-        """Every member's x put together, in place: x is the result, the same bits on every member."""
+        """Reduces every member's x in place: x is the result, the same bits on every member."""
         if (group := self.group) is None:
             return Nothing(x)
         return self._call(
@@ -118,25 +118,25 @@ class Axis:
     def reduce_scatter(
         self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, wire: Wire = None
     ) -> Call[Tensor]:
-        """This member's rows of the sum of every member's x; `sizes` are the rows of each, if uneven."""
+        """Returns this member's rows of the sum of every member's x; `sizes` are the rows of each member, if uneven."""
         if (group := self.group) is None:
             return Nothing(x)
         rows = sizes or [x.shape[0] // self.size] * self.size
         assert len(rows) == self.size and sum(rows) == x.shape[0], (rows, x.shape)
 
         def start(later: bool) -> Started[Tensor]:
-            rounds = self._rounds_for(x.numel(), wire or x.dtype)
-            return collectives.reduce_scatter(group, _plain(x), rows, wire, later=later, rounds=rounds)
+            ring = self._ring_for(x.numel(), wire or x.dtype)
+            return collectives.reduce_scatter(group, _plain(x), rows, wire, later=later, ring=ring)
 
         return self._call(Op.REDUCE_SCATTER, tensor, traffic.reduce_scatter(x.numel(), self.size), start)
 
-    # Rows that change their place.
+    # Rows that move.
 
     @collective
     def all_gather(
         self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, wire: Wire = None, out: Out = None
     ) -> Call[Tensor]:
-        """Every member's rows, in order, fresh or in `out`; `sizes` are the rows of each, if uneven."""
+        """Returns every member's rows, in order, fresh or in `out`; `sizes` are the rows of each member, if uneven."""
         if (group := self.group) is None:
             return Nothing(x)
         rows = sizes or [x.shape[0]] * self.size
@@ -144,8 +144,8 @@ class Axis:
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
 
         def start(later: bool) -> Started[Tensor]:
-            rounds = self._rounds_for(words, wire or x.dtype)
-            return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, rounds=rounds)
+            ring = self._ring_for(words, wire or x.dtype)
+            return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, ring=ring)
 
         return self._call(Op.ALL_GATHER, tensor, traffic.all_gather(words, x.numel()), start)
 
@@ -161,27 +161,25 @@ class Axis:
         out: Out = None,
         words: int | None = None,
     ) -> Call[Tensor]:
-        """The root's x: itself on the root, elsewhere fresh or in `out`.
+        """Returns the root's x: the same tensor on the root, on others a fresh one or `out`.
 
-        What the others pass as x is not read, but for its type; who has no x gives `out`. `words` is how many numbers
-        are packed into x, if it is bytes.
+        Only the type of another member's x is read; a member without x gives `out`. `words` is how many numbers are
+        packed into x, if x is bytes.
         """
-        here = self.index == root
-        assert not here or (x is not None and x.shape == tuple(shape)), "the root says its own shape"
+        is_root = self.index == root
+        assert not is_root or (x is not None and x.shape == tuple(shape)), "the root gives its own shape"
         if (group := self.group) is None:
             return Nothing(_given(x))
 
         def start(later: bool) -> Started[Tensor]:
-            dtype = _given(x if here or out is None else out).dtype
-            rounds = self._rounds_for(prod(shape), wire or dtype)
-            if here:
-                return collectives.broadcast_from_here(
-                    group, _plain(_given(x)), wire, later=later, rounds=rounds
-                )
+            dtype = _given(x if is_root or out is None else out).dtype
+            ring = self._ring_for(prod(shape), wire or dtype)
+            if is_root:
+                return collectives.broadcast_from_here(group, _plain(_given(x)), wire, later=later, ring=ring)
             landing = collectives.landing(shape, dtype, self.device, wire, out)
-            return collectives.broadcast_to_here(group, root, landing, later=later, rounds=rounds)
+            return collectives.broadcast_to_here(group, root, landing, later=later, ring=ring)
 
-        moved = traffic.broadcast(prod(shape) if words is None else words, root=here)
+        moved = traffic.broadcast(prod(shape) if words is None else words, root=is_root)
         return self._call(Op.BROADCAST, tensor, moved, start)
 
     @collective
@@ -195,8 +193,8 @@ class Axis:
         row = prod(x.shape[1:])
 
         def start(later: bool) -> Started[Tensor]:
-            rounds = self._rounds_for(None, x.dtype)
-            return collectives.all_to_all(group, _plain(x), send, receive, wire, later=later, rounds=rounds)
+            ring = self._ring_for(None, x.dtype)
+            return collectives.all_to_all(group, _plain(x), send, receive, wire, later=later, ring=ring)
 
         moved = traffic.all_to_all(sum(receive) * row, receive[self.index] * row)
         return self._call(Op.ALL_TO_ALL, tensor, moved, start)
@@ -214,14 +212,14 @@ class Axis:
         tag: int = 0,
         wire: Wire = None,
     ) -> Call[dict[int, Tensor]]:
-        """A tensor to each member of `sends`, one of the given shape from each member of `receives`.
+        """Sends a tensor to each member of `sends`; returns one of the given shape from each member of `receives`.
 
-        All are under way at once. What a member sends itself does not travel. Every message has a row of its own;
-        their common time is in the row of the first.
+        All messages are under way at once. A tensor that a member sends to itself does not travel. Every message has a
+        row of its own on the ledger; their common time is in the row of the first.
         """
         kept = {peer: x for peer, x in sends.items() if peer == self.index}
         assert kept.keys() == {peer for peer in receives if peer == self.index}, (
-            "what is kept is sent and received"
+            "a tensor for the member itself is both sent and received"
         )
         sends = {peer: _plain(x) for peer, x in sends.items() if peer not in kept}
         receives = {peer: shape for peer, shape in receives.items() if peer not in kept}
@@ -242,7 +240,7 @@ class Axis:
         return Call(self.ledger, next(iter(arriving | leaving)), None, start)
 
     def send(self, x: Tensor, *, to: int, tensor: TensorName, tag: int = 0, wire: Wire = None) -> None:
-        """Hands x to another member, who calls `recv`."""
+        """Sends x to another member, which calls `recv`."""
         self.exchange({to: x}, {}, dtype=x.dtype, tensor=tensor, tag=tag, wire=wire)
 
     def recv(
@@ -255,32 +253,32 @@ class Axis:
         tag: int = 0,
         wire: Wire = None,
     ) -> Tensor:
-        """What another member sends."""
+        """Returns the tensor that another member sends."""
         return self.exchange({}, {source: shape}, dtype=dtype, tensor=tensor, tag=tag, wire=wire)[source]
 
     def barrier(self) -> None:
-        """Waits for every member. For runs that ask how long ranks wait for each other: its time is op `skew`."""
+        """Waits for every member. Its time is op `skew`, for runs that measure how long ranks wait for each other."""
         if self.group is not None:
             with self.ledger.at(self._key(Op.SKEW, None)):
                 collectives.barrier(self.group)
                 self.ledger.count(payload=0, received=0, bytes=0)
 
-    # What autograd goes through.
+    # Collectives that autograd goes through.
 
     def sum(self, x: Tensor, *, tensor: TensorName, wire: Wire = None, in_place: bool = False) -> Tensor:
-        """The sum of every member's x. Its backward moves nothing. `in_place` spares a copy of an x of one's own."""
+        """Returns the sum of every member's x; its backward moves nothing. `in_place` spares a copy of x."""
         if self.group is None:
             return x
 
-        def there(x: Tensor) -> Tensor:
+        def ahead(x: Tensor) -> Tensor:
             return self.all_reduce(
                 x if in_place else copied(self.ledger, x, tensor), tensor=tensor, wire=wire
             )
 
-        return paired(self.ledger, x, there, itself, in_place=in_place)
+        return paired(self.ledger, x, ahead, itself, in_place=in_place)
 
     def spread(self, x: Tensor, *, gradient: TensorName, wire: Wire = None) -> Tensor:
-        """x, the same on every member and put to different uses: its backward sums their gradients."""
+        """Returns x, which is the same on every member; its backward sums the members' gradients."""
         if self.group is None:
             return x
 
@@ -298,12 +296,12 @@ class Axis:
         sizes: Sizes | None = None,
         wire: Wire = None,
     ) -> Tensor:
-        """Every member's rows, in order: its backward is a reduce-scatter."""
+        """Returns every member's rows, in order; its backward is a reduce-scatter."""
         if self.group is None:
             return x
-        there = partial(self.all_gather, tensor=tensor, sizes=sizes, wire=wire)
+        ahead = partial(self.all_gather, tensor=tensor, sizes=sizes, wire=wire)
         back = partial(self.reduce_scatter, tensor=gradient, sizes=sizes, wire=wire)
-        return paired(self.ledger, x, there, back)
+        return paired(self.ledger, x, ahead, back)
 
     def scatter(
         self,
@@ -314,22 +312,25 @@ class Axis:
         sizes: Sizes | None = None,
         wire: Wire = None,
     ) -> Tensor:
-        """This member's rows of the sum of every member's x: its backward is an all-gather."""
+        """Returns this member's rows of the sum of every member's x; its backward is an all-gather."""
         if self.group is None:
             return x
-        there = partial(self.reduce_scatter, tensor=tensor, sizes=sizes, wire=wire)
+        ahead = partial(self.reduce_scatter, tensor=tensor, sizes=sizes, wire=wire)
         back = partial(self.all_gather, tensor=gradient, sizes=sizes, wire=wire)
-        return paired(self.ledger, x, there, back)
+        return paired(self.ledger, x, ahead, back)
 
     # The ledger.
 
     def _call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
         return Call(self.ledger, self._key(op, tensor), words, start)
 
-    def _rounds_for(self, words: int | None, wire: torch.dtype) -> Rounds | None:
-        """All members must agree, so it goes by what all know; nobody knows the size of a whole all-to-all."""
-        rounds = self.rounds
-        return rounds if rounds and (words is None or rounds.pay(words * wire.itemsize)) else None
+    def _ring_for(self, words: int | None, wire: torch.dtype) -> RingCollectives | None:
+        """The composer of a call. All members must agree on it, so it depends on sizes that all members know.
+
+        No member knows the size of a whole all-to-all.
+        """
+        ring = self.ring
+        return ring if ring and (words is None or ring.pays(words * wire.itemsize)) else None
 
     def _key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
         here = self.ledger.here
@@ -340,7 +341,7 @@ class Axis:
         return Key(phase, here.layer, here.direction, op, self.name, peer, tensor)
 
     def _count_messages(self, arriving: Mapping[Key, int], leaving: Mapping[Key, int], itemsize: int) -> None:
-        """Every message in its own row."""
+        """Counts every message in its own row."""
         if self.ledger.recording:
             moved = {key: traffic.recv(words) for key, words in arriving.items()}
             moved |= {key: traffic.send(words) for key, words in leaving.items()}
@@ -351,13 +352,13 @@ class Axis:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Autograd does not see through a collective, and would give a wrong gradient without a word."""
+    """Refuses a tensor that needs a gradient: autograd through a collective would be silently wrong."""
     assert not (x.requires_grad and torch.is_grad_enabled()), (
-        "autograd goes through sum, spread, gather, scatter"
+        "autograd goes through sum, spread, gather and scatter"
     )
     return x
 
 
 def _given(x: Tensor | None) -> Tensor:
-    assert x is not None, "a rank that receives says the type, by x or by out"
+    assert x is not None, "a rank that receives gives the type, by x or by out"
     return x

@@ -1,10 +1,10 @@
-"""A collective as a method of an axis: waited for at once, or later by whoever wants its result.
+"""A collective as a method of an axis: waited for at once, or later.
 
     H = axis.broadcast(H, root=0, ...)              issued and waited for
     coming = axis.broadcast.later(H, root=0, ...)   issued; `coming.wait()` is the result
     call = axis.broadcast.call(H, root=0, ...)      not issued yet: `call.now()` and `call.later()` do
 
-What a call moves and how it starts is said once, in `harness.comm.axis`; how it is charged to the ledger, here.
+`harness.comm.axis` says what a call moves and how it starts; this file charges it to the ledger.
 """
 
 from collections.abc import Callable
@@ -26,23 +26,25 @@ T = TypeVar("T")
 class Pending(Generic[T]):
     """A call that was issued. Its buffers are neither read nor written before `wait`."""
 
-    __slots__ = ("__weakref__", "_key", "_ledger", "_left", "_result", "_started", "_told")
+    __slots__ = ("__weakref__", "_key", "_ledger", "_left", "_noted", "_result", "_started")
 
     def __init__(self, ledger: Ledger, key: Key, left: Any, started: Started[T]) -> None:
         self._ledger, self._key, self._left = ledger, key, left
         self._started: Started[T] | None = started
         self._result: T
-        self._told = left is None or (bool(started.works) and _tell(started.works[-1], ledger, key, left))
+        self._noted = left is None or (
+            bool(started.works) and _note_end(started.works[-1], ledger, key, left)
+        )
         _under_way.add(self)
 
     def wait(self) -> T:
-        """The result; a second call returns it again."""
+        """Returns the result; a second call returns the same."""
         if self._started is not None:
             ledger = self._ledger
             with ledger.landing(self._key, self._left):
                 for work in self._started.works:
                     work.wait()
-                if not self._told:
+                if not self._noted:
                     ledger.flew(self._key, self._left, ledger.clock.mark())
                 self._result = self._started.land()
             self._started = None
@@ -54,13 +56,13 @@ _under_way: "WeakSet[Pending[Any]]" = WeakSet()
 
 
 def settle(ledger: Ledger) -> None:
-    """Waits for all calls of one ledger that were issued and not waited for, as long as somebody holds them."""
+    """Waits for all calls of one ledger that were issued, not waited for, and are still referenced."""
     for pending in [each for each in _under_way if each._ledger is ledger]:
         pending.wait()
 
 
 class Landed(Pending[T]):
-    """The result of a call for which there was nothing to do, as on an axis of one."""
+    """The result of a call that moved nothing, as on an axis of one."""
 
     __slots__ = ()
 
@@ -69,8 +71,8 @@ class Landed(Pending[T]):
         self._result = result
 
 
-def _tell(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
-    """Asks the library to note the end of a flight; gloo cannot say when a message ended, only that it did."""
+def _note_end(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
+    """Asks the library to note the end of a flight. False for gloo's messages, whose end cannot be dated."""
     try:
         future = work.get_future()
     except RuntimeError:
@@ -81,7 +83,7 @@ def _tell(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
 
 P = ParamSpec("P")
 Start = Callable[[bool], Started[T]]
-"""Hands a call to the library, told whether it will be waited for later."""
+"""Hands a call to the library; the argument says whether the call will be waited for later."""
 
 
 class Call(Generic[T]):
@@ -90,11 +92,11 @@ class Call(Generic[T]):
     __slots__ = ("_key", "_ledger", "_start", "_words")
 
     def __init__(self, ledger: Ledger, key: Key, words: Traffic | None, start: Start[T]) -> None:
-        """`words` are None for a call that counts its own."""
+        """`words` is None for a call that counts its own words."""
         self._ledger, self._key, self._words, self._start = ledger, key, words, start
 
     def now(self) -> T:
-        """Issues it and waits for it, in its row of the ledger."""
+        """Issues the call and waits for its result, in its row of the ledger."""
         with self._ledger.at(self._key):
             started = self._begin(False)
             for work in started.works:
@@ -102,7 +104,7 @@ class Call(Generic[T]):
             return started.land()
 
     def later(self) -> Pending[T]:
-        """Issues it in its row, to which the wait will be charged too."""
+        """Issues the call in its row of the ledger, to which the wait will be charged too."""
         ledger = self._ledger
         with ledger.at(self._key):
             left = ledger.leave() if ledger.recording else None
@@ -119,7 +121,7 @@ class Call(Generic[T]):
 
 
 class Nothing(Call[T]):
-    """Where there is nothing to do, as on an axis of one: the result is there already."""
+    """A call that moves nothing, as on an axis of one: its result is known already."""
 
     __slots__ = ("_result",)
 

@@ -1,12 +1,12 @@
 """The calls to torch.distributed, one function each: buffers in, a started call out.
 
-The only file that names a collective of the library. It hands over contiguous buffers only (gloo ignores strides
-and is silently wrong), pads nothing, and works on empty buffers. It knows nothing of grids or ledgers.
+No other file names a collective of the library. The functions hand over contiguous buffers only (gloo ignores strides
+and is silently wrong), pad nothing, and work on empty buffers. They know nothing of grids or ledgers.
 
-With `rounds` a call is composed of those (`harness.comm.ring_collectives`) instead of being the library's collective.
+With `ring` a call is composed of messages (`harness.comm.ring_collectives`) instead of being the library's collective.
 
-Every function returns a `Started`: what to wait for, how the result is had afterwards, and the bytes of the full
-buffer in the type that travels.
+Every function returns a `Started`: the works to wait for, a function that then gives the result, and the bytes of the
+full buffer in the type that travels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm.ring_collectives import Flight, Rounds
+from harness.comm.ring_collectives import Flight, RingCollectives
 
 T = TypeVar("T")
 Group = dist.ProcessGroup
@@ -30,7 +30,7 @@ _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.re
 
 
 class Reduction(StrEnum):
-    """How the pieces of a reduction are put together."""
+    """The operation of a reduction."""
 
     SUM = "sum"
     MAX = "max"
@@ -43,14 +43,14 @@ class Started(NamedTuple, Generic[T]):
     """A call that was handed to the library."""
 
     works: Works
-    """What to wait for; empty if the library has waited already."""
+    """The works to wait for; empty if the library has waited already."""
     land: Callable[[], T]
-    """The result, once everything was waited for."""
+    """Returns the result, once all works were waited for."""
     bytes: int
 
 
 class Landing(NamedTuple):
-    """A contiguous buffer in the type that travels, and how the result is had from it."""
+    """A contiguous buffer in the type that travels, and a function that gives the result from it."""
 
     buffer: Tensor
     land: Callable[[], Tensor]
@@ -59,7 +59,7 @@ class Landing(NamedTuple):
 def all_reduce(
     group: Group, x: Tensor, op: Reduction, wire: torch.dtype | None, *, later: bool
 ) -> Started[Tensor]:
-    """In place: x holds the result afterwards, whatever its strides."""
+    """Reduces in place: x holds the result afterwards, whatever its strides."""
     buffer = _packed(x, wire)
     work = dist.all_reduce(buffer, _OPS[op], group=group, async_op=later)
     return Started(_works(work), lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
@@ -73,21 +73,21 @@ def all_gather(
     out: Tensor | None,
     *,
     later: bool,
-    rounds: Rounds | None = None,
+    ring: RingCollectives | None = None,
 ) -> Started[Tensor]:
-    """The members' rows, one after the other.
+    """Returns the members' rows, one after the other.
 
-    Uneven sizes, which gloo's own all-gather refuses, go as one all-to-all in which everybody sends the same to
-    everybody. Padding to the longest costs up to four times as much. Broadcasts, one a member and all at once, need no
-    copies and take a tenth to a half less time at 16 MiB, but up to twice the time of small calls on four ranks, and
-    a call of the library a member (benchmarks/collectives.py).
+    Uneven sizes, which gloo's own all-gather refuses, travel as one all-to-all in which every member sends the same
+    rows to all. Padding to the longest costs up to four times as much. One broadcast from each member, all at once,
+    needs no copies and takes a tenth to a half less time at 16 MiB, but up to twice the time of small calls on four
+    ranks, and as many library calls as members (benchmarks/collectives.py).
     """
     piece = _packed(x, wire)
     buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
-    if rounds:
+    if ring:
         blocks = buffer.split(list(sizes))
         blocks[group.rank()].copy_(piece)
-        return Started(rounds.gather(blocks, later=later), land, buffer.nbytes)
+        return Started(ring.gather(blocks, later=later), land, buffer.nbytes)
     if len(set(sizes)) == 1:
         works = _works(_all_gather_single(buffer, piece, group=group, async_op=later))
     else:
@@ -103,13 +103,13 @@ def reduce_scatter(
     wire: torch.dtype | None,
     *,
     later: bool,
-    rounds: Rounds | None = None,
+    ring: RingCollectives | None = None,
 ) -> Started[Tensor]:
-    """This rank's rows of the sum of every member's x."""
+    """Returns this rank's rows of the sum of every member's x."""
     own = (sizes[group.rank()], *x.shape[1:])
     if len(set(sizes)) == 1 and dist.get_backend(group) != "gloo":
         return reduce_scatter_by_library(group, x, own, wire, later=later)
-    return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later, rounds=rounds)
+    return reduce_scatter_by_exchange(group, x, own, sizes, wire, later=later, ring=ring)
 
 
 def reduce_scatter_by_library(
@@ -129,41 +129,41 @@ def reduce_scatter_by_exchange(
     wire: torch.dtype | None,
     *,
     later: bool,
-    rounds: Rounds | None = None,
+    ring: RingCollectives | None = None,
 ) -> Started[Tensor]:
-    """Everybody sends everybody its rows, and each adds up what it got, in rank order and in full precision.
+    """Sends every member its rows; each member sums what arrives, in rank order and in full precision.
 
-    For uneven sizes, and always on gloo, whose own reduce-scatter costs a whole all-reduce: this takes a quarter to
-    three quarters of its time (benchmarks/collectives.py).
+    This serves uneven sizes, and all calls on gloo, whose own reduce-scatter costs a whole all-reduce: the exchange
+    takes a quarter to three quarters of that time (benchmarks/collectives.py).
     """
     whole, members = _packed(x, wire), len(sizes)
     parts = torch.empty((members, *own), dtype=whole.dtype, device=x.device)
     rows = parts.view(members * own[0], *own[1:])
-    works = _all_to_all(group, whole, sizes, rows, [own[0]] * members, later, rounds)
+    works = _all_to_all(group, whole, sizes, rows, [own[0]] * members, later, ring)
     return Started(works, lambda: parts.sum(dim=0, dtype=x.dtype), whole.nbytes)
 
 
 def broadcast_from_here(
-    group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, rounds: Rounds | None = None
+    group: Group, x: Tensor, wire: torch.dtype | None, *, later: bool, ring: RingCollectives | None = None
 ) -> Started[Tensor]:
-    """x itself; through a narrower type, what the others get."""
+    """Returns x; if a narrower type travels, x as the others receive it."""
     buffer = _packed(x, wire)
-    works = _broadcast(group, group.rank(), buffer, later, rounds)
+    works = _broadcast(group, group.rank(), buffer, later, ring)
     same = buffer.dtype == x.dtype
     return Started(works, lambda: x if same else buffer.to(x.dtype), buffer.nbytes)
 
 
 def broadcast_to_here(
-    group: Group, root: int, landing: Landing, *, later: bool, rounds: Rounds | None = None
+    group: Group, root: int, landing: Landing, *, later: bool, ring: RingCollectives | None = None
 ) -> Started[Tensor]:
-    """The root's tensor."""
-    works = _broadcast(group, root, landing.buffer, later, rounds)
+    """Returns the root's tensor."""
+    works = _broadcast(group, root, landing.buffer, later, ring)
     return Started(works, landing.land, landing.buffer.nbytes)
 
 
-def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, rounds: Rounds | None) -> Works:
-    if rounds:
-        return rounds.broadcast(root, buffer, later=later)
+def _broadcast(group: Group, root: int, buffer: Tensor, later: bool, ring: RingCollectives | None) -> Works:
+    if ring:
+        return ring.broadcast(root, buffer, later=later)
     return _works(dist.broadcast(buffer, group=group, group_src=root, async_op=later))
 
 
@@ -175,21 +175,27 @@ def all_to_all(
     wire: torch.dtype | None,
     *,
     later: bool,
-    rounds: Rounds | None = None,
+    ring: RingCollectives | None = None,
 ) -> Started[Tensor]:
-    """Rows for each member out of x, rows from each member into the result, both in the members' order."""
+    """Sends rows of x to each member; the result has the rows from each member, both in the members' order."""
     packed = _packed(x, wire)
     buffer, land = landing((sum(receive), *x.shape[1:]), x.dtype, x.device, wire, None)
-    works = _all_to_all(group, packed, send, buffer, receive, later, rounds)
+    works = _all_to_all(group, packed, send, buffer, receive, later, ring)
     return Started(works, land, buffer.nbytes)
 
 
 def _all_to_all(
-    group: Group, x: Tensor, send: Sizes, into: Tensor, receive: Sizes, later: bool, rounds: Rounds | None
+    group: Group,
+    x: Tensor,
+    send: Sizes,
+    into: Tensor,
+    receive: Sizes,
+    later: bool,
+    ring: RingCollectives | None,
 ) -> Works:
     send, receive = list(send), list(receive)
-    if rounds:
-        return rounds.exchange(x.split(send), into.split(receive), later=later)
+    if ring:
+        return ring.exchange(x.split(send), into.split(receive), later=later)
     return _works(dist.all_to_all_single(into, x, receive, send, group=group, async_op=later))
 
 
@@ -200,7 +206,7 @@ def exchange(
     wire: torch.dtype | None,
     tag: int,
 ) -> Started[dict[int, Tensor]]:
-    """Messages to and from other members, all under way at once: no order of sends and receives can lock up."""
+    """Exchanges messages with other members, all under way at once: no order of sends and receives can deadlock."""
     calls = [
         dist.P2POp(dist.irecv, landing.buffer, group=group, tag=tag, group_peer=peer)
         for peer, landing in receives.items()
@@ -214,12 +220,12 @@ def exchange(
 
 
 def barrier(group: Group) -> None:
-    """Returns when every member is here."""
+    """Returns when every member has called."""
     dist.barrier(group=group)
 
 
 def _packed(x: Tensor, wire: torch.dtype | None) -> Tensor:
-    """x as it travels: contiguous, in the wire's type; x itself if it is so already."""
+    """x as it travels: contiguous and in the type of the wire. A tensor that is so already is not copied."""
     return x.to(wire or x.dtype).contiguous()
 
 
@@ -230,7 +236,7 @@ def landing(
     wire: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Landing:
-    """A place for a tensor of this shape and type, in `out` if there is one."""
+    """A buffer for a tensor of this shape and type, in `out` if given."""
     wire = wire or dtype
     if out is None:
         buffer = torch.empty(tuple(shape), dtype=wire, device=device)

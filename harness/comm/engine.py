@@ -1,4 +1,4 @@
-"""Engines: what carries messages between ranks, and how a rank joins its world and leaves it.
+"""Engines carry messages between ranks; a rank joins its world and leaves it through them.
 
 A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
 """
@@ -25,7 +25,7 @@ from harness.errors import UserError
 
 
 class Engine(StrEnum):
-    """Gloo between processes on CPUs, NCCL between GPUs, or a single rank that speaks to nobody.
+    """Gloo between processes on CPUs, NCCL between GPUs, or a single rank without messages.
 
     Replay is one rank of any world alone in a process: tensors have shapes only, and nothing is sent.
     """
@@ -36,8 +36,8 @@ class Engine(StrEnum):
     REPLAY = "replay"
 
 
-class Place(NamedTuple):
-    """Which rank of how many, and which of those on its machine."""
+class RankPlace(NamedTuple):
+    """The place of a process in the world: its rank, the size of the world, and its rank on its machine."""
 
     rank: int = 0
     world: int = 1
@@ -47,30 +47,32 @@ class Place(NamedTuple):
 PATIENCE = timedelta(minutes=10)
 HOST = re.compile(r"(?P<stem>[^\[\],]+)(\[(?P<number>\d+)[^\]]*\])?(?P<rest>[^\[\],]*)")
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Below those that the kernel gives to connections."""
+"""Ports below those that the kernel gives to connections."""
 
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-"""What each task of a step finds in its environment. Batch scripts and shells of an allocation find only some."""
+"""Variables of each task of a step. Batch scripts and shells of an allocation have only some of them."""
 
 
-def place(environ: Mapping[str, str]) -> Place:
-    """Where the launcher has put this process: torchrun's names if they are there, else those of a Slurm step."""
+def place(environ: Mapping[str, str]) -> RankPlace:
+    """The place that the launcher gave this process, by torchrun's variables if set, else by those of a Slurm step."""
     names = SRUN if by_slurm(environ) else TORCHRUN
-    return Place(*(int(environ.get(name, default)) for name, default in zip(names, Place(), strict=True)))
+    return RankPlace(
+        *(int(environ.get(name, default)) for name, default in zip(names, RankPlace(), strict=True))
+    )
 
 
 def by_slurm(environ: Mapping[str, str]) -> bool:
-    """Whether this process is a task of a step, and was not started by somebody inside one."""
+    """Whether srun started this process as a task of a step, and no other launcher did inside of a step."""
     return TORCHRUN[0] not in environ and "SLURM_STEP_ID" in environ and SRUN[0] in environ
 
 
 def address(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where the ranks of a Slurm step meet, in the names that torch reads; nothing where somebody has said so.
+    """The variables by which torch lets the ranks of a Slurm step meet; none where the address is set already.
 
-    The port differs between steps that run side by side.
+    Steps that run side by side have different ports.
     """
     if "MASTER_ADDR" in environ or "SLURM_STEP_NODELIST" not in environ:
         return {}
@@ -80,33 +82,33 @@ def address(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(nodes: str) -> str:
-    """nid[001004-001007,001012],login1 begins with nid001004."""
+    """The first host of a list: nid[001004-001007,001012],login1 begins with nid001004."""
     first = HOST.match(nodes)
     if first is None:
         raise UserError(
-            f"SLURM_STEP_NODELIST = {nodes!r} is not understood. Set MASTER_ADDR and MASTER_PORT."
+            f"SLURM_STEP_NODELIST = {nodes!r} is not a list of hosts. Set MASTER_ADDR and MASTER_PORT."
         )
     return f"{first['stem']}{first['number'] or ''}{first['rest']}"
 
 
 def add_interfaces(parser: argparse.ArgumentParser) -> None:
-    """The options by which a launcher tells ranks of the network interfaces of their machine."""
+    """Adds the options by which a launcher names the network interfaces of a machine."""
     parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
     parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
 
 
-def choose_interface(options: argparse.Namespace, at: Place) -> None:
-    """The one beside this rank, unless somebody has said which."""
-    mine = beside(at.local_rank, options.per_node, options.interfaces)
-    os.environ.update({key: value for key, value in mine.items() if key not in os.environ})
+def choose_interface(options: argparse.Namespace, at: RankPlace) -> None:
+    """Sets the network interface of this rank, unless the environment names one."""
+    nearest = beside(at.local_rank, options.per_node, options.interfaces)
+    os.environ.update({key: value for key, value in nearest.items() if key not in os.environ})
 
 
 def start(
-    engine: Engine, at: Place, *, meeting: Path | None = None, timeout: timedelta = PATIENCE
+    engine: Engine, at: RankPlace, *, meeting: Path | None = None, timeout: timedelta = PATIENCE
 ) -> torch.device:
     """Joins the world and returns the device of this rank.
 
-    Ranks meet through a file that is not there yet (`comm.meeting`), or else at MASTER_ADDR and MASTER_PORT of the
+    Ranks meet through the file `meeting`, which must not exist yet, or else at MASTER_ADDR and MASTER_PORT of the
     environment.
     """
     if engine is Engine.SINGLE and at.world > 1:
@@ -120,7 +122,7 @@ def start(
     os.environ.update(address(os.environ))
     backend, store = engine.value, None
     if engine is Engine.REPLAY:
-        backend, store = "fake", _store_of_nobody()
+        backend, store = "fake", _fake_store()
     elif meeting is not None:
         store = _meet(meeting, at, timeout)
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
@@ -138,31 +140,31 @@ def start(
     return device
 
 
-def _meet(file: Path, at: Place, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """Ranks of a step may be on several machines."""
+def _meet(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
+    """The store of a world; only the ranks of a Slurm step may be on several machines."""
     if by_slurm(os.environ):
         return of_many_machines(file, at.rank, at.world, timeout)
     return of_one_machine(file, at.world)
 
 
 def stop() -> None:
-    """Leaves the world; whoever still waits for this rank is told at once."""
+    """Leaves the world; ranks that still wait for this one fail at once."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def rank() -> int:
-    """This process's rank in its world."""
+    """The rank of this process in its world."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """How many ranks there are; one if no world was joined."""
+    """The number of ranks; one if no world was joined."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _store_of_nobody() -> dist.Store:  # type: ignore[name-defined]
-    """The library's own means for a process group that sends nothing; it also registers the backend `fake`."""
+def _fake_store() -> dist.Store:  # type: ignore[name-defined]
+    """The library's store for a process group that sends nothing; importing it registers the backend `fake`."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()
@@ -173,8 +175,8 @@ def _device(engine: Engine, local_rank: int) -> torch.device:
         return torch.device("meta" if engine is Engine.REPLAY else "cpu")
     if not (torch.cuda.is_available() and dist.is_nccl_available()):
         raise UserError(
-            f"The engine nccl needs a GPU and a torch built for it; torch {torch.__version__} here has "
-            "none. Choose a machine card whose engine is gloo, or install torch for CUDA."
+            f"The engine nccl needs a GPU and a torch built for it; this torch ({torch.__version__}) "
+            "has none. Choose a machine card whose engine is gloo, or install torch for CUDA."
         )
     index = 0 if _bound(os.environ) else local_rank
     if index >= torch.cuda.device_count():
@@ -193,11 +195,9 @@ def _bound(environ: Mapping[str, str]) -> bool:
     return by_slurm(environ) and bool(shown) and all("," not in devices for devices in shown)
 
 
-# Where ranks meet: a file if they are on one machine, else a port of rank 0 that a file tells to the
-# others.
-#
-# The system chooses the port, and only then is it told, so no two worlds can want the same one. The file's
-# folder is shared by all machines. This file knows nothing of engines.
+# The ranks of one machine meet in a file. The ranks of several machines meet at a port of rank 0, which
+# rank 0 writes into a file in a folder that all machines share. The system chooses the port before it is
+# written, so no two worlds can want the same one.
 
 POLL_SECONDS = 0.05
 ADDRESS_OF_INTERFACE = 0x8915
@@ -205,12 +205,12 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def of_one_machine(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
-    """Through a file that is not there yet."""
+    """A store in a file, which must not exist yet."""
     return dist.FileStore(str(file), world)  # type: ignore[attr-defined]
 
 
 def of_many_machines(file: Path, rank: int, world: int, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """Through a port of rank 0. Whoever reads the file finds it whole."""
+    """A store at a port of rank 0. The file with its address is renamed into place, so that it is read whole."""
     if rank == 0:
         host = own_address(os.environ)
         store = dist.TCPStore(host, 0, world, is_master=True, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -218,12 +218,12 @@ def of_many_machines(file: Path, rank: int, world: int, timeout: timedelta) -> d
         partial.write_text(f"{host} {store.port}")
         partial.replace(file)
         return store
-    host, port = _told(file, timeout)
+    host, port = _read_address(file, timeout)
     return dist.TCPStore(host, port, world, is_master=False, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """Where others reach this machine: by the network interface that the environment names, else by its name."""
+    """The address of this machine: that of the network interface which the environment names, else the host name."""
     for name in INTERFACES:
         if interface := environ.get(name, "").split(",")[0]:
             with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as link:
@@ -233,9 +233,9 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def beside(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
-    """The network interface that a rank speaks through, in the names that libraries read: neighbours share one.
+    """The network interface of a rank, in the variables that libraries read; neighbouring ranks share one.
 
-    NCCL chooses among all of them by itself.
+    NCCL chooses among all interfaces by itself.
     """
     if not interfaces:
         return {}
@@ -243,14 +243,12 @@ def beside(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[st
     return {gloo: interfaces[local_rank * len(interfaces) // per_node], nccl: ",".join(interfaces)}
 
 
-def _told(file: Path, timeout: timedelta) -> tuple[str, int]:
-    """What rank 0 wrote. Network file systems tell of a new file only to those who list its folder."""
+def _read_address(file: Path, timeout: timedelta) -> tuple[str, int]:
+    """The address that rank 0 wrote. Network file systems show a new file only to processes that list its folder."""
     deadline = time.monotonic() + timeout.total_seconds()
     while file.name not in os.listdir(file.parent):  # noqa: PTH208
         if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"rank 0 did not say in {file} where to meet, within {timeout.total_seconds():.0f} s"
-            )
+            raise TimeoutError(f"rank 0 wrote no address to {file} within {timeout.total_seconds():.0f} s")
         time.sleep(POLL_SECONDS)
     host, port = file.read_text().split()
     return host, int(port)

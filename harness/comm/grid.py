@@ -1,7 +1,7 @@
 """A grid: the ranks of a world, arranged along named axes over torch's DeviceMesh.
 
-Ranks are numbered row-major, the first axis slowest. A grid knows which ranks an axis joins; what an axis can do is
-`harness.comm.axis`.
+Ranks are numbered row-major, the first axis slowest. A grid knows which ranks an axis joins; `harness.comm.axis` has
+the collectives of an axis.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ from harness.comm.axis import Axis
 from harness.comm.call import settle
 from harness.comm.collectives import Group
 from harness.comm.layout import coordinates, rank_at
-from harness.comm.ring_collectives import Rounds
+from harness.comm.ring_collectives import RingCollectives
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """One rank's view of the grid it stands in.
+    """One rank's view of its grid.
 
-    There is a process group for every axis of more than one rank, made at once, and one for every set of axes that is
-    taken as one (`axis`), made when it is first asked for; for all of them it is the world's. An axis of one has none.
+    Every axis of more than one rank has a process group, made at once. A set of axes that is taken as one (`axis`) has
+    a group from its first use on; the set of all axes has the world's. An axis of one has none.
     """
 
     shape: dict[AxisName, int]
@@ -38,8 +38,8 @@ class Grid:
     composed_from: int | None
     _mesh: DeviceMesh | None
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
-    _rounds: dict[Group, Rounds] = field(default_factory=dict)
-    """Of each group, however many axes have it."""
+    _rings: dict[Group, RingCollectives] = field(default_factory=dict)
+    """The composed calls of each group; axes that share a group share them."""
 
     @classmethod
     def build(
@@ -51,7 +51,7 @@ class Grid:
     ) -> "Grid":
         """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point.
 
-        `composed_from` are the bytes from which calls are composed out of rounds; none are without it.
+        Calls of `composed_from` bytes or more are composed of messages; without it none are.
         """
         world, device = engine.world_size(), device or torch.device("cpu")
         _check(shape, world)
@@ -71,13 +71,13 @@ class Grid:
         return self.axis(tuple(self.shape))
 
     def axis(self, names: tuple[AxisName, ...]) -> Axis:
-        """Several axes as one, its members in the order of their ranks, whatever the order of the names.
+        """Several axes as one. Its members are in the order of their ranks, whatever the order of the names.
 
-        The first call for a set of names builds its group: every rank makes these calls in the same order.
+        The first call for a set of names builds its group, so every rank makes these calls in the same order.
         """
         if unknown := [name for name in names if name not in self.shape]:
             raise UserError(
-                f"This grid has the axes {', '.join(self.shape)}; there is no axis {', '.join(unknown)}."
+                f"This grid has the axes {', '.join(self.shape)}, and no axis {', '.join(unknown)}."
             )
         names = tuple(name for name in self.shape if name in names)
         if names not in self._axes:
@@ -85,13 +85,13 @@ class Grid:
         return self._axes[names]
 
     def settle(self) -> None:
-        """Before a trainer is given up: waits for calls that are under way though nobody waits for them.
+        """Waits for calls that are still under way. A trainer calls this before it is given up.
 
-        A message that nobody received would be taken for the next one between the same two ranks.
+        A message that was never received would be taken for the next message between the same two ranks.
         """
         settle(self.ledger)
-        for rounds in self._rounds.values():
-            rounds.settle()
+        for ring in self._rings.values():
+            ring.settle()
 
     def _build_axis(self, names: tuple[AxisName, ...]) -> Axis:
         steps = product(*(range(self.shape[name]) for name in names))
@@ -99,14 +99,13 @@ class Grid:
         ranks = tuple(rank_at(self.shape, at) for at in members)
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._group(names)
-        here = ranks.index(self.rank)
-        rounds = self._rounds_of(group)
-        return Axis(label, len(ranks), here, ranks, group, self.ledger, self.device, rounds)
+        index, ring = ranks.index(self.rank), self._ring_of(group)
+        return Axis(label, len(ranks), index, ranks, group, self.ledger, self.device, ring)
 
-    def _rounds_of(self, group: Group | None) -> Rounds | None:
+    def _ring_of(self, group: Group | None) -> RingCollectives | None:
         if group is None or self.composed_from is None:
             return None
-        return self._rounds.setdefault(group, Rounds(group, self.composed_from))
+        return self._rings.setdefault(group, RingCollectives(group, self.composed_from))
 
     def _group(self, names: tuple[AxisName, ...]) -> Group | None:
         wide = tuple(name for name in names if self.shape[name] > 1)
@@ -116,16 +115,16 @@ class Grid:
             return self._mesh.get_group(wide[0])
         if prod(self.shape[name] for name in wide) == self._mesh.size():
             return torch.distributed.group.WORLD
-        # A name of torch's own, but the public ways build the groups of the other axes once more.
+        # A private name of torch: its public functions would build the groups of the other axes once more.
         return self._mesh[wide]._flatten().get_group()
 
 
 def _check(shape: Mapping[AxisName, int], world: int) -> None:
-    said = " x ".join(f"{name}={size}" for name, size in shape.items())
+    text = " x ".join(f"{name}={size}" for name, size in shape.items())
     if any(size < 1 for size in shape.values()):
-        raise UserError(f"The grid {said} has an axis without ranks: every axis needs at least one.")
+        raise UserError(f"The grid {text} has an axis without ranks: every axis needs at least one.")
     if (ranks := prod(shape.values())) != world:
         raise UserError(
-            f"The grid {said} arranges {ranks} ranks, and {world} were started. "
+            f"The grid {text} arranges {ranks} ranks, and {world} were started. "
             f"Start {ranks}, or choose a grid whose axes multiply to {world}."
         )

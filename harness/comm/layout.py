@@ -1,15 +1,15 @@
-"""Where a rank stands in a grid, and which grids there are. Plain arithmetic, no torch: light commands read it."""
+"""The coordinates of a rank in a grid, and the grids of a number of ranks: plain arithmetic without torch."""
 
 from collections.abc import Mapping
 
 from harness.ledger.vocabulary import AxisName
 
 Coordinates = Mapping[AxisName, int]
-"""Where a rank stands: its index along every axis."""
+"""The index of a rank along every axis."""
 
 
 def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]:
-    """Where a rank stands: row-major, the first axis slowest."""
+    """The coordinates of a rank: row-major, the first axis slowest."""
     at: dict[AxisName, int] = {}
     for name in reversed(list(shape)):
         rank, at[name] = divmod(rank, shape[name])
@@ -18,7 +18,7 @@ def coordinates(shape: Mapping[AxisName, int], rank: int) -> dict[AxisName, int]
 
 
 def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
-    """The rank that stands there: the inverse of `coordinates`."""
+    """The rank at these coordinates: the inverse of `coordinates`."""
     rank = 0
     for name, size in shape.items():
         assert 0 <= at[name] < size, (name, at[name], size)
@@ -27,7 +27,7 @@ def rank_at(shape: Mapping[AxisName, int], at: Coordinates) -> int:
 
 
 def grids_of(ranks: int, *axes: AxisName) -> list[dict[AxisName, int]]:
-    """Every grid of so many ranks over these axes, the squarest first; of equals, those long in the last axes."""
+    """Every grid of so many ranks over these axes, the squarest first, and among equals those long in the last axes."""
     shapes: list[tuple[int, ...]] = [(ranks,)]
     for _ in axes[1:]:
         shapes = [(*shape[:-1], low, shape[-1] // low) for shape in shapes for low in _divisors(shape[-1])]

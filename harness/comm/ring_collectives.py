@@ -1,7 +1,8 @@
 """Collectives out of point-to-point messages, for networks on which gloo's own are slow.
 
-Gloo broadcasts along a tree, so the root's link carries the message several times, and in its all-to-all members wait
-for each other. Here every link is busy in both directions all the time. `benchmarks/links.py` measures both.
+Gloo broadcasts along a tree, so the root's link carries the message several times, and in gloo's all-to-all the members
+wait for each other. The collectives below keep every link busy in both directions all the time. `benchmarks/links.py`
+measures both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,94 +18,94 @@ import torch.distributed as dist
 from torch import Tensor
 
 PIECES = 64
-"""Into so many pieces a broadcast is cut: a ring of p members takes (PIECES + p - 2) / PIECES of the link's time."""
+"""The number of pieces of a broadcast: a ring of p members takes (PIECES + p - 2) / PIECES of the link's time."""
 SMALLEST_PIECE = 1 << 15
-"""Bytes below which a message costs its latency."""
+"""The bytes below which a message costs its latency."""
 TAGS = 1 << 24
-"""Of a call. Those below are for other messages, those above for other calls, which may be under way as well."""
+"""The tags of one call. Tags below are for other messages, tags above for other calls that are under way as well."""
 CALLS = 100
-"""Of a group that are under way at the same time, at most: tags have 31 bits."""
+"""The calls of a group that are under way at the same time, at most: tags have 31 bits."""
 
 
 class Flight(Thread):
-    """Rounds under way on a thread of their own, to be waited for as the library's calls are.
+    """A call under way on a thread of its own, to be waited for as the library's calls are.
 
-    It never keeps a process: a rank that fails leaves at once.
+    The thread never keeps a process alive: a rank that fails leaves at once.
     """
 
-    def __init__(self, rounds: Callable[[], None]) -> None:
+    def __init__(self, messages: Callable[[], None]) -> None:
         super().__init__(daemon=True)
-        self._rounds, self._result = rounds, Future[None]()
+        self._messages, self._result = messages, Future[None]()
         self.start()
 
     def run(self) -> None:
-        """On that thread."""
+        """Runs on the new thread."""
         try:
             with torch.no_grad():
-                self._rounds()
-        except BaseException as error:  # whoever waits is told
+                self._messages()
+        except BaseException as error:  # raised again in `wait`
             self._result.set_exception(error)
         else:
             self._result.set_result(None)
         finally:
-            del self._rounds  # and their buffers
+            del self._messages  # and their buffers
 
     def wait(self) -> None:
-        """Returns when this member is done and whoever asked the future was told, or raises what went wrong."""
+        """Returns when this member is done and the callbacks of the future have run, or raises what went wrong."""
         self.join()
         self._result.result()
 
     def get_future(self) -> "Future[None]":
-        """Tells when this member is done."""
+        """A future that is set when this member is done."""
         return self._result
 
 
-class Rounds:
-    """The composed calls of a group. All members issue the same ones in the same order, and give them the same tags."""
+class RingCollectives:
+    """The composed calls of a group. All members issue the same calls in the same order, and so give the same tags."""
 
     def __init__(self, group: dist.ProcessGroup, smallest: int) -> None:
         self._group, self._smallest = group, smallest
         self._issued = 0
         self._flights: dict[int, Flight] = {}
 
-    def pay(self, size: int) -> bool:
+    def pays(self, size: int) -> bool:
         """Whether a call of so many bytes is large enough."""
         return size >= self._smallest
 
     def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[Flight]:
-        """What is to be waited for; nothing, if it was."""
+        """Fills every member's buffer with the root's; returns the flights to wait for, none unless `later`."""
         return self._issue(_broadcast, root, buffer, later=later)
 
     def gather(self, blocks: Sequence[Tensor], *, later: bool) -> list[Flight]:
-        """Every member's block to everybody."""
+        """Sends every member's block to every member."""
         return self._issue(_gather, blocks, later=later)
 
     def exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, later: bool) -> list[Flight]:
-        """A tensor to each member and one from each."""
+        """Sends a tensor to each member and receives one from each."""
         return self._issue(_exchange, sends, receives, later=later)
 
     def settle(self) -> None:
-        """Waits for all that is under way, whoever wants it."""
+        """Waits for all flights, also for those whose results nobody wants."""
         for flight in self._flights.values():
             flight.wait()
 
-    def _issue(self, rounds: Callable[..., None], *given: Any, later: bool) -> list[Flight]:
-        """Its tags are those of an earlier call, which is over by then."""
+    def _issue(self, messages: Callable[..., None], *given: Any, later: bool) -> list[Flight]:
+        """Issues a call. Its tags are those of an earlier call, which is waited for first."""
         self._issued += 1
         tags = self._issued % CALLS
         if earlier := self._flights.pop(tags, None):
             earlier.wait()
-        members = Peers(self._group, (1 + tags) * TAGS)
+        members = TaggedGroup(self._group, (1 + tags) * TAGS)
         if not later:
-            rounds(members, *given)
+            messages(members, *given)
             return []
-        flight = self._flights[tags] = Flight(partial(rounds, members, *given))
+        flight = self._flights[tags] = Flight(partial(messages, members, *given))
         return [flight]
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
-    """The members of a group, as one call speaks to them."""
+class TaggedGroup:
+    """The members of a group, and the tags by which the messages of one call are told from others."""
 
     group: dist.ProcessGroup
     first_tag: int
@@ -128,56 +129,56 @@ class Peers:
         return work
 
 
-def _broadcast(peers: Peers, root: int, buffer: Tensor) -> None:
-    """From the root along a ring, piece after piece: each is passed on while the next one comes."""
-    size, here = peers.size, (peers.here - root) % peers.size
-    before, after = (peers.here - 1) % size, (peers.here + 1) % size
+def _broadcast(members: TaggedGroup, root: int, buffer: Tensor) -> None:
+    """Sends pieces along a ring that starts at the root: each piece is passed on while the next one arrives."""
+    size, here = members.size, (members.here - root) % members.size
+    before, after = (members.here - 1) % size, (members.here + 1) % size
     pieces = list(_cut(buffer))
-    coming = [peers.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if here else []
+    coming = [members.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if here else []
     leaving = []
     for tag, piece in enumerate(pieces):
         if coming:
             coming[tag].wait()
         if here + 1 < size:
-            leaving.append(peers.send(piece, after, tag))
+            leaving.append(members.send(piece, after, tag))
     for work in leaving:
         work.wait()
 
 
-def _gather(peers: Peers, blocks: Sequence[Tensor]) -> None:
-    """Every member's block to everybody, along a ring: a member sends its own, then passes on what comes, as it comes.
+def _gather(members: TaggedGroup, blocks: Sequence[Tensor]) -> None:
+    """Sends blocks along a ring: a member sends its own, then passes on the pieces of others as they arrive.
 
-    A link carries every block once, however uneven they are.
+    A link carries every block once, however uneven the blocks are.
     """
-    size, here = peers.size, peers.here
+    size, here = members.size, members.here
     before, after = (here - 1) % size, (here + 1) % size
     pieces = [list(_cut(block)) for block in blocks]
     tags = list(accumulate((len(cut) for cut in pieces), initial=0))
-    upstream = [(here - step) % size for step in range(1, size)]  # in the order in which their blocks come
+    upstream = [(here - step) % size for step in range(1, size)]  # in the order in which their blocks arrive
     coming = {
-        owner: [peers.receive(piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
+        owner: [members.receive(piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
         for owner in upstream
     }
-    leaving = [peers.send(piece, after, tags[here] + i) for i, piece in enumerate(pieces[here])]
+    leaving = [members.send(piece, after, tags[here] + i) for i, piece in enumerate(pieces[here])]
     for owner in upstream:
         for i, (work, piece) in enumerate(zip(coming[owner], pieces[owner], strict=True)):
             work.wait()
             if owner != after:
-                leaving.append(peers.send(piece, after, tags[owner] + i))
+                leaving.append(members.send(piece, after, tags[owner] + i))
     for work in leaving:
         work.wait()
 
 
-def _exchange(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
-    """A tensor to each member and one from each, all under way at once.
+def _exchange(members: TaggedGroup, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
+    """Sends a tensor to each member and receives one from each, all under way at once.
 
-    One after the other, members of whom some have nothing for some others wait for each other: up to twice the time.
+    One after the other would take up to twice the time: where some pairs have nothing to send, members would wait.
     """
-    size, here = peers.size, peers.here
+    size, here = members.size, members.here
     receives[here].copy_(sends[here])
-    others = [(here + step) % size for step in range(1, size)]  # so that not all send to one
-    works = [peers.receive(receives[source], source, 0) for source in others if receives[source].numel()]
-    works += [peers.send(sends[to], to, 0) for to in others if sends[to].numel()]
+    others = [(here + step) % size for step in range(1, size)]  # not all members send to the same one
+    works = [members.receive(receives[source], source, 0) for source in others if receives[source].numel()]
+    works += [members.send(sends[to], to, 0) for to in others if sends[to].numel()]
     for work in works:
         work.wait()
 

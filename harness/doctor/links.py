@@ -30,7 +30,7 @@ from harness.files import owner_tag, sweep, write_text
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
-from harness.launch.ways import way
+from harness.launch.rank_starter import rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.spec.machine_card import MACHINES, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import results_folder
@@ -59,8 +59,8 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         out, log = Path(name) / "measured.json", Path(name) / "log"
         program = ["harness.doctor.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
-        chosen = way(card, ranks, root, program)
-        with ForkServer() as server, Ranks(chosen.start(server, log, tell), chosen.ending) as started:
+        starter = rank_starter(card, ranks, root, program)
+        with ForkServer() as server, Ranks(starter.start(server, log, tell), starter.ending) as started:
             started.watch(HangDetector(None), LONGEST, lambda: None)
         if not out.exists():
             raise RunError(

@@ -1,17 +1,15 @@
-"""A process that has imported what ranks need: they are forked from it, and nobody waits for torch again.
+"""A fork server: one process imports torch once, and every rank is forked from it in milliseconds.
 
-It starts with the settings of the machine card, which allocators and thread pools read before any Python runs. A rank
-is a child's child whose parent has gone, so that the kernel gives it to the launcher, which sees itself how it ended.
-Ranks and fork server die with the launcher.
+The server starts with the settings of the machine card, because allocators and thread pools read theirs before any
+Python runs. Each rank is a grandchild of the server. Its parent ends at once, so the kernel hands the rank to the
+launcher, which can then wait for it and read its exit status. Ranks and server die with the launcher.
 
-The fork server reports through a pipe of its own what it imports, that it is ready, and each rank's process id; so
-whatever modules print does no harm. What it prints is kept for the error of a start that fails.
+The server reports what it imports, that it is ready, and the process id of each rank. Reports travel over a channel of
+their own, so that modules may print anything. What they print is kept for the message of a start that fails.
 """
 
 import gc
-import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -22,7 +20,8 @@ from contextlib import contextmanager, suppress
 from ctypes import CDLL, byref, c_int
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from pathlib import Path
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
@@ -30,28 +29,31 @@ from typing import IO, Any, NamedTuple, NoReturn
 from harness.errors import RunError
 
 IMPORTED = ("harness.run.rank", "harness.run.recording", "torch._dynamo")
-"""What takes seconds."""
-PLACE = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
-"""Variables that are read by Python, and so may differ from those of the fork server."""
+"""The modules that take seconds to import."""
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+"""Variables that only Python code reads. Their values may differ from those of the fork server."""
 TELL_SECONDS = 5.0
-"""How often a start that takes long says what it waits for."""
+"""The interval at which a slow start reports its stage."""
 ENDING_SECONDS = 5.0
-"""How long a process takes to end at most once its pipes are closed."""
-WORDS_KEPT = 2000
+"""The time that a process has to end once its channel is closed."""
+OUTPUT_KEPT = 2000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
+
+Report = tuple[str, str]
+"""The kind of a report (`stage`, `ready`, `pid` or `failed`) and its text."""
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit code in words; it is negative for a signal, and None while a process lives."""
+    """An exit code in words. It is negative for a signal, and None while the process lives."""
     if code is None or code >= 0:
         return f"exited with code {code}"
-    with suppress(ValueError):  # signals of real time have no names
+    with suppress(ValueError):  # real-time signals have no names
         return f"killed by {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
 
 
 class Waiting(NamedTuple):
-    """How long a start may take, what is said of this limit, and who is told what it waits for."""
+    """How long a start may take, how a user raises the limit, and who hears of a slow start."""
 
     seconds: float = 120.0
     way_out: str = ""
@@ -59,14 +61,14 @@ class Waiting(NamedTuple):
 
 
 class Child:
-    """A rank as its launcher sees it: what `subprocess.Popen` tells of a process."""
+    """A rank as its launcher sees it, with the methods of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it lives."""
+        """The exit code, negative for a signal; None while the rank lives."""
         if self._code is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             self._code = os.waitstatus_to_exitcode(status) if ended else None
@@ -83,10 +85,10 @@ class Child:
 
 
 class ForkServer:
-    """`with ForkServer() as server: server.start(...)`: its process is started when it is first needed."""
+    """`with ForkServer() as server: server.start(...)`: the process of the server starts when it is first needed."""
 
     def __init__(self) -> None:
-        self._process: _Process | None = None
+        self._process: _ServerProcess | None = None
         self._settings: Mapping[str, str] = {}
 
     def __enter__(self) -> "ForkServer":
@@ -95,96 +97,96 @@ class ForkServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self.close()
 
     def start(
         self,
         program: Sequence[str],
         environments: Sequence[Mapping[str, str]],
-        log: Path,
+        streams: Sequence[int],
         waiting: Waiting = Waiting(),  # noqa: B008
     ) -> Iterator[Child]:
-        """A module with a `main` and its words, once in each environment."""
+        """Starts `main` of a module once in each environment; `program` is the module's name and its arguments.
+
+        `streams` are the descriptors of its standard input, output and error.
+        """
         with _adopting():
             for environment in environments:
-                settings = {key: text for key, text in environment.items() if key not in PLACE}
-                order = {"program": [*program], "environment": {**environment}, "log": str(log)}
+                settings = {key: text for key, text in environment.items() if key not in RANK_VARIABLES}
+                order = {"program": [*program], "environment": {**environment}}
                 try:
-                    yield Child(self._with(settings, waiting).fork(order, waiting))
+                    yield Child(self._with(settings, waiting).fork(order, streams, waiting))
                 except RunError:
-                    self._close()
+                    self.close()
                     raise
 
-    def _with(self, settings: Mapping[str, str], waiting: Waiting) -> "_Process":
-        """The process with these settings, when it is ready."""
-        if self._process and self._settings != settings:
-            self._close()
-        if self._process is None:
-            self._settings, self._process = settings, _Process(settings)
-            self._process.await_ready(waiting)
-        return self._process
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Ends the server; its ranks live on."""
         if self._process:
             self._process.close()
             self._process = None
 
+    def _with(self, settings: Mapping[str, str], waiting: Waiting) -> "_ServerProcess":
+        """The process with these settings, once it is ready."""
+        if self._process and self._settings != settings:
+            self.close()
+        if self._process is None:
+            self._settings, self._process = settings, _ServerProcess(settings)
+            self._process.await_ready(waiting)
+        return self._process
 
-class _Process:
+
+class _ServerProcess:
     """The process of a fork server, as its launcher sees it."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._stage = "starting Python"
-        self._unread: list[str] = []
-        self._words: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the process
-        self._reports, theirs = os.pipe()
-        try:
+        self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the process
+        self._channel, remote = Pipe()
+        with remote:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(os.getpid()), str(theirs)],
+                [sys.executable, "-m", __name__, str(os.getpid()), str(remote.fileno())],
                 env=settings,
-                stdin=subprocess.PIPE,
-                stdout=self._words,
-                stderr=self._words,
-                text=True,
-                pass_fds=[theirs],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=[remote.fileno()],
                 preexec_fn=tie(os.getpid(), signal.SIGKILL),  # noqa: PLW1509  the launcher has no threads of its own
             )
-        finally:
-            os.close(theirs)
 
     def await_ready(self, waiting: Waiting) -> None:
-        """Returns when everything is imported; what modules printed meanwhile goes where it would have gone."""
+        """Returns when everything is imported; what modules printed meanwhile goes to standard error."""
         self._await("ready", waiting)
         self._stage = "forking a rank"
-        if words := self._last_words():
-            print(words, file=sys.stderr)
+        if output := self._last_output():
+            print(output, file=sys.stderr)
 
-    def fork(self, order: dict[str, Any], waiting: Waiting) -> int:
+    def fork(self, order: dict[str, Any], streams: Sequence[int], waiting: Waiting) -> int:
         """The process id of a new rank."""
-        assert self._popen.stdin, "a pipe"
-        with suppress(BrokenPipeError):  # it ended, and the pipe of its reports has too
-            self._popen.stdin.write(json.dumps(order) + "\n")
-            self._popen.stdin.flush()
+        with suppress(OSError):  # the server has ended, and its last report says how
+            self._channel.send(order)
+            for stream in streams:
+                send_handle(self._channel, stream, self._popen.pid)
         return int(self._await("pid", waiting))
 
     def close(self) -> None:
         self._popen.kill()
-        self._popen.communicate()
-        os.close(self._reports)
-        self._words.close()
+        self._popen.wait()
+        self._channel.close()
+        self._output.close()
 
     def _await(self, wanted: str, waiting: Waiting) -> str:
-        """The rest of the next report that begins so; those before it say what the fork server is doing."""
+        """The text of the next report of a kind; reports of stages come before it."""
         begun = told = time.monotonic()
         while True:
-            kind, _, rest = self._report(TELL_SECONDS / 10).partition(" ")
+            kind, text = self._report(TELL_SECONDS / 10)
             now = time.monotonic()
             if kind == wanted:
-                return rest
+                return text
             if kind == "stage":
-                self._stage = rest
+                self._stage = text
             elif kind == "failed":
-                raise self._failure(rest)
+                raise self._failure(text)
             elif kind == "end":
                 raise self._failure(f"{self._ending()} while it was {self._stage}")
             if now - begun > waiting.seconds:
@@ -193,35 +195,37 @@ class _Process:
                 told = now
                 waiting.progress(f"waiting for ranks to start: {self._stage}, {now - begun:.0f} s")
 
-    def _report(self, seconds: float) -> str:
-        """The next line of its reports; nothing if there is none within that time."""
-        if not self._unread and select.select([self._reports], [], [], seconds)[0]:
-            self._unread = os.read(self._reports, 1 << 20).decode().splitlines() or ["end"]
-        return self._unread.pop(0) if self._unread else ""
+    def _report(self, seconds: float) -> Report:
+        """The next report: empty if none comes within the time, `end` if the channel is closed."""
+        try:
+            report: Report = self._channel.recv() if self._channel.poll(seconds) else ("", "")
+        except (EOFError, OSError):
+            return "end", ""
+        return report
 
     def _ending(self) -> str:
-        """How it ended, after its last report."""
+        """How the server ended, after its last report."""
         try:
             return how_it_ended(self._popen.wait(ENDING_SECONDS))
         except subprocess.TimeoutExpired:
-            return "closed the pipe of its reports"
+            return "closed the channel of its reports"
 
-    def _failure(self, what: str) -> RunError:
-        words = self._last_words()
+    def _failure(self, reason: str) -> RunError:
+        output = self._last_output()
         return RunError(
-            f"Ranks could not be started: the fork server, from which they are forked, {what}. "
-            + (f"The last that it printed:\n{words}" if words else "It printed nothing.")
+            f"Ranks could not be started: the fork server, from which ranks are forked, {reason}. "
+            + (f"The end of its output:\n{output}" if output else "It printed nothing.")
         )
 
-    def _last_words(self) -> str:
-        self._words.seek(0, os.SEEK_END)
-        self._words.seek(max(self._words.tell() - WORDS_KEPT, 0))
-        return self._words.read().decode(errors="replace").strip()
+    def _last_output(self) -> str:
+        self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(self._output.tell() - OUTPUT_KEPT, 0))
+        return self._output.read().decode(errors="replace").strip()
 
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Inside, children whose parents are gone become this process's own."""
+    """Inside, this process becomes the parent of descendants whose own parents have ended."""
     libc, before = CDLL(None), c_int()
     libc.prctl(PR_GET_CHILD_SUBREAPER, byref(before))
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -232,7 +236,7 @@ def _adopting() -> Iterator[None]:
 
 
 def tie(parent: int, ending: signal.Signals) -> Callable[[], None]:
-    """What a child does first: ask the kernel to end it when its parent dies, which may have happened already."""
+    """The first act of a child: it asks the kernel for this signal at its parent's death, which may be past already."""
     libc = CDLL(None)
 
     def ask() -> None:
@@ -243,98 +247,92 @@ def tie(parent: int, ending: signal.Signals) -> Callable[[], None]:
     return ask
 
 
-# What follows runs in the fork server.
-
-Tell = Callable[[str], None]
+# The code below runs in the fork server and in its ranks.
 
 
 def main() -> int:
-    """Forks a rank for every line that it reads."""
-    launcher, channel = map(int, sys.argv[1:])
-
-    def tell(report: str) -> None:
-        os.write(channel, f"{report}\n".encode())
-
+    """Forks a rank for every order that comes over the channel, until the launcher closes it."""
+    launcher, channel = int(sys.argv[1]), Connection(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.meta_path.insert(0, announcer := _Announcer(tell))
+    sys.meta_path.insert(0, announcer := _Announcer(channel))
     for module in IMPORTED:
         import_module(module)
     sys.meta_path.remove(announcer)
     gc.freeze()
-    tell("ready")
-    for line in iter(sys.stdin.readline, ""):
-        if _forked_away(launcher, tell):
-            tell(f"pid {os.getpid()}")
-            os.close(channel)
-            _be(json.loads(line))
+    channel.send(("ready", ""))
+    with suppress(EOFError):
+        while True:
+            order, streams = channel.recv(), [recv_handle(channel) for _ in range(3)]
+            if _forked_away(launcher, channel):
+                channel.send(("pid", str(os.getpid())))
+                channel.close()
+                _be_rank(order, streams)
+            for stream in streams:
+                os.close(stream)
     return 0
 
 
 class _Announcer(MetaPathFinder):
-    """Finds nothing, and tells which package is being imported."""
+    """A finder that finds nothing and reports which package is being imported."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._told = tell, ""
+    def __init__(self, channel: Connection) -> None:
+        self._channel, self._announced = channel, ""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         package = fullname.partition(".")[0]
-        if package not in {self._told, *sys.stdlib_module_names}:
-            self._told = package
-            self._tell(f"stage importing {package}")
+        if package not in {self._announced, *sys.stdlib_module_names}:
+            self._announced = package
+            self._channel.send(("stage", f"importing {package}"))
 
 
-def _forked_away(launcher: int, tell: Tell) -> bool:
-    """True in the rank, False here."""
-    between = _fork(tell)
+def _forked_away(launcher: int, channel: Connection) -> bool:
+    """Forks a grandchild that belongs to the launcher; True in the grandchild, False in the server."""
+    between = _fork(channel)
     if between:
         os.waitpid(between, 0)
         return False
     between = os.getpid()
-    if _fork(tell):
+    if _fork(channel):
         os._exit(0)
     while os.getppid() == between:
         time.sleep(0.0005)
-    if os.getppid() != launcher:  # nobody hears this if the launcher has ended
-        with suppress(OSError):
-            tell(f"failed cannot give ranks to the launcher: the kernel gave one to process {os.getppid()}")
+    if os.getppid() != launcher:
+        with suppress(OSError):  # the launcher may have ended
+            parent = f"the kernel gave one to process {os.getppid()}"
+            channel.send(("failed", f"cannot give ranks to the launcher: {parent}"))
         os._exit(1)
     tie(launcher, signal.SIGKILL)()
     return True
 
 
-def _fork(tell: Tell) -> int:
+def _fork(channel: Connection) -> int:
     try:
         return os.fork()
     except OSError as error:
-        tell(f"failed cannot fork: {error}")
+        channel.send(("failed", f"cannot fork: {error}"))
         os._exit(1)
 
 
-def _be(order: dict[str, Any]) -> NoReturn:
-    """The rank, to its end: at once, without taking apart module by module what was imported."""
+def _be_rank(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+    """Runs the program and exits at once: taking the imported modules apart would cost time and gain nothing."""
     code = 1
     try:
         module, *sys.argv[1:] = order["program"]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(order["environment"])
-        _redirect(order["log"])
+        for target, stream in enumerate(streams):
+            os.dup2(stream, target)
+            os.close(stream)
         code = import_module(module).main()
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        if isinstance(error, SystemExit) and isinstance(error.code, int):
+            code = error.code
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _redirect(log: str) -> None:
-    """Standard streams as a process has them that nobody talks to."""
-    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for target, stream in enumerate((nothing, file, file)):
-        os.dup2(stream, target)
-    os.close(nothing)
-    os.close(file)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The hang detector tells ranks that wait for each other for ever, or that a signal holds, from ranks that are slow.
+"""The hang detector separates slow ranks from ranks that wait for each other for ever, or that a signal has stopped.
 
-Ranks hang if for the whole patience no thread of theirs works, waits for a core or is in the kernel for a disk. Gloo
-has a thread that polls a hundred times a second: on a busy machine it often waits for a core, which says nothing about
-its rank. A rank is stopped if a signal holds it for the whole patience, whatever the others do. Once training is over
-no rank waits for another, and a disk may be slow: then the ranks that are left have a patience of their own.
+Ranks hang if for the whole patience none of their threads runs, waits for a core or waits for a disk (state D). Gloo
+has a thread that polls a hundred times a second. On a busy machine this thread often waits for a core, which says
+nothing about its rank. A rank is stopped if a signal holds it for the whole patience, whatever the others do. Once
+training is over no rank waits for another, but a disk may be slow, so the remaining ranks have a patience of their own.
 
-The detector does not see a rank whose first thread waits actively (spins, or polls often), and on a GPU it looks for
-stopped ranks alone. Where /proc does not show a rank, that rank counts as running.
+The detector does not see a rank whose first thread waits actively (spins, or polls often). On a GPU it looks for
+stopped ranks alone. A rank that /proc does not show counts as running.
 """
 
 import os
@@ -16,46 +16,46 @@ from pathlib import Path
 from typing import NamedTuple
 
 BUSY_SHARE = 0.01
-"""The share of one core that ranks use or wait for, all of them together, if they do anything."""
+"""The share of one core that working ranks use or wait for at least, summed over all ranks."""
 LOOKS = 20
 """The number of looks within the patience."""
 LATE = 2
-"""The intervals that a late look counts for at most: the launcher itself was stopped then, or got no core."""
+"""The intervals that a late look counts for at most: the launcher itself was stopped, or got no core."""
 POLLING = 1e-4
-"""The seconds that a thread runs at a time, on average, if it only looks whether there is something to do."""
+"""The seconds that a thread which only polls runs at a time, on average."""
 RUNNABLE, ASLEEP, STOPPED, UNSEEN = "R", "S", "T", "?"
-"""States of a process or thread: the letters of proc(5), and one for what /proc does not show."""
+"""States of a process or thread: the letters of proc(5), and one for a process that /proc does not show."""
 TICKS = os.sysconf("SC_CLK_TCK")
 NANO = 1e-9
 PROC = Path("/proc")
 
 
 class Hang(NamedTuple):
-    """What is known of ranks that hang."""
+    """Ranks that hang."""
 
     stopped: tuple[int, ...] = ()
     """The ranks that a signal has stopped; none if all ranks sleep."""
 
 
-class _Process(NamedTuple):
-    """The state of a process's first thread, and the processor time of all that it ever had."""
+class _ProcessState(NamedTuple):
+    """The state of a process's first thread, and the processor time of all threads that the process ever had."""
 
     state: str
     seconds: float = 0.0
 
 
-class _Thread(NamedTuple):
-    """The state of a thread, how long it ran and waited for a core, and how often it was given one."""
+class _ThreadState(NamedTuple):
+    """The state of a thread, how long it ran and waited for a core, and how often the kernel gave it a core."""
 
     state: str
     ran: float = 0.0
     waited: float = 0.0
     slices: int = 0
-    """0 where the kernel keeps no account."""
+    """0 where the kernel keeps no account of a thread."""
 
 
 class HangDetector:
-    """`look` may be called often: it reads /proc only a few times within the patience, and never without patience."""
+    """`look` may be called often: /proc is read only a few times within the patience, and never without patience."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class HangDetector:
         self._recording, self._by_sleep, self._proc = recording, by_sleep, proc
         self._looked = self._next = 0.0
         self._held: dict[int, tuple[float, tuple[float, int]]] = {}
-        """How long each stopped rank is known to be, and what it had used of processors before."""
+        """How long each stopped rank has been stopped, and the processor time and slices that it had used before."""
         self._asleep = self._wanted = 0.0
-        """How long all ranks have been asleep, and what they ran or waited for a core within that time."""
+        """How long all ranks have been asleep, and how long they ran or waited for a core within that time."""
         self._seconds: dict[int, float] = {}
-        self._threads: dict[tuple[int, int], _Thread] = {}
+        self._threads: dict[tuple[int, int], _ThreadState] = {}
 
     def look(self, pids: Mapping[int, int], recording: bool = False) -> Hang | None:
-        """The hang of these ranks, if they do hang. Their processes are children that were not waited for yet.
+        """The hang of these ranks; None if they do not hang.
 
-        So no process id can be that of another process.
+        Their processes are children that were not waited for yet, so no process id can be that of another process.
         """
         now = time.monotonic()
         if self._patience is None or now < self._next:
@@ -100,9 +100,9 @@ class HangDetector:
         return None
 
     def _seconds_held(
-        self, pids: Mapping[int, int], processes: Mapping[int, _Process], passed: float
+        self, pids: Mapping[int, int], processes: Mapping[int, _ProcessState], passed: float
     ) -> dict[int, float]:
-        """How long each stopped rank has been so; one that ran since the last look was stopped anew."""
+        """How long each stopped rank has been stopped; a rank that ran since the last look was stopped anew."""
         held: dict[int, tuple[float, tuple[float, int]]] = {}
         for rank, process in processes.items():
             if process.state == STOPPED:
@@ -113,14 +113,14 @@ class HangDetector:
         return {rank: seconds for rank, (seconds, _) in held.items()}
 
     def _seconds_asleep(
-        self, pids: Mapping[int, int], processes: Mapping[int, _Process], passed: float, enough: float
+        self, pids: Mapping[int, int], processes: Mapping[int, _ProcessState], passed: float, enough: float
     ) -> float:
-        """How long all ranks have been asleep. They are awake once they want `enough` processor time.
+        """How long all ranks have been asleep. Ranks that want `enough` processor time are awake.
 
-        Threads are read only where their processes seem to sleep: ranks at work are looked at in passing.
+        Threads are read only where all processes seem to sleep, so looking at working ranks costs little.
         """
         seconds = {rank: process.seconds for rank, process in processes.items()}
-        threads: dict[tuple[int, int], _Thread] = {}
+        threads: dict[tuple[int, int], _ThreadState] = {}
         wanted = float("inf")
         if all(
             process.state == ASLEEP and process.seconds - self._seconds.get(rank, 0.0) < enough
@@ -138,24 +138,24 @@ class HangDetector:
             self._asleep = self._wanted = 0.0
         return self._asleep
 
-    def _process(self, pid: int) -> _Process:
+    def _process(self, pid: int) -> _ProcessState:
         try:
             state, *fields = _stat(self._proc / str(pid))
         except OSError:
-            return _Process(UNSEEN)
-        return _Process(state, _seconds(fields))
+            return _ProcessState(UNSEEN)
+        return _ProcessState(state, _seconds(fields))
 
-    def _threads_of(self, pid: int) -> dict[tuple[int, int], _Thread]:
-        """The threads of a process, by its id and theirs."""
+    def _threads_of(self, pid: int) -> dict[tuple[int, int], _ThreadState]:
+        """The threads of a process, by process id and thread id."""
         try:
             folders = list((self._proc / str(pid) / "task").iterdir())
             return {(pid, int(folder.name)): _thread(folder) for folder in folders}
         except OSError:
-            return {(pid, pid): _Thread(UNSEEN)}
+            return {(pid, pid): _ThreadState(UNSEEN)}
 
 
 def _is_of_this_namespace(proc: Path) -> bool:
-    """Whether process ids mean the same there as here: a container may show the processes of its host, or none."""
+    """Whether /proc shows this process under its own id: a container may show the processes of its host, or none."""
     try:
         return str((proc / "self").readlink()) == str(os.getpid())
     except OSError:
@@ -163,29 +163,29 @@ def _is_of_this_namespace(proc: Path) -> bool:
 
 
 def _stat(folder: Path) -> list[str]:
-    """The fields of a process or thread, from its state on; its name may have any characters."""
+    """The fields of a process or thread from the state on; the name before it may have any characters."""
     return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
-def _thread(folder: Path) -> _Thread:
+def _thread(folder: Path) -> _ThreadState:
     state, *fields = _stat(folder)
     try:
         ran, waited, slices = map(int, (folder / "schedstat").read_text().split())
     except (OSError, ValueError):
-        return _Thread(state, _seconds(fields))
-    return _Thread(state, ran * NANO, waited * NANO, slices)
+        return _ThreadState(state, _seconds(fields))
+    return _ThreadState(state, ran * NANO, waited * NANO, slices)
 
 
 def _seconds(fields: Sequence[str]) -> float:
-    """The processor time among the fields that follow the state, of programs and of the kernel for them."""
+    """The processor time among the fields that follow the state: user time and system time."""
     return (int(fields[10]) + int(fields[11])) / TICKS
 
 
-def _wanted(at: tuple[int, int], before: _Thread, now: _Thread) -> float:
-    """The seconds that a thread ran and waited for a core; infinite if it runs or waits at this moment.
+def _wanted(at: tuple[int, int], before: _ThreadState, now: _ThreadState) -> float:
+    """The seconds that a thread ran and waited for a core; infinite if the thread runs or waits at this moment.
 
-    A thread that polls wants nothing. The first thread of a process trains, and counts however shortly it runs. Without
-    an account of the kernel's, the state R of other threads may be that of one that polls.
+    A thread that polls wants nothing. The first thread of a process trains, and counts however shortly it runs. Where
+    the kernel keeps no account, the state R of another thread may be that of a thread that polls.
     """
     ran, waited, slices = now.ran - before.ran, now.waited - before.waited, now.slices - before.slices
     is_first = at[0] == at[1]

@@ -1,28 +1,34 @@
-"""Launches a run, waits, and sees to it that a record exists whatever happened.
+"""Launches runs, one or a series, and makes sure that each leaves a record, however it ends.
 
-The launcher imports no torch: it has ranks started, here or by Slurm (`launch.ways`), and turns the first fault of a
-rank into the record when none was written. What the place did to a run, a lost node for one, goes on no record: the run
-is to be tried again.
+The launcher imports no torch. It starts ranks, on this machine or by Slurm (`launch.rank_starter`), and watches them
+(`launch.processes`). If no rank wrote the record, the launcher writes one with the first fault. A fault of the machine,
+such as a lost node, goes on no record, and the run can be tried again.
 """
 
+import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
-from harness.launch.cause import find_cause, nobody_is_to_blame
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
-from harness.launch.processes import Ranks, Watched
-from harness.launch.ways import way
+from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
+from harness.launch.rank_starter import rank_starter
+from harness.results.record import read_record
+from harness.results.statuses import SETTLED
 from harness.run.fault import Fault
 from harness.run.provenance import COMMAND, command
+from harness.slurm.run_history import Past, run_minutes
+from harness.slurm.site import load_site, slurm_of
+from harness.slurm.srun import seconds_left
 from harness.spec.spec import Spec, canonical_json
 
 OOM_COUNTERS = {
@@ -33,18 +39,18 @@ OOM_COUNTERS = {
 Progress = Callable[[str], None]
 
 
-class Patience(NamedTuple):
-    """How long a run may take, in seconds."""
+class TimeLimits(NamedTuple):
+    """How long a run and its standstills may take, in seconds."""
 
     still: float = 20.0
-    """After which a rank that is stopped, or ranks on CPUs that all sleep, count as hung (`launch.hang_detector`)."""
+    """The time after which a stopped rank, or ranks on CPUs that all sleep, count as hung (`launch.hang_detector`)."""
     recording: float = 1800.0
     """The same for ranks that sleep when training is over: far more than a slow disk takes."""
-    limit: float | None = None
-    """After which it is stopped, and recorded as a timeout with the epochs that were finished."""
+    run: float | None = None
+    """The time after which a run is stopped and recorded as a timeout, with its finished epochs."""
 
 
-PATIENCE = Patience()
+LIMITS = TimeLimits()
 
 
 def launch(
@@ -52,36 +58,36 @@ def launch(
     root: Path,
     runs: Path,
     progress: Progress,
-    patience: Patience = PATIENCE,
+    limits: TimeLimits = LIMITS,
     fork_server: ForkServer | None = None,
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
-    Ranks are forked from the fork server, or from one of their own.
+    Ranks are forked from the given fork server, or from a new one.
     """
 
     def ranks(scratch: Path) -> Watched:
         with nullcontext(fork_server) if fork_server else ForkServer() as opened:
-            return _run_ranks(spec, root, runs, scratch, progress, patience, opened)
+            return _run_ranks(spec, root, runs, scratch, progress, limits, opened)
 
     return _recorded(spec, root, runs, ranks)
 
 
 def launch_here(spec: Spec, root: Path, runs: Path) -> Path:
-    """The same in this process, of one rank. The machine card's allocator settings come too late for it."""
+    """Runs a spec of one rank in this process, too late for the allocator settings of the machine card."""
     if spec.ranks > 1:
         raise UserError(f"ranks = {spec.ranks}: one process runs one rank. Leave out --in-process.")
     return _recorded(spec, root, runs, lambda scratch: _run_here(root, runs, scratch))
 
 
 def _recorded(spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched]) -> Path:
-    """Runs in a scratch folder, and sees to the record."""
+    """Runs in a scratch folder, and writes the record if no rank did."""
     with refusals(runs):
         runs.mkdir(parents=True, exist_ok=True)
         sweep(runs)
         sweep(runs.parent)
         folder = tempfile.TemporaryDirectory(prefix=f"launch-{owner_tag()}.", dir=runs.parent)
-    with folder as name, _ending_when_told():
+    with folder as name, _ending_on_sigterm():
         scratch = Path(name)
         with refusals(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
@@ -102,54 +108,55 @@ def _run_ranks(
     runs: Path,
     scratch: Path,
     progress: Progress,
-    patience: Patience,
+    limits: TimeLimits,
     fork_server: ForkServer,
 ) -> Watched:
     folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
     words = [str(word) for option in folders.items() for word in option]
-    chosen = way(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
-    with Ranks(chosen.start(fork_server, scratch / "log", progress), chosen.ending) as ranks:
+    starter = rank_starter(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
+    with Ranks(starter.start(fork_server, scratch / "log", progress), starter.ending) as ranks:
         watched = ranks.watch(
             HangDetector(
-                patience.still if chosen.here else None,
-                patience.recording,
+                limits.still if starter.here else None,
+                limits.recording,
                 by_sleep=spec.machine.device == "cpu",
             ),
-            patience.limit,
+            limits.run,
             _Progress(scratch / "progress", progress).pass_on,
             (scratch / "recording").exists,
         )
-    if chosen.here or (scratch / "done").exists():
+    if starter.here or (scratch / "done").exists():
         return watched
-    watched = chosen.understand(watched, scratch / "log")
+    watched = starter.understand(watched, scratch / "log")
     if nobody_is_to_blame(watched, scratch):
-        raise RunError(f"{spec.label} has no record, its ranks were lost: {watched.lost or 'to each other'}")
+        reason = watched.lost or "they lost the connections to each other, and no rank failed by itself"
+        raise RunError(f"{spec.label} has no record, because its ranks were lost: {reason}")
     return watched
 
 
 def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
-    from harness.comm.engine import Place
+    from harness.comm.engine import RankPlace
     from harness.run.rank import attempt
 
-    attempt(Place(), root, scratch, runs)
+    attempt(RankPlace(), root, scratch, runs)
     return Watched()
 
 
 class _Progress:
-    """Passes on what rank 0 says of its progress, each thing once."""
+    """Passes on the messages that rank 0 leaves in a file, each of them once."""
 
     def __init__(self, file: Path, tell: Progress) -> None:
-        self._file, self._tell, self._said = file, tell, ""
+        self._file, self._tell, self._last = file, tell, ""
 
     def pass_on(self) -> None:
         now = self._file.read_text() if self._file.exists() else ""
-        if now != self._said:
-            self._said = now
+        if now != self._last:
+            self._last = now
             self._tell(now)
 
 
 @contextmanager
-def _ending_when_told() -> Iterator[None]:
+def _ending_on_sigterm() -> Iterator[None]:
     """A SIGTERM ends the ranks and cleans up, as an interrupt does."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -170,14 +177,78 @@ def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Faul
     from harness.run.recording import record_unfinished
     from harness.run.unfinished import read_unfinished
 
-    told = {**provenance(root, scratch), "started": started, "finished": time.time()}
-    record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), told, fault)
+    origin = {**provenance(root, scratch), "started": started, "finished": time.time()}
+    record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), origin, fault)
 
 
 def _out_of_memory_kills() -> int:
-    """How many processes of this machine or container the kernel has killed for want of memory, if it says."""
+    """How many processes of this machine or container the kernel has killed for want of memory; 0 if unknown."""
     for path, field in OOM_COUNTERS.items():
         with suppress(OSError, ValueError):
             counts = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
             return int(counts.get(field, 0))
     return 0
+
+
+# Runs one after the other, in the time that their job has. Runs that have a result are left alone.
+#
+# A run is started only if there is time for all that it may take, so that a timeout is the run's own and never the
+# fault of earlier runs. The others are left to another job.
+
+
+class Outcome(NamedTuple):
+    """The folder of a run's record, or the reason why the run has none."""
+
+    spec: Spec
+    folder: Path | None
+    cached: bool = False
+    why: str = ""
+
+
+def series(
+    specs: Sequence[Spec], root: Path, runs: Path, progress: Progress, *, fresh: bool = False
+) -> Iterator[Outcome]:
+    """Every run's outcome as soon as it is known. A run that leaves no record does not stop the others."""
+    clock, past = _clock(), Past(runs)
+    with ForkServer() as fork_server:
+        for spec in specs:
+            try:
+                limit, left = _limit(spec, root, past), clock()
+                if not fresh and settled(runs / spec.run_id):
+                    outcome = Outcome(spec, runs / spec.run_id, cached=True)
+                elif limit is not None and left is not None and left < limit:
+                    why = f"the job has {left:.0f} s left and the run may take {limit:.0f} s: left for another job"
+                    outcome = Outcome(spec, None, why=why)
+                else:
+                    outcome = Outcome(
+                        spec, launch(spec, root, runs, progress, TimeLimits(run=limit), fork_server)
+                    )
+            except Exception as error:
+                outcome = Outcome(spec, None, why=named_reason(error))
+            yield outcome
+
+
+def named_reason(error: Exception) -> str:
+    """An error in one paragraph. A defect of the harness is named with its type and place."""
+    if isinstance(error, RunError | UserError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
+
+
+def settled(folder: Path) -> bool:
+    """Whether a run folder exists, is whole, and has a result."""
+    return folder.is_dir() and read_record(folder).record["status"] in SETTLED
+
+
+def _clock() -> Callable[[], float | None]:
+    """A clock of the seconds that the job has left; Slurm is asked once."""
+    left, asked = seconds_left(os.environ), time.monotonic()
+    return lambda: None if left is None else left - (time.monotonic() - asked)
+
+
+def _limit(spec: Spec, root: Path, past: Past) -> float | None:
+    """The seconds that a run may take in a job. Outside of Slurm a run has no limit."""
+    slurm = slurm_of(root, spec.machine.name, load_site(root)) if "SLURM_JOB_ID" in os.environ else None
+    return None if slurm is None else 60 * run_minutes(spec.model_dump(mode="json"), slurm, past)

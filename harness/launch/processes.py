@@ -1,25 +1,35 @@
-"""The rank processes of a run on this machine: started, watched and ended together.
+"""The ranks of a run as processes: started, watched and ended together, with the cause if the run does not end well.
 
-A run ends soon after its first rank fails: the others get a moment to leave their own reasons. A run that hangs is
-ended too, with every rank's stack. Once training is over no rank needs another any more: then the rank that writes the
-record is left in peace. Ranks die with the process that started them.
+A run ends soon after its first rank fails: the others have a moment to leave their own reasons. A run that hangs is
+ended too, with every rank's stack. Once training is over no rank needs another, so a rank that writes the record may
+finish. Ranks die with the process that started them.
 """
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from harness.launch.fork_server import how_it_ended
 from harness.launch.hang_detector import Hang, HangDetector
+from harness.run.fault import Fault, faults, is_consequence, stacks_of
 
 POLL_SECONDS = 0.05
 GRACE = 3.0
-"""Seconds that ranks have for their own reasons once another has ended."""
+"""The seconds that ranks have to leave their own reasons once another rank has ended."""
 NOTICE = 1.0
-"""Seconds that ranks have to write down their stacks."""
+"""The seconds that ranks have to write down their stacks."""
 LEAVING = 10.0
-"""Seconds that processes have to end when they are told to, and a writer to finish a record once time is up."""
+"""The seconds that processes have to end after a signal, and a writer to finish a record after the time limit."""
 STACKS = signal.SIGUSR1
+LOG_KEPT = 4000
+WAITING = "torch/distributed"
+"""A folder that is in the stack of a rank that waits for another rank."""
+CURRENT = "Current thread"
+"""The words before the stack of the thread that trains."""
+FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
 class Death(NamedTuple):
@@ -28,7 +38,7 @@ class Death(NamedTuple):
     rank: int
     code: int
     at: float
-    """By the clock of the day, not later than a poll after it happened."""
+    """The time of day at which the death was seen, at most one poll after it happened."""
 
 
 class Watched(NamedTuple):
@@ -41,15 +51,15 @@ class Watched(NamedTuple):
     recording: bool = False
     """Training was over when the run hung."""
     expired: bool = False
-    """The time limit of the run was up."""
+    """The run reached its time limit."""
     out_of_memory: bool = False
-    """Whoever started them says that their memory ran out."""
+    """The scheduler says that the ranks ran out of memory."""
     lost: str = ""
-    """What the place did to them: not the run's doing."""
+    """What the scheduler says of a loss that is not the fault of the run."""
 
 
 class Process(Protocol):
-    """A rank, or what stands for ranks elsewhere."""
+    """A rank, or a process that stands for ranks elsewhere."""
 
     @property
     def pid(self) -> int: ...
@@ -64,7 +74,7 @@ class Process(Protocol):
 class Ranks:
     """`with Ranks(processes) as ranks: ranks.watch(...)`: each is started in its turn, and none outlives the block.
 
-    A process may stand for ranks elsewhere: it is ended by a signal that it can pass on.
+    A process that stands for ranks elsewhere is ended by a signal that it can pass on to them.
     """
 
     def __init__(self, processes: Iterable[Process], ending: signal.Signals = signal.SIGKILL) -> None:
@@ -80,9 +90,9 @@ class Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tell(self._ending)
+        self._send(self._ending)
         self._wait(LEAVING)
-        self._tell(signal.SIGKILL)
+        self._send(signal.SIGKILL)
         for process in self._processes:
             process.wait()
 
@@ -93,10 +103,9 @@ class Ranks:
         meanwhile: Callable[[], None],
         recording: Callable[[], bool] = lambda: False,
     ) -> Watched:
-        """Waits until every rank has ended well, or one has not, or the detector sees a hang.
+        """Waits until every rank has ended well, one has failed, the detector sees a hang, or `limit` seconds are over.
 
-        After `limit` seconds the run is over. Once a rank says that it is `recording`, it has as long as it
-        needs, whatever becomes of the others.
+        A rank that is `recording` has as long as it needs, whatever becomes of the others.
         """
         expires = float("inf") if limit is None else time.monotonic() + limit
         deaths: dict[int, Death] = {}
@@ -114,7 +123,7 @@ class Ranks:
                 if time.monotonic() > expires + (LEAVING if over else 0):
                     return Watched(expired=True)
                 if hang := detector.look(self._living(codes), over or 0 in codes):
-                    self._tell(STACKS)
+                    self._send(STACKS)
                     time.sleep(NOTICE)
                     return Watched(hang=hang, recording=over or 0 in codes)
             time.sleep(POLL_SECONDS)
@@ -124,13 +133,101 @@ class Ranks:
         """The process ids of the ranks that have not ended."""
         return {rank: self._processes[rank].pid for rank, code in enumerate(codes) if code is None}
 
-    def _tell(self, what: signal.Signals) -> None:
+    def _send(self, what: signal.Signals) -> None:
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(what)
 
     def _wait(self, seconds: float) -> None:
-        """Until all have ended, or so long."""
+        """Returns when all processes have ended, or after so many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
             time.sleep(POLL_SECONDS)
+
+
+# The cause of a run that did not end well: its first fault, not what other ranks say of the consequences.
+
+
+def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool) -> Fault:
+    """The fault that goes on record for a run that left no record."""
+    if watched.hang:
+        return _hang(watched.hang, watched.recording, scratch, world)
+    if watched.expired:
+        return _unnamed(
+            "TimeLimit",
+            "timeout",
+            "stopped at its time limit; the tables hold the epochs that all ranks finished",
+        )
+    reported = faults(scratch)
+    deaths = [
+        _death(death, scratch, memory_ran_out)
+        for death in watched.deaths
+        if death.rank not in {fault["rank"] for fault in reported}
+    ]
+    causes = [fault for fault in reported if not is_consequence(fault)] + deaths
+    silent = "the ranks ended without a record and without a reason; `trace` has the end of their log"
+    nothing = _unnamed("Exit", "failed", silent, _end_of(scratch / "log"))
+    return min(causes or reported, key=lambda fault: float(fault["time"]), default=nothing)
+
+
+def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
+    """Whether all that is known is that a machine was lost, or that ranks of several machines lost each other."""
+    reported = faults(scratch)
+    if watched.hang or watched.expired or not all(map(is_consequence, reported)):
+        return False
+    speakers = {fault["rank"] for fault in reported}
+    return bool(watched.lost) or all(death.rank in speakers for death in watched.deaths)
+
+
+def _death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
+    """The fault of a rank that ended without a report."""
+    by_kernel = death.code == -signal.SIGKILL and memory_ran_out
+    why = " when the machine's memory had run out" if by_kernel else ""
+    return {
+        "rank": death.rank,
+        "type": "Died",
+        "message": f"{how_it_ended(death.code)}{why}; `trace` has the end of the ranks' log",
+        "status": "oom" if by_kernel else "failed",
+        "trace": _end_of(scratch / "log"),
+        "time": death.at,
+    }
+
+
+def _hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:
+    """All ranks wait: the cause is the rank that does not wait for another, or that writes the record."""
+    stacks = {rank: stacks_of(scratch, rank) for rank in range(world)}
+    asleep = [0] if recording else [rank for rank, stack in stacks.items() if WAITING not in stack]
+    suspects = hang.stopped or asleep
+    rank = suspects[0] if len(suspects) == 1 else -1
+    named = f"rank {rank}" if rank >= 0 else f"ranks {', '.join(map(str, suspects))}"
+    if hang.stopped:
+        what = f"{named} {'was' if rank >= 0 else 'were'} stopped by a signal, and not continued"
+    elif recording:
+        what = f"training was over, and {named} hangs{_where(stacks[rank])} before the record was written"
+    elif suspects:
+        what = f"no rank makes progress: {named} {f'hangs{_where(stacks[rank])}' if rank >= 0 else 'hang'}"
+    else:
+        what = "no rank makes progress: the ranks wait for each other"
+    trace = "\n".join(f"Rank {rank}:\n{stack or '(no answer)'}" for rank, stack in stacks.items())
+    return {**_unnamed("Hang", "timeout", f"{what}; `trace` has every rank's stack", trace), "rank": rank}
+
+
+def _where(stack: str) -> str:
+    frame = FRAME.search(stack, max(stack.find(CURRENT), 0))
+    return f" in {frame['function']} ({frame['file']}:{frame['line']})" if frame else ""
+
+
+def _unnamed(kind: str, status: str, message: str, trace: str = "") -> Fault:
+    """A fault of no rank in particular, seen now."""
+    return {
+        "rank": -1,
+        "type": kind,
+        "message": message,
+        "status": status,
+        "trace": trace,
+        "time": time.time(),
+    }
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-LOG_KEPT:] if log.exists() else ""

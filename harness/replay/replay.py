@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from harness.comm import engine
-from harness.comm.engine import Engine, Place
+from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
@@ -94,7 +94,7 @@ class Event:
     """The number of the event whose call this one waits for."""
 
 
-class Line(NamedTuple):
+class OutlineEvent(NamedTuple):
     """An event as it can be compared: no time, and the wait for a call by the number of its line."""
 
     key: Key
@@ -107,16 +107,16 @@ class Line(NamedTuple):
     waits_for: int
 
 
-def outline(events: Sequence[Event]) -> list[Line]:
+def outline(events: Sequence[Event]) -> list[OutlineEvent]:
     """The events of the algorithm, in order."""
     kept = [number for number, event in enumerate(events) if event.key.op in ALGORITHM]
     line_of = {number: line for line, number in enumerate(kept)}
     return [_line(events[number], line_of) for number in kept]
 
 
-def _line(event: Event, line_of: Mapping[int, int]) -> Line:
+def _line(event: Event, line_of: Mapping[int, int]) -> OutlineEvent:
     amounts = event.amounts
-    return Line(
+    return OutlineEvent(
         event.key,
         amounts.calls,
         amounts.words_payload,
@@ -209,7 +209,7 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
         raise UserError(f"rank = {rank}: the ranks of this world are 0 to {world - 1}.")
     assert not dist.is_initialized(), "a rank of a real world cannot replay another"
     tape = Tape()
-    device = engine.start(Engine.REPLAY, Place(rank, world))
+    device = engine.start(Engine.REPLAY, RankPlace(rank, world))
     try:
         grid = Grid.build(strategy.grid, tape, device)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)

@@ -44,7 +44,7 @@ COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
 
 
-class Place(NamedTuple):
+class Affinity(NamedTuple):
     """Where a rank ran."""
 
     host: str
@@ -53,11 +53,11 @@ class Place(NamedTuple):
     threads: int
 
 
-def place() -> Place:
+def affinity() -> Affinity:
     """The place of this process."""
     import torch
 
-    return Place(platform.node(), tuple(sorted(os.sched_getaffinity(0))), torch.get_num_threads())
+    return Affinity(platform.node(), tuple(sorted(os.sched_getaffinity(0))), torch.get_num_threads())
 
 
 def command() -> str:
@@ -67,11 +67,13 @@ def command() -> str:
     return shlex.join([name, *sys.argv[1:]])
 
 
-def provenance(root: Path, scratch: Path | None = None, places: Sequence[Place] = ()) -> dict[str, Any]:
+def provenance(
+    root: Path, scratch: Path | None = None, affinities: Sequence[Affinity] = ()
+) -> dict[str, Any]:
     """Commit, command, machine, libraries and settings of a run.
 
-    `root` is the checkout whose commit is meant, `places` are those of all ranks; the launcher leaves its command line
-    in `scratch`.
+    `root` is the checkout whose commit is meant, and `affinities` are those of all ranks. The launcher leaves its
+    command line in `scratch`.
     """
     import torch
 
@@ -83,7 +85,7 @@ def provenance(root: Path, scratch: Path | None = None, places: Sequence[Place] 
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
         "cpu": _cpu(),
-        **_shared(places),
+        **_shared(affinities),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
         "allocator": {key: value for key, value in os.environ.items() if key.startswith("MALLOC_")},
@@ -106,12 +108,12 @@ def is_dirty(root: Path) -> bool | None:
     return any(not line.startswith("?? ") or "/" in line[3:].rstrip("/") for line in lines)
 
 
-def _shared(places: Sequence[Place]) -> dict[str, int | None]:
+def _shared(affinities: Sequence[Affinity]) -> dict[str, int | None]:
     """The cores of the host that has the most threads for each of them, and how many ranks ran there."""
-    if not places:
+    if not affinities:
         return {"cores": len(os.sched_getaffinity(0)), "ranks_on_host": None}
-    hosts: dict[str, list[Place]] = {}
-    for each in places:
+    hosts: dict[str, list[Affinity]] = {}
+    for each in affinities:
         hosts.setdefault(each.host, []).append(each)
     cores = {host: len(set(chain(*(each.cores for each in there)))) for host, there in hosts.items()}
     fullest = max(hosts, key=lambda host: sum(each.threads for each in hosts[host]) / cores[host])

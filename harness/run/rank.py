@@ -23,7 +23,7 @@ from harness.ledger import Ledger, clock_for
 from harness.run.divergence import divergence, signs
 from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.opening import opened
-from harness.run.provenance import place, provenance
+from harness.run.provenance import affinity, provenance
 from harness.run.ready import make_ready
 from harness.run.replicas import checksum, compare, everyone, gather
 from harness.run.tables import RankTables
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def attempt(
-    at: engine.Place,
+    at: engine.RankPlace,
     root: Path,
     scratch: Path,
     runs: Path,
@@ -71,7 +71,9 @@ def attempt(
     return 0
 
 
-def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, meeting: Path | None) -> None:
+def run(
+    spec: Spec, at: engine.RankPlace, root: Path, scratch: Path, runs: Path, meeting: Path | None
+) -> None:
     """Load, meet, set up, train, gather, part, record.
 
     The graph is opened before the ranks meet, so that a refusal takes no rendezvous; they part before the record is
@@ -86,7 +88,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
         ledger = Ledger(clock_for(device))
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
         make_ready(strategy, grid, blocks)
-        trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, place=place())
+        trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, affinity=affinity())
         first_epoch = time.time()
         with read_beside(asked_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
@@ -98,7 +100,7 @@ def run(spec: Spec, at: engine.Place, root: Path, scratch: Path, runs: Path, mee
         (scratch / "recording").touch()
         from harness.run.recording import record_run
 
-        told = provenance(root, scratch, [rank.place for rank in ranks if rank.place])
+        told = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
         told |= {"engine": spec.machine.engine if at.world > 1 else "single"}
         times = {"started": started, "first_epoch": first_epoch, "finished": time.time()}
         record_run(runs, strategy, ranks, {**told, "store_manifest": blocks.manifest_hash, **times})

@@ -10,7 +10,7 @@ import torch
 from harness.ledger import Amounts, Key
 from harness.models import Hits
 from harness.run.fault import Fault
-from harness.run.provenance import Place
+from harness.run.provenance import Affinity
 from harness.run.trainer import Epoch
 from harness.run.utilisation import Reading, last_said
 from harness.strategy import Context, RemoteRows
@@ -34,7 +34,7 @@ class RankTables:
     """What this rank chose by measuring."""
     remote: RemoteRows = field(default_factory=RemoteRows)
     """What its mini-batches needed of others in timed epochs."""
-    place: Place | None = None
+    affinity: Affinity | None = None
     """Where it ran."""
     fault: Fault | None = None
     """Why training that came to its end is no result: it diverged."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.comm.engine import Place, address, first_host, place
+from harness.comm.engine import RankPlace, address, first_host, place
 from harness.errors import UserError
 
 # As found in task 5 of `srun -N 2 -n 8 --ntasks-per-node=4` inside a batch job.
@@ -23,15 +23,15 @@ TORCHRUN = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "h
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, Place(0, 1, 0)),
-        (TORCHRUN, Place(2, 3, 0)),
-        (STEP, Place(5, 8, 1)),
-        (STEP | TORCHRUN, Place(2, 3, 0)),
-        (BATCH, Place(0, 1, 0)),
+        ({}, RankPlace(0, 1, 0)),
+        (TORCHRUN, RankPlace(2, 3, 0)),
+        (STEP, RankPlace(5, 8, 1)),
+        (STEP | TORCHRUN, RankPlace(2, 3, 0)),
+        (BATCH, RankPlace(0, 1, 0)),
     ],
     ids=["alone", "torchrun", "srun", "torchrun in a step", "batch script"],
 )
-def test_a_process_knows_its_place(environ: dict[str, str], expected: Place) -> None:
+def test_a_process_knows_its_place(environ: dict[str, str], expected: RankPlace) -> None:
     assert place(environ) == expected
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.launch.cause import find_cause, nobody_is_to_blame
 from harness.launch.hang_detector import Hang
-from harness.launch.processes import Death, Watched
+from harness.launch.processes import Death, Watched, find_cause, nobody_is_to_blame
 from harness.run.fault import status_of, write_fault
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from harness.experiment.defaults import make_spec
-from harness.launch.launch import Patience, launch
+from harness.launch.launch import TimeLimits, launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
 from tests.alive import alive
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
-PATIENCE = Patience(still=4.0)  # runs have more, and what they do in vain then is the same
+LIMITS = TimeLimits(still=4.0)  # runs have more, and what they do in vain then is the same
 
 WAYS: dict[str, tuple[str, str, str]] = {
     "raise": ("failed", "ZeroDivisionError", "on purpose"),
@@ -50,7 +50,7 @@ def launched(asked: Spec, tmp_path: Path) -> dict[str, Any]:
     """The error of the run, after a look at what it left behind."""
     runs = tmp_path / "runs"
     begun = time.monotonic()
-    folder = launch(asked, ROOT, runs, lambda _: None, PATIENCE)
+    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS)
     assert time.monotonic() - begun < 60, "nobody waits for what does not come"
     assert alive(tmp_path) == [], "a rank outlived its run"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -89,7 +89,7 @@ def test_the_epochs_that_all_ranks_finished_are_on_record(way: str, tmp_path: Pa
     A rank that dies while it writes the record has finished all.
     """
     asked, rank = spec(way, 2, 0, 4 if way != "write" else 1), 0
-    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, PATIENCE))
+    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, LIMITS))
     assert (run.record["status"], run.record["error"]["rank"]) == ("failed", rank)
     finished = [-1, 0] if way != "write" else [-1, 0, 1, 2]
     assert sorted(set(run.table("epochs").epoch)) == finished
@@ -145,7 +145,7 @@ def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signa
     assert list(runs.iterdir()) == [], "no record of a run that was given up"
 
     asked = spec("raise", 2, 1, 0)
-    folder = launch(asked, ROOT, runs, lambda _: None, PATIENCE)
+    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS)
     assert [path.name for path in runs.parent.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
 

@@ -11,7 +11,7 @@ import yaml
 from harness.errors import RunError, UserError
 from harness.launch import fork_server
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
-from harness.launch.ways import way
+from harness.launch.rank_starter import rank_starter
 from harness.spec.machine_card import load_machine, start_seconds
 
 QUICK = """
@@ -47,9 +47,21 @@ def settings(folder: Path, **modules: str) -> Mapping[str, str]:
 
 def started(folder: Path, waiting: Waiting = Waiting(), **modules: str) -> Child:  # noqa: B008
     with ForkServer() as server:
-        (child,) = server.start(["program"], [settings(folder, **modules)], folder / "log", waiting)
+        (child,) = start(server, folder, settings(folder, **modules), waiting)
         child.wait()
     return child
+
+
+def start(
+    server: ForkServer,
+    folder: Path,
+    environment: Mapping[str, str],
+    waiting: Waiting = Waiting(),  # noqa: B008
+) -> list[Child]:
+    """One rank that reads nothing and writes to a log."""
+    with (folder / "log").open("ab") as log, Path(os.devnull).open() as nothing:
+        streams = nothing.fileno(), log.fileno(), log.fileno()
+        return list(server.start(["program"], [environment], streams, waiting))
 
 
 def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +88,7 @@ def test_what_modules_print_is_no_process_id(tmp_path: Path, capfd: pytest.Captu
         ),
         (
             {"torch": "import os, time; os.closerange(3, 99); time.sleep(600)"},
-            ["closed the pipe of its reports while it was importing torch"],
+            ["closed the channel of its reports while it was importing torch"],
         ),
         (
             {"sitecustomize": QUICK + FORKS_FAIL.replace("WHERE", "True")},
@@ -111,12 +123,15 @@ def test_a_slow_start_says_what_it_waits_for_and_which_key_lets_it_wait(
     for name, value in settings(tmp_path, torch="import time; time.sleep(600)").items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    chosen, said = way(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"]), []
+    starter = rank_starter(load_machine(tmp_path, "slow"), 1, tmp_path, ["harness.run.rank"])
+    messages: list[str] = []
     with ForkServer() as server, pytest.raises(RunError) as caught:
-        list(chosen.start(server, tmp_path / "log", said.append))
+        list(starter.start(server, tmp_path / "log", messages.append))
     for words in ("importing torch", "after 2.5 s", "start_seconds in config/machines/slow.yaml"):
         assert words in str(caught.value)
-    assert any(line.startswith("waiting for ranks to start: importing torch, ") for line in said), said
+    assert any(line.startswith("waiting for ranks to start: importing torch, ") for line in messages), (
+        messages
+    )
 
 
 def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: Path) -> None:
@@ -136,15 +151,13 @@ def test_the_limit_of_a_start_is_a_number_of_seconds_and_in_no_run_id(tmp_path: 
 
 def test_a_server_that_died_between_two_starts_is_named(tmp_path: Path) -> None:
     with ForkServer() as server:
-        start = lambda: list(  # noqa: E731
-            server.start(["program"], [settings(tmp_path, sitecustomize=QUICK)], tmp_path / "log")
-        )
-        (first,) = start()
+        environment = settings(tmp_path, sitecustomize=QUICK)
+        (first,) = start(server, tmp_path, environment)
         first.wait()
         server._process._popen.kill()  # type: ignore[union-attr]
         with pytest.raises(RunError, match="killed by SIGKILL while it was forking a rank"):
-            start()
-        (again,) = start()
+            start(server, tmp_path, environment)
+        (again,) = start(server, tmp_path, environment)
         assert again.wait() == 0, "the next start has a new one"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.comm.engine import Place
+from harness.comm.engine import RankPlace
 from harness.experiment.defaults import make_spec
 from harness.launch.launch import launch, launch_here
 from harness.ledger import COMPUTING, MOVING, Op
@@ -95,7 +95,7 @@ def test_windows_add_up_to_the_ledger_and_are_there_if_they_are_asked_for(record
 @pytest.mark.parametrize("world", [1, 3])
 def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(canonical_json(spec("cagnet-1d", 2).model_dump(mode="json")))
-    assert attempt(Place(0, world, 0), ROOT, tmp_path, tmp_path / "runs") == 1
+    assert attempt(RankPlace(0, world, 0), ROOT, tmp_path, tmp_path / "runs") == 1
     (fault,) = faults(tmp_path)
     assert fault["status"] == "refused"
     assert f"{world} ranks" in fault["message"] and "2" in fault["message"]

@@ -18,6 +18,8 @@ import torch
 
 from harness.comm import engine
 from harness.comm.grid import Grid
+from harness.errors import RunError
+from harness.launch.fork_server import Waiting
 from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
 
@@ -148,9 +150,9 @@ def test_a_job_that_hangs_ends_with_every_ranks_stack(pool: Pool) -> None:
     with pytest.raises(RankError) as caught:
         pool.run(3, forget_to_come, 1, patience=1.5)
     assert caught.value.kind == "timeout"
-    told = str(caught.value)
-    assert "in oversleep" in told
-    assert told.count("in barrier") >= 2, "those who wait are shown where"
+    message = str(caught.value)
+    assert "in oversleep" in message
+    assert message.count("in barrier") >= 2, "ranks that wait are shown where"
     after = check_serves_on(pool)
     assert not set(before) & set(after), "nobody knows what they were doing: all are new"
 
@@ -237,7 +239,7 @@ def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         dedent("""
         import os, sys
-        if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+        if "harness.launch.fork_server" in sys.orig_argv:
             os.kill(os.getpid(), 9)
         """)
     )
@@ -247,4 +249,56 @@ def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert "RunError: No rank of the pool could be started: its fork server ended" in done.stderr
+    assert "RunError: Ranks could not be started: the fork server" in done.stderr
+    assert "killed by SIGKILL while it was starting Python" in done.stderr
+
+
+def test_a_pool_whose_server_hangs_in_an_import_has_the_limit_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    waiting = Waiting(2.5, "; raise start_seconds")
+    with Pool(waiting=waiting) as pool, pytest.raises(RunError) as caught:
+        pool.run(2, os.getpid)
+    assert "was still importing torch after 2.5 s; raise start_seconds" in str(caught.value)
+
+
+def test_functions_and_classes_of_a_program_pass_both_ways(tmp_path: Path) -> None:
+    """The ranks load the program as a module, and do not run it."""
+    (tmp_path / "beside.py").write_text("FACTOR = 3")
+    (tmp_path / "program.py").write_text(
+        dedent("""
+        from dataclasses import dataclass
+        from beside import FACTOR
+        from harness.launch.worker_pool import Pool
+
+        @dataclass(frozen=True)
+        class Parcel:
+            weight: int
+
+        def heavier(parcel):
+            return Parcel(FACTOR * parcel.weight)
+
+        if __name__ == "__main__":
+            with Pool() as pool:
+                print(*(pool.run(2, heavier, Parcel(2)) == [Parcel(6)] * 2 for _ in range(2)))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True True\n", done.stderr
+
+
+def speak() -> None:
+    print("a word of a rank", flush=True)
+
+
+def test_ranks_print_where_the_process_of_the_pool_prints(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pool() as pool:
+        pool.run(1, speak)
+    assert "a word of a rank" in capfd.readouterr().out

@@ -14,13 +14,13 @@ import pytest
 
 from harness.experiment.defaults import make_spec
 from harness.launch.fork_server import Child, ForkServer
-from harness.launch.launch import Patience, launch
+from harness.launch.launch import TimeLimits, launch
 from harness.results.record import read_record
 from tests.alive import alive
 
 ROOT = Path(__file__).parents[2]
 RANKS = 3
-PATIENCE = Patience(still=3.0)
+LIMITS = TimeLimits(still=3.0)
 LONGEST_STOP = 1.0
 FOR_GOOD = 10
 """Of so many runs one has a rank that is stopped for good."""
@@ -99,7 +99,7 @@ def run(server: Watched, tmp_path: Path, number: int, for_good: bool) -> None:
     meddle = stop_for_good(victim, draw.random() * 2) if for_good else stop_now_and_then(draw)
     with meddler(server, meddle):
         folder = launch(
-            make_spec(ROOT, asked, "test"), ROOT, tmp_path / "runs", lambda _: None, PATIENCE, server
+            make_spec(ROOT, asked, "test"), ROOT, tmp_path / "runs", lambda _: None, LIMITS, server
         )
     record = read_record(folder).record
     if not for_good:

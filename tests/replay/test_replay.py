@@ -10,7 +10,7 @@ import torch
 from harness.check.account import seen_in_replay
 from harness.check.case import check_graph
 from harness.comm import engine
-from harness.comm.engine import Engine, Place
+from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.experiment.expected_facts import facts_of_card
@@ -159,7 +159,7 @@ def test_every_call_of_an_axis_is_replayed_as_it_runs(
 ) -> None:
     ran = ranks(world, taped)
     for rank, lines in enumerate(ran):
-        monkeypatch.setattr(f"{__name__}.DEVICE", engine.start(Engine.REPLAY, Place(rank, world)))
+        monkeypatch.setattr(f"{__name__}.DEVICE", engine.start(Engine.REPLAY, RankPlace(rank, world)))
         try:
             assert taped() == lines
         finally:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from harness.report.summary import oversubscribed
-from harness.run.provenance import COMMAND, Place, is_dirty, provenance
+from harness.run.provenance import COMMAND, Affinity, is_dirty, provenance
 
 
 @pytest.mark.parametrize(
@@ -54,21 +54,25 @@ def test_the_command_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("places", "crowded"),
+    ("affinities", "crowded"),
     [
-        ([Place("a", (0, 1), 1)] * 2, False),
-        ([Place("a", (0, 1), 1)] * 3, True),
-        ([Place("a", (0, 1), 2)] * 2, True),
-        ([Place("a", (0, 1), 2), Place("a", (2, 3), 2)], False),
-        ([Place("a", (0, 1), 1)] * 2 + [Place("b", (0, 1), 1)] * 2, False),
-        ([Place("a", (0, 1), 1)] + [Place("b", (0, 1), 1)] * 3, True),
+        ([Affinity("a", (0, 1), 1)] * 2, False),
+        ([Affinity("a", (0, 1), 1)] * 3, True),
+        ([Affinity("a", (0, 1), 2)] * 2, True),
+        ([Affinity("a", (0, 1), 2), Affinity("a", (2, 3), 2)], False),
+        ([Affinity("a", (0, 1), 1)] * 2 + [Affinity("b", (0, 1), 1)] * 2, False),
+        ([Affinity("a", (0, 1), 1)] + [Affinity("b", (0, 1), 1)] * 3, True),
     ],
 )
 def test_more_threads_than_cores_on_any_host_is_oversubscribed(
-    places: list[Place], crowded: bool, tmp_path: Path
+    affinities: list[Affinity], crowded: bool, tmp_path: Path
 ) -> None:
     """Whatever the load was: by the cores that the ranks of each host could use."""
-    told = provenance(tmp_path, None, places)
+    told = provenance(tmp_path, None, affinities)
     row = {f"provenance.{name}": told[name] for name in ("cores", "ranks_on_host")}
-    row |= {"ranks": len(places), "provenance.threads": places[0].threads, "machine.threads_per_rank": 1}
+    row |= {
+        "ranks": len(affinities),
+        "provenance.threads": affinities[0].threads,
+        "machine.threads_per_rank": 1,
+    }
     assert oversubscribed(pd.DataFrame([{**row, "provenance.env": "{}"}])).tolist() == [crowded]

@@ -22,7 +22,7 @@ WATCHED = """
 import json, sys
 from pathlib import Path
 from numba.core import event
-from harness.comm.engine import Place
+from harness.comm.engine import RankPlace
 from harness.run import rank
 
 inside, outside, training = [], [], []
@@ -44,7 +44,7 @@ def watched(trainer):
 
 rank.Trainer.epoch = watched
 scratch = Path(sys.argv[1])
-assert rank.attempt(Place(), Path(sys.argv[2]), scratch, scratch / "runs") == 0
+assert rank.attempt(RankPlace(), Path(sys.argv[2]), scratch, scratch / "runs") == 0
 print(json.dumps([len(inside), len(outside)]))
 """
 

@@ -13,8 +13,7 @@ import yaml
 from harness.errors import RunError
 from harness.experiment.defaults import make_spec
 from harness.launch import processes
-from harness.launch.launch import Patience, launch
-from harness.launch.series import series
+from harness.launch.launch import TimeLimits, launch, series
 from harness.results.record import Record, read_record
 from harness.spec.spec import Spec
 
@@ -129,7 +128,7 @@ def test_a_run_whose_time_is_up_keeps_the_epochs_that_all_finished(
         monkeypatch.delenv("SLURM_JOB_ID")
     asked = spec(job, 3, {"way": "hang", "rank": 1, "call": 5}, machine=machine)
     runs = tmp_path / "results" / "runs"
-    record = read_record(launch(asked, job, runs, ignore, Patience(still=1000, limit=3000)))
+    record = read_record(launch(asked, job, runs, ignore, TimeLimits(still=1000, run=3000)))
     assert (record.record["status"], record.record["error"]["type"]) == ("timeout", "TimeLimit")
     epochs, ledger = record.table("epochs"), record.table("ledger")
     assert epochs.groupby("rank").epoch.apply(list).to_dict() == {rank: [-1, 0] for rank in range(3)}

@@ -1,4 +1,4 @@
-"""Collectives composed out of rounds: what they bring, and that calls under way at the same time never mix."""
+"""Composed collectives give the results of the library's, and calls under way at the same time never mix."""
 
 import time
 
@@ -136,13 +136,13 @@ def test_who_waits_for_one_who_left_is_told(ranks) -> None:
     assert "Connection" in waited  # closed, or reset
 
 
-def share_rounds() -> list[bool]:
+def share_ring() -> list[bool]:
     """The world and the only axis longer than one are one group: their calls are counted together."""
     grid = Grid.build({P: 2, Q: 1}, Ledger(), composed_from=0)
     assert grid.world.group is grid[P].group
-    return [grid.world.rounds is grid[P].rounds, grid[Q].rounds is None]
+    return [grid.world.ring is grid[P].ring, grid[Q].ring is None]
 
 
 def test_axes_of_one_group_never_give_two_calls_the_same_tags(ranks) -> None:
-    for checks in ranks(2, share_rounds):
+    for checks in ranks(2, share_ring):
         assert all(checks), checks
