@@ -17,7 +17,7 @@ from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.ranges import split
-from harness.run.replicas import gather
+from harness.run.rank_tables import gather
 
 COLUMNS = 16
 SIZES = (1 << 16, 1 << 20, 1 << 22)  # bytes of the full buffer

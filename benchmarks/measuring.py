@@ -27,8 +27,8 @@ from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Ledger, Op
-from harness.run.opening import opened
-from harness.run.replicas import gather
+from harness.run.open_run import open_run
+from harness.run.rank_tables import gather
 from harness.run.trainer import Trainer
 from harness.sources.rmat import Rmat
 from harness.spec.root import project_root
@@ -89,7 +89,7 @@ def spec_of(asked: dict[str, Any]) -> Spec:
 
 def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
     """This rank's trainer."""
-    strategy, blocks = opened(project_root(), spec)
+    strategy, blocks = open_run(project_root(), spec)
     ledger = Ledger(recording=recording)
     return Trainer(
         strategy, Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from), blocks

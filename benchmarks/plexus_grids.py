@@ -28,7 +28,7 @@ from measuring import (
 )
 from scipy.stats import spearmanr
 
-from harness.cost.epoch import predict
+from harness.cost import predict
 from harness.experiment.defaults import make_spec
 from harness.figures.palette import COLOURS
 from harness.ledger import AxisName

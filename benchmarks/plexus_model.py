@@ -6,7 +6,7 @@
 A point is a graph, a number of ranks and a grid: the products of an epoch, forward and backward, of the rank at the
 origin. Each kernel is timed alone in this process, the median of several calls. Three layers, hidden 128, trained
 features. Equation 4.4 as in strategies/plexus/formulas.py is fitted with an intercept and without, by least squares
-with no coefficient below zero (`harness.cost.epoch`), and judged by 1000 random splits into 70 and 30 percent. Beside
+with no coefficient below zero (`harness.cost`), and judged by 1000 random splits into 70 and 30 percent. Beside
 it stands a model by kernels, fitted to relative errors: its terms are what a product reads and writes. The last lines
 are for a machine's card.
 """
@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 from scipy.stats import spearmanr
 
 from harness.comm.layout import grids_of
-from harness.cost.epoch import fitted
+from harness.cost import fitted
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName

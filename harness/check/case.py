@@ -17,7 +17,7 @@ from harness.ledger import AxisName, TensorName
 from harness.models import Hits
 from harness.registry import load_strategy
 from harness.replay import Meter, OutlineEvent, Tape, outline
-from harness.run.replicas import checksum, compare, everyone
+from harness.run.checksums import checksum, compare, everyone
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, grid_text

@@ -175,7 +175,7 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     """The needs of every strategy, by the store or, before a build, by the card."""
     from harness.experiment.expected_facts import facts_of_card
     from harness.registry import registered
-    from harness.replay.needs import needs
+    from harness.replay import needs
     from harness.store.build import open_dataset
     from harness.store.catalog import load_card
     from harness.strategy import facts_of

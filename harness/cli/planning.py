@@ -144,7 +144,7 @@ class JudgedGrid(NamedTuple):
 
 def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[JudgedGrid]":
     """Every grid, admitted or refused, with the predicted times of an epoch if the machine card has links."""
-    from harness.cost.epoch import predict
+    from harness.cost import predict
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
     from harness.strategy import BlockCounts, ShapeBlocks, admit
@@ -190,12 +190,12 @@ def _replay(options: argparse.Namespace) -> int:
 def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
     from harness.experiment.expected_facts import facts_of_card
     from harness.registry import load_strategy
-    from harness.run.opening import opened
+    from harness.run.open_run import open_run
     from harness.store.catalog import load_card
     from harness.strategy import admit
 
     if not from_card:
-        return opened(root, spec)
+        return open_run(root, spec)
     facts = facts_of_card(load_card(root, spec.dataset.name))
     return admit(load_strategy(spec.strategy.name), spec, facts), None
 

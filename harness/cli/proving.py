@@ -68,13 +68,13 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _words(options: argparse.Namespace) -> int:
     from harness.check.account import account, seen_in_replay
-    from harness.run.opening import opened
+    from harness.run.open_run import open_run
     from harness.strategy import BlockCounts
 
     root = project_root(options.root)
     spec = requested(root, options)
     check_rank(options, spec)
-    strategy, blocks = opened(root, spec)
+    strategy, blocks = open_run(root, spec)
     rank, how = options.rank, "replayed" if options.replay else "sent"
     seen = seen_in_replay(strategy, rank, blocks) if options.replay else _trained(spec, root, rank)
     result = account(strategy, rank, BlockCounts(blocks), seen)

@@ -145,10 +145,10 @@ def _spec_of_file(path: Path) -> Spec:
 
 
 def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
-    from harness.run.opening import opened
+    from harness.run.open_run import open_run
 
     spec = requested(root, options)
-    opened(root, spec)  # a spec that is refused is refused before any rank is started
+    open_run(root, spec)  # a spec that is refused is refused before any rank is started
     return spec
 
 

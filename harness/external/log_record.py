@@ -27,7 +27,7 @@ from harness.ledger import NOBODY, Amounts, AxisName, Direction, Key, Op, Phase,
 from harness.results.record import write_record
 from harness.run.fault import status_of
 from harness.run.provenance import provenance
-from harness.run.tables import entry
+from harness.run.rank_tables import entry
 from harness.spec.spec import Spec, digest, grid_text
 from harness.store.catalog import load_card
 

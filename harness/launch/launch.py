@@ -174,8 +174,8 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, started: float) -> None:
     from harness.run.provenance import provenance
+    from harness.run.rank_tables import read_unfinished
     from harness.run.recording import record_unfinished
-    from harness.run.unfinished import read_unfinished
 
     origin = {**provenance(root, scratch), "started": started, "finished": time.time()}
     record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), origin, fault)

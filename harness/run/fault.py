@@ -1,4 +1,4 @@
-"""How a rank says why it ended: one small file a rank. Most of the others only report that somebody is gone."""
+"""The fault of a rank that ended early: one small file a rank. Most files only report that another rank is gone."""
 
 import faulthandler
 import json
@@ -12,14 +12,14 @@ from typing import Any
 from harness.errors import UserError
 
 Fault = dict[str, Any]
-"""rank, type, message, status, trace and time."""
+"""The keys are rank, type, message, status, trace and time."""
 
 LOST_SIGNS = ("closed by peer", "reset by peer", "broken pipe", "gloo/transport")
 MEMORY_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
 
 
 def status_of(error: BaseException) -> str:
-    """The status a run ends with for this error: refused, oom, timeout or failed."""
+    """The status of a run that this error ends: refused, oom, timeout or failed."""
     text = f"{type(error).__name__}: {error}".lower()
     if isinstance(error, UserError):
         return "refused"
@@ -31,7 +31,7 @@ def status_of(error: BaseException) -> str:
 
 
 def describe(rank: int, error: BaseException) -> Fault:
-    """The error of a record."""
+    """The fault of an error, as a record has it."""
     return {
         "rank": rank,
         "type": type(error).__name__,
@@ -43,7 +43,7 @@ def describe(rank: int, error: BaseException) -> Fault:
 
 
 def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
-    """Leaves the reason where the launcher looks; whole or not at all."""
+    """Leaves the fault for the launcher, in a file that is whole or absent."""
     path = scratch / f"fault-{rank}.json"
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(describe(rank, error)))
@@ -51,24 +51,24 @@ def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
 
 
 def faults(scratch: Path) -> list[Fault]:
-    """What every rank that failed has said."""
+    """The faults of all ranks that left one."""
     return [json.loads(path.read_text()) for path in sorted(scratch.glob("fault-*.json"))]
 
 
 def is_consequence(fault: Fault) -> bool:
-    """Whether it only tells that another rank is gone, or does not answer."""
+    """Whether a fault only says that another rank is gone or does not answer."""
     text = fault["message"].lower()
     return any(sign in text for sign in LOST_SIGNS)
 
 
 def answer_for_stacks(scratch: Path, rank: int) -> None:
-    """From now on, the signal writes this process's stacks where the launcher looks."""
+    """From now on, SIGUSR1 makes this process write its stacks into a file for the launcher."""
     file = _stacks(scratch, rank).open("w")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
 
 
 def stacks_of(scratch: Path, rank: int) -> str:
-    """What a rank answered when it was asked for its stacks."""
+    """The stacks that a rank wrote; empty if it wrote none."""
     path = _stacks(scratch, rank)
     return path.read_text(errors="replace") if path.exists() else ""
 

@@ -1,4 +1,4 @@
-"""Where a number comes from: code, machine, libraries, settings. Recorded with every run."""
+"""The origin of a run's numbers: code, machine, libraries and settings. It is recorded with every run."""
 
 import os
 import platform
@@ -45,23 +45,23 @@ COMMAND = "command"
 
 
 class Affinity(NamedTuple):
-    """Where a rank ran."""
+    """The host and the cores on which a rank ran."""
 
     host: str
     cores: tuple[int, ...]
-    """The cores that it was allowed to use."""
+    """The cores that the rank was allowed to use."""
     threads: int
 
 
 def affinity() -> Affinity:
-    """The place of this process."""
+    """The affinity of this process."""
     import torch
 
     return Affinity(platform.node(), tuple(sorted(os.sched_getaffinity(0))), torch.get_num_threads())
 
 
 def command() -> str:
-    """The command line of this process, as a user types it."""
+    """The command line of this process, as a user types that line."""
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
     return shlex.join([name, *sys.argv[1:]])
@@ -70,18 +70,18 @@ def command() -> str:
 def provenance(
     root: Path, scratch: Path | None = None, affinities: Sequence[Affinity] = ()
 ) -> dict[str, Any]:
-    """Commit, command, machine, libraries and settings of a run.
+    """The commit, command, machine, libraries and settings of a run.
 
     `root` is the checkout whose commit is meant, and `affinities` are those of all ranks. The launcher leaves its
     command line in `scratch`.
     """
     import torch
 
-    told = scratch / COMMAND if scratch else None
+    typed = scratch / COMMAND if scratch else None
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
         "dirty": is_dirty(root),
-        "command": told.read_text() if told and told.exists() else command(),
+        "command": typed.read_text() if typed and typed.exists() else command(),
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
         "cpu": _cpu(),
@@ -96,10 +96,10 @@ def provenance(
 
 
 def is_dirty(root: Path) -> bool | None:
-    """Whether tracked files differ from the commit, or folders with tracked files hold others that git does not ignore.
+    """Whether tracked files differ from the commit, or folders with tracked files hold new ones that are not ignored.
 
-    A card or a strategy that was never added changes a run as an edited one does. Other files beside the checkout's
-    own at its top do not count: they are of the user. None where there is no repository.
+    A card or a strategy that was never added changes a run as an edited one does. New files at the top of the checkout
+    are the user's own and do not count. None where no repository is.
     """
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=normal")
     if status is None:
@@ -109,7 +109,7 @@ def is_dirty(root: Path) -> bool | None:
 
 
 def _shared(affinities: Sequence[Affinity]) -> dict[str, int | None]:
-    """The cores of the host that has the most threads for each of them, and how many ranks ran there."""
+    """The cores of the host with the most threads for each core, and the number of ranks on that host."""
     if not affinities:
         return {"cores": len(os.sched_getaffinity(0)), "ranks_on_host": None}
     hosts: dict[str, list[Affinity]] = {}
@@ -121,28 +121,28 @@ def _shared(affinities: Sequence[Affinity]) -> dict[str, int | None]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What git says, or None where there is no git or no repository."""
+    """The output of git, or None without git or a repository."""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return asked.stdout.strip()
+    return done.stdout.strip()
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _cpu() -> str:
-    """The processor's model name as the kernel gives it."""
+    """The model name of the processor, as the kernel gives that name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

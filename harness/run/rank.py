@@ -1,7 +1,7 @@
 """One rank of a run, from the spec to the record: `python -m harness.run.rank`, under any launcher.
 
-The launcher sets RANK, WORLD_SIZE and the rendezvous; nothing here asks who it was. Rank 0 writes the record. A
-rank that cannot go on leaves its reason in the scratch folder.
+The launcher sets RANK, WORLD_SIZE and the rendezvous. Rank 0 writes the record. A rank that cannot go on leaves its
+reason in the scratch folder.
 """
 
 import argparse
@@ -20,16 +20,13 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
-from harness.run.divergence import divergence, signs
+from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, write_fault
-from harness.run.opening import opened
+from harness.run.open_run import make_ready, open_run
 from harness.run.provenance import affinity, provenance
-from harness.run.ready import make_ready
-from harness.run.replicas import checksum, compare, everyone, gather
-from harness.run.tables import RankTables
+from harness.run.rank_tables import Journal, RankTables, gather
 from harness.run.trainer import Trainer
-from harness.run.unfinished import Journal
-from harness.run.utilisation import Reading, asked_of, read_beside
+from harness.run.utilisation import Reading, driver_of, read_beside
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.strategy import Strategy
@@ -38,7 +35,7 @@ PROGRESS_SECONDS = 2.0
 
 
 def main() -> int:
-    """The whole life of a rank; returns its exit code."""
+    """Runs a rank from start to end; returns its exit code."""
     parser = argparse.ArgumentParser(prog="harness.run.rank")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
@@ -61,7 +58,7 @@ def attempt(
     runs: Path,
     meeting: Path | None = None,
 ) -> int:
-    """Runs the spec in the scratch folder as this rank. What goes wrong is left there, and what was finished before."""
+    """Runs the spec in the scratch folder as this rank. Its fault and its finished epochs are left in that folder."""
     try:
         spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
         run(spec, at, root, scratch, runs, meeting)
@@ -74,15 +71,15 @@ def attempt(
 def run(
     spec: Spec, at: engine.RankPlace, root: Path, scratch: Path, runs: Path, meeting: Path | None
 ) -> None:
-    """Load, meet, set up, train, gather, part, record.
+    """Opens the graph, joins the other ranks, trains, gathers the tables on rank 0, leaves the world, and records.
 
-    The graph is opened before the ranks meet, so that a refusal takes no rendezvous; they part before the record is
-    written, so that nobody waits for a disk.
+    The graph is opened before the ranks meet, so that a refusal needs no rendezvous. Ranks leave before the record is
+    written, so that none waits for a disk.
     """
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
     started = time.time()
-    strategy, blocks = opened(root, spec)
+    strategy, blocks = open_run(root, spec)
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
         ledger = Ledger(clock_for(device))
@@ -90,7 +87,7 @@ def run(
         make_ready(strategy, grid, blocks)
         trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, affinity=affinity())
         first_epoch = time.time()
-        with read_beside(asked_of(device) if spec.measure.utilisation_ms else None) as readings:
+        with read_beside(driver_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
         ranks = gather(grid.world, tables)
         grid.settle()
@@ -100,20 +97,20 @@ def run(
         (scratch / "recording").touch()
         from harness.run.recording import record_run
 
-        told = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
-        told |= {"engine": spec.machine.engine if at.world > 1 else "single"}
+        origin = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
+        origin |= {"engine": spec.machine.engine if at.world > 1 else "single"}
         times = {"started": started, "first_epoch": first_epoch, "finished": time.time()}
-        record_run(runs, strategy, ranks, {**told, "store_manifest": blocks.manifest_hash, **times})
+        record_run(runs, strategy, ranks, {**origin, "store_manifest": blocks.manifest_hash, **times})
         (scratch / "done").touch()
 
 
 def train(
     strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables, readings: Sequence[Reading]
 ) -> None:
-    """Every epoch of the spec on this rank, into its tables; none after a loss that is not finite."""
+    """Trains every epoch of the spec on this rank and fills its tables. A loss that is not finite ends training."""
     ctx, journal = trainer.ctx, Journal(scratch, tables)
     training, sums = ctx.spec.training, []
-    said = time.monotonic()
+    reported = time.monotonic()
     for number in range(-training.warmup, training.epochs):
         if number == 0:
             ctx.measured.remote.forget()
@@ -130,9 +127,9 @@ def train(
             journal.write()
             if training.target and hits["test"].share >= training.target:
                 break
-        if tables.rank == 0 and time.monotonic() - said > PROGRESS_SECONDS:
-            said = time.monotonic()
-            _say(scratch, tables, training.warmup + training.epochs)
+        if tables.rank == 0 and time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            _report_progress(scratch, tables, training.warmup + training.epochs)
     ctx.ledger.recording = False
     tables.add_memory(ctx)
     tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
@@ -145,12 +142,12 @@ def train(
 
 
 def _evaluates(every: int, number: int, epochs: int) -> bool:
-    """After the last epoch, and after each so many timed ones."""
+    """Whether an evaluation follows: after the last epoch, and after every so many timed epochs."""
     return number + 1 == epochs or (every > 0 and number >= 0 and (number + 1) % every == 0)
 
 
-def _say(scratch: Path, tables: RankTables, epochs: int) -> None:
-    """Tells the launcher how far training is and how long the rest will take."""
+def _report_progress(scratch: Path, tables: RankTables, epochs: int) -> None:
+    """Leaves a line for the launcher: how far training is and how long the rest will take."""
     done, last = len(tables.epochs), tables.epochs[-1]
     left = (epochs - done) * last["seconds"]
     text = (

@@ -1,4 +1,4 @@
-"""From the rows of all ranks to the record of a run. Done once, on rank 0, when training is over."""
+"""The record of a run, made of the rows of all ranks on rank 0 when training is over."""
 
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,15 @@ from harness.results.record import write_record
 from harness.results.schema import RUN_TABLES
 from harness.results.statuses import OK
 from harness.run.fault import Fault
-from harness.run.tables import RankTables
+from harness.run.rank_tables import RankTables
 from harness.spec.spec import Spec, canonical_json
 from harness.strategy import Strategy
 
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
-    """Writes the run folder of a run whose training came to its end, as it should or because it diverged."""
+    """Writes the run folder of a run whose training is over, also if it diverged."""
     spec, tables, fault = strategy.spec, data_frames(ranks), ranks[0].fault
-    told = {
+    summary = {
         "graph": sizes(strategy),
         "steps": strategy.steps,
         "setup_seconds": provenance["first_epoch"] - provenance["started"],
@@ -27,15 +27,15 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         "chosen": canonical_json(ranks[0].chosen),
     }
     if _timed(tables):
-        told |= throughput(strategy, tables)
-        told["words_formula"] = max(rank.words_formula for rank in ranks)
-    return _write(runs, spec, tables, told, provenance, fault)
+        summary |= throughput(strategy, tables)
+        summary["words_formula"] = max(rank.words_formula for rank in ranks)
+    return _write(runs, spec, tables, summary, provenance, fault)
 
 
 def record_unfinished(
     runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
 ) -> Path:
-    """Writes the run folder of a run that did not come to its end, with the epochs that all ranks finished."""
+    """Writes the run folder of a run that was cut short, with the epochs that all ranks finished."""
     return _write(runs, spec, data_frames(ranks), {}, provenance, fault)
 
 
@@ -43,7 +43,7 @@ def _write(
     runs: Path,
     spec: Spec,
     tables: dict[str, pd.DataFrame],
-    told: dict[str, Any],
+    summary: dict[str, Any],
     provenance: dict[str, Any],
     fault: Fault | None,
 ) -> Path:
@@ -52,7 +52,7 @@ def _write(
         "label": spec.label,
         "status": fault["status"] if fault else OK,
         "source": "measured",
-        "summary": {**told, **(summarise(tables, spec.training.target) if _timed(tables) else {})},
+        "summary": {**summary, **(summarise(tables, spec.training.target) if _timed(tables) else {})},
         "provenance": provenance,
         "error": {key: fault[key] for key in ("rank", "type", "message", "trace")} if fault else None,
     }
@@ -60,13 +60,13 @@ def _write(
 
 
 def _timed(tables: dict[str, pd.DataFrame]) -> bool:
-    """Whether there is a timed epoch to tell of."""
+    """Whether the tables have a timed epoch."""
     epochs = tables["epochs"]
     return not epochs.empty and bool((epochs.epoch >= 0).any())
 
 
 def hit_rate(ranks: list[RankTables]) -> float | None:
-    """Of all ranks together."""
+    """The share of remote rows that were in caches, over all ranks; None without remote rows."""
     rows = sum(rank.remote.rows for rank in ranks)
     return sum(rank.remote.cached for rank in ranks) / rows if rows else None
 
@@ -77,7 +77,7 @@ def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
 
 
 def sizes(strategy: Strategy) -> dict[str, int]:
-    """Of the graph, as it was trained on."""
+    """The sizes of the graph, as it was trained on."""
     facts = strategy.facts
     return {
         "vertices": facts.vertices,
@@ -89,7 +89,7 @@ def sizes(strategy: Strategy) -> dict[str, int]:
 
 
 def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
-    """Vertices a second. Workers keep step, so the sum over them is the graph's over the slowest rank's time."""
+    """Vertices a second: those of the graph over the time of the slowest rank, because ranks keep step."""
     facts, seconds = strategy.facts, statistics.median_epoch(tables["epochs"])
     return {
         "vertices_per_second": facts.vertices / seconds,
@@ -98,7 +98,7 @@ def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str,
 
 
 def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
-    """Times by the definitions of `harness.results.statistics`, losses, accuracies, messages and words an epoch."""
+    """Sums up times (defined in `harness.results.statistics`), losses, accuracies, messages and words an epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0]
     last = timed[timed.epoch == timed.epoch.max()]
@@ -126,24 +126,24 @@ def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str,
 
 
 def _seconds_to(accuracy: pd.DataFrame, target: float) -> float | None:
-    """Training time until an evaluation first found so much of the test vertices right."""
+    """The training time before the first evaluation whose test accuracy reached the target."""
     if accuracy.empty or not target:
         return None
-    there = accuracy[(accuracy.split == "test") & (accuracy.accuracy >= target)]
-    return None if there.empty else float(there.train_seconds.iloc[0])
+    reached = accuracy[(accuracy.split == "test") & (accuracy.accuracy >= target)]
+    return None if reached.empty else float(reached.train_seconds.iloc[0])
 
 
 def _evaluation_seconds(accuracy: pd.DataFrame) -> float | None:
-    """Of an evaluation, the median."""
+    """The median time of an evaluation."""
     return None if accuracy.empty else float(accuracy.groupby("epoch").eval_seconds.first().median())
 
 
 def _device_percent(utilisation: pd.DataFrame) -> float | None:
-    """Of the windows of timed epochs of which a driver told it, the mean."""
+    """The mean utilisation of the device, over the windows of timed epochs for which its driver gave one."""
     if utilisation.empty:
         return None
-    told = utilisation.device_percent[utilisation.epoch >= 0].dropna()
-    return None if told.empty else float(told.mean())
+    percent = utilisation.device_percent[utilisation.epoch >= 0].dropna()
+    return None if percent.empty else float(percent.mean())
 
 
 def _last_accuracy(accuracy: pd.DataFrame, split: str) -> float | None:

@@ -1,6 +1,6 @@
-"""Trains one rank's share of a model: the loop that every strategy goes through, in a run, a test and a replay.
+"""Trains one rank's share of a model: the loop of every strategy in a run, a test and a replay.
 
-It knows nothing of files, launchers or tables.
+This file knows nothing of files, launchers or tables.
 """
 
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ from harness.strategy import Context, Piece, Strategy
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch was on this rank."""
+    """One epoch of this rank."""
 
     seconds: float
     losses: Tensor
     """The loss of each step, (steps,)."""
     entries: dict[Key, Amounts]
     begun: float
-    """By the host's `perf_counter`."""
+    """The start, by the host's `perf_counter`."""
     windows: list[Window]
-    """How busy the rank was, if the spec asks for it."""
+    """How busy the rank was, if the spec asks for windows."""
 
     @property
     def loss(self) -> Tensor:
-        """The mean over its steps."""
+        """The mean loss of the steps."""
         return self.losses.mean()
 
 
@@ -58,20 +58,20 @@ class Trainer:
         ]
         self.layers = by_part(strategy.weights, self.weights)
         self.operators = strategy.operators(ctx)
-        """Those of the whole graph."""
+        """The operators of the whole graph."""
         self.steps = strategy.steps
-        """How many of them are an epoch."""
+        """The number of steps in an epoch."""
         self.taken = 0
-        """Steps taken so far."""
+        """The number of steps taken so far."""
         features = [self.operators.inputs()] if ctx.spec.training.features else []
         self.parameters = self.weights + features
-        """Everything trained, in the order of `Strategy.parameters_of`."""
+        """All trained tensors, in the order of `Strategy.parameters_of`."""
         self.optimizer = _optimizer(ctx.spec.training, self.parameters)
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
-        """Whether the last evaluation saw finite numbers only, on this rank."""
+        """Whether all outputs of the last evaluation were finite, on this rank."""
 
     def epoch(self) -> Epoch:
-        """All steps of an epoch; full-graph training has one."""
+        """Takes all steps of an epoch; full-graph training has one."""
         ledger, width = self.ctx.ledger, self.ctx.spec.measure.utilisation_ms / 1e3
         begun, since = ledger.clock.mark(), perf_counter()
         ledger.start()
@@ -87,7 +87,7 @@ class Trainer:
         )
 
     def step(self) -> Tensor:
-        """Forward, backward, update; returns the loss before it."""
+        """Runs forward, backward and the update; returns the loss before the update."""
         ledger = self.ctx.ledger
         operators, self.taken = self.operators.of_step(self.taken), self.taken + 1
         loss = operators.loss(self.forward(operators))
@@ -104,12 +104,12 @@ class Trainer:
         return self.strategy.forward(operators, self.layers)
 
     def output(self) -> Tensor:
-        """The same on the whole graph, with nothing dropped and nothing recorded by autograd."""
+        """The output on the whole graph, with nothing dropped and nothing recorded by autograd."""
         with torch.no_grad():
             return self.forward(self.operators)
 
     def evaluate(self) -> tuple[dict[str, Hits], float]:
-        """Right answers by split, and the seconds it took. Nothing of it enters the ledger of an epoch."""
+        """The hits of each split, and the seconds of the evaluation, which no epoch's ledger counts."""
         ledger = self.ctx.ledger
         recording, ledger.recording = ledger.recording, False
         begun = perf_counter()

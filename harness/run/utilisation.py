@@ -1,7 +1,7 @@
-"""How busy a rank is over time: what it computes and sends in every window of an epoch, and what its GPU says.
+"""How busy a rank is over time: its seconds of computing and sending in every window of an epoch, and its GPU's load.
 
-The ledger knows at every instant what goes on, so windows are cut out of an epoch when it is over: nothing is sampled,
-and training is not disturbed. Only the driver of a GPU has to be asked again and again, by a thread beside.
+The ledger knows the current op at every instant, so windows are cut out of an epoch when it is over: nothing is
+sampled, and training is not disturbed. Only the driver of a GPU has to be sampled, by a thread of its own.
 """
 
 import threading
@@ -20,11 +20,11 @@ from harness.ledger import COMPUTING, MOVING, Key, Op
 
 Ask = Callable[[], float]
 DEVICE_SECONDS = 0.1
-"""Between questions to a driver, whose own samples are longer."""
+"""The interval of readings; the driver's own samples are longer."""
 
 
 class Window(NamedTuple):
-    """A piece of an epoch, and the seconds of it in ops that compute and in ops that send; the rest is in neither."""
+    """A part of an epoch: its seconds, and those in ops that compute and in ops that send. The rest is in neither."""
 
     seconds: float
     computing: float
@@ -32,28 +32,28 @@ class Window(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a driver said, and when by `perf_counter`."""
+    """A utilisation in percent that a driver gave, and the time of it by `perf_counter`."""
 
     at: float
     percent: float
 
 
 def windows(slices: Sequence[tuple[Key, float]], seconds: float) -> list[Window]:
-    """An epoch, as the ledger's slices of it, in windows of so many seconds; the last may be shorter."""
+    """Cuts an epoch, given as slices of the ledger, into windows of so many seconds; the last one may be shorter."""
     lengths = np.array([length for _, length in slices])
     ends = np.append(0.0, lengths.cumsum())
     edges = np.minimum(seconds * np.arange(ceil(ends[-1] / seconds) + 1), ends[-1])
 
     def within(ops: frozenset[Op]) -> NDArray[np.float64]:
-        there = np.array([key.op in ops for key, _ in slices], bool)
-        spent = np.append(0.0, (lengths * there).cumsum())
+        chosen = np.array([key.op in ops for key, _ in slices], bool)
+        spent = np.append(0.0, (lengths * chosen).cumsum())
         return np.diff(np.interp(edges, ends, spent))
 
     return [Window(*row) for row in zip(np.diff(edges), within(COMPUTING), within(MOVING), strict=True)]
 
 
-def asked_of(device: torch.device) -> Ask | None:
-    """How to ask a GPU's driver for its utilisation in percent; nothing without a GPU, or if it does not tell."""
+def driver_of(device: torch.device) -> Ask | None:
+    """A function that asks a GPU's driver for the utilisation in percent; None without a GPU or an answer."""
 
     def ask() -> float:
         return float(torch.cuda.utilization(device))
@@ -69,7 +69,7 @@ def asked_of(device: torch.device) -> Ask | None:
 
 @contextmanager
 def read_beside(ask: Ask | None, every: float = DEVICE_SECONDS) -> Iterator[list[Reading]]:
-    """Readings that go on growing until this is left."""
+    """A list of readings that grows until the context is left."""
     readings: list[Reading] = []
     if ask is None:
         yield readings
@@ -89,7 +89,7 @@ def read_beside(ask: Ask | None, every: float = DEVICE_SECONDS) -> Iterator[list
         thread.join()
 
 
-def last_said(readings: Sequence[Reading], at: float) -> float | None:
-    """The percentage that was last read by then."""
+def last_percent(readings: Sequence[Reading], at: float) -> float | None:
+    """The percentage of the last reading before a time."""
     before = bisect_right(readings, at, key=lambda reading: reading.at)
     return readings[before - 1].percent if before else None

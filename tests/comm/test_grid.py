@@ -75,5 +75,5 @@ def test_a_grid_that_does_not_fit_is_refused(shape: dict[AxisName, int], said: s
 
 
 def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UserError, match="has the axes x, y; there is no axis z"):
+    with pytest.raises(UserError, match="has the axes x, y, and no axis z"):
         Grid.build({X: 1, Y: 1}, Ledger())[Z]

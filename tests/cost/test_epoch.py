@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
-from harness.cost.epoch import fitted, predict
+from harness.cost import fitted, predict
 from harness.errors import UserError
 from harness.ledger import AxisName
 from harness.registry import load_strategy

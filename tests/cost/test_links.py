@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cost.epoch import GB, bandwidth, communication
+from harness.cost import GB, bandwidth, communication
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.spec.machine_card import Links, load_machine_card
 from harness.strategy import Words

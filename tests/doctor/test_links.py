@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from harness.cli import main
-from harness.cost.epoch import bandwidth
+from harness.cost import bandwidth
 from harness.doctor.links import Measured, axes, measure, new_card, write_card
 from harness.errors import RunError, UserError
 from harness.spec.machine_card import MeasuredLink, load_machine_card

@@ -2,8 +2,7 @@
 
 from harness.experiment.defaults import make_spec
 from harness.registry import load_strategy
-from harness.replay import replay
-from harness.replay.needs import needs
+from harness.replay import needs, replay
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
 from harness.strategy import Facts, admit

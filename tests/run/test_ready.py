@@ -12,8 +12,7 @@ import pytest
 from harness.comm.grid import Grid
 from harness.experiment.defaults import make_spec
 from harness.ledger import Ledger
-from harness.run.opening import opened
-from harness.run.ready import make_ready
+from harness.run.open_run import make_ready, open_run
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 
@@ -58,7 +57,7 @@ def asked(strategy: str, ranks: int, **training: Any) -> Spec:
 
 def trained(spec: Spec, ready: bool) -> tuple[list[float], list[Any], list[float], dict[Any, int]]:
     """Losses, parameters, words of each epoch and bytes held, of one rank."""
-    strategy, blocks = opened(ROOT, spec)
+    strategy, blocks = open_run(ROOT, spec)
     grid = Grid.build(strategy.grid, Ledger())
     if ready:
         make_ready(strategy, grid, blocks)

@@ -1,7 +1,7 @@
 """What a record says of all ranks together."""
 
+from harness.run.rank_tables import RankTables
 from harness.run.recording import hit_rate
-from harness.run.tables import RankTables
 from harness.strategy import RemoteRows
 
 

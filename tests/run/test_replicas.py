@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.run.replicas import checksum
+from harness.run.checksums import checksum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

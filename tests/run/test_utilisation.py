@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import COMPUTING, MOVING, Direction, Key, Ledger, Op, Phase
-from harness.run.utilisation import Reading, Window, asked_of, last_said, read_beside, windows
+from harness.run.utilisation import Reading, Window, driver_of, last_percent, read_beside, windows
 from tests.hand_clock import HandClock
 
 
@@ -76,7 +76,7 @@ def test_a_driver_is_asked_until_nobody_listens() -> None:
 
 
 def test_without_a_gpu_nobody_is_asked() -> None:
-    ask = asked_of(torch.device("cpu"))
+    ask = driver_of(torch.device("cpu"))
     with read_beside(ask) as readings:
         assert ask is None
     assert readings == []
@@ -84,5 +84,5 @@ def test_without_a_gpu_nobody_is_asked() -> None:
 
 def test_a_moment_has_what_was_read_last_before_it() -> None:
     readings = [Reading(1.0, 10.0), Reading(2.0, 20.0)]
-    assert [last_said(readings, at) for at in (0.9, 1.0, 1.9, 2.5)] == [None, 10.0, 10.0, 20.0]
-    assert last_said([], 1.0) is None
+    assert [last_percent(readings, at) for at in (0.9, 1.0, 1.9, 2.5)] == [None, 10.0, 10.0, 20.0]
+    assert last_percent([], 1.0) is None

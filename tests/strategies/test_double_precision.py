@@ -21,7 +21,7 @@ from harness.kernels import Csr
 from harness.ledger import Ledger
 from harness.models.weights import initial_weight
 from harness.registry import load_strategy, registered
-from harness.run.opening import opened
+from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
 from harness.spec.dataset import DatasetChoice
 from harness.spec.spec import Spec
@@ -174,7 +174,7 @@ def train(root: Path, specs: list[Spec]) -> list[Trained]:
     """One rank's part of all runs of a world, from files."""
     found = []
     for spec in specs:
-        strategy, blocks = opened(root, spec)
+        strategy, blocks = open_run(root, spec)
         grid = Grid.build(strategy.grid, Ledger())
         trainer = Trainer(strategy, grid, blocks)
         losses = [trainer.epoch().loss.item() for _ in range(EPOCHS)]
@@ -211,7 +211,7 @@ def graph_of(root: Path, spec: Spec) -> Graph:
     """The edges of the file, and what the store has besides A."""
     lines = (root / "datasets" / "edges.txt").read_text().splitlines()
     edges = torch.tensor([list(map(int, line.split())) for line in lines]).T
-    _, blocks = opened(root, spec)
+    _, blocks = open_run(root, spec)
     assert type(blocks).__name__ == "Store"
     X, labels = blocks.feature_block(range(N), range(blocks.features)), blocks.labels(range(N))
     return Graph(edges, spec.dataset.name == "directed", X.double(), labels, blocks.split(range(N)) == TRAIN)
@@ -266,7 +266,7 @@ def test_a_run_in_double_precision_is_one(name: str, ranks: int, root: Path, poo
     if not specs:
         pytest.skip("no grid of so many ranks")
     for spec, *every_rank in zip(specs, *pool.run(ranks, train, root, specs), strict=True):
-        strategy, graph = opened(root, spec)[0], graph_of(root, spec)
+        strategy, graph = open_run(root, spec)[0], graph_of(root, spec)
         losses, weights = train_in_torch(strategy, graph)
         where = f"{name} {spec.model.kind} on {spec.dataset.name}"
         if name == "pipegcn" and ranks > 1:  # it trains on what was; evaluation alone is exact

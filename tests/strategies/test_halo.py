@@ -23,7 +23,7 @@ from harness.kernels.random import Purpose, integers
 from harness.ledger import Ledger, Op
 from harness.models.weights import initial_weight
 from harness.replay import replay
-from harness.run.opening import opened
+from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, Training
@@ -177,7 +177,7 @@ def received(name: str, grid: dict[str, int], dataset: str, **params: Any) -> fl
     if len(grid) == 1:
         order |= {"partition": "metis", "parts": ranks}
     request = {"strategy": {"name": name, "params": params}, "dataset": order, "ranks": ranks, "grid": grid}
-    strategy, blocks = opened(project_root(), make_spec(project_root(), request, "test"))
+    strategy, blocks = open_run(project_root(), make_spec(project_root(), request, "test"))
     entries = [replay(strategy, rank, blocks).entries.values() for rank in range(ranks)]
     return sum(amounts.words_received for each in entries for amounts in each)
 

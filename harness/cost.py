@@ -1,4 +1,4 @@
-"""What an epoch of a strategy should take on a machine, as far as its card says."""
+"""Predicts the time of an epoch on a machine from its card, before anything runs on that machine."""
 
 from collections.abc import Mapping
 from math import isfinite, prod
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 # Seconds of collectives on the links of a machine: ring algorithms, bandwidth alone (Plexus, section 4.2).
 #
-# A ring of p members moves what `harness.comm.traffic` says a member receives, at the effective bandwidth
-# of its axis. It knows nothing of latency, of calls that overlap, or of links that other jobs use.
+# A ring moves the words that a member receives (`harness.comm.traffic`) at the effective bandwidth of its
+# axis. The model has no latency, no calls that overlap, and no links that other jobs use.
 
 GB = 1 << 30
-"""As the authors of the model count."""
+"""The GB of the model's authors: 2^30 bytes."""
 
 
 def bandwidth(links: Links, before: int, size: int) -> float:
-    """GB a second of an axis of this size whose neighbours are `before` ranks apart (equation 4.6).
+    """The bandwidth in GB/s of an axis of this size whose neighbours are `before` ranks apart (equation 4.6).
 
-    Inside a node it is the node's own; else ranks of a node share what leaves it, as many of them as the axis passes
-    over. Where it was measured, that is taken.
+    A measured bandwidth is taken first. An axis inside a node has the bandwidth of the node. On other axes, the
+    `before` ranks that an axis passes over share the link of their node.
     """
     measured = [row.gbs for row in links.measured if row.before <= before and row.size <= size]
     if measured:
@@ -42,23 +42,23 @@ def bandwidth(links: Links, before: int, size: int) -> float:
 
 
 def communication(words: Words, grid: Mapping[AxisName, int], links: Links, precision: str) -> float:
-    """Seconds in which the words of an epoch travel, one call after the other. `grid` has its fastest axis last."""
+    """The seconds in which the words of an epoch travel, call after call. `grid` has its fastest axis last."""
     return sum(
         WORD[precision] * _received(key.op, count, size) / (bandwidth(links, before, size) * GB)
         for key, count in words.items()
-        for before, size in [_place(grid, key.axis)]
+        for before, size in [_stride_and_size(grid, key.axis)]
     )
 
 
-def _place(grid: Mapping[AxisName, int], label: str) -> tuple[int, int]:
-    """How far apart the neighbours of an axis are, and how many members it has; of several taken as one."""
+def _stride_and_size(grid: Mapping[AxisName, int], label: str) -> tuple[int, int]:
+    """The distance in ranks between neighbours on an axis, or on several axes as one, and the number of its members."""
     names, order = label.split("+"), list(grid)
     last = max(order.index(AxisName(name)) for name in names)
     return prod(grid[axis] for axis in order[last + 1 :]), prod(grid[AxisName(name)] for name in names)
 
 
 def _received(op: Op, words: float, size: int) -> float:
-    """What a ring brings to a rank whose share is as large as the others'."""
+    """The words that a rank receives in a ring of equal shares."""
     count, own = round(words), round(words / size)
     by_op = {
         Op.ALL_REDUCE: traffic.all_reduce(count, size),
@@ -72,21 +72,21 @@ def _received(op: Op, words: float, size: int) -> float:
     return by_op[op].received
 
 
-# Seconds of the products with A by the model that a machine's card has (Plexus, section 4.1), and its fit.
+# Seconds of the products with A by the model in a machine's card (Plexus, section 4.1), and the fit of that model.
 
 
 def products(terms: tuple[float, float, float], fitted: SpmmModel) -> float:
-    """Of an epoch; the model is linear in its terms, and in milliseconds."""
+    """The seconds of an epoch; the model is linear in its terms, and its coefficients are in milliseconds."""
     flops, forward, backward = terms
     weighed = fitted.flops * flops + fitted.forward * forward + fitted.backward * backward
     return (fitted.intercept + weighed) / 1000
 
 
 def fitted(terms: "Floats", milliseconds: "Floats", *, intercept: bool = False) -> SpmmModel:
-    """The model with the least squared error among those a card accepts: no coefficient is negative.
+    """The model with the least squared error whose coefficients are not negative, as a card demands.
 
-    `terms` has a row a measurement. An ordinary regression gives a term within the noise either sign, and a negative
-    one predicts negative times wherever that term is large.
+    `terms` has one row for each measurement. An ordinary regression gives a term within the noise either sign, and a
+    negative coefficient predicts negative times wherever its term is large.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -100,14 +100,14 @@ def fitted(terms: "Floats", milliseconds: "Floats", *, intercept: bool = False) 
 
 
 class Prediction(NamedTuple):
-    """Seconds of rank 0, which has the largest blocks; None where nothing predicts them."""
+    """The seconds of rank 0, which has the largest blocks; None without a model."""
 
     products: float | None
     communication: float | None
 
 
 def predict(strategy: Strategy, card: MachineCard, counts: Counts) -> Prediction:
-    """The products with A by the card's model, the words of the strategy by its links."""
+    """Predicts the products with A by the card's model, and the strategy's words by the card's links."""
     terms, multiplying, moving = strategy.product_terms(), None, None
     if terms and card.spmm:
         multiplying = _checked("products", products(terms, card.spmm), strategy, card)
@@ -119,7 +119,7 @@ def predict(strategy: Strategy, card: MachineCard, counts: Counts) -> Prediction
 
 
 def _checked(what: str, seconds: float, strategy: Strategy, card: MachineCard) -> float:
-    """The same seconds, unless no epoch can take them."""
+    """Returns the seconds, or refuses a card that predicts an impossible time."""
     if not (isfinite(seconds) and seconds >= 0):
         grid = grid_text(dict(strategy.grid))
         raise UserError(

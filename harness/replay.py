@@ -1,4 +1,4 @@
-"""One epoch of one rank of a world of any size, in this process, in a moment.
+"""A dry run: the strategy's own code as one rank of any world, on shapes alone, in one process.
 
 The strategy, the training loop, the axes and the ledger are those of a run. Tensors are shapes (torch's device
 `meta`), and the process group sends nothing (torch's backend `fake`).
@@ -7,6 +7,7 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,23 +20,26 @@ from harness.comm import engine
 from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.errors import UserError
+from harness.experiment.defaults import make_spec
 from harness.graph.blocks import Blocks
 from harness.ledger import MOVING, NOBODY, Amounts, Key, Ledger, Op, Scope, TensorName
+from harness.registry import load_strategy
 from harness.run.trainer import Trainer
-from harness.strategy import Strategy
+from harness.spec.spec import Spec, grid_text
+from harness.strategy import Facts, Strategy, admit
 from harness.strategy.facts import ShapeBlocks
 
-# Charges the flops and bytes of every operator to the key that is current on a ledger.
+# The meter charges the flops and bytes of every operator to the key that is current on a ledger.
 #
-# Flops are those of torch's own formulas and of ours (`harness.kernels.spmm`); bytes are those of the
-# operands and of the result, each read or written once. Messages are no kernels: the axes count them.
+# Flops are by the formulas of torch and of `harness.kernels.spmm`. Bytes are those of the operands and of
+# the result, each read or written once. Messages are no kernels: the axes count them.
 
 ATEN = torch.ops.aten
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
 class Meter(TorchDispatchMode):
-    """`with Meter(ledger):` around what is to be metered, the backward pass included."""
+    """`with Meter(ledger):` meters the operators inside, those of the backward pass included."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,7 +59,7 @@ class Meter(TorchDispatchMode):
 
 
 def _bytes(things: Iterable[Any]) -> int:
-    """Of the tensors among arguments, and in lists of them."""
+    """The bytes of the tensors among arguments, and in lists among them."""
     total = 0
     for thing in things:
         if isinstance(thing, Tensor):
@@ -73,29 +77,29 @@ def _computes(func: Any) -> bool:
     )
 
 
-# A ledger that also keeps the order of things: every kernel and every call, one event each.
+# The tape is a ledger that also keeps the order of kernels and calls, one event each.
 #
-# It works in a run as well as in a replay, so the two can be compared event by event. Its clock counts the
-# times it was asked: time that is the same on every machine.
+# A tape works in a run as well as in a replay, so the two can be compared event by event. Its clock counts
+# how often it was read: a time that is the same on every machine.
 
 ALGORITHM = MOVING | {Op.SPMM, Op.GEMM}
-"""What an algorithm consists of, whatever the engine; copies and sums may be another engine's business."""
+"""The ops of an algorithm, whatever the engine. Copies and sums may differ between engines."""
 
 
 @dataclass(slots=True)
 class Event:
-    """A stretch under one key in which something was counted, or the wait for a call that left earlier."""
+    """A stretch under one key with amounts, or the wait for a call that left earlier."""
 
     key: Key
     amounts: Amounts = field(default_factory=Amounts)
     leaves: bool = False
     """The call's result is waited for in a later event."""
     waits_for: int = NOBODY
-    """The number of the event whose call this one waits for."""
+    """The number of the event whose call this event waits for."""
 
 
 class OutlineEvent(NamedTuple):
-    """An event as it can be compared: no time, and the wait for a call by the number of its line."""
+    """An event without times, for comparison; a wait names its call by the position in the outline."""
 
     key: Key
     calls: int
@@ -110,11 +114,11 @@ class OutlineEvent(NamedTuple):
 def outline(events: Sequence[Event]) -> list[OutlineEvent]:
     """The events of the algorithm, in order."""
     kept = [number for number, event in enumerate(events) if event.key.op in ALGORITHM]
-    line_of = {number: line for line, number in enumerate(kept)}
-    return [_line(events[number], line_of) for number in kept]
+    position = {number: index for index, number in enumerate(kept)}
+    return [_outlined(events[number], position) for number in kept]
 
 
-def _line(event: Event, line_of: Mapping[int, int]) -> OutlineEvent:
+def _outlined(event: Event, position: Mapping[int, int]) -> OutlineEvent:
     amounts = event.amounts
     return OutlineEvent(
         event.key,
@@ -124,12 +128,12 @@ def _line(event: Event, line_of: Mapping[int, int]) -> OutlineEvent:
         amounts.bytes,
         amounts.flops,
         event.leaves,
-        line_of.get(event.waits_for, NOBODY),
+        position.get(event.waits_for, NOBODY),
     )
 
 
 class CountingClock:
-    """Each mark is one later than the one before."""
+    """A clock whose marks are 0, 1, 2 and so on."""
 
     def __init__(self) -> None:
         self._marks = count()
@@ -138,14 +142,14 @@ class CountingClock:
         return next(self._marks)
 
     def settle(self) -> None:
-        """Counts can always be read."""
+        """Does nothing: counts can be read at any time."""
 
     def between(self, earlier: int, later: int) -> float:
         return float(later - earlier)
 
 
 class Tape(Ledger):
-    """The events of an epoch, in order, besides its entries."""
+    """A ledger that also has the events of an epoch, in order."""
 
     def __init__(self) -> None:
         super().__init__(CountingClock())
@@ -153,7 +157,7 @@ class Tape(Ledger):
         self._open: Event | None = None
         self._wait: Event | None = None
         self._left: dict[int, int] = {}
-        """The mark at which a call left, and the number of its event."""
+        """The number of a call's event, by the mark at which the call left."""
 
     def start(self) -> None:
         self.events, self._left = [], {}
@@ -165,9 +169,7 @@ class Tape(Ledger):
 
     def add(self, key: Key, **more: float) -> None:
         super().add(key, **more)
-        if (
-            "seconds" not in more and "in_flight_seconds" not in more
-        ):  # what an epoch is summed up to at its end
+        if "seconds" not in more and "in_flight_seconds" not in more:  # sums at the end of an epoch
             amounts = self._event(key).amounts
             for name, value in more.items():
                 setattr(amounts, name, getattr(amounts, name) + value)
@@ -193,17 +195,17 @@ class Tape(Ledger):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What one rank would do in an epoch, and hold all the time."""
+    """The work of one rank in an epoch, and the memory that it holds all the time."""
 
     rank: int
     events: list[Event]
-    """Every kernel and every call, in the order in which they are issued."""
+    """Every kernel and every call, in the order of their issue."""
     entries: dict[Key, Amounts]
     persistent_bytes: dict[TensorName, int]
 
 
 def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> Replayed:
-    """With `blocks` the sizes are exact; without, they are what the facts of the graph let expect."""
+    """Replays an epoch of a rank. With `blocks` sizes are exact; without, they are expected from the graph's facts."""
     world = strategy.spec.ranks
     if not 0 <= rank < world:
         raise UserError(f"rank = {rank}: the ranks of this world are 0 to {world - 1}.")
@@ -219,3 +221,57 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
     finally:
         engine.stop()
     return Replayed(rank, tape.events, entries, trainer.ctx.memory.persistent_bytes())
+
+
+# The memory that a rank would hold and the words that it would receive, for every strategy.
+
+
+class Needs(NamedTuple):
+    """The needs of rank 0, which has the largest blocks of a graph whose nonzeros lie evenly; or a refusal."""
+
+    strategy: str
+    grid: str | None = None
+    """The grid with the fewest words; the first of several."""
+    persistent_bytes: int | None = None
+    words_received: int | None = None
+    """The words of an epoch."""
+    grids: int | None = None
+    """The number of grids on which the strategy can train."""
+    worst_grid: str | None = None
+    worst_words_received: int | None = None
+    refused: str | None = None
+
+
+def needs(root: Path, names: Iterable[str], dataset: str, facts: Facts, ranks: int) -> list[Needs]:
+    """The needs of each strategy on its best grid of so many ranks, with the default model."""
+    return [_needs(root, name, dataset, facts, ranks) for name in names]
+
+
+class _OnGrid(NamedTuple):
+    words: int
+    grid: str
+    persistent_bytes: int
+
+
+def _needs(root: Path, name: str, dataset: str, facts: Facts, ranks: int) -> Needs:
+    replays, refusals = [], []
+    request = {"strategy": name, "dataset": dataset, "ranks": ranks}
+    try:
+        grids = load_strategy(name).grids(ranks)
+    except UserError as refusal:  # a plugin that is broken keeps no other from being listed
+        return Needs(name, refused=str(refusal))
+    for grid in [{"grid": grid} for grid in grids] or [{}]:  # the spec refuses a strategy without a grid
+        try:
+            replays.append(_on_grid(name, make_spec(root, request | grid, name), facts))
+        except UserError as refusal:
+            refusals.append(str(refusal))
+    if not replays:
+        return Needs(name, refused=refusals[0])
+    best, worst = min(replays, key=lambda one: one.words), max(replays, key=lambda one: one.words)
+    return Needs(name, best.grid, best.persistent_bytes, best.words, len(replays), worst.grid, worst.words)
+
+
+def _on_grid(name: str, spec: Spec, facts: Facts) -> _OnGrid:
+    replayed = replay(admit(load_strategy(name), spec, facts))
+    received = round(sum(amounts.words_received for amounts in replayed.entries.values()))
+    return _OnGrid(received, grid_text(spec.grid), sum(replayed.persistent_bytes.values()))

@@ -1,1 +1,0 @@
-"""What an epoch should take on a machine that a card describes, before anything runs there."""

@@ -1,0 +1,174 @@
+"""One rank's share of a run's tables, as plain rows. Rank 0 gathers them and makes data frames of them.
+
+While it trains, each rank also appends its rows to a file, after every epoch and outside of its time. Whatever ends a
+rank, even a signal that no process can handle, the file has its finished epochs.
+"""
+
+import pickle
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from harness.comm.axis import Axis
+from harness.ledger import Amounts, Key, TensorName
+from harness.models import Hits
+from harness.results.schema import RUN_TABLES
+from harness.run.fault import Fault
+from harness.run.provenance import Affinity
+from harness.run.trainer import Epoch
+from harness.run.utilisation import Reading, last_percent
+from harness.strategy import Context, RemoteRows
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass
+class RankTables:
+    """The rows of one rank. Warm-up epochs have negative numbers."""
+
+    rank: int
+    epochs: list[Row] = field(default_factory=list)
+    ledger: list[Row] = field(default_factory=list)
+    accuracy: list[Row] = field(default_factory=list)
+    utilisation: list[Row] = field(default_factory=list)
+    memory: list[Row] = field(default_factory=list)
+    words_formula: float = 0
+    """The payload words of the epoch in which the rank sent most, by the strategy's own account."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """The choices that this rank made by measuring."""
+    remote: RemoteRows = field(default_factory=RemoteRows)
+    """The remote rows that its mini-batches needed in timed epochs."""
+    affinity: Affinity | None = None
+    """The host and the cores of the rank."""
+    fault: Fault | None = None
+    """The reason why training that came to its end is no result: divergence."""
+
+    def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
+        """Adds the rows of an epoch. Its row in `epochs` comes last and says that its other rows are complete."""
+        at = {"epoch": number, "rank": self.rank}
+        self.ledger.extend({**at, **entry(key, amounts)} for key, amounts in epoch.entries.items())
+        self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
+        self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
+
+    def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
+        """Adds the accuracies of the whole graph, on rank 0 alone."""
+        if self.rank:
+            return
+        trained = sum(row["seconds"] for row in self.epochs)
+        for split, (right, of) in hits.items():
+            accuracy = right / of if of else None
+            at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
+            self.accuracy.append({**at, "split": split, "accuracy": accuracy})
+
+    def dearest_epoch(self) -> int:
+        """The timed epoch in which this rank sent most; epochs differ in it where samples do."""
+        sent: dict[int, float] = {row["epoch"]: 0.0 for row in self.epochs if row["epoch"] >= 0}
+        for row in self.ledger:
+            if row["epoch"] in sent:
+                sent[row["epoch"]] += row["words_payload"]
+        return max(sent, key=sent.__getitem__, default=0)
+
+    def only(self, epochs: set[int]) -> "RankTables":
+        """The rows of these epochs."""
+
+        def kept(rows: list[Row]) -> list[Row]:
+            return [row for row in rows if row["epoch"] in epochs]
+
+        return RankTables(
+            self.rank, kept(self.epochs), kept(self.ledger), kept(self.accuracy), kept(self.utilisation)
+        )
+
+    def add_memory(self, ctx: Context) -> None:
+        peaks = {
+            "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "device_peak_bytes": torch.cuda.max_memory_allocated() if ctx.device.type == "cuda" else 0,
+        }
+        nothing = dict.fromkeys(peaks, 0)
+        self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})
+        for name, size in ctx.memory.persistent_bytes().items():
+            self.memory.append({"rank": self.rank, "tensor": name.value, **nothing, "persistent_bytes": size})
+
+
+def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
+    """The rows of the windows in order, each with the last reading of the device's driver before its end."""
+    end = epoch.begun
+    for number, (seconds, computing, communicating) in enumerate(epoch.windows):
+        end += seconds
+        yield {
+            "window": number,
+            "seconds": seconds,
+            "computing_seconds": computing,
+            "communicating_seconds": communicating,
+            "device_percent": last_percent(readings, end),
+        }
+
+
+def entry(key: Key, amounts: Amounts) -> Row:
+    return {
+        "layer": key.layer,
+        "direction": key.direction.value,
+        "phase": key.phase.value,
+        "op": key.op.value,
+        "axis": key.axis or "",
+        "peer": key.peer,
+        "tensor": key.tensor.value if key.tensor else "",
+        **asdict(amounts),
+    }
+
+
+def gather(world: Axis, value: T) -> list[T]:
+    """The values of all ranks in rank order, on rank 0; an empty list on the others.
+
+    The values travel through the grid that the ranks already share.
+    """
+    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(world.device)
+    sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
+    receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
+    arrived = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)
+    return [pickle.loads(arrived[rank].cpu().numpy().tobytes()) for rank in sorted(arrived)]
+
+
+class Journal:
+    """The file of one rank. An entry holds the rows that were added to its tables since the entry before."""
+
+    def __init__(self, scratch: Path, tables: RankTables) -> None:
+        self._tables, self._written = tables, dict.fromkeys(RUN_TABLES, 0)
+        self._path = _journal(scratch, tables.rank)
+
+    def write(self) -> None:
+        """Writes an entry. The kernel has it when this returns; nothing waits for the disk."""
+        more = {name: getattr(self._tables, name)[done:] for name, done in self._written.items()}
+        with self._path.open("ab") as file:
+            pickle.dump(more, file)
+        for name, rows in more.items():
+            self._written[name] += len(rows)
+
+
+def read_unfinished(scratch: Path, world: int) -> list[RankTables]:
+    """The rows of every rank for the epochs that all ranks finished; none if a rank left no file."""
+    paths = [_journal(scratch, rank) for rank in range(world)]
+    if not all(path.exists() for path in paths):
+        return []
+    ranks = [_read(path, rank) for rank, path in enumerate(paths)]
+    common = set.intersection(*({row["epoch"] for row in rank.epochs} for rank in ranks))
+    return [rank.only(common) for rank in ranks]
+
+
+def _read(path: Path, rank: int) -> RankTables:
+    """The rows of all whole entries. The last entry is cut off if the rank ended while it wrote."""
+    tables = RankTables(rank)
+    with path.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            for name, rows in pickle.load(file).items():
+                getattr(tables, name).extend(rows)
+    return tables
+
+
+def _journal(scratch: Path, rank: int) -> Path:
+    return scratch / f"unfinished-{rank}"
