@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.comm import engine
-from harness.comm.engine import Engine, Place
+from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.experiment.defaults import make_spec
 from harness.figures.drawing import save, styled
@@ -55,7 +55,7 @@ def one_thread() -> None:
 
 
 @contextmanager
-def on_hosts() -> Iterator[Place]:
+def on_hosts() -> Iterator[RankPlace]:
     """Joins the ranks that benchmarks/testbed started, one thread each."""
     torch.set_num_threads(1)
     place = engine.place(os.environ)
