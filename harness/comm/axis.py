@@ -96,7 +96,7 @@ class Axis:
     ledger: Ledger
     device: torch.device
     ring: RingCollectives | None = None
-    """Composes large calls on machines whose links want it; None elsewhere."""
+    """Composes large calls on machines whose links are slow without rings; None elsewhere."""
 
     # Reductions.
 
@@ -325,7 +325,7 @@ class Axis:
         return Call(self.ledger, self._key(op, tensor), words, start)
 
     def _ring_for(self, words: int | None, wire: torch.dtype) -> RingCollectives | None:
-        """The composer of a call. All members must agree on it, so it depends on sizes that all members know.
+        """The composer of a call. All members must agree, so the choice depends on sizes that all of them know.
 
         No member knows the size of a whole all-to-all.
         """

@@ -1,4 +1,4 @@
-"""Engines carry messages between ranks; a rank joins its world and leaves it through them.
+"""Engines carry messages between ranks; a rank joins its world and leaves it through an engine.
 
 A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
 """
@@ -65,7 +65,7 @@ def place(environ: Mapping[str, str]) -> RankPlace:
 
 
 def by_slurm(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this process as a task of a step, and no other launcher did inside of a step."""
+    """True if srun started this process as a task of a step, and no other launcher did inside of a step."""
     return TORCHRUN[0] not in environ and "SLURM_STEP_ID" in environ and SRUN[0] in environ
 
 
@@ -190,7 +190,7 @@ def _device(engine: Engine, local_rank: int) -> torch.device:
 
 
 def _bound(environ: Mapping[str, str]) -> bool:
-    """Whether Slurm shows each rank a single device, its own."""
+    """True if Slurm shows each rank a single device, its own."""
     shown = [environ[name] for name in VISIBLE if environ.get(name)]
     return by_slurm(environ) and bool(shown) and all("," not in devices for devices in shown)
 
@@ -210,7 +210,7 @@ def of_one_machine(file: Path, world: int) -> dist.Store:  # type: ignore[name-d
 
 
 def of_many_machines(file: Path, rank: int, world: int, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """A store at a port of rank 0. The file with its address is renamed into place, so that it is read whole."""
+    """A store at a port of rank 0. The file with the address is renamed into place: readers see a whole file."""
     if rank == 0:
         host = own_address(os.environ)
         store = dist.TCPStore(host, 0, world, is_master=True, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]

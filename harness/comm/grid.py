@@ -39,7 +39,7 @@ class Grid:
     _mesh: DeviceMesh | None
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
     _rings: dict[Group, RingCollectives] = field(default_factory=dict)
-    """The composed calls of each group; axes that share a group share them."""
+    """The composed calls of each group; axes that share a group share its calls."""
 
     @classmethod
     def build(
@@ -85,7 +85,7 @@ class Grid:
         return self._axes[names]
 
     def settle(self) -> None:
-        """Waits for calls that are still under way. A trainer calls this before it is given up.
+        """Waits for calls that are still under way. This ends the use of a trainer.
 
         A message that was never received would be taken for the next message between the same two ranks.
         """

@@ -69,7 +69,7 @@ class RingCollectives:
         self._flights: dict[int, Flight] = {}
 
     def pays(self, size: int) -> bool:
-        """Whether a call of so many bytes is large enough."""
+        """True if a call of so many bytes is large enough."""
         return size >= self._smallest
 
     def broadcast(self, root: int, buffer: Tensor, *, later: bool) -> list[Flight]:
@@ -85,7 +85,7 @@ class RingCollectives:
         return self._issue(_exchange, sends, receives, later=later)
 
     def settle(self) -> None:
-        """Waits for all flights, also for those whose results nobody wants."""
+        """Waits for all flights, also for flights whose results nobody wants."""
         for flight in self._flights.values():
             flight.wait()
 

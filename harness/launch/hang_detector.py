@@ -70,9 +70,9 @@ class HangDetector:
         self._recording, self._by_sleep, self._proc = recording, by_sleep, proc
         self._looked = self._next = 0.0
         self._held: dict[int, tuple[float, tuple[float, int]]] = {}
-        """How long each stopped rank has been stopped, and the processor time and slices that it had used before."""
+        """The seconds of each stopped rank's stop, and the processor time and slices that the rank had used before."""
         self._asleep = self._wanted = 0.0
-        """How long all ranks have been asleep, and how long they ran or waited for a core within that time."""
+        """The seconds of all ranks' sleep, and the seconds of these on a core or waiting for a core."""
         self._seconds: dict[int, float] = {}
         self._threads: dict[tuple[int, int], _ThreadState] = {}
 
@@ -102,7 +102,7 @@ class HangDetector:
     def _seconds_held(
         self, pids: Mapping[int, int], processes: Mapping[int, _ProcessState], passed: float
     ) -> dict[int, float]:
-        """How long each stopped rank has been stopped; a rank that ran since the last look was stopped anew."""
+        """The seconds of each stopped rank's stop; a rank that ran since the last look was stopped anew."""
         held: dict[int, tuple[float, tuple[float, int]]] = {}
         for rank, process in processes.items():
             if process.state == STOPPED:
@@ -115,7 +115,7 @@ class HangDetector:
     def _seconds_asleep(
         self, pids: Mapping[int, int], processes: Mapping[int, _ProcessState], passed: float, enough: float
     ) -> float:
-        """How long all ranks have been asleep. Ranks that want `enough` processor time are awake.
+        """The seconds of all ranks' sleep. Ranks that want `enough` processor time are awake.
 
         Threads are read only where all processes seem to sleep, so looking at working ranks costs little.
         """
@@ -155,7 +155,7 @@ class HangDetector:
 
 
 def _is_of_this_namespace(proc: Path) -> bool:
-    """Whether /proc shows this process under its own id: a container may show the processes of its host, or none."""
+    """True if /proc shows this process under its own id. A container may show the processes of its host, or none."""
     try:
         return str((proc / "self").readlink()) == str(os.getpid())
     except OSError:

@@ -1,6 +1,6 @@
-"""Launches runs, one or a series, and makes sure that each leaves a record, however it ends.
+"""Launches runs, one or a series, and makes sure that each run leaves a record, whatever its end.
 
-The launcher imports no torch. It starts ranks, on this machine or by Slurm (`launch.rank_starter`), and watches them
+The launcher imports no torch: it starts ranks, on this machine or by Slurm (`launch.rank_starter`), and watches them
 (`launch.processes`). If no rank wrote the record, the launcher writes one with the first fault. A fault of the machine,
 such as a lost node, goes on no record, and the run can be tried again.
 """
@@ -40,7 +40,7 @@ Progress = Callable[[str], None]
 
 
 class TimeLimits(NamedTuple):
-    """How long a run and its standstills may take, in seconds."""
+    """The limits of a run and of its standstills, in seconds."""
 
     still: float = 20.0
     """The time after which a stopped rank, or ranks on CPUs that all sleep, count as hung (`launch.hang_detector`)."""
@@ -143,7 +143,7 @@ def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
 
 
 class _Progress:
-    """Passes on the messages that rank 0 leaves in a file, each of them once."""
+    """Passes on each message that rank 0 leaves in a file, once."""
 
     def __init__(self, file: Path, tell: Progress) -> None:
         self._file, self._tell, self._last = file, tell, ""
@@ -182,7 +182,7 @@ def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Faul
 
 
 def _out_of_memory_kills() -> int:
-    """How many processes of this machine or container the kernel has killed for want of memory; 0 if unknown."""
+    """The number of processes that the kernel of this machine has killed for want of memory; 0 if unknown."""
     for path, field in OOM_COUNTERS.items():
         with suppress(OSError, ValueError):
             counts = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
@@ -208,7 +208,7 @@ class Outcome(NamedTuple):
 def series(
     specs: Sequence[Spec], root: Path, runs: Path, progress: Progress, *, fresh: bool = False
 ) -> Iterator[Outcome]:
-    """Every run's outcome as soon as it is known. A run that leaves no record does not stop the others."""
+    """Yields every run's outcome as soon as possible. A run that leaves no record does not stop the others."""
     clock, past = _clock(), Past(runs)
     with ForkServer() as fork_server:
         for spec in specs:
@@ -238,7 +238,7 @@ def named_reason(error: Exception) -> str:
 
 
 def settled(folder: Path) -> bool:
-    """Whether a run folder exists, is whole, and has a result."""
+    """True if a run folder exists, is whole, and has a result."""
     return folder.is_dir() and read_record(folder).record["status"] in SETTLED
 
 

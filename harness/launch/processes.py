@@ -42,10 +42,10 @@ class Death(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     deaths: Sequence[Death] = ()
-    """In the order in which they were seen."""
+    """The deaths in the order of their discovery."""
     hang: Hang | None = None
     """The hang that ended the run."""
     recording: bool = False
@@ -55,7 +55,7 @@ class Watched(NamedTuple):
     out_of_memory: bool = False
     """The scheduler says that the ranks ran out of memory."""
     lost: str = ""
-    """What the scheduler says of a loss that is not the fault of the run."""
+    """The scheduler's message about a loss that is not the fault of the run."""
 
 
 class Process(Protocol):
@@ -105,7 +105,7 @@ class Ranks:
     ) -> Watched:
         """Waits until every rank has ended well, one has failed, the detector sees a hang, or `limit` seconds are over.
 
-        A rank that is `recording` has as long as it needs, whatever becomes of the others.
+        A rank that is `recording` has no such limit, whatever becomes of the others.
         """
         expires = float("inf") if limit is None else time.monotonic() + limit
         deaths: dict[int, Death] = {}
@@ -171,7 +171,7 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
 
 
 def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
-    """Whether all that is known is that a machine was lost, or that ranks of several machines lost each other."""
+    """True if a machine was lost, or ranks of several machines lost each other, and no other fault is known."""
     reported = faults(scratch)
     if watched.hang or watched.expired or not all(map(is_consequence, reported)):
         return False

@@ -1,4 +1,4 @@
-"""How ranks are started: as processes of this machine, or as one step of the Slurm job that this process is in."""
+"""Starts ranks as processes of this machine, or as one step of the Slurm job in which this process runs."""
 
 import os
 import signal
@@ -27,9 +27,9 @@ class RankStarter(NamedTuple):
     """The name of a module and its arguments."""
     environments: list[dict[str, str]]
     line: tuple[str, ...] = ()
-    """The srun command, whose one process stands for all ranks. It is empty where every process is a rank."""
+    """The srun command, whose one process stands for all ranks. The line is empty where every process is a rank."""
     waiting: Waiting = Waiting()
-    """How long ranks of this machine may take to start."""
+    """The time limit of a start on this machine."""
 
     @property
     def here(self) -> bool:
@@ -41,11 +41,11 @@ class RankStarter(NamedTuple):
 
     @property
     def ending(self) -> signal.Signals:
-        """The signal that ends the ranks. srun passes a SIGTERM on to its tasks; killed, it would leave them."""
+        """The signal that ends the ranks. srun passes a SIGTERM on to its tasks; a killed srun would not."""
         return signal.SIGKILL if self.here else signal.SIGTERM
 
     def start(self, fork_server: ForkServer, log: Path, progress: Callable[[str], None]) -> Iterator[Process]:
-        """Starts one process after the other; their output goes into the log."""
+        """Starts one process after the other, with its output in the log."""
         with log.open("ab") as file, Path(os.devnull).open() as nothing:
             if self.here:
                 streams = nothing.fileno(), file.fileno(), file.fileno()
@@ -62,7 +62,7 @@ class RankStarter(NamedTuple):
             )
 
     def understand(self, watched: Watched, log: Path) -> Watched:
-        """How the ranks of a step ended, by the messages of srun."""
+        """The end of a step's ranks, by the messages of srun."""
         if not watched.deaths:
             return watched
         words = log.read_text(errors="replace")
@@ -92,7 +92,7 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
 
 
 def waiting_on(root: Path, machine: str) -> Waiting:
-    """How long ranks may take to start on a machine, by its card."""
+    """The time limit of a start on a machine, by its card."""
     way_out = f"; on a slow file system, raise start_seconds in config/machines/{machine}.yaml"
     return Waiting(start_seconds(root, machine), way_out)
 

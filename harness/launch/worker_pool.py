@@ -42,7 +42,7 @@ GRACE = 5.0
 NOTICE = 0.5
 """The seconds by which a death may be noticed later than the errors that it causes in other ranks."""
 MAIN, ALIAS = "__main__", "__mp_main__"
-"""The main module of the pool's process, and the name that `multiprocessing` gives to it in every process."""
+"""The main module of the pool's process, and its name for `multiprocessing` in every process."""
 
 Reply = bytes | Fault
 """The answer of a rank to a job: the pickled result, or the fault that ended the job."""
@@ -79,7 +79,7 @@ class Reference(NamedTuple):
         return importlib.import_module(self.module) if spec and spec.origin == self.file else None
 
     def _by_file(self) -> ModuleType:
-        """A main module is loaded under its alias, so that it does not run as a program."""
+        """A main module is loaded under its alias, so that its program does not run."""
         name = ALIAS if self.module == MAIN else self.module
         spec = importlib.util.spec_from_file_location(name, str(self.file))
         assert spec is not None and spec.loader is not None, self
@@ -105,7 +105,7 @@ class Job(NamedTuple):
 
 
 def main() -> int:
-    """Runs the jobs that come over standard input, until the pool closes it. Then the rank ends."""
+    """Runs the jobs that come over standard input, until the pool closes the channel. Then the rank ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides what an interrupt means
     folder, number = sys.argv[1:]
     answer_for_stacks(Path(folder), int(number))
@@ -188,7 +188,7 @@ class _Worker:
 class Pool:
     """Ranks for jobs, started when they are first needed.
 
-    `patience` is how many seconds a job may take, `waiting` how long the start of a rank may.
+    `patience` is the limit of a job in seconds, and `waiting` the limit of a start.
     """
 
     def __init__(self, *, patience: float = 120.0, waiting: Waiting = Waiting()) -> None:  # noqa: B008
@@ -238,7 +238,7 @@ class Pool:
         return [pickle.loads(result) for _, result in sorted(replies.items()) if isinstance(result, bytes)]
 
     def _take(self, world: int) -> list[_Worker]:
-        """As many living ranks as the world has. The channel of an idle rank is readable only once it is closed."""
+        """As many living ranks as the world has. The channel of an idle rank is readable only if closed."""
         self._end([worker for worker in self._workers if worker.channel.poll()])
         while len(self._workers) < world:
             self._workers.append(self._start(next(self._numbers)))

@@ -1,1 +1,1 @@
-"""One rank of a run: opens its graph, trains, and says what it did; rank 0 writes the record."""
+"""One rank of a run: it opens the graph, trains, and sends its tables to rank 0, which writes the record."""

@@ -56,19 +56,19 @@ def faults(scratch: Path) -> list[Fault]:
 
 
 def is_consequence(fault: Fault) -> bool:
-    """Whether a fault only says that another rank is gone or does not answer."""
+    """True if a fault only says that another rank is gone or does not answer."""
     text = fault["message"].lower()
     return any(sign in text for sign in LOST_SIGNS)
 
 
 def answer_for_stacks(scratch: Path, rank: int) -> None:
-    """From now on, SIGUSR1 makes this process write its stacks into a file for the launcher."""
+    """Makes this process write its stacks into a file for the launcher at every SIGUSR1."""
     file = _stacks(scratch, rank).open("w")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
 
 
 def stacks_of(scratch: Path, rank: int) -> str:
-    """The stacks that a rank wrote; empty if it wrote none."""
+    """The stacks that a rank wrote, or an empty text."""
     path = _stacks(scratch, rank)
     return path.read_text(errors="replace") if path.exists() else ""
 

@@ -27,7 +27,7 @@ def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
     """Compiles, loads and measures kernels on the shapes of the run. Every rank calls this at the same point.
 
     A trainer that is thrown away takes the first steps. Whatever steps change (weights, optimizers, stale rows, caches,
-    counters) is its own, and random numbers go by index, so a run has the same bits with it and without.
+    counters) is its own, and random numbers go by index, so a run has the same bits with these steps and without.
     """
     if not first_epoch_counts(strategy.spec.training):
         return
@@ -46,7 +46,7 @@ def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
 
 
 def first_epoch_counts(training: Training) -> bool:
-    """Whether the first epoch is timed, or its time is part of the time to an accuracy.
+    """True if the first epoch is timed, or its time is part of the time to an accuracy.
 
     In other runs warm-up epochs make kernels ready, without opening the graph twice.
     """

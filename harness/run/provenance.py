@@ -1,4 +1,4 @@
-"""The origin of a run's numbers: code, machine, libraries and settings. It is recorded with every run."""
+"""The origin of a run's numbers: code, machine, libraries and settings, recorded with every run."""
 
 import os
 import platform
@@ -96,7 +96,7 @@ def provenance(
 
 
 def is_dirty(root: Path) -> bool | None:
-    """Whether tracked files differ from the commit, or folders with tracked files hold new ones that are not ignored.
+    """True if tracked files differ from the commit, or folders with tracked files hold new ones that are not ignored.
 
     A card or a strategy that was never added changes a run as an edited one does. New files at the top of the checkout
     are the user's own and do not count. None where no repository is.

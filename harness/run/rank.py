@@ -142,7 +142,7 @@ def train(
 
 
 def _evaluates(every: int, number: int, epochs: int) -> bool:
-    """Whether an evaluation follows: after the last epoch, and after every so many timed epochs."""
+    """True if an evaluation follows: after the last epoch, and after every so many timed epochs."""
     return number + 1 == epochs or (every > 0 and number >= 0 and (number + 1) % every == 0)
 
 

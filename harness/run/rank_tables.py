@@ -1,4 +1,4 @@
-"""One rank's share of a run's tables, as plain rows. Rank 0 gathers them and makes data frames of them.
+"""One rank's share of a run's tables, as plain rows. Rank 0 gathers the rows and makes data frames.
 
 While it trains, each rank also appends its rows to a file, after every epoch and outside of its time. Whatever ends a
 rank, even a signal that no process can handle, the file has its finished epochs.
@@ -67,7 +67,7 @@ class RankTables:
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 
     def dearest_epoch(self) -> int:
-        """The timed epoch in which this rank sent most; epochs differ in it where samples do."""
+        """The timed epoch in which this rank sent most; epochs differ where samples do."""
         sent: dict[int, float] = {row["epoch"]: 0.0 for row in self.epochs if row["epoch"] >= 0}
         for row in self.ledger:
             if row["epoch"] in sent:
@@ -142,7 +142,7 @@ class Journal:
         self._path = _journal(scratch, tables.rank)
 
     def write(self) -> None:
-        """Writes an entry. The kernel has it when this returns; nothing waits for the disk."""
+        """Writes an entry. The kernel has the bytes when this returns; nothing waits for the disk."""
         more = {name: getattr(self._tables, name)[done:] for name, done in self._written.items()}
         with self._path.open("ab") as file:
             pickle.dump(more, file)
@@ -161,7 +161,7 @@ def read_unfinished(scratch: Path, world: int) -> list[RankTables]:
 
 
 def _read(path: Path, rank: int) -> RankTables:
-    """The rows of all whole entries. The last entry is cut off if the rank ended while it wrote."""
+    """The rows of all whole entries. The last entry is cut off if the rank ended during the write."""
     tables = RankTables(rank)
     with path.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
         while True:

@@ -60,7 +60,7 @@ def _write(
 
 
 def _timed(tables: dict[str, pd.DataFrame]) -> bool:
-    """Whether the tables have a timed epoch."""
+    """True if the tables have a timed epoch."""
     epochs = tables["epochs"]
     return not epochs.empty and bool((epochs.epoch >= 0).any())
 
@@ -77,7 +77,7 @@ def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
 
 
 def sizes(strategy: Strategy) -> dict[str, int]:
-    """The sizes of the graph, as it was trained on."""
+    """The sizes of the graph on which the run trained."""
     facts = strategy.facts
     return {
         "vertices": facts.vertices,

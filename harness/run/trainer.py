@@ -31,7 +31,7 @@ class Epoch:
     begun: float
     """The start, by the host's `perf_counter`."""
     windows: list[Window]
-    """How busy the rank was, if the spec asks for windows."""
+    """The load of the rank over time, if the spec asks for windows."""
 
     @property
     def loss(self) -> Tensor:
@@ -68,7 +68,7 @@ class Trainer:
         """All trained tensors, in the order of `Strategy.parameters_of`."""
         self.optimizer = _optimizer(ctx.spec.training, self.parameters)
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
-        """Whether all outputs of the last evaluation were finite, on this rank."""
+        """True if all outputs of the last evaluation were finite, on this rank."""
 
     def epoch(self) -> Epoch:
         """Takes all steps of an epoch; full-graph training has one."""

@@ -1,4 +1,4 @@
-"""How busy a rank is over time: its seconds of computing and sending in every window of an epoch, and its GPU's load.
+"""The load of a rank over time: its seconds of computing and sending in every window of an epoch, and its GPU's load.
 
 The ledger knows the current op at every instant, so windows are cut out of an epoch when it is over: nothing is
 sampled, and training is not disturbed. Only the driver of a GPU has to be sampled, by a thread of its own.
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A utilisation in percent that a driver gave, and the time of it by `perf_counter`."""
+    """A utilisation in percent that a driver gave, and the time of the answer by `perf_counter`."""
 
     at: float
     percent: float
