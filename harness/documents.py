@@ -121,7 +121,7 @@ def _weigh(node: Any, weights: dict[int, int]) -> int:
         return weights[id(node)]
     weights[id(node)] = 0
     if node.tag.removeprefix(PREFIX) not in TAGS:
-        raise _UnreadError(f"{line}: the tag {clipped(node.tag, 40)} has no meaning here")
+        raise _UnreadError(f"{line}: the tag {clipped(node.tag, 40)} is not accepted")
     if isinstance(node, yaml.ScalarNode):
         _check_number(node, line)
         inner = []
@@ -152,7 +152,7 @@ def _check_keys(node: Any) -> None:
         if not isinstance(key, yaml.ScalarNode) or key.tag not in (f"{PREFIX}str", f"{PREFIX}merge"):
             raise _UnreadError(f"{line}: a key is no text; put it in quotes")
         if key.value in seen:
-            raise _UnreadError(f"{line}: the key {clipped(key.value, 40)} stands there twice")
+            raise _UnreadError(f"{line}: the key {clipped(key.value, 40)} occurs twice")
         seen.add(key.value)
 
 
@@ -162,7 +162,7 @@ def _parsed_json(text: str) -> Any:
         if len(mapping) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise _UnreadError(f"the key {clipped(twice, 40)} stands twice in one mapping")
+            raise _UnreadError(f"the key {clipped(twice, 40)} occurs twice in one mapping")
         return mapping
 
     def endless(word: str) -> Never:

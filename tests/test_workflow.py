@@ -349,7 +349,7 @@ def test_the_linter_asks_only_for_an_environment_a_rule(project: Project) -> Non
         ("experimnt=x.yaml", r"config: .*'experimnt' was unexpected.*Accepted keys: experiment"),
         (
             "experiment=none.yaml",
-            r"none\.yaml: no such file\. Experiments here: .*workflows/experiments/cagnet-figure-1",
+            r"none\.yaml: no such file\. Experiments: .*workflows/experiments/cagnet-figure-1",
         ),
         ("experiment=empty.yaml", r"empty\.yaml must be a mapping of keys to values, and it holds nothing"),
         ("experiment=typo.yaml", r"typo\.yaml, runs, 0: .*'rank' was unexpected.*Accepted keys: .*ranks"),

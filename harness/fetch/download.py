@@ -117,7 +117,7 @@ def _given_up(
     """The error after the last attempt. A part that cannot be resumed is not kept."""
     kept, later = "Nothing is kept. ", ""
     if part.resumable and part.lasting:
-        kept = f"{part.size:,} bytes are kept in {part.path}; the same command goes on there. "
+        kept = f"{part.size:,} bytes are kept in {part.path}; the same command resumes. "
     else:
         part.drop()
     if reason.after:

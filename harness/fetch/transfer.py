@@ -191,7 +191,7 @@ def transfer(
         version = noted if resumed else _described(answer)
         _check(answer, remote, path, version.total, known=known)
         check_room(path, (version.total or 0) - (had if resumed else 0))
-        with refusals(path, DATASETS, f"What came is kept in {part.path}; the same command goes on there."):
+        with refusals(path, DATASETS, f"The bytes so far are kept in {part.path}; the same command resumes."):
             if not resumed:
                 part.drop()
                 part.note(version)
@@ -205,9 +205,7 @@ def transfer(
 
 def way_out(path: Path) -> str:
     """The ways out for a file that cannot be fetched."""
-    return (
-        f"{MIRROR} names a mirror, http_proxy and https_proxy a proxy; or put the file there by hand: {path}"
-    )
+    return f"Name a mirror by {MIRROR} or a proxy by http_proxy and https_proxy, or put the file here by hand: {path}"
 
 
 def page_refused(remote: RemoteFile, path: Path) -> UserError:
@@ -362,8 +360,8 @@ def _check(answer: HTTPResponse, remote: RemoteFile, path: Path, total: int | No
     proven = known or remote.bytes is not None or is_archive(path.name)
     if total is None and not answer.chunked and not proven:
         raise UserError(
-            f"{remote.asked} came without its length, so that half of it could not be told from all. Put `sha256` "
-            f"into the card. {way_out(path)}"
+            f"{remote.asked} came without its length, so a broken transfer could not be seen. Put `sha256` into the "
+            f"card. {way_out(path)}"
         )
 
 

@@ -88,7 +88,7 @@ def degrees_of(task: Task, order: int) -> NDArray[np.int32]:
 
 def _given(task: Task) -> list[tuple[Piece, bool]]:
     """The pieces of the source, and the loops, which a source may lack."""
-    return [*((piece, False) for piece in task.pieces), (_loops(task), True)]
+    return [*((piece, False) for piece in task.pieces), (partial(loops, task.n, task.at_once), True)]
 
 
 def _scatter(task: Task, order: int, number: int, to: Blocking, piece: Piece, added: bool) -> None:
@@ -106,13 +106,11 @@ def _scatter(task: Task, order: int, number: int, to: Blocking, piece: Piece, ad
     task.work.note(name, stored=stored, loops=loops, segments=segments)
 
 
-def _loops(task: Task) -> Piece:
-    def chunks() -> Iterator[Edges]:
-        for start in range(0, task.n, task.at_once):
-            some = np.arange(start, min(start + task.at_once, task.n))
-            yield some, some
-
-    return chunks
+def loops(n: int, at_once: int) -> Iterator[Edges]:
+    """The loops of all vertices, in chunks."""
+    for start in range(0, n, at_once):
+        some = np.arange(start, min(start + at_once, n))
+        yield some, some
 
 
 def _segments(task: Task, order: int) -> list[Path]:

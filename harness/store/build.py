@@ -136,8 +136,8 @@ def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
     lacking = [remote.file for remote in card.source.remotes() if not sources[remote.file].exists()]
     if lacking:
         raise UserError(
-            f"dataset {card.name} is not fetched: there is no {sources[lacking[0]]}. Fetch it, where there is a "
-            f"network: harness data fetch {card.name}"
+            f"dataset {card.name} is not fetched: {sources[lacking[0]]} does not exist. On a machine with a network, "
+            f"fetch it: harness data fetch {card.name}"
         )
 
 
@@ -172,7 +172,7 @@ def _is_small(card: DatasetCard) -> bool:
 
 def _not_built(folder: Path, choice: DatasetChoice) -> UserError:
     return UserError(
-        f"dataset {choice.name} is not built: there is no {folder}. Build it: {choice.build_command}"
+        f"dataset {choice.name} is not built: {folder} does not exist. Build it: {choice.build_command}"
     )
 
 

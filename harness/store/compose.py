@@ -75,6 +75,11 @@ class Contents:
         drawn = getattr(self.card.features, "width", None)
         return int(self._table.shape[1] if drawn is None else drawn)
 
+    @property
+    def most_entries(self) -> int:
+        """The most nonzeros of the graph, repetitions and loops included."""
+        return self.stream.entries * (1 if self.card.directed else 2) + self.n
+
     def vertices(self, degrees: Tensor) -> Vertices:
         """The labels and the split of a graph; `degrees` holds the nonzeros of each row."""
         y = self._labels(degrees)

@@ -62,7 +62,7 @@ def import_graph(root: Path, brought: ImportRequest, choice: DatasetChoice, mean
         known = brought.name in list_cards(root)
         if known and load_card(root, brought.name) != card:
             raise UserError(
-                f"there is another dataset {brought.name}. Choose another name, or remove {path.relative_to(root)}."
+                f"another dataset has the name {brought.name}. Choose another, or remove {path.relative_to(root)}."
             )
         with taken_back(root, card, choice, unless=known):
             folder = build(root, choice, means=means, card=card)

@@ -6,7 +6,7 @@ from functools import cached_property
 from torch import Tensor
 
 from harness.graph.blocks import assert_within
-from harness.graph.model import Graph, LabelTask
+from harness.graph.model import Graph
 from harness.graph.order import Orders, Permutation, orders, permuted
 from harness.graph.partition import Partition
 from harness.kernels.csr import Csr, block
@@ -26,34 +26,12 @@ class MemoryStore:
         self.permutation: Permutation = permutation
         self.bounds = partition.bounds if partition else None
         self._graph = graph
+        self.n, self.features, self.nnz = graph.n, graph.X.shape[1], graph.A.nnz
+        self.task, self.classes, self.directed = graph.task, graph.classes, graph.directed
         self.orders: Orders[Tensor] = partition.orders if partition else orders(permutation, graph.n, seed)
         self._A = [permuted(graph.A, self.orders.p, self.orders.q)]
         if permutation == "double":
             self._A.append(permuted(graph.A, self.orders.q, self.orders.p))
-
-    @property
-    def n(self) -> int:
-        return self._graph.n
-
-    @property
-    def features(self) -> int:
-        return self._graph.X.shape[1]
-
-    @property
-    def task(self) -> LabelTask:
-        return self._graph.task
-
-    @property
-    def classes(self) -> int:
-        return self._graph.classes
-
-    @property
-    def directed(self) -> bool:
-        return self._graph.directed
-
-    @property
-    def nnz(self) -> int:
-        return self._graph.A.nnz
 
     @cached_property
     def manifest_hash(self) -> str:

@@ -9,7 +9,7 @@ folder. A folder that does not fit is refused and not repaired.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Never, cast
@@ -26,9 +26,9 @@ from harness.graph.model import Ints
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
 from harness.graph.partitioners import PACKAGES, engine
 from harness.kernels.csr import Csr
-from harness.sources.stream import Edges, Piece
+from harness.sources.stream import Piece
 from harness.spec.dataset import DatasetChoice
-from harness.store.adjacency import LARGEST
+from harness.store.adjacency import LARGEST, loops
 from harness.store.compose import Contents
 from harness.store.entries import BYTES, Blocking, scatter, settle
 from harness.store.manifest import FileRecord
@@ -245,13 +245,13 @@ PER_ENTRY, PER_VERTEX = BYTES + 8, 16
 
 def bytes_of_structure(contents: Contents) -> int:
     """The most bytes that `structure` takes."""
-    return PER_ENTRY * _most(contents) + PER_VERTEX * contents.n
+    return PER_ENTRY * contents.most_entries + PER_VERTEX * contents.n
 
 
 def structure(contents: Contents) -> Csr:
     """The pattern of A, in the graph's own order; its values mean nothing and take no memory."""
-    n, keys, filled = contents.n, np.empty(_most(contents), np.uint64), 0
-    pieces: list[Piece] = [*contents.stream.pieces(LARGEST), partial(_loops, n)]
+    n, keys, filled = contents.n, np.empty(contents.most_entries, np.uint64), 0
+    pieces: list[Piece] = [*contents.stream.pieces(LARGEST), partial(loops, n, LARGEST)]
     for piece in pieces:
         for source, target in piece():  # a loop is its own mirror image
             some = scatter(source, target, Blocking(n, 1), both=not contents.card.directed).keys
@@ -260,14 +260,3 @@ def structure(contents: Contents) -> Csr:
     block = settle(keys[:filled], n)
     rowptr, col = torch.from_numpy(block.rowptr).long(), torch.from_numpy(block.col)
     return Csr(rowptr, col, torch.ones((), dtype=torch.bool).expand(len(col)), n)
-
-
-def _loops(n: int) -> Iterator[Edges]:
-    for start in range(0, n, LARGEST):
-        some = np.arange(start, min(start + LARGEST, n))
-        yield some, some
-
-
-def _most(contents: Contents) -> int:
-    """The most entries of a graph, repetitions included."""
-    return contents.stream.entries * (1 if contents.card.directed else 2) + contents.n

@@ -14,11 +14,10 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.files import mapped_array, sha256_of
 from harness.graph.blocks import assert_within
-from harness.graph.model import LabelTask
-from harness.graph.order import Orders, Permutation, orders
+from harness.graph.order import Orders, orders
 from harness.kernels.csr import Csr, transpose
 from harness.kernels.parts import Placed, Scales, assemble
-from harness.store.manifest import Manifest, read_manifest
+from harness.store.manifest import read_manifest
 
 
 class Store:
@@ -29,43 +28,13 @@ class Store:
 
         Without checksums only sizes are compared with the manifest: for large stores that were verified.
         """
-        self.folder, self._dtype = folder, dtype
-        self.manifest: Manifest
-        self.manifest, self.manifest_hash = read_manifest(folder)
-        self._checksums = checksums
+        manifest, self.manifest_hash = read_manifest(folder)
+        self.folder, self.manifest, self._dtype, self._checksums = folder, manifest, dtype, checksums
+        self.n, self.features, self.nnz = manifest.n, manifest.features, manifest.counts.nnz_adj
+        self.task, self.classes, self.directed = manifest.task, manifest.classes, manifest.directed
+        self.permutation = manifest.permutation
+        self.bounds = manifest.cut.bounds if manifest.cut else None
         self._seen: set[str] = set()
-
-    @property
-    def n(self) -> int:
-        return self.manifest.n
-
-    @property
-    def features(self) -> int:
-        return self.manifest.features
-
-    @property
-    def task(self) -> LabelTask:
-        return self.manifest.task
-
-    @property
-    def classes(self) -> int:
-        return self.manifest.classes
-
-    @property
-    def directed(self) -> bool:
-        return self.manifest.directed
-
-    @property
-    def nnz(self) -> int:
-        return self.manifest.counts.nnz_adj
-
-    @property
-    def permutation(self) -> Permutation:
-        return self.manifest.permutation
-
-    @property
-    def bounds(self) -> tuple[int, ...] | None:
-        return self.manifest.cut.bounds if self.manifest.cut else None
 
     @property
     def touched(self) -> int:

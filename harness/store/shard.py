@@ -311,19 +311,14 @@ def _names(task: Task) -> Iterator[str]:
 
 def _grid(contents: Contents, asked: int | None) -> BlockGrid:
     """The grid of a store, by the source's own count of edges: known before any edge is read."""
-    aim = ceil(sqrt(_entries(contents) / BLOCK_NONZEROS))
+    aim = ceil(sqrt(contents.most_entries / BLOCK_NONZEROS))
     side = asked or min(max(aim, FEWEST), MOST, contents.n)
     return BlockGrid(vertices=side, features=max(1, min(side, contents.width // BLOCK_FEATURES)))
-
-
-def _entries(contents: Contents) -> int:
-    """The most nonzeros of the graph."""
-    return contents.stream.entries * (1 if contents.card.directed else 2) + contents.n
 
 
 def _bytes(contents: Contents, versions: int, grid: BlockGrid) -> int:
     """The most bytes of work and store together: entries twice, first as keys; features; vectors; headers."""
     n, blocks = contents.n, grid.vertices**2
-    adjacency = (BYTES + 4) * _entries(contents) + 4 * (n * grid.vertices + blocks)
+    adjacency = (BYTES + 4) * contents.most_entries + 4 * (n * grid.vertices + blocks)
     files = 2 * versions * blocks + grid.vertices * grid.features + 10
     return versions * adjacency + 4 * n * contents.width + 30 * n + 512 * files

@@ -247,7 +247,7 @@ def test_a_redirect_is_followed(site, tmp_path):
 def test_a_file_that_changed_meanwhile_is_begun_anew(site, tmp_path):
     site.faults[PATH] = ["short"] + ["503"] * QUICK.idle
     with pytest.raises(
-        RunError, match=r"503.*bytes are kept in .*graph\.bin\.part; the same command goes on there"
+        RunError, match=r"503.*bytes are kept in .*graph\.bin\.part; the same command resumes"
     ):
         fetch(tmp_path)
     assert (tmp_path / "raw" / "graph.bin.part").stat().st_size == len(DATA) // 2
@@ -310,7 +310,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(site, tmp_path, monkeypatch)
 
     with monkeypatch.context() as full:
         full.setattr(Path, "open", opened)
-        with pytest.raises(RunError, match=r"No space left.*What came is kept in .*HARNESS_DATASETS"):
+        with pytest.raises(RunError, match=r"No space left.*The bytes so far are kept in .*HARNESS_DATASETS"):
             fetch(tmp_path)
     assert not (tmp_path / "raw" / "graph.bin").exists()
     assert fetch(tmp_path) == DATA

@@ -1,4 +1,4 @@
-# What the rules share: the runs of the experiment, what their jobs ask for, and the notices around them. No rules.
+# Shared by the rules: the runs of the experiment, the resources of their jobs, and messages. This file has no rules.
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from harness.validation import clipped
 PLAN_SCHEMA = 2
 POLL_SECONDS = 10
 
-# Snakemake may be started by its path, out of an environment that is not active: `harness` stands beside it.
+# Snakemake may be started by its path, from an environment that is not active: `harness` is beside it.
 os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}
 
 
@@ -44,7 +44,7 @@ wildcard_constraints:
 
 
 def check(data, schema, where):
-    """Stop with one line if `data` has not the form that the schema asks for."""
+    """Stop with one line if `data` does not match the schema."""
     rules = yaml.safe_load(Path(workflow.basedir, "schemas", schema).read_text())
     fault = best_match(Draft202012Validator(rules).iter_errors(data))
     if fault is None:
@@ -57,10 +57,10 @@ def check(data, schema, where):
 
 
 def read_experiment(path):
-    """The experiment as its file states it, checked for form; what it means is checked by `harness plan`."""
+    """The experiment in a file, checked against the schema; `harness plan` checks its meaning."""
     if not Path(path).is_file():
         known = ", ".join(map(str, sorted(Path("workflows/experiments").glob("*.yaml")))) or "none"
-        raise WorkflowError(f"{path}: no such file. Experiments here: {known}. Run from the project root.")
+        raise WorkflowError(f"{path}: no such file. Experiments: {known}. Run Snakemake from the project root.")
     try:
         experiment = read_yaml(Path(path), path)
     except UserError as refusal:
@@ -70,7 +70,7 @@ def read_experiment(path):
 
 
 def plan_file(path, experiment, options):
-    """Where the runs of this experiment are listed. A changed experiment or machine card is another list."""
+    """The plan file of this experiment. A changed experiment or machine card has another plan file."""
     sources = [Path(path), *sorted(Path("config/machines").glob("*.yaml"))]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     words = [experiment["name"], *(option.strip("-") for option in options)]
@@ -78,7 +78,7 @@ def plan_file(path, experiment, options):
 
 
 def write_plan(path, file, options):
-    """Expand an experiment into its runs. `harness` replaces the file whole, so jobs may read it meanwhile."""
+    """Expand an experiment into its runs. `harness` replaces the file whole, so jobs can read it at any time."""
     command = ["harness", "plan", "--experiment", path, "--out", file, *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -89,7 +89,7 @@ def write_plan(path, file, options):
 
 
 def read_plan(path, file, options):
-    """The runs of an experiment by their ids. They are expanded once; later and nested calls only read."""
+    """The runs of an experiment, by run id, expanded once; later and nested calls read the plan file."""
     if not Path(file).is_file():
         write_plan(path, file, options)
     plan = json.loads(Path(file).read_text())
@@ -114,14 +114,14 @@ def spec_files(wildcards):
 
 
 def dataset_markers(wildcards):
-    """The files that say that the graphs of a batch are on disk. They lie beside the stores and are deleted with them."""
+    """The markers of the graphs that a batch needs. Markers lie beside the stores and are deleted with their folder."""
     choices = [RUNS[run_id]["spec"]["dataset"] for run_id in JOBS.batches[wildcards.batch]]
     markers = [f"{STORES}/.built/{ORDERED}".format(dataset=choice["name"], **choice) for choice in choices]
     return list(dict.fromkeys(markers))
 
 
 def asked_by_runs():
-    """What a job of runs asks for: known when it is submitted, and again when it is tried again."""
+    """The resources of a job of runs, computed at each submission of the job."""
 
     def asked(name):
         return lambda wildcards, attempt: JOBS.run(wildcards.batch, attempt)[name]
@@ -130,32 +130,32 @@ def asked_by_runs():
 
 
 def card(wildcards):
-    """The card of a dataset; of a twin, NAME@SCALE, that of the graph."""
+    """The card of a dataset; for a twin, NAME@SCALE, the card of the graph."""
     return f"datasets/catalog/{wildcards.dataset.partition('@')[0]}.yaml"
 
 
 def brought_partition(wildcards):
-    """The file of a partition that the user brings. A changed one is another store."""
+    """The partition file of the user. A changed file gives another store."""
     kind, _, name = wildcards.partition.partition(":")
     return [f"{os.environ.get('HARNESS_DATASETS', 'datasets')}/partitions/{name}"] if kind == "file" else []
 
 
 def order_options(wildcards):
-    """What `harness data build` is told of the order: every key but the name."""
+    """The options of `harness data build` for the order: every key but the name."""
     keys = ("permutation", "seed", "partition", "parts")
     return " ".join(f"--{key} {wildcards[key]}" for key in keys)
 
 
 def wait_for_orphans():
-    """Jobs of a Snakemake that was killed in this folder go on. What they finish need not be run again."""
+    """Wait for the jobs of a Snakemake that was killed in this folder: their finished runs need not run again."""
     while jobs := orphans(Path.cwd()):
-        told = " ".join(jobs)
-        print(f"Waiting for jobs of an earlier Snakemake here; `scancel {told}` ends them.", file=sys.stderr)
+        ids = " ".join(jobs)
+        print(f"Waiting for jobs of an earlier Snakemake here; `scancel {ids}` ends them.", file=sys.stderr)
         time.sleep(POLL_SECONDS)
 
 
 def steps(wildcards):
-    """The steps of a build that several jobs share. What an engine partitions is computed first, and once."""
+    """The steps of a build that several jobs share. A computed partition comes first, in one job."""
     return [
         *(["order"] if wildcards.partition in COMPUTED and wildcards.partition != "random" else []),
         "scatter",
@@ -171,18 +171,18 @@ def shares(wildcards, step, jobs):
 
 
 def shares_before(wildcards):
-    """What a job of a step waits for: all jobs of the one before."""
+    """The markers that a job of a step waits for: all jobs of the step before."""
     before = steps(wildcards)[: steps(wildcards).index(wildcards.step)]
     return shares(wildcards, before[-1], wildcards.jobs) if before else []
 
 
 def last_shares(wildcards):
-    """What the end of a build waits for; nothing, if one job does all of it."""
+    """The markers that the end of a build waits for; none if one job builds the graph alone."""
     return shares(wildcards, steps(wildcards)[-1], jobs) if (jobs := build_jobs(wildcards)) > 1 else []
 
 
 def build_jobs(wildcards):
-    """How many jobs build a graph, or did: once it is built, another number is no reason to build it again."""
+    """The number of jobs that build, or built, a graph: another number is no reason to build the graph again."""
     if Path(f"{STORES}/.built/{ORDERED}".format(**wildcards)).exists():
         last = sorted(
             Path(f"{STORES}/.shares/{ORDERED}".format(**wildcards)).glob("features-*"), key=os.path.getmtime
@@ -193,14 +193,14 @@ def build_jobs(wildcards):
 
 
 def announce(paths):
-    """Tell where the results are, those that there are."""
+    """Print the paths of the results that exist."""
     made = [path for path in paths if Path(path).is_file()]
     if made:
         print("\nFigures and report:", *made, sep="\n  ", file=sys.stderr)
 
 
 def point_at_first_failure(snakemake_logs):
-    """Name the log of the first job that failed: later failures often follow from it."""
+    """Print the log of the first failed job: later failures often follow from the first."""
     text = "".join(Path(log).read_text() for log in snakemake_logs)
     failed = re.search(r"log: (\S+) \(check log file", text)
     if failed:
@@ -225,7 +225,7 @@ RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
 JOBS = Jobs(Path.cwd(), RUNS, SITE, Path("results/runs"))
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
-# Which figures there are: each has a caption beside the code that draws it, wherever that is installed.
+# The figures: each has a caption beside the code that draws it, in the installed package.
 CAPTIONS = {
     path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
 }

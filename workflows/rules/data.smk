@@ -1,7 +1,7 @@
-# Graphs: from a dataset's card to its files, and to its store in the order or the partition that a run asks for.
+# Graphs: a dataset's card leads to its files, and to its store in the order or the partition of a run.
 
 
-# Where there is a network, which compute nodes often lack. Nothing is fetched for a graph that is drawn or brought.
+# A local rule: compute nodes often have no network. A graph that is drawn or imported needs no file.
 rule fetch_dataset:
     input:
         card,
@@ -10,12 +10,12 @@ rule fetch_dataset:
     log:
         "results/logs/data/fetch-{dataset}.log",
     message:
-        "Fetching what {wildcards.dataset} needs"
+        "Fetching the files of {wildcards.dataset}"
     shell:
         "harness data fetch {wildcards.dataset} > {log} 2>&1"
 
 
-# What one machine cannot do in time: all jobs of a step, then all of the next; `build_dataset` ends what they began.
+# Several jobs build one large graph: all jobs of a step, then all of the next; `build_dataset` does the rest.
 rule build_share:
     input:
         brought_partition,

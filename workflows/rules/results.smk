@@ -1,4 +1,4 @@
-# Results: tables from records, figures from tables, one page from both. Nothing here runs a strategy.
+# Results: tables from records, figures from tables, one page from both. No rule of this file runs a strategy.
 
 
 rule collect:
@@ -15,8 +15,8 @@ rule collect:
         "harness collect --runs results/runs --out results --plan {input.plan} > {log} 2>&1"
 
 
-# No part of `all`: a failed run is a result, and an error only for those who ask. Tables that hold already what
-# would be written are left alone, so asking changes nothing.
+# Not part of `all`: a failed run is a result, and an error only for `verify`. Tables with the same content keep their
+# dates, so `verify` triggers no other rule.
 rule verify:
     input:
         plan=PLAN,
@@ -29,7 +29,7 @@ rule verify:
         "harness collect --runs results/runs --out results --plan {input.plan} --verify > {log} 2>&1"
 
 
-# Of all datasets on one page; the same of each dataset by itself lie beside them.
+# Each figure shows all datasets on one page; a figure of each dataset alone lies beside it.
 rule figures:
     input:
         rules.collect.output,

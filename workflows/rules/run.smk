@@ -1,8 +1,8 @@
-# Runs: one spec, one launch, one record. Those of a batch share a job, one after the other.
+# Runs: one spec, one launch, one record. The runs of a batch share a job, one after the other.
 #
-# The output is a marker, not the run's folder: Snakemake deletes the outputs of a failed job, and a record of
-# hours on a cluster is not its to delete. `harness run` leaves a run that already has its record alone.
-# The shell lines are short and stay as they are: Snakemake may take an edited line for a reason to run again.
+# The output is a marker, not the run's folder: Snakemake deletes the outputs of a failed job, and must not delete a
+# record of hours on a cluster. `harness run` skips a run that has its record.
+# The shell lines are short and stay as they are: Snakemake may take an edited line as a reason to run again.
 
 
 rule spec:
@@ -28,7 +28,7 @@ rule run:
         "results/logs/run/{batch}.log",
     resources:
         **asked_by_runs(),
-        device=1,  # timed: one at a time where the profile grants one device
+        device=1,  # timed: one at a time if the profile grants one device
     params:
         label=label,
     message:
