@@ -203,8 +203,8 @@ def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> P
     if options.edges is None:
         raise UserError("import takes the graph: harness data import NAME --edges FILE.")
     typed = {key: getattr(options, key) for key in ImportRequest.model_fields}
-    brought = validated(ImportRequest, typed, "harness data import", _as_typed)
-    return import_graph(root, brought, choice, _means(options))
+    request = validated(ImportRequest, typed, "harness data import", _as_typed)
+    return import_graph(root, request, choice, _means(options))
 
 
 def _means(options: argparse.Namespace) -> "Means":

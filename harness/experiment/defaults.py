@@ -141,7 +141,7 @@ def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float,
     strategy = load_strategy(named(asked["strategy"])["name"])
     on_grid = [{**asked, "grid": grid} for grid in strategy.grids(asked.get("ranks", 1))]
     if not on_grid:
-        return {**asked, "grid": None}  # refused, with the reason, where grids are
+        return {**asked, "grid": None}  # `parse_grid` refuses the request, with the reason
     sizes = [size(one) for one in on_grid]
     _check_fit(min(sizes), budget, where)
     return max(

@@ -29,11 +29,11 @@ from harness.store.compose import Contents, check_counts, compose, contents, gen
 from harness.store.dataset_card import DatasetCard
 from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory_store import MemoryStore
-from harness.store.partitions import brought, bytes_of_structure, check_parts, partition_of, structure
+from harness.store.partitions import bytes_of_structure, check_parts, partition_files, partition_of, structure
 from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
 from harness.store.task import GIB, BuildShare, Means
-from harness.store.work import discard_if_idle, take_back
+from harness.store.work import discard_if_idle, remove_store
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory and needs no store."""
@@ -46,7 +46,7 @@ def data_folder(root: Path) -> Path:
 
 def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:
     """The folder of a store, built or not."""
-    files = brought(choice, data_folder(root))
+    files = partition_files(choice, data_folder(root))
     inputs = {
         "schema": SCHEMA,
         "versions": code_versions(card, choice),
@@ -90,7 +90,7 @@ def build(
     """
     is_new, card = card is not None, card or load_card(root, choice.name)
     folder = store_folder(root, card, choice)
-    sources = source_files(card, data_folder(root)) | brought(choice, data_folder(root))
+    sources = source_files(card, data_folder(root)) | partition_files(choice, data_folder(root))
     if share and folder.exists():
         return folder
     if _is_sound(folder, grid, sources):
@@ -103,7 +103,7 @@ def build(
     if is_new:
         graph.check()
     means = means or Means()
-    order = Order(choice, partial(parted, graph, choice, means))
+    order = Order(choice, partial(dataset_partition, graph, choice, means))
     if share:
         write_share(graph, folder, order, means, share, grid=grid, sources=records)
     else:
@@ -120,14 +120,14 @@ def build(
 
 
 @contextmanager
-def taken_back(root: Path, card: DatasetCard, choice: DatasetChoice, *, unless: bool) -> Iterator[None]:
+def removed_on_error(root: Path, card: DatasetCard, choice: DatasetChoice, *, unless: bool) -> Iterator[None]:
     """Removes a store that was made in vain, `unless` the store or a part of it may be older than this block."""
     folder = store_folder(root, card, choice)
     try:
         yield
     except BaseException:
         if not unless:
-            take_back(folder)
+            remove_store(folder)
         raise
 
 
@@ -202,7 +202,7 @@ def _record(path: Path) -> FileRecord:
 # The partition of a dataset during a build, within the memory of the build.
 
 
-def parted(contents: Contents, choice: DatasetChoice, means: Means) -> Partition | None:
+def dataset_partition(contents: Contents, choice: DatasetChoice, means: Means) -> Partition | None:
     """The partition of a choice. A method that needs more memory than is allowed is refused."""
 
     def graph() -> Csr:

@@ -176,7 +176,7 @@ class Contents:
                 if len(wrong):
                     raise UserError(
                         f"{self._origin(card.split)}, vertex {int(wrong[0])}: {int(parts[wrong[0]])} is no part of a "
-                        "split, which are 0 (none), 1 train, 2 valid, 3 test."
+                        "split: 0 none, 1 train, 2 valid, 3 test."
                     )
                 return labelled_only(parts, y)
 

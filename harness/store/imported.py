@@ -16,7 +16,7 @@ from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
 from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, taken_back
+from harness.store.build import build, removed_on_error
 from harness.store.catalog import CATALOG, list_cards, load_card
 from harness.store.dataset_card import DatasetCard
 from harness.store.task import Means
@@ -53,50 +53,50 @@ class ImportRequest(Frozen):
     classes: int | None = Field(None, ge=1, le=CLASSES)
 
 
-def import_graph(root: Path, brought: ImportRequest, choice: DatasetChoice, means: Means) -> Path:
+def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, means: Means) -> Path:
     """Builds the store and writes the card datasets/catalog/NAME.yaml last, so that a failure leaves nothing."""
     try:
-        fields = _card(brought)
-        card = validated(DatasetCard, {**fields, "name": brought.name}, "harness data import")
-        path = root / CATALOG / f"{brought.name}.yaml"
-        known = brought.name in list_cards(root)
-        if known and load_card(root, brought.name) != card:
+        fields = _card(request)
+        card = validated(DatasetCard, {**fields, "name": request.name}, "harness data import")
+        path = root / CATALOG / f"{request.name}.yaml"
+        known = request.name in list_cards(root)
+        if known and load_card(root, request.name) != card:
             raise UserError(
-                f"another dataset has the name {brought.name}. Choose another, or remove {path.relative_to(root)}."
+                f"another dataset has the name {request.name}. Choose another, or remove {path.relative_to(root)}."
             )
-        with taken_back(root, card, choice, unless=known):
+        with removed_on_error(root, card, choice, unless=known):
             folder = build(root, choice, means=means, card=card)
             with refusals(path, DATASETS):
                 write_text(path, yaml.safe_dump(fields, sort_keys=False))
     except UserError as error:
-        raise UserError(_as_typed(str(error), brought)) from error
+        raise UserError(_as_typed(str(error), request)) from error
     return folder
 
 
-def _as_typed(message: str, brought: ImportRequest) -> str:
+def _as_typed(message: str, request: ImportRequest) -> str:
     """An error that names the options of the command line instead of the keys and paths of the card."""
     for option in ("features", "labels", "split", "edges"):
-        if (path := getattr(brought, option)) is not None:
+        if (path := getattr(request, option)) is not None:
             message = message.replace(str(path.resolve()), f"--{option} {path}")
     for key, way_out in IN_CARD.items():
         message = message.replace(way_out, OPTIONS[key])
     return message
 
 
-def _card(brought: ImportRequest) -> dict[str, Any]:
-    source = _source(brought)
+def _card(request: ImportRequest) -> dict[str, Any]:
+    source = _source(request)
     inside = _inside(source)
     X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
-    task, classes = _classes(brought.labels and Path(_existing(brought.labels)), y)
+    task, classes = _classes(request.labels and Path(_existing(request.labels)), y)
     return {
-        "description": f"Imported from {brought.edges.name}",
+        "description": f"Imported from {request.edges.name}",
         "source": source,
-        "directed": brought.directed,
+        "directed": request.directed,
         "task": task,
-        "classes": brought.classes or classes,
-        "features": _recipe(brought.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
-        "labels": _recipe(brought.labels, y, {"kind": "degree"}),
-        "split": _recipe(brought.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
+        "classes": request.classes or classes,
+        "features": _recipe(request.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),
+        "labels": _recipe(request.labels, y, {"kind": "degree"}),
+        "split": _recipe(request.split, split, {"kind": "random", "train": 0.6, "valid": 0.2}),
     }
 
 
@@ -107,17 +107,17 @@ def _recipe(path: Path | None, inside: object, drawn: dict[str, Any]) -> dict[st
     return drawn if inside is None else {"kind": "file"}
 
 
-def _source(brought: ImportRequest) -> dict[str, Any]:
-    ending = Path(brought.edges.name.removesuffix(".gz")).suffix
+def _source(request: ImportRequest) -> dict[str, Any]:
+    ending = Path(request.edges.name.removesuffix(".gz")).suffix
     kind = KINDS.get(ending) or ("edges" if ending in TEXT else None)
     if kind is None:
         known = ", ".join([*KINDS, *TEXT[:-1]])
-        raise UserError(f"{brought.edges}: files of edges end with {known}; text also with .gz.")
-    source: dict[str, Any] = {"kind": kind, "path": _existing(brought.edges)}
+        raise UserError(f"{request.edges}: files of edges end with {known}; text also with .gz.")
+    source: dict[str, Any] = {"kind": kind, "path": _existing(request.edges)}
     if kind == "edges":
-        source |= {"base": brought.base, "header": brought.header}
-    if kind in ("edges", "parquet") and brought.vertices is not None:
-        source["n"] = brought.vertices
+        source |= {"base": request.base, "header": request.header}
+    if kind in ("edges", "parquet") and request.vertices is not None:
+        source["n"] = request.vertices
     return source
 
 

@@ -39,7 +39,7 @@ RECORD = "partition.json"
 ARRAY = "part.npy"
 
 
-class Kept(Frozen):
+class PartitionRecord(Frozen):
     """The record beside a kept partition: its graph, its method, and the checksum of its array."""
 
     name: str
@@ -69,10 +69,10 @@ def partition_of(
         return None
     check_parts(choice, n)
     if choice.file is not None:
-        (path,) = brought(choice, folder).values()
+        (path,) = partition_files(choice, folder).values()
         part = torch.from_numpy(read_partition(path, n, choice.parts))
     elif choice.partition in PACKAGES:
-        part = _kept(choice, graph(), folder, allow)
+        part = _computed(choice, graph(), folder, allow)
     else:
         part = random_parts(n, choice.parts, choice.seed)
     return in_order(part, choice.parts)
@@ -87,7 +87,7 @@ def check_parts(choice: DatasetChoice, n: int) -> None:
         )
 
 
-def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
+def partition_files(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
     """The partition file of a choice, by its name under the data folder."""
     if choice.file is None:
         return {}
@@ -96,7 +96,7 @@ def brought(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
     return {f"{FOLDER}/{choice.file}": path}
 
 
-def _kept(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], None]) -> Tensor:
+def _computed(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], None]) -> Tensor:
     """Reads the kept partition, after computing it if there is none. Of several processes at once, the first keeps."""
     structure = _structure(A)
     name = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
@@ -114,7 +114,7 @@ def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor, repor
         with (unfinished / ARRAY).open("wb") as file:
             hashed = HashedFile(file)
             np.lib.format.write_array(hashed, part.numpy().astype(np.int32))
-        kept = Kept(
+        kept = PartitionRecord(
             **_expected(choice, structure),
             engine=engine(choice.partition),
             array=FileRecord(bytes=hashed.bytes, sha256=hashed.sha256.hexdigest()),
@@ -147,9 +147,9 @@ def _read(path: Path, choice: DatasetChoice, structure: str, n: int) -> Tensor:
     return torch.from_numpy(part)
 
 
-def _record(path: Path, choice: DatasetChoice) -> Kept:
+def _record(path: Path, choice: DatasetChoice) -> PartitionRecord:
     try:
-        return validated(Kept, json.loads((path / RECORD).read_bytes()), RECORD)
+        return validated(PartitionRecord, json.loads((path / RECORD).read_bytes()), RECORD)
     except (OSError, ValueError) as error:
         _refuse(path / RECORD, f"cannot be read: {error}", choice)
 

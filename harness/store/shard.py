@@ -40,7 +40,16 @@ from harness.store.compose import Contents, check_counts, versions
 from harness.store.dataset_card import DatasetCard
 from harness.store.entries import BYTES
 from harness.store.manifest import FILE, SCHEMA, BlockGrid, Cut, FileRecord, Manifest, Provenance
-from harness.store.task import EVERYTHING, ORDER, BuildShare, Means, Parted, Task, ordered, orders_stored
+from harness.store.task import (
+    EVERYTHING,
+    ORDER,
+    BuildShare,
+    MakePartition,
+    Means,
+    Task,
+    ordered,
+    orders_stored,
+)
 from harness.store.work import Work, discard_if_idle, working
 
 # The work and the communication of the parts, counted block by block: the graph is never whole in memory.
@@ -176,7 +185,7 @@ class Order(NamedTuple):
     """The order of a store to be made."""
 
     choice: DatasetChoice
-    parted: Parted = lambda: None
+    make_partition: MakePartition = lambda: None
 
 
 def write(
@@ -244,7 +253,7 @@ def _check_room(contents: Contents, folder: Path, choice: DatasetChoice, grid: i
 
 
 def _task(contents: Contents, order: Order, means: Means, grid: int | None, work: Work) -> Task:
-    vertices = ordered(order.choice, contents.n, order.parted, work)
+    vertices = ordered(order.choice, contents.n, order.make_partition, work)
     return Task(contents, vertices, _grid(contents, grid), means, at_once(means.left(contents.n)), work)
 
 

@@ -113,15 +113,15 @@ class Ordered(NamedTuple):
         return self.choice.permutation == "double"
 
 
-Parted = Callable[[], Partition | None]
+MakePartition = Callable[[], Partition | None]
 """Makes the partition of a choice; None for a choice of blocks."""
 
 
-def ordered(choice: DatasetChoice, n: int, parted: Parted, work: Work) -> Ordered:
+def ordered(choice: DatasetChoice, n: int, make_partition: MakePartition, work: Work) -> Ordered:
     """The order of a choice. A partition is made once and kept in the store."""
     if not choice.partitioned:
         return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
-    if not work.noted(f"{ORDER}.npy") and (made := parted()):
+    if not work.noted(f"{ORDER}.npy") and (made := make_partition()):
         work.put(ORDER, made.order.numpy(), bounds=made.bounds)
     noted = work.noted(f"{ORDER}.npy")
     assert noted is not None

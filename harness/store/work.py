@@ -170,7 +170,7 @@ def discard_if_idle(folder: Path) -> None:
         _discard(folder)
 
 
-def take_back(folder: Path) -> None:
+def remove_store(folder: Path) -> None:
     """Removes a store and its work, unless another process holds the work."""
     if _discard(folder):
         with refusals(folder, DATASETS):
