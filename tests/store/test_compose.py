@@ -83,7 +83,7 @@ def test_a_file_may_bring_everything(tmp_path, make_card):
         ("labels", {"kind": "file"}, ["labels of kind file", "npz", "brings none"]),
         ("features", {"kind": "file"}, ["features of kind file"]),
         ("split", {"kind": "file"}, ["split of kind file"]),
-        ("split", {"kind": "file", "path": "raw/y.txt"}, ["0 (none), 1 train"]),
+        ("split", {"kind": "file", "path": "raw/y.txt"}, ["0 none, 1 train"]),
         ("labels", {"kind": "file", "path": "raw/none.txt"}, ["none.txt does not exist"]),
         ("split", {"kind": "random", "train": 1e-9}, ["no training vertex"]),
     ],
