@@ -60,7 +60,9 @@ def read_experiment(path):
     """The experiment in a file, checked against the schema; `harness plan` checks its meaning."""
     if not Path(path).is_file():
         known = ", ".join(map(str, sorted(Path("workflows/experiments").glob("*.yaml")))) or "none"
-        raise WorkflowError(f"{path}: no such file. Experiments: {known}. Run Snakemake from the project root.")
+        raise WorkflowError(
+            f"{path}: no such file. Experiments: {known}. Run Snakemake from the project root."
+        )
     try:
         experiment = read_yaml(Path(path), path)
     except UserError as refusal:
