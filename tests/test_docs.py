@@ -1,9 +1,23 @@
 """Pages that are made from the code say what the code says."""
 
+import inspect
+import re
 import runpy
+import subprocess
+import sys
+from math import prod
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+from harness.check.case import Case
+from harness.comm.grid import Grid
+from harness.launch.worker_pool import Pool
+from harness.ledger import Ledger
+from harness.registry import load_strategy, registered
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parent.parent
 
@@ -14,3 +28,95 @@ def test_the_map_of_the_house_is_the_house(name: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / "draw_architecture.py"))["made"]()
     found = {path.name: data for path, data in made.items()}
     assert (ROOT / "docs" / name).read_bytes() == found[name]
+
+
+MAP = (ROOT / "docs" / "architecture.md").read_text()
+READ_FIRST = ["harness/strategy/contract.py", "harness/strategy/context.py", "harness/models/gcn.py"]
+COMPILED = {"strategies/sampling/compiled.py"}
+"""Loops that Python's profiler does not see."""
+READ_WHEN_NEEDED = {"harness/parallel/label_loss.py"}
+ROWS = dict(re.findall(r"^\| `([\w.-]+)` \| (`[^|]+`) \|$", MAP, flags=re.MULTILINE))
+READERS_CHOICE = ["cagnet-1d", "cagnet-sa-1.5d", "plexus", "g3", "distdgl", "bulk-ladies"]
+
+
+def files_listed(name: str) -> list[str]:
+    """The files of a strategy as the map lists them, in order."""
+    places = re.findall(r"`([^`]+)`", ROWS[name])
+    return [f"{'harness' if place.startswith('parallel') else 'strategies'}/{place}.py" for place in places]
+
+
+def files_executed(case: Case) -> set[str]:
+    """The files of strategies/ and harness/parallel whose functions run while a rank is set up and trains an epoch."""
+    seen = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if (
+            event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        ):  # functions, not bodies of modules
+            seen.add(Path(frame.f_code.co_filename))
+
+    sys.setprofile(note)
+    try:
+        strategy = case.strategy()
+        Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).epoch()
+    finally:
+        sys.setprofile(None)
+    rooms = [ROOT / "strategies", ROOT / "harness" / "parallel"]
+    return {str(path.relative_to(ROOT)) for path in seen if set(rooms) & set(path.parents)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in READERS_CHOICE else [pytest.mark.slow]) for name in ROWS],
+)
+def test_the_files_to_read_are_those_that_a_strategy_runs(name: str, pool: Pool) -> None:
+    strategy = load_strategy(name)
+    grid = max(strategy.grids(4) or strategy.grids(1), key=lambda grid: sum(n > 1 for n in grid.values()))
+    ranks, dataset = prod(grid.values()), {"name": "check", "seed": 3}
+    fixed = {"training": {"batch": 20 if strategy.mini_batches else 0}, "machine": {"name": "kit"}}
+    asked = {"strategy": {"name": name}, "ranks": ranks, "grid": grid, "dataset": dataset, **fixed}
+    spec = Spec.model_validate({**asked, "precision": "float64"})
+    own = str(Path(inspect.getfile(strategy)).relative_to(ROOT))
+    executed: set[str] = set().union(*pool.run(ranks, files_executed, Case(name, spec, vertices=211)))
+    assert set(files_listed(name)) - COMPILED == executed - READ_WHEN_NEEDED | {own}
+
+
+def test_every_strategy_has_its_list_and_a_scheme_of_cagnet_is_eight_files() -> None:
+    built_in = {point.name for point in registered() if point.value.startswith("strategies.")}
+    assert ROWS.keys() == built_in - {"pyg"}  # its sampler is a package that may be missing
+    assert all(f"`{file}`" in MAP for file in READ_FIRST)
+    assert all((ROOT / file).is_file() for file in READ_FIRST)
+    assert max(len(READ_FIRST + files_listed(name)) for name in ROWS if name.startswith("cagnet")) <= 8
+
+
+FOLLOWED = """
+import sys
+from pathlib import Path
+from harness.cli import main
+executed = {}
+def note(frame, event, _):
+    if event == "call":
+        executed.setdefault(frame.f_code.co_filename, len(executed))
+sys.setprofile(note)
+main(sys.argv[1:])
+sys.setprofile(None)
+print(*executed, sep="\\n")
+"""
+
+
+def test_the_run_that_is_followed_goes_through_the_modules_that_are_named(tmp_path: Path) -> None:
+    """The run is in one process; modules of the launcher, which starts others, are only looked up."""
+    followed = MAP[MAP.index("## One run, followed") : MAP.index("## Which files to read")]
+    names = re.findall(r"`([a-z_]+\.[a-z_]+)`", followed)
+    assert len(names) > 15
+    words = [
+        *["run", "--strategy", "plexus", "--dataset", "tiny-sbm", "--in-process", "--out"],
+        str(tmp_path),
+    ]
+    executed = subprocess.run(
+        [sys.executable, "-c", FOLLOWED, *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in names:
+        path = ROOT / "harness" / f"{name.replace('.', '/')}.py"
+        assert path.is_file(), name
+        assert str(path) in executed.stdout or name.startswith("launch."), name
