@@ -333,12 +333,12 @@ class Axis:
         return ring if ring and (words is None or ring.pays(words * wire.itemsize)) else None
 
     def _key(self, op: Op, tensor: TensorName | None, peer: int = NOBODY) -> Key:
-        here = self.ledger.here
+        current = self.ledger.here
         if not self.ledger.recording:
-            return here
+            return current
         trained = tensor in TRAINED and op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
-        phase = Phase.SYNC if trained else here.phase
-        return Key(phase, here.layer, here.direction, op, self.name, peer, tensor)
+        phase = Phase.SYNC if trained else current.phase
+        return Key(phase, current.layer, current.direction, op, self.name, peer, tensor)
 
     def _count_messages(self, arriving: Mapping[Key, int], leaving: Mapping[Key, int], itemsize: int) -> None:
         """Counts every message in its own row."""

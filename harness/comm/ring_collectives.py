@@ -115,7 +115,7 @@ class TaggedGroup:
         return self.group.size()
 
     @property
-    def here(self) -> int:
+    def index(self) -> int:
         return self.group.rank()
 
     def send(self, x: Tensor, to: int, tag: int) -> dist.Work:
@@ -131,15 +131,15 @@ class TaggedGroup:
 
 def _broadcast(members: TaggedGroup, root: int, buffer: Tensor) -> None:
     """Sends pieces along a ring that starts at the root: each piece is passed on while the next one arrives."""
-    size, here = members.size, (members.here - root) % members.size
-    before, after = (members.here - 1) % size, (members.here + 1) % size
+    size, distance = members.size, (members.index - root) % members.size
+    before, after = (members.index - 1) % size, (members.index + 1) % size
     pieces = list(_cut(buffer))
-    coming = [members.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if here else []
+    coming = [members.receive(piece, before, tag) for tag, piece in enumerate(pieces)] if distance else []
     leaving = []
     for tag, piece in enumerate(pieces):
         if coming:
             coming[tag].wait()
-        if here + 1 < size:
+        if distance + 1 < size:
             leaving.append(members.send(piece, after, tag))
     for work in leaving:
         work.wait()
@@ -150,16 +150,16 @@ def _gather(members: TaggedGroup, blocks: Sequence[Tensor]) -> None:
 
     A link carries every block once, however uneven the blocks are.
     """
-    size, here = members.size, members.here
-    before, after = (here - 1) % size, (here + 1) % size
+    size, index = members.size, members.index
+    before, after = (index - 1) % size, (index + 1) % size
     pieces = [list(_cut(block)) for block in blocks]
     tags = list(accumulate((len(cut) for cut in pieces), initial=0))
-    upstream = [(here - step) % size for step in range(1, size)]  # in the order in which their blocks arrive
+    upstream = [(index - step) % size for step in range(1, size)]  # in the order in which their blocks arrive
     coming = {
         owner: [members.receive(piece, before, tags[owner] + i) for i, piece in enumerate(pieces[owner])]
         for owner in upstream
     }
-    leaving = [members.send(piece, after, tags[here] + i) for i, piece in enumerate(pieces[here])]
+    leaving = [members.send(piece, after, tags[index] + i) for i, piece in enumerate(pieces[index])]
     for owner in upstream:
         for i, (work, piece) in enumerate(zip(coming[owner], pieces[owner], strict=True)):
             work.wait()
@@ -174,9 +174,9 @@ def _exchange(members: TaggedGroup, sends: Sequence[Tensor], receives: Sequence[
 
     One after the other would take up to twice the time: where some pairs have nothing to send, members would wait.
     """
-    size, here = members.size, members.here
-    receives[here].copy_(sends[here])
-    others = [(here + step) % size for step in range(1, size)]  # not all members send to the same one
+    size, index = members.size, members.index
+    receives[index].copy_(sends[index])
+    others = [(index + step) % size for step in range(1, size)]  # not all members send to the same one
     works = [members.receive(receives[source], source, 0) for source in others if receives[source].numel()]
     works += [members.send(sends[to], to, 0) for to in others if sends[to].numel()]
     for work in works:

@@ -1,11 +1,12 @@
-"""A fork server: one process imports torch once, and every rank is forked from it in milliseconds.
+"""A fork server imports torch once; every rank is forked from that process in milliseconds.
 
 The server starts with the settings of the machine card, because allocators and thread pools read theirs before any
 Python runs. Each rank is a grandchild of the server. Its parent ends at once, so the kernel hands the rank to the
 launcher, which can then wait for it and read its exit status. Ranks and server die with the launcher.
 
-The server reports what it imports, that it is ready, and the process id of each rank. Reports travel over a channel of
-their own, so that modules may print anything. What they print is kept for the message of a start that fails.
+The server reports the package that is being imported, its readiness, and the process id of each rank. Reports travel
+over a channel of their own, so that modules may print anything. The end of the server's output is kept for the message
+of a start that fails.
 """
 
 import gc
@@ -44,7 +45,7 @@ Report = tuple[str, str]
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit code in words. It is negative for a signal, and None while the process lives."""
+    """An exit code in words. The code is negative for a signal, and None while the process lives."""
     if code is None or code >= 0:
         return f"exited with code {code}"
     with suppress(ValueError):  # real-time signals have no names
@@ -53,7 +54,7 @@ def how_it_ended(code: int | None) -> str:
 
 
 class Waiting(NamedTuple):
-    """How long a start may take, how a user raises the limit, and who hears of a slow start."""
+    """The limit of a start in seconds, the way to raise the limit, and the receiver of messages about a slow start."""
 
     seconds: float = 120.0
     way_out: str = ""
@@ -85,7 +86,7 @@ class Child:
 
 
 class ForkServer:
-    """`with ForkServer() as server: server.start(...)`: the process of the server starts when it is first needed."""
+    """`with ForkServer() as server: server.start(...)`: the process of the server starts with its first rank."""
 
     def __init__(self) -> None:
         self._process: _ServerProcess | None = None
@@ -127,7 +128,7 @@ class ForkServer:
             self._process = None
 
     def _with(self, settings: Mapping[str, str], waiting: Waiting) -> "_ServerProcess":
-        """The process with these settings, once it is ready."""
+        """The process with these settings, ready to fork."""
         if self._process and self._settings != settings:
             self.close()
         if self._process is None:
@@ -155,7 +156,7 @@ class _ServerProcess:
             )
 
     def await_ready(self, waiting: Waiting) -> None:
-        """Returns when everything is imported; what modules printed meanwhile goes to standard error."""
+        """Returns when everything is imported; the output of the imports goes to standard error."""
         self._await("ready", waiting)
         self._stage = "forking a rank"
         if output := self._last_output():
@@ -176,8 +177,8 @@ class _ServerProcess:
         self._output.close()
 
     def _await(self, wanted: str, waiting: Waiting) -> str:
-        """The text of the next report of a kind; reports of stages come before it."""
-        begun = told = time.monotonic()
+        """The text of the next report of a kind; reports of stages may come first."""
+        begun = reported = time.monotonic()
         while True:
             kind, text = self._report(TELL_SECONDS / 10)
             now = time.monotonic()
@@ -191,8 +192,8 @@ class _ServerProcess:
                 raise self._failure(f"{self._ending()} while it was {self._stage}")
             if now - begun > waiting.seconds:
                 raise self._failure(f"was still {self._stage} after {waiting.seconds:g} s{waiting.way_out}")
-            if now - told > TELL_SECONDS:
-                told = now
+            if now - reported > TELL_SECONDS:
+                reported = now
                 waiting.progress(f"waiting for ranks to start: {self._stage}, {now - begun:.0f} s")
 
     def _report(self, seconds: float) -> Report:
@@ -204,7 +205,7 @@ class _ServerProcess:
         return report
 
     def _ending(self) -> str:
-        """How the server ended, after its last report."""
+        """The end of the server in words, after its last report."""
         try:
             return how_it_ended(self._popen.wait(ENDING_SECONDS))
         except subprocess.TimeoutExpired:
@@ -225,7 +226,7 @@ class _ServerProcess:
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Inside, this process becomes the parent of descendants whose own parents have ended."""
+    """A context in which this process becomes the parent of descendants whose own parents have ended."""
     libc, before = CDLL(None), c_int()
     libc.prctl(PR_GET_CHILD_SUBREAPER, byref(before))
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -236,7 +237,7 @@ def _adopting() -> Iterator[None]:
 
 
 def tie(parent: int, ending: signal.Signals) -> Callable[[], None]:
-    """The first act of a child: it asks the kernel for this signal at its parent's death, which may be past already."""
+    """A function for a child to call first: the kernel then sends this signal when the parent dies, or has died."""
     libc = CDLL(None)
 
     def ask() -> None:

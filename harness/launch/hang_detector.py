@@ -45,7 +45,7 @@ class _ProcessState(NamedTuple):
 
 
 class _ThreadState(NamedTuple):
-    """The state of a thread, how long it ran and waited for a core, and how often the kernel gave it a core."""
+    """The state of a thread, its seconds on a core and waiting for a core, and the number of its time slices."""
 
     state: str
     ran: float = 0.0
@@ -77,7 +77,7 @@ class HangDetector:
         self._threads: dict[tuple[int, int], _ThreadState] = {}
 
     def look(self, pids: Mapping[int, int], recording: bool = False) -> Hang | None:
-        """The hang of these ranks; None if they do not hang.
+        """The hang of these ranks, or None.
 
         Their processes are children that were not waited for yet, so no process id can be that of another process.
         """

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 GRACE = 3.0
 """The seconds that ranks have to leave their own reasons once another rank has ended."""
 NOTICE = 1.0
-"""The seconds that ranks have to write down their stacks."""
+"""The seconds in which ranks write down their stacks."""
 LEAVING = 10.0
 """The seconds that processes have to end after a signal, and a writer to finish a record after the time limit."""
 STACKS = signal.SIGUSR1

@@ -185,7 +185,7 @@ def _name_of_result(operator: str, where: object = None, *_: object) -> str:
 def _fault(trainer: Trainer, epoch: int, lost: Lost, loss: float | None = None) -> Fault:
     training = trainer.ctx.spec.training
     kind = "warm-up epoch" if epoch < 0 else "epoch"
-    ending = "" if loss is None else f"; its loss is {loss}, and training ended there"
+    ending = "" if loss is None else f"; its loss is {loss}, and training ended with that epoch"
     message = (
         f"{kind} {epoch}: {lost.tensor} was the first tensor with a number that is not finite{ending}. Choose a "
         f"smaller training.lr (it is {training.lr:g}), or precision float64."
