@@ -232,5 +232,5 @@ def test_a_card_says_what_to_expect() -> None:
     ],
 )
 def test_what_a_card_leaves_open_is_named(changes: dict[str, Any], missing: str) -> None:
-    with pytest.raises(UserError, match=f"does not say {missing}, so"):
+    with pytest.raises(UserError, match=f"lacks {missing}, so"):
         facts_of_card(card(**changes))
