@@ -1,9 +1,9 @@
-"""The two errors a user may meet. Everything else that is raised is a defect of ours."""
+"""The two errors that a user may meet. Any other exception is a defect of the harness."""
 
 
 class UserError(ValueError):
-    """The request was wrong: the message says what, where, what is accepted and the way out. Exit code 2."""
+    """The request was wrong: the message gives the fault, the value, what is accepted and the way out. Exit code 2."""
 
 
 class RunError(RuntimeError):
-    """The request was right, it ran and did not succeed. Exit code 1."""
+    """The request was right, and the run did not succeed. Exit code 1."""

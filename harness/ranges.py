@@ -1,11 +1,11 @@
-"""Ranges of whole numbers: how things are shared among parts, and what two ranges have in common."""
+"""Ranges of whole numbers: blocks of equal or given sizes, and intersections."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 
 def split(n: int, parts: int) -> list[range]:
-    """0..n in blocks of ceil(n / parts), as CAGNET and Plexus do: the last may be short, or empty."""
+    """0..n in blocks of ceil(n / parts), as in CAGNET and Plexus: the last blocks may be short, or empty."""
     return [part(n, parts, i) for i in range(parts)]
 
 
@@ -17,23 +17,23 @@ def part(n: int, parts: int, i: int) -> range:
 
 
 def balanced(n: int, parts: int) -> list[range]:
-    """0..n in blocks whose sizes differ by at most one, the longer ones first."""
+    """0..n in blocks whose sizes differ by at most 1, the longer blocks first."""
     assert n >= 0 and parts >= 1, (n, parts)
     block, longer = divmod(n, parts)
     return between([i * block + min(i, longer) for i in range(parts + 1)])
 
 
 def between(bounds: Sequence[int]) -> list[range]:
-    """What lies between these bounds."""
+    """The ranges between consecutive bounds."""
     return [range(start, stop) for start, stop in pairwise(bounds)]
 
 
 def within(whole: range, part: range) -> range:
-    """The part of a range, where the part is counted from its start."""
+    """The part of a range, given relative to the start of the range."""
     return whole[part.start : part.stop]
 
 
 def common(one: range, other: range) -> range:
-    """What both have."""
+    """The intersection of two ranges; empty if disjoint."""
     start = max(one.start, other.start)
     return range(start, max(start, min(one.stop, other.stop)))

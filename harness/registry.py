@@ -1,7 +1,7 @@
 """Finds strategies: by the entry-point group `harness.strategies`, or as path/to/file.py:Class while developing.
 
-Names come from package metadata, so listing them imports no strategy and no torch. Built-in strategies are found
-exactly as foreign ones are.
+Names come from package metadata, so a listing imports no strategy and no torch. Built-in strategies are registered
+like foreign strategies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.strategy.contract import Strategy
 
 GROUP = "harness.strategies"
-GUIDE = "What a strategy has to say of itself stands in docs/add-a-strategy.md."
+GUIDE = "docs/add-a-strategy.md lists the attributes and methods of a strategy."
 
 
 @cache
@@ -35,19 +35,19 @@ def load_strategy(name: str) -> type[Strategy]:
     """The class behind a name, or behind path/to/file.py:Class."""
     from harness.strategy.contract import Strategy, faults_of
 
-    found = _from_file(name) if ".py:" in name else _imported(_entry_point(name))
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
+    strategy = _from_file(name) if ".py:" in name else _imported(_entry_point(name))
+    if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
         raise UserError(
-            f"{name} names {shown(found)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
+            f"{name} names {shown(strategy)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
         )
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    missing = sorted(getattr(strategy, "__abstractmethods__", ()))
     if missing:
         raise UserError(
-            f"{name} is not a whole strategy: {found.__name__} lacks {', '.join(missing)}. {GUIDE}"
+            f"{name} is not a whole strategy: {strategy.__name__} lacks {', '.join(missing)}. {GUIDE}"
         )
-    if faults := faults_of(found):
+    if faults := faults_of(strategy):
         raise UserError(f"{name} is not a whole strategy: {'; '.join(faults)}. {GUIDE}")
-    return found
+    return strategy
 
 
 def _imported(point: EntryPoint) -> object:
@@ -58,13 +58,13 @@ def _imported(point: EntryPoint) -> object:
 
 
 def _not_imported(what: str, error: BaseException) -> UserError:
-    """Why a plugin's module did not come to its end, and at which of its lines."""
+    """The error for a plugin's module that fails on import, with the line that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError):
         place = f", {error.filename}, line {error.lineno}"
-    told = clipped(f"{type(error).__name__}: {error}".rstrip(": ."), 300)
-    return UserError(f"{what} cannot be imported: {told}{place}. Correct it; {GUIDE[0].lower()}{GUIDE[1:]}")
+    reason = clipped(f"{type(error).__name__}: {error}".rstrip(": ."), 300)
+    return UserError(f"{what} cannot be imported: {reason}{place}. Correct it. {GUIDE}")
 
 
 def _entry_point(name: str) -> EntryPoint:

@@ -1,4 +1,4 @@
-"""The account of a strategy's words: its formula, what it was seen to send, and what its paper says, side by side."""
+"""The account of a strategy's words: its formula, the words that were counted, and its paper's totals, side by side."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from harness.replay import replay
 from harness.strategy import Counts, Published, Quantity, Strategy, WordsKey
 
 LAYERS = 1 << 30
-"""More than any model has: the loss, of layer -1, comes last."""
+"""A number above every model's layers: in the order of rows the loss, of layer -1, comes last."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What went under one row of the formula."""
+    """The words and calls under one row of the formula."""
 
     words: float = 0
     calls: float = 0
@@ -28,20 +28,20 @@ Seen = Mapping[WordsKey, Sent]
 
 @dataclass(frozen=True)
 class Account:
-    """One rank's."""
+    """The account of one rank."""
 
     rows: list[dict[str, Any]]
-    """A row of the formula each, with the words that were seen and the calls they took."""
+    """One entry a row of the formula, with the counted words and calls."""
     published: list[dict[str, Any]]
 
     @property
     def balances(self) -> bool:
-        """Whether every row was seen to have the words of the formula."""
+        """True if every row has the words of the formula."""
         return all(row["formula"] == row["seen"] for row in self.rows)
 
 
 def account(strategy: Strategy, rank: int, counts: Counts, seen: Seen) -> Account:
-    """Formula and sight, row by row, and the paper's totals."""
+    """The formula and the counted words, row by row, and the paper's totals."""
     formula = strategy.words(strategy.coordinates(rank), counts)
     rows = [
         {
@@ -56,39 +56,39 @@ def account(strategy: Strategy, rank: int, counts: Counts, seen: Seen) -> Accoun
 
 
 def _as_it_goes(key: WordsKey) -> tuple[bool, int, WordsKey]:
-    """Forward through the layers to the loss, and back."""
+    """The sort key of a row: forward through the layers to the loss, and back."""
     back = key.direction is Direction.BACKWARD
     return back, -key.layer if back else key.layer % LAYERS, key
 
 
 def seen_in_replay(strategy: Strategy, rank: int, blocks: Blocks | None = None) -> Seen:
-    """What the rank would send."""
+    """The words that the rank would send."""
     return seen_in_epoch(replay(strategy, rank, blocks).entries)
 
 
 def seen_in_epoch(entries: Mapping[Key, Amounts]) -> Seen:
-    """What a rank sent, by the entries of its ledger."""
-    found: dict[WordsKey, Sent] = {}
+    """The words that a rank sent, by the entries of its ledger."""
+    seen: dict[WordsKey, Sent] = {}
     for key, amounts in entries.items():
         if key.op in MOVING:
             assert key.axis is not None and key.tensor is not None, key
-            _add(found, WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor), amounts)
-    return found
+            _add(seen, WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor), amounts)
+    return seen
 
 
 def seen_in_run(ledger: pd.DataFrame, rank: int) -> Seen:
-    """What the rank sent in the last epoch of a recorded run."""
-    found: dict[WordsKey, Sent] = {}
-    mine = ledger[(ledger["rank"] == rank) & (ledger.epoch == ledger.epoch.max()) & ledger.op.isin(MOVING)]
-    for row in mine.itertuples():
+    """The words that the rank sent in the last epoch of a recorded run."""
+    seen: dict[WordsKey, Sent] = {}
+    rows = ledger[(ledger["rank"] == rank) & (ledger.epoch == ledger.epoch.max()) & ledger.op.isin(MOVING)]
+    for row in rows.itertuples():
         key = WordsKey(Direction(row.direction), row.layer, Op(row.op), row.axis, TensorName(row.tensor))
-        _add(found, key, row)
-    return found
+        _add(seen, key, row)
+    return seen
 
 
-def _add(found: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
-    before = found.get(key, Sent())
-    found[key] = Sent(before.words + amounts.words_payload, before.calls + amounts.calls)
+def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
+    before = seen.get(key, Sent())
+    seen[key] = Sent(before.words + amounts.words_payload, before.calls + amounts.calls)
 
 
 def _beside(line: Published, seen: Seen) -> dict[str, Any]:

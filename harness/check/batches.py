@@ -1,4 +1,4 @@
-"""What mini-batches multiply by, in the mean over many steps: for a vertex that is in one, what the whole graph has."""
+"""The law that samples are unbiased: over many steps, the mean of the sampled matrices is the whole graph's matrix."""
 
 from functools import partial
 
@@ -16,18 +16,16 @@ from harness.store.memory_store import MemoryStore
 from harness.strategy import Promise, Strategy
 from harness.strategy.counts import targets_of
 
-# What a strategy multiplies by in a training step: serial training uses the same, and its mean is looked
-# at.
-#
-# A strategy speaks of the dataset in its order, serial training of the graph as it came.
+# The matrices that a strategy multiplies by in a training step: serial training uses the same matrices, and the kit
+# tests their mean. A strategy numbers vertices in the order of its dataset, serial training as in the given graph.
 
 STEPS = 400
 DEVIATIONS = 5.0
-"""Of the mean over the steps. Of normal numbers one in two million lies further out."""
+"""The largest deviation of a mean over the steps: one normal number in two million is further off."""
 
 
 def multiplier_of(case: Case) -> Multiplier | None:
-    """None where no matrix says what a step does. Where the strategy is exact, A it is, in any order."""
+    """The matrices of a case's training steps: A if the strategy is exact, None if no matrix describes a step."""
     strategy = case.strategy()
     if strategy.promised() is Promise.EXACT:
         return _itself
@@ -42,17 +40,17 @@ def _itself(A: Tensor, _layer: int, _step: int) -> Tensor:
 
 
 def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int) -> Tensor:
-    there = strategy.multiplier(A[order][:, order], layer, step)
-    assert there is not None
-    back = torch.empty_like(there)
-    back[order[:, None], order] = there
-    return back
+    ordered = strategy.multiplier(A[order][:, order], layer, step)
+    assert ordered is not None
+    matrix = torch.empty_like(ordered)
+    matrix[order[:, None], order] = ordered
+    return matrix
 
 
 def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
-    """Sums of the rows of the matrices of many steps, whose mean is that of A; told in standard deviations of it.
+    """The mean of weighted row sums over many steps must be that of A; the error is given in standard deviations.
 
-    Every layer by itself: a layer that takes no sample, as one that is aggregated once, says nothing of the others.
+    Layers are tested separately: a layer without sampling, such as a precomputed first layer, proves nothing of others.
     """
     assert multiplier is not None, "an estimator says what it multiplies by"
     A = matrix_of(case.spec.model.kind, MemoryStore(case.graph()))
@@ -69,25 +67,25 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
     deviations = torch.where(fixed, torch.where(error < 1e-12, 0.0, torch.inf), error / spread)
     layer, row = divmod(int(deviations.argmax()), case.vertices)
     largest = float(deviations[layer, row])
-    told = f"{largest:.1f} deviations in {STEPS} steps"
+    deviation = f"{largest:.1f} deviations in {STEPS} steps"
     wrong = Mismatch(
         None,
         f"the mean of {STEPS} steps",
         f"the sum of row {row} of layer {layer}'s matrix, its column c weighed by 1 + c / {case.vertices - 1}",
         f"{float(exact[row]):.6g}",
-        f"{float(drawn.mean(dim=0)[layer, row]):.6g} ({told}, allowed are {DEVIATIONS:g})",
+        f"{float(drawn.mean(dim=0)[layer, row]):.6g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    return finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], told)
+    return finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation)
 
 
 HALVES = 8
 
 
 def unbiased_batches(case: Case) -> Finding:
-    """By how much sums of the rows of the first layer's matrices miss those of A, added up over a mini-batch.
+    """The errors of row sums of the first layer's matrices, added up over a mini-batch, must have mean zero over steps.
 
-    The mean of that over steps is zero, whichever vertices are looked at: some halves of all are, and the worst is told
-    in standard deviations. A row by itself would not do: one that has seldom seen its neighbours has no spread.
+    The mean is zero for any set of vertices. The test takes several random halves of all vertices, and gives the worst
+    error in standard deviations. A single row would not do: a row that is seldom sampled has no spread.
     """
     strategy, store = case.strategy(), case.store()
     everyone, kind = range(store.n), case.spec.model.kind
@@ -107,12 +105,12 @@ def unbiased_batches(case: Case) -> Finding:
         return Finding("unbiased", case.name, True, "whole rows")
     deviations = mean / spread
     worst = int(deviations.argmax())
-    told = f"{float(deviations[worst]):.1f} deviations in {STEPS} steps"
+    deviation = f"{float(deviations[worst]):.1f} deviations in {STEPS} steps"
     wrong = Mismatch(
         None,
         f"the mean of {STEPS} steps",
-        f"by how much layer 0's rows miss those of A, over half {worst} of the vertices",
+        f"the error of layer 0's row sums against A's, over half {worst} of the vertices",
         "0",
-        f"{float(mean[worst]):.3g} ({told}, allowed are {DEVIATIONS:g})",
+        f"{float(mean[worst]):.3g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
-    return finding("unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], told)
+    return finding("unbiased", case, [wrong] if float(deviations[worst]) > DEVIATIONS else [], deviation)

@@ -1,4 +1,4 @@
-"""One case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
+"""A case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -24,11 +24,9 @@ from harness.spec.spec import Spec, grid_text
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, WordsKey, admit, facts_of
 
-# The graph on which strategies are proven: it has everything that a kind graph would hide.
-#
-# Directed, so that A and A^T differ; a prime number of vertices, so that no grid divides it; isolated
-# vertices; a training mask that is partial and leaves the first vertices out, so that some rank trains on
-# nothing.
+# The graph that strategies are tested on has every property that could reveal an error. It is directed, so that A
+# and A^T differ; no grid divides its prime number of vertices; some vertices are isolated; the training mask is
+# partial and leaves the first vertices out, so that some rank has no training vertices.
 
 FEATURES, CLASSES = 13, 7
 DEGREE = 4
@@ -37,7 +35,7 @@ DEGREE = 4
 def check_graph(
     vertices: int, *, directed: bool = True, task: LabelTask = "single-label", seed: int = 7
 ) -> Graph:
-    """A graph of this many vertices; its features and classes are prime numbers too."""
+    """A graph of this many vertices; the numbers of features and classes are prime too."""
     X = rectangle(seed, Purpose.FEATURES, range(vertices), range(FEATURES), FEATURES) - 0.5
     draw = integers(seed, Purpose.SPLIT, range(vertices), below=10)
     split = torch.where(draw < 5, TRAIN, torch.where(draw < 7, VALID, TEST))
@@ -51,7 +49,7 @@ def check_graph(
 
 
 def _edges(vertices: int, seed: int) -> RawGraph:
-    """Random edges, none of them at every eighth vertex."""
+    """Random edges; every eighth vertex has none."""
     ends = integers(seed, Purpose.EDGES, range(2 * DEGREE * vertices), below=vertices).view(2, -1)
     source, target = ends[:, (ends % 8 != 5).all(dim=0)].numpy()
     return RawGraph(vertices, source, target)
@@ -59,7 +57,7 @@ def _edges(vertices: int, seed: int) -> RawGraph:
 
 @dataclass(frozen=True)
 class Case:
-    """What to train and on what. Every rank builds the same graph from it."""
+    """A spec to train, and a graph, which every rank builds from the case."""
 
     name: str
     spec: Spec
@@ -67,11 +65,11 @@ class Case:
     directed: bool = True
     task: LabelTask = "single-label"
     again: bool = False
-    """Train twice: the second time, with calls composed out of rounds, gives the same bits."""
+    """True to train twice: the second time, with calls composed out of rounds, must give the same bits."""
 
     @property
-    def told(self) -> str:
-        """The case in full: what would have to be said to try it again."""
+    def description(self) -> str:
+        """The case in full, with all that is needed to repeat it."""
         spec, choice = self.spec, self.spec.dataset
         params = ", ".join(f"{key} = {value}" for key, value in spec.strategy.params.items())
         kind = "directed" if self.directed else "undirected"
@@ -100,7 +98,7 @@ class Case:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank has to show."""
+    """The results of one rank."""
 
     at: dict[AxisName, int]
     losses: list[float]
@@ -110,14 +108,14 @@ class RankResult:
     hits: dict[str, Hits]
     words: dict[WordsKey, float]
     lines: list[OutlineEvent]
-    """What the first epoch issued and waited for."""
+    """The calls and waits of the first epoch."""
     unaccounted: float
-    """Ticks of the first epoch that no entry has, beyond those of calls that ended meanwhile."""
+    """Ticks of the first epoch in no entry, except those of calls that ended on a thread of the library."""
     persistent_bytes: dict[TensorName, int]
 
 
 def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> RankResult:
-    """One rank of the case; called on every rank of a world."""
+    """Trains one rank of the case; called on every rank of a world."""
     strategy, tape = case.strategy(), Tape()
     grid = Grid.build(strategy.grid, tape, composed_from=composed_from)
     trainer = Trainer(strategy, grid, case.store())
@@ -149,6 +147,6 @@ def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> Ran
 
 
 def _unaccounted(epoch: Epoch, tape: Tape) -> float:
-    """A call that ends on a thread of the library may take a tick just before the epoch or just after it."""
+    """Ticks of the epoch in no entry. A call that ends on a library's thread may take one at either end."""
     recorded = sum(amounts.seconds for amounts in epoch.entries.values())
     return max(abs(epoch.seconds - recorded) - sum(event.leaves for event in tape.events), 0)

@@ -1,6 +1,6 @@
-"""The conformance kit: the cases, the laws, and one page that says which hold.
+"""The conformance kit: runs every case of a strategy and holds the results to every law.
 
-It serves built-in and foreign strategies alike, and knows none of them.
+The kit serves built-in and foreign strategies alike, and knows none by name.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from harness.store.memory_store import MemoryStore
 from harness.strategy import Strategy, admit, facts_of
 
 Runner = Callable[..., list[Any]]
-"""`run(world, function, *arguments)`: the function's results on every rank of a world."""
+"""`run(world, function, *arguments)` returns the function's results on every rank of a world."""
 
 Extent = Literal["quick", "usual", "full"]
 WORLDS: dict[Extent, tuple[int, ...]] = {
@@ -41,16 +41,16 @@ WORLDS: dict[Extent, tuple[int, ...]] = {
     "full": (*range(1, 13), 16),
 }
 SMALL = 4
-"""Ranks up to which every grid is tried, and not the first two alone."""
+"""The number of ranks up to which every grid is tried; of more ranks, the first two grids."""
 AMPLE = 8
-"""Ranks of the cases that are tried on one grid alone."""
+"""The largest number of ranks for the cases that are tried on one grid alone."""
 EPOCHS = 3
 VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
 WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3, residual=True)
 HERE = Machine(name="kit")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
-"""Plain descent: Adam would hide a gradient that is a multiple of the right one."""
+"""Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 
 
 def check(name: str, run: Runner, extent: Extent = "usual") -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def _grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[dict[Ax
 
 
 def _few(grids: list[dict[AxisName, int]]) -> list[dict[AxisName, int]]:
-    """As few grids as have several ranks on every axis that any of them has several on."""
+    """A few grids that together have several ranks on every axis that has several in any grid."""
     chosen: list[dict[AxisName, int]] = []
     missing = {axis for grid in grids for axis, size in grid.items() if size > 1}
     for grid in sorted(grids, key=_split_axes, reverse=True):
@@ -104,7 +104,7 @@ def _with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) 
 
 
 def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
-    """Cases with every peculiarity that the strategy accepts, for every kind of model; and one with their opposites."""
+    """Cases with every peculiarity that the strategy accepts, for each kind of model; and a case of their opposites."""
     for kind in strategy.models:
         parts = {"layers": 4, **(WHOLE.model_dump() if strategy.parts else {}), "kind": kind}
         accepted: dict[str, Any] = {"model": MODEL.model_copy(update=parts)}
@@ -263,8 +263,8 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
 
 
 def _serial(case: Case, strategy: Strategy) -> Trained | None:
-    """The dense training that a strategy must equal, on the same samples; None if no matrix says what a step does."""
-    if strategy.mini_batches:  # these are places in the order of the store
+    """The dense training that a strategy must equal, on the same samples; None if no matrix describes a step."""
+    if strategy.mini_batches:  # their vertices are numbered in the order of the store
         return train_densely(strategy, case.store(), EPOCHS)
     if multiplier := multiplier_of(case):
         serial = train_densely(strategy, MemoryStore(case.graph()), EPOCHS, multiplier)
@@ -273,7 +273,7 @@ def _serial(case: Case, strategy: Strategy) -> Trained | None:
 
 
 def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) -> Iterator[Finding]:
-    """Grids that cannot be: refused, and with a reason."""
+    """Impossible grids: each must be refused with a reason."""
     crowded = _case(name, grid, "more ranks than vertices", vertices=max(1, prod(grid.values()) - 1))
     if prod(grid.values()) > 1:
         yield _refused(crowded)

@@ -1,4 +1,4 @@
-"""The laws a strategy is held to, each checked on every rank of a case."""
+"""The laws of a strategy, each checked on every rank of a case."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,9 @@ from harness.replay import OutlineEvent, outline, replay
 from harness.spec.spec import Protocol
 from harness.strategy import Counts, Piece, Strategy, WordsKey
 
-# Counts of a graph by scipy, on the whole matrix at once: what a strategy's formulas are held to.
-
 
 class ScipyCounts:
-    """`harness.strategy.Counts`."""
+    """`harness.strategy.Counts` by scipy on the whole matrix, independent of blocks, to check formulas with."""
 
     def __init__(self, blocks: Blocks) -> None:
         everyone = range(blocks.n)
@@ -43,22 +41,22 @@ class ScipyCounts:
         return from_scipy(self._A[0])
 
     def targets(self, protocol: Protocol) -> Tensor:
-        """One label a vertex, or a class for each; -1 where there is none."""
+        """The vertices that the loss counts. Labels are one class a vertex or a flag for each class; -1 is no label."""
         known = self._labels.reshape(len(self._labels), -1).max(axis=1) >= 0
         return torch.from_numpy(np.flatnonzero(known & (self._trains if protocol == "corrected" else True)))
 
     def _columns(self, rows: range, cols: range, transposed: bool, order: int) -> Any:
-        """The column of every nonzero inside."""
+        """The column of every nonzero in the rectangle."""
         A = self._A[order]
         i, j = (A.col, A.row) if transposed else (A.row, A.col)
         return j[(i >= rows.start) & (i < rows.stop) & (j >= cols.start) & (j < cols.stop)]
 
 
 TOLERANCE = 1e-12
-"""On ||x - y|| / ||y|| in double precision. The largest seen in a right strategy is below 1e-14."""
+"""The limit of ||x - y|| / ||y|| in double precision. Right strategies have stayed below 1e-14."""
 
 ROUNDINGS = 8
-"""How often the error of one rounding, for strategies that round what they send."""
+"""The limit for strategies that round messages, as a multiple of one rounding error."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,9 @@ class Finding:
     case: str
     holds: bool
     detail: str
-    """Of a law that holds, how well; of one that does not, what differs, where, and what was expected."""
+    """The margin of a law that holds; or the differences of a broken law, with their places and the expected values."""
     look: str = ""
-    """Where to look for the cause, if it does not hold."""
+    """The place to look for the cause of a broken law."""
 
 
 LOOK = {
@@ -84,30 +82,30 @@ LOOK = {
     "answers equal serial": "`evaluate`, and the labels of every split",
     "words equal the formula": "`words`, and the call that the ledger has under this key",
     "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
-    "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, last paragraph)",
-    "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, last paragraph)",
+    "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, end of steps)",
+    "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, end of steps)",
     "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
     "same seed, same bits": "random numbers that are no function of seed, group and step; sums in order of arrival",
     "trains": "the place in the code that the trace ends with",
     "unbiased": "by what sampled entries are scaled: one over their chance",
     "refused with a reason": "`refuse` and `grids`",
 }
-"""By law: the questions of the strategy's contract (docs/add-a-strategy.md) that it is an answer to."""
+"""The parts of a strategy to look at when a law is broken (docs/add-a-strategy.md)."""
 
 
 def finding(law: str, case: Case, wrong: Sequence[Mismatch], right: str) -> Finding:
-    """The law holds where nothing is wrong; `right` says how well."""
+    """The finding of a law, which holds if nothing is wrong; `right` is the margin."""
     return broken(law, case, summary(wrong)) if wrong else Finding(law, case.name, True, right)
 
 
 def broken(law: str, case: Case, detail: str) -> Finding:
-    """A law that does not hold, with the case in full and with the place to look at."""
+    """The finding of a broken law, with the case in full and the place to look at."""
     look = f"{source_of(load_strategy(case.spec.strategy.name))}: {LOOK[law]}"
-    return Finding(law, case.name, False, f"{case.told}: {detail}", look)
+    return Finding(law, case.name, False, f"{case.description}: {detail}", look)
 
 
 class Compared(NamedTuple):
-    """A tensor of one rank beside its piece of the serial one."""
+    """A tensor of one rank beside the same piece of the serial tensor."""
 
     law: str
     when: str
@@ -115,33 +113,33 @@ class Compared(NamedTuple):
     mine: Tensor
     serial: Tensor
     start: tuple[int, ...]
-    """Where it begins in the whole matrix."""
+    """The tensor's first row and column in the whole matrix."""
 
 
 def equal_to_serial(case: Case, ranks: Sequence[RankResult], serial: Trained) -> list[Finding]:
-    """Losses of every epoch, first gradients, last parameters and outputs are the pieces of the serial ones."""
+    """Losses of every epoch, first gradients, last parameters and outputs equal the pieces of the serial training's."""
     strategy = case.strategy()
     if strategy.rounding:
         return [_near_serial(case, ranks, serial, strategy.rounding)]
     wrong, worst = _wrong_losses(ranks, serial, TOLERANCE)
     errors = {"losses equal serial": worst}
-    found: dict[str, list[Mismatch]] = {"losses equal serial": wrong}
+    mismatches: dict[str, list[Mismatch]] = {"losses equal serial": wrong}
     for number, rank in enumerate(ranks):
         for law, when, what, mine, theirs, start in _compared(strategy, number, rank, serial):
             error = _distance(mine, theirs)
             errors[law] = max(errors.get(law, 0.0), error)
             if error > TOLERANCE:
                 where = number, when, what
-                found.setdefault(law, []).append(of_tensors(where, theirs, mine, TOLERANCE, start))
+                mismatches.setdefault(law, []).append(of_tensors(where, theirs, mine, TOLERANCE, start))
     answers = ", ".join(f"{name} {hits.right}/{hits.of}" for name, hits in serial.hits.items())
     return [
-        *(finding(law, case, found.get(law, []), f"{error:.0e}") for law, error in errors.items()),
+        *(finding(law, case, mismatches.get(law, []), f"{error:.0e}") for law, error in errors.items()),
         finding("answers equal serial", case, _wrong_answers(ranks, serial), answers),
     ]
 
 
 def _compared(strategy: Strategy, number: int, rank: RankResult, serial: Trained) -> Iterator[Compared]:
-    """In the order in which a mistake spreads: back from the last layer to the first, then step after step."""
+    """The tensors in the order in which a mistake spreads: from the last layer back to the first, then step by step."""
     last = len(serial.losses) - 1
     pieces = strategy.parameters_of(number)
     names = [*map(str, strategy.weights), "the input features"][: len(pieces)]
@@ -177,7 +175,7 @@ def _wrong_answers(ranks: Sequence[RankResult], serial: Trained) -> list[Mismatc
 
 
 def _near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, rounding: float) -> Finding:
-    """Who rounds what it sends has nearly the same losses; how far weights drift apart is up to the training."""
+    """A strategy that rounds messages has nearly the same losses. The drift of weights depends on the training."""
     wrong, worst = _wrong_losses(ranks, serial, ROUNDINGS * rounding)
     return finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
 
@@ -185,7 +183,7 @@ def _near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, round
 def _wrong_losses(
     ranks: Sequence[RankResult], serial: Trained, tolerance: float
 ) -> tuple[list[Mismatch], float]:
-    """Those of ranks that are further off, and how far the furthest is."""
+    """The mismatches of ranks beyond the tolerance, and the largest error."""
     expected, every_rank = _numbers(serial.losses), [_numbers(rank.losses) for rank in ranks]
     errors = [_distance(got, expected) for got in every_rank]
     wrong = [
@@ -197,7 +195,7 @@ def _wrong_losses(
 
 
 def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """The ledger's payload words are the formula's, row by row, on every rank."""
+    """The ledger's payload words equal the formula's, row by row, on every rank."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
         line for number, rank in enumerate(ranks) for line in _difference(strategy, counts, number, rank)
@@ -207,7 +205,7 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
-    """Replayed on shapes, every rank issues and waits for the same things in the same order, and holds as much."""
+    """A replay on shapes has the same calls and waits in the same order on every rank, and holds as many bytes."""
     strategy, store = case.strategy(), case.store()
     wrong, heavier = list[Mismatch](), list[Mismatch]()
     for number, rank in enumerate(ranks):
@@ -235,7 +233,7 @@ def _first_difference(
 
 
 def _event(line: OutlineEvent | None) -> str:
-    """What an event is, and every number in it that is not zero."""
+    """The key of an event in words, and every number of the event that is not zero."""
     if line is None:
         return "no event"
     key, *_ = line
@@ -245,7 +243,7 @@ def _event(line: OutlineEvent | None) -> str:
 
 
 def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """What every rank holds all the time is what the strategy says, its nonzeros counted by scipy."""
+    """Every rank holds the bytes of the strategy's formula all the time, with nonzeros counted by scipy."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     wrong = [
         line
@@ -259,7 +257,7 @@ def memory_equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 def _other_sizes(
     number: int, held: Mapping[TensorName, int], expected: Mapping[TensorName, int]
 ) -> list[Mismatch]:
-    """Tensor by tensor, in bytes; what is not named takes none."""
+    """The tensors whose bytes differ; a tensor without an entry has no bytes."""
     return [
         Mismatch(number, "all the time", f"bytes held of {name}", expected.get(name, 0), held.get(name, 0))
         for name in sorted(held.keys() | expected.keys())
@@ -268,7 +266,7 @@ def _other_sizes(
 
 
 def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """At every instant one entry is current: together they are the epoch."""
+    """The entries of the ledger add up to the epoch, since one entry is current at every instant."""
     wrong = [
         Mismatch(number, "epoch 0", "ticks in no entry of the ledger", 0, rank.unaccounted)
         for number, rank in enumerate(ranks)
@@ -288,7 +286,7 @@ def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult])
 
 
 def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:
-    """The first epoch whose loss is another one; where all are the same, every parameter that is not."""
+    """The first epoch whose loss differs; or, if all losses are the same, every parameter that differs."""
     for epoch, (first, second) in enumerate(zip(once.losses, again.losses, strict=True)):
         if first != second:
             yield Mismatch(number, f"epoch {epoch}", "the loss", repr(first), f"{second!r} the second time")

@@ -1,4 +1,4 @@
-"""What is said where a law does not hold: rank, time, tensor, what was expected and what was got."""
+"""Differences from a law in words: the rank, the time, the tensor, the expected value and the actual value."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from torch import Tensor
 from harness.strategy import Strategy
 
 SHOWN = 3
-"""Mismatches of a law that are written out; of the others it is said how many there are."""
+"""The number of mismatches of a law that are written out; others are counted."""
 
 
 class Mismatch(NamedTuple):
-    """One of them."""
+    """One difference from a law."""
 
     rank: int | None
-    """None where it is of no one rank."""
+    """The rank; None for a mismatch of all ranks together."""
     when: str
     what: str
     expected: object
@@ -37,7 +37,7 @@ def of_tensors(
     tolerance: float,
     start: tuple[int, ...] = (0, 0),
 ) -> Mismatch:
-    """The element that is furthest off; `start` is where the tensor begins in the whole matrix.
+    """The element with the largest error; `start` is the tensor's first row and column in the whole matrix.
 
     `where` is the rank, the time and the name of the tensor.
     """
@@ -49,12 +49,14 @@ def of_tensors(
     index = [at + begin for at, begin in zip(place, start, strict=False)]
     norm = float((got - expected).norm() / expected.norm().clamp(min=1e-300))
     right, wrong = _apart(float(expected[place]), float(got[place]))
-    told = f"{wrong} (furthest off; the whole differs by {norm:.1e} of its norm, allowed are {tolerance:.0e})"
-    return Mismatch(rank, when, f"{what}, element {index}", right, told)
+    worst = (
+        f"{wrong} (furthest off; the whole differs by {norm:.1e} of its norm, allowed are {tolerance:.0e})"
+    )
+    return Mismatch(rank, when, f"{what}, element {index}", right, worst)
 
 
 def of_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -> Mismatch:
-    """The first epoch whose loss is not the expected one, of losses that are further off than the tolerance."""
+    """The first epoch whose loss differs from the expected loss by more than the tolerance."""
     off = (got - expected).abs().nan_to_num(nan=torch.inf)
     epoch = int((off > tolerance * expected.norm() / len(expected)).nonzero()[0])
     right, wrong = _apart(float(expected[epoch]), float(got[epoch]))
@@ -62,19 +64,19 @@ def of_losses(rank: int, expected: Tensor, got: Tensor, tolerance: float) -> Mis
 
 
 def summary(wrong: Sequence[Mismatch]) -> str:
-    """The first of them in words, and how many more."""
-    said = "; ".join(map(str, wrong[:SHOWN]))
-    return f"{said}; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else said
+    """The first mismatches in words, and the number of the others."""
+    listed = "; ".join(map(str, wrong[:SHOWN]))
+    return f"{listed}; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else listed
 
 
 def source_of(strategy: type[Strategy]) -> str:
-    """The file and the class of a strategy, from the folder where the command was given."""
-    file, here = Path(inspect.getfile(strategy)).resolve(), Path.cwd()
-    return f"{file.relative_to(here) if file.is_relative_to(here) else file} ({strategy.__name__})"
+    """The file and the class of a strategy, relative to the current folder."""
+    file, folder = Path(inspect.getfile(strategy)).resolve(), Path.cwd()
+    return f"{file.relative_to(folder) if file.is_relative_to(folder) else file} ({strategy.__name__})"
 
 
 def _apart(one: float, other: float) -> tuple[str, str]:
-    """Both numbers in as many digits as show that they differ."""
+    """Both numbers, with enough digits to show the difference."""
     for digits in range(4, 16):
         if f"{one:.{digits}g}" != f"{other:.{digits}g}":
             return f"{one:.{digits + 2}g}", f"{other:.{digits + 2}g}"

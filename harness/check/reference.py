@@ -1,7 +1,7 @@
-"""Training with dense matrices and nothing of ours: what every strategy must equal.
+"""The dense reference that every strategy must equal: training with PyTorch's own operators on dense matrices.
 
-Z = A (H W) in double precision, PyTorch's own autograd, one process. It shares no kernel, no loss, no layout and
-no loop with the code that it judges; only the graph and the initial weights are the same.
+Z = A (H W) in double precision, PyTorch's own autograd, one process. The reference shares no kernel, loss, layout or
+loop with the strategies that are judged; only the graph and the initial weights are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,12 @@ from harness.models.weights import Part, Weight, initial_weight
 from harness.spec.spec import ModelChoice, Spec
 from harness.strategy import Strategy
 
-# The model on dense matrices, by PyTorch's own operators and autograd: it shares no code with what it
-# judges.
-#
-# Masks of dropout are data, as initial weights are: both come from the generator that all strategies draw
-# from. Legend: one matrix a layer; its rows are vertices of the output, its columns those of the input.
+# Masks of dropout are data, as initial weights are: both come from the generator of all strategies.
+# Legend: one matrix a layer; its rows are vertices of the output, its columns vertices of the input.
 
 EPSILON = 1e-6
 Mask = Callable[[int], Tensor]
-"""Of a layer: by what each element of its output is multiplied."""
+"""A function from a layer to the factors of the elements of its output."""
 
 
 def forward(
@@ -41,7 +38,7 @@ def forward(
     model: ModelChoice,
     mask: Mask | None = None,
 ) -> Tensor:
-    """The output of the model. Layer l takes as many rows of its input for its own as A[l] has rows."""
+    """The output of the model. The output vertices of layer l are the first rows of its input, as many as A[l] has."""
     H = X
     for number, (weight, W) in enumerate(weights):
         if weight.part in (Part.PROJECTION, Part.HEAD):
@@ -64,7 +61,7 @@ def forward(
 
 
 def _attend(edges: Tensor, T: Tensor, a: Tensor, model: ModelChoice) -> Tensor:
-    """Every head by itself, (rows, heads, features of a head)."""
+    """The heads of an attention layer, (rows, heads, features of a head)."""
     heads = []
     for T_of, a_of in zip(T.chunk(model.heads, dim=1), a.chunk(model.heads, dim=1), strict=True):
         target, source = T_of[: len(edges)] @ a_of[0], T_of @ a_of[1]
@@ -83,20 +80,20 @@ def _finish(Z: Tensor, gamma: Tensor | None, model: ModelChoice, mask: Tensor | 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training left behind; the gradients are those of the first epoch."""
+    """The results of training."""
 
     losses: list[float]
     gradients: list[Tensor]
-    """Of the weights and, where they are trained, of the features."""
+    """The gradients of the first epoch, of the weights and then of the features if these are trained."""
     parameters: list[Tensor]
     output: Tensor
     hits: dict[str, Hits]
     weights: int
-    """How many of them there are; features come after them."""
+    """The number of weights among the parameters; features follow."""
     layers: int
 
     def ordered(self, orders: Orders[Tensor]) -> "Trained":
-        """The same in an order of the vertices in which layers alternate (`harness.graph.order`)."""
+        """The results in an order of the vertices in which layers alternate (`harness.graph.order`)."""
         weights = self.weights
         return replace(
             self,
@@ -107,13 +104,13 @@ class Trained:
 
 
 Multiplier = Callable[[Tensor, int, int], Tensor]
-"""From A, a layer and a training step to what the layer multiplies by in that step."""
+"""A function from A, a layer and a training step to the matrix of the layer in the step."""
 
 
 def train_densely(
     strategy: Strategy, blocks: Blocks, epochs: int, multiplier: Multiplier | None = None
 ) -> Trained:
-    """The same training as the strategy's, on dense matrices in the order of the blocks."""
+    """Trains as the strategy does, on dense matrices in the order of the blocks."""
     spec, everyone = strategy.spec, torch.arange(blocks.n)
     A = matrix_of(spec.model.kind, blocks)
     X, labels = _features(blocks), blocks.labels(range(blocks.n))
@@ -160,7 +157,7 @@ def train_densely(
 
 
 class Batch(NamedTuple):
-    """What one group trains on in one step: the full graph, or a part of it."""
+    """The matrices and vertices of one group in one step: of the full graph or of a mini-batch."""
 
     A: list[Tensor]
     vertices: Sequence[Tensor]
@@ -168,14 +165,14 @@ class Batch(NamedTuple):
 
 
 def _drawn(strategy: Strategy, step: int, A: Csr, counted: Tensor) -> list[Batch]:
-    """Every group's, as the strategy defines it on the whole graph."""
+    """The mini-batch of every group, as the strategy defines it on the whole graph."""
     targets = counted.nonzero()[:, 0]
     drawn = [strategy.mini_batch(step, group, A, targets) for group in range(strategy.groups)]
     return [Batch([_dense(each) for each in one.A], one.vertices, one.importance) for one in drawn]
 
 
 def _masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]:
-    """Of every batch; the last layer of a bare model has none, and so all are as wide as the hidden layers."""
+    """The masks of every batch, as wide as hidden layers: the last layer of a bare model has no dropout."""
 
     def mask(group: int, vertices: Sequence[Tensor], layer: int) -> Tensor:
         at, features = (spec.seed, step, group, layer), range(spec.model.width)
@@ -188,7 +185,7 @@ def _masks(spec: Spec, step: int, batches: Sequence[Batch]) -> list[Mask | None]
 
 
 def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Tensor, int]:
-    """Cross-entropy by its definition, of one class a vertex or of every class by itself: its sum, and of how many."""
+    """The sum of cross-entropies by definition, of one class a vertex or of each class, and the number of vertices."""
     rows = batch.vertices[-1]
     Z, y = Z[counted[rows]], labels[rows][counted[rows]]
     if y.dim() == 1:
@@ -201,7 +198,7 @@ def _loss(Z: Tensor, batch: Batch, labels: Tensor, counted: Tensor) -> tuple[Ten
 
 
 def _hits(Z: Tensor, labels: Tensor) -> Hits:
-    """Right answers, and all; for many classes a vertex twice the agreed ones, and those of both sides."""
+    """The hits of a split; for many classes a vertex, twice the common classes, and all classes of both sides."""
     Z, labels = Z[labelled(labels)], labels[labelled(labels)]
     if labels.dim() == 1:
         return Hits(int((Z.argmax(dim=1) == labels).sum()), len(labels))
@@ -210,18 +207,18 @@ def _hits(Z: Tensor, labels: Tensor) -> Hits:
 
 
 def matrix_of(kind: str, blocks: Blocks) -> Tensor:
-    """What a model of this kind multiplies by."""
+    """The dense matrix of a kind of model."""
     return mean_matrix(blocks) if kind == "sage" else dense_matrix(blocks)
 
 
 def mean_matrix(blocks: Blocks) -> Tensor:
-    """By which GraphSAGE multiplies: every row shared evenly by the neighbours."""
+    """The matrix of GraphSAGE: every row is the mean over the neighbours."""
     edges = (dense_matrix(blocks) != 0).double().fill_diagonal_(0)
     return edges / edges.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def dense_matrix(blocks: Blocks) -> Tensor:
-    """A."""
+    """The dense A."""
     return _dense(_whole(blocks))
 
 

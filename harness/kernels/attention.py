@@ -1,8 +1,8 @@
-"""Attention along the entries of a sparse matrix: a row's mean of the columns where it has one, weighed by scores.
+"""Attention along the entries of a sparse matrix: each row is a mean over the row's columns, weighed by scores.
 
     l_ij = leaky(d_i + s_j),  a_ij = exp l_ij / sum_k exp l_ik,  Z_i = sum_j a_ij T_j           (GAT, equations 1 to 4)
 
-for every head by itself. The gradient is computed along rows and then along columns, of which a caller may want some:
+for every head by itself. The gradient is computed along rows and then along columns, all columns or some:
 
     dl_ij = a_ij (G_i T_j - sum_k a_ik G_i T_k) leaky'(d_i + s_j),  dd_i = sum_j dl_ij
     dT_j = sum_i a_ij G_i,  ds_j = sum_i dl_ij
@@ -38,35 +38,35 @@ COLUMNS_BACK = torch.ops.harness.attend_columns_back.default
 
 
 def turned(A_NK: Csr) -> Csr:
-    """A^T; its values are the places of its entries in A."""
+    """A^T, whose values are the positions of its entries in A."""
     return transpose(A_NK._replace(val=torch.arange(A_NK.nnz, device=A_NK.val.device)))
 
 
 def weigh(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     """a (Q, E) and Z (Q, N, F); not differentiable."""
-    found: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
-    return found
+    outputs: Pair = WEIGH(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF)
+    return outputs
 
 
 def rows_back(A_NK: Csr, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor, a_QE: Tensor, G_QNF: Tensor) -> Pair:
     """dl (Q, E) and dd (Q, N)."""
-    found: Pair = ROWS_BACK(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
-    return found
+    gradients: Pair = ROWS_BACK(A_NK.rowptr, A_NK.col, d_QN, s_QK, T_QKF, a_QE, G_QNF)
+    return gradients
 
 
 def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
-    """dT (Q, K, F) and ds (Q, K) of some columns; A_KN has them as its rows, `turned`."""
-    found: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
-    return found
+    """dT (Q, K, F) and ds (Q, K) of the columns that are rows of A_KN, a `turned` matrix."""
+    gradients: Pair = COLUMNS_BACK(A_KN.rowptr, A_KN.col, A_KN.val, a_QE, dl_QE, G_QNF)
+    return gradients
 
 
-# What the operators do: one head after the other.
+# The operators compute one head after the other.
 
 
 def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
-    found = _weighed(rowptr, col, d_QN, s_QK, T_QKF)
-    return _filled(found, (head.weigh(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
+    outputs = _weighed(rowptr, col, d_QN, s_QK, T_QKF)
+    return _filled(outputs, (head.weigh(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
 
 
 def _rows_back(
@@ -81,18 +81,18 @@ def _columns_back(
     colptr: Tensor, row: Tensor, entry: Tensor, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor
 ) -> Pair:
     A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
-    found = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_QNF)
-    return _filled(found, (head.columns_back(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True)))
+    outputs = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_QNF)
+    return _filled(outputs, (head.columns_back(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True)))
 
 
-def _filled(places: Pair, of_heads: Iterator[Pair]) -> Pair:
-    for number, values in enumerate(of_heads):
-        for place, value in zip(places, values, strict=True):
-            place[number] = value
-    return places
+def _filled(outputs: Pair, heads: Iterator[Pair]) -> Pair:
+    for number, values in enumerate(heads):
+        for output, value in zip(outputs, values, strict=True):
+            output[number] = value
+    return outputs
 
 
-# Their shapes.
+# The shapes of the operators' results.
 
 
 def _weighed(_rowptr: Tensor, col: Tensor, d_QN: Tensor, _s_QK: Tensor, T_QKF: Tensor) -> Pair:

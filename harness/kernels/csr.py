@@ -1,8 +1,8 @@
-"""Sparse matrices as plain tensors, and what can be done with them without multiplying.
+"""Sparse matrices as plain tensors: construction, transposition, blocks, packing; no products.
 
-Entries stand row by row, columns ascending within a row; equal (row, column) pairs may stand side by side
-until somebody asks for their sum. It does not know what a graph is. Transposing and summing happen on the
-CPU; a matrix moves to a device tensor by tensor. Verifier (tests/kernels/test_csr.py): dense matrices.
+Entries are in order of rows, columns ascending within a row; equal (row, column) pairs may stand side by side until
+`from_coo` sums them. Transposing and summing happen on the CPU; a matrix moves to a device tensor by tensor.
+Verifier (tests/kernels/test_csr.py): dense matrices.
 """
 
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 class Csr(NamedTuple):
-    """rowptr int64 (rows + 1), col int32 (int64 if a column needs it) and val (nonzeros), and the width.
+    """rowptr int64 (rows + 1), col int32 (int64 for wide matrices) and val (nonzeros), and the width.
 
-    A packed matrix (`harness.kernels.csr`) has pointers of 32 bits.
+    A packed matrix has row pointers of 32 bits.
     """
 
     rowptr: Tensor
@@ -44,7 +44,7 @@ def index_dtype(cols: int) -> torch.dtype:
 def from_coo(
     row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool = False
 ) -> Csr:
-    """A matrix from entries in any order. Equal pairs keep the order they came in, or are summed in it."""
+    """A matrix from entries in any order. Equal pairs keep the order of the input, or are summed in this order."""
     rows, cols = shape
     assert rows * cols < 1 << 63
     _check_range(row, rows)
@@ -87,7 +87,7 @@ def cast(A: Csr, dtype: torch.dtype) -> Csr:
 
 
 def on_device(A: Csr, device: torch.device | str) -> Csr:
-    """The same matrix there; shapes alone are nowhere, and stay so."""
+    """The same matrix on a device; shapes alone have no device, and stay as they are."""
     if A.val.is_meta:
         return A
     return Csr(A.rowptr.to(device), A.col.to(device), A.val.to(device), A.cols)
@@ -105,13 +105,13 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def to_scipy(A: Csr) -> Any:
-    """A scipy `csr_array`, on the same memory where scipy allows it. bf16 becomes float32."""
+    """A scipy `csr_array`, on the same memory if possible. bf16 becomes float32."""
     val = A.val.float() if A.val.dtype == torch.bfloat16 else A.val
     return _scipy(val, A.col, A.rowptr, A.shape)
 
 
 def from_scipy(M: Any, dtype: torch.dtype | None = None) -> Csr:
-    """Any scipy sparse matrix. Duplicates of a CSR matrix stay, other formats sum them on the way."""
+    """A matrix from any scipy sparse matrix. Duplicates of a CSR matrix stay; other formats sum duplicates."""
     M = M.tocsr()
     if not M.has_sorted_indices:
         M = M.sorted_indices()
@@ -129,7 +129,7 @@ COLUMN = torch.int32
 
 
 class Form(NamedTuple):
-    """What somebody must know of a packed matrix to read it."""
+    """The shape, number of nonzeros and type of a packed matrix, which a reader of its bytes needs."""
 
     rows: int
     cols: int
@@ -152,7 +152,7 @@ class Form(NamedTuple):
 
 
 def form_of(A: Csr) -> Form:
-    """The form of a matrix; what is wider than 2^31 does not travel."""
+    """The form of a matrix; a matrix wider than 2^31 cannot be packed."""
     assert A.col.dtype == COLUMN, A.cols
     return Form(A.rows, A.cols, A.nnz, A.val.dtype)
 
@@ -168,17 +168,17 @@ def pack(A: Csr) -> Tensor:
 
 
 def unpack(buffer: Tensor, form: Form) -> Csr:
-    """The matrix in these bytes."""
+    """The matrix whose bytes are in the buffer."""
     parts = {
         "rowptr": (form.pointer, form.rows + 1),
         "col": (COLUMN, form.nnz),
         "val": (form.dtype, form.nnz),
     }
-    found, start = {}, 0
+    arrays, start = {}, 0
     for name, (dtype, size) in sorted(parts.items(), key=lambda part: -part[1][0].itemsize):
         stop = start + dtype.itemsize * size
-        found[name], start = buffer[start:stop].view(dtype), stop
-    return Csr(**found, cols=form.cols)
+        arrays[name], start = buffer[start:stop].view(dtype), stop
+    return Csr(**arrays, cols=form.cols)
 
 
 def _check_range(index: Tensor, size: int) -> None:
@@ -201,11 +201,11 @@ def _scipy(val: Tensor, col: Tensor, rowptr: Tensor, shape: tuple[int, int]) -> 
 
 
 def _as_integers(val: Tensor) -> Tensor:
-    """The same bits under a type that scipy can move: it has no bf16."""
+    """The same bits under a type that scipy can move: scipy has no bf16."""
     return val.view(torch.int16) if val.dtype == torch.bfloat16 else val
 
 
 def _tensor(array: Any, dtype: torch.dtype | None) -> Tensor:
-    """A tensor on the array's memory if it may be written and the type is right already."""
+    """The array as a tensor of this type, on the array's memory if writable and of this type already."""
     array = array if array.flags.writeable else np.array(array)
     return torch.from_numpy(array).to(dtype)

@@ -1,7 +1,7 @@
-"""Rows of a matrix by index. The gradient is added up as a sparse product, row by row and in order.
+"""Rows of a matrix by index. The gradient is a sparse product, summed row by row and in order.
 
-Adding into rows by index would be slower by ten times on a CPU and of no fixed order on a GPU. A caller who
-gathers by one index many times makes its matrix once. Legend: N rows of X, M gathered rows, F features.
+Adding into rows by index would be ten times slower on a CPU and in no fixed order on a GPU. Code that gathers by
+one index many times makes the scatter matrix once. Legend: N rows of X, M gathered rows, F features.
 Verifier (tests/kernels/test_gather.py): dense torch's own indexing and its gradient.
 """
 
@@ -21,7 +21,7 @@ def gather_rows(X_NF: Tensor, index_M: Tensor, scatter_NM: Csr | None = None) ->
 
 
 def scatter_matrix(index_M: Tensor, rows: int, dtype: torch.dtype) -> Csr:
-    """The matrix that adds gathered rows back to where they came from: a one at (index[m], m)."""
+    """The matrix that adds gathered rows back to their origins: a one at (index[m], m)."""
     sorted_M, order_M = torch.sort(index_M, stable=True)
     rowptr = torch.searchsorted(sorted_M, torch.arange(rows + 1, device=index_M.device))
     ones_M = torch.ones(index_M.shape, dtype=dtype, device=index_M.device)

@@ -1,7 +1,7 @@
-"""One head of attention, by the library's operators on any device; `harness.kernels.attention` says what is computed.
+"""One head of attention, by the library's operators on any device; `harness.kernels.attention` has the formulas.
 
-Only where a matrix has its entries counts, not their values, but for those of a turned one. Legend: N rows of A, K
-columns, E entries in order, F features of a head.
+Positions of entries count and values do not, except in `columns_back`. Legend: N rows of A, K columns, E entries in
+order, F features of a head.
 """
 
 import torch
@@ -12,7 +12,7 @@ from harness.kernels.csr import Csr, row_of, take
 from harness.kernels.spmm import inner_products, multiply
 
 SLOPE = 0.2
-"""Of the leaky ReLU, where it leaks."""
+"""The slope of the leaky ReLU below zero."""
 
 Pair = tuple[Tensor, Tensor]
 
@@ -27,7 +27,7 @@ def weigh(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
 
 
 def rows_back(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_NF: Tensor) -> Pair:
-    """dl = a (da - sum of a da) leaky', where da = G T; and dd, its sums."""
+    """dl = a (da - sum of a da) leaky', where da = G T; and dd, the sums of dl."""
     row_E = row_of(A_NK)
     da_E = inner_products(A_NK, G_NF, T_KF)
     mean_N = _reduced(a_E * da_E, A_NK.rowptr, "sum")
@@ -37,7 +37,7 @@ def rows_back(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_
 
 
 def columns_back(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
-    """dT = a^T G, and ds, the sums of dl; the values of A_KN are the places of its entries in A."""
+    """dT = a^T G, and ds, the sums of dl; the values of A_KN are the positions of its entries in A."""
     dT_KF = multiply(A_KN._replace(val=take(a_E, A_KN.val)), G_NF, None)
     return dT_KF, _reduced(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
 

@@ -1,9 +1,9 @@
-"""The part of a sparse matrix at some of its rows and columns, and its transpose, for one sample after the other.
+"""The submatrix at sampled rows and columns, and its transpose, for one sample after the other.
 
-ScaleGNN's Algorithm 2, phases 2 to 4. Which column is in the sample, and where, is looked up in a map of all columns
-that is never cleared: an entry counts only if it bears the tag of the current sample. Entries off the diagonal are
-divided by the chance that their column was drawn once their row was, so a product with the matrix has the right mean.
-Compiled loops on a CPU, tensor operations on a GPU; of shapes alone, as many entries as the mean.
+ScaleGNN's Algorithm 2, phases 2 to 4. A map of all columns gives a column's position in the sample. The map is never
+cleared: an entry counts only if it has the tag of the current sample. Entries off the diagonal are divided by the
+chance that their column was drawn once their row was, so a product with the matrix has the right mean. Compiled loops
+on a CPU, tensor operations on a GPU; shapes alone have the mean number of entries.
 Verifier (tests/kernels/test_induced.py): scipy's A[S][:, S].
 """
 
@@ -21,12 +21,12 @@ PLACE_BITS = 32
 
 
 def places(cols: int, device: torch.device) -> Tensor:
-    """A map of so many columns, none of them in any sample yet."""
+    """A map of `cols` columns, none of which is in a sample yet."""
     return torch.zeros(cols, dtype=torch.int64, device=device)
 
 
 def mark(where: Tensor, cols: Tensor, tag: int) -> None:
-    """Writes a sample of columns into their map, under a tag from 1 on that no sample before had."""
+    """Writes a sample of columns into the map, under a new tag of 1 or more."""
     assert 0 < tag < 1 << 31, tag
     if where.is_meta:
         return
@@ -36,7 +36,7 @@ def mark(where: Tensor, cols: Tensor, tag: int) -> None:
 def induced_pair(
     A: Csr, rows: Tensor, cols: Tensor, where: Tensor, tag: int, diagonal: int, chance: float
 ) -> tuple[Csr, Csr]:
-    """A[rows, cols] and its transpose; `where` has the columns under `tag`.
+    """A[rows, cols] and its transpose; the map `where` has the columns under `tag`.
 
     Rows and columns ascend. The diagonal of the whole is at column i + `diagonal` of row i.
     """
@@ -67,12 +67,12 @@ def _arrays(A: Csr) -> tuple[Any, Any, Any]:
 def by_tensors(
     A: Csr, rows: Tensor, cols: Tensor, where: Tensor, tag: int, diagonal: int, chance: float
 ) -> tuple[Csr, Csr]:
-    """The same on any device."""
-    found = select_rows(A, rows)
-    place = take(where, found.col)
+    """`induced_pair` on any device."""
+    A = select_rows(A, rows)
+    place = take(where, A.col)
     kept = (place >> PLACE_BITS == tag).nonzero()[:, 0]
-    row, column = take(row_of(found), kept), take(found.col, kept)
-    val = take(found.val, kept)
+    row, column = take(row_of(A), kept), take(A.col, kept)
+    val = take(A.val, kept)
     col = (take(place, kept) & ((1 << PLACE_BITS) - 1)).to(index_dtype(len(cols)))
     val = torch.where(take(rows, row) + diagonal == column, val, val * (1 / chance))
     order = torch.sort(col, stable=True).indices
@@ -84,12 +84,12 @@ def by_tensors(
 
 
 def _pointers(of: Tensor, parts: int) -> Tensor:
-    """Where each part begins, and the end."""
+    """The start of each part, and the end of the last."""
     return torch.nn.functional.pad(torch.bincount(of, minlength=parts).cumsum(0), (1, 0))
 
 
 def _shapes(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
-    """With a loop at every vertex, and all other nonzeros spread evenly."""
+    """The expected shapes, with a loop at every vertex and all other nonzeros spread evenly."""
     loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
     drawn = int(torch.isin(rows + diagonal, cols).sum())
     off, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
@@ -102,14 +102,12 @@ def _empty(A: Csr, rows: int, cols: int, nnz: int) -> Csr:
     return Csr(A.rowptr.new_empty(rows + 1), col, A.val.new_empty(nnz), cols)
 
 
-# The compiled loops: the kept entries of every row, then the
-# transpose of that.
-#
-# Sampled rows lie far apart, so those that come soon are asked of memory ahead.
+# The compiled loops: the kept entries of every row, then the transpose. Sampled rows lie far apart in memory, so the
+# next rows are prefetched.
 
 PLACE = (1 << 32) - 1
 LINE = 64  # bytes
-AHEAD = 8  # rows between asking for a row and reading it
+AHEAD = 8  # rows from the prefetch of a row to its use
 
 
 @compiled(nogil=True)
@@ -120,13 +118,13 @@ def keep_entries(
     sample: tuple[int, int, float],
     S: tuple[Any, Any, Any],
 ) -> int:
-    """Rows in order, each from left to right, into arrays that would hold all entries; returns how many it kept."""
+    """Writes kept entries in order of rows and columns to arrays long enough for all entries; returns their number."""
     rowptr, col, val = A
     tag, diagonal, scale = sample
     out_rowptr, out_col, out_val = S
     at = 0
     for i in range(rows.size):
-        _ask_for_row(A, rows, i)
+        _prefetch_row(A, rows, i)
         row = rows[i]
         for e in range(rowptr[row], rowptr[row + 1]):
             place = where[np.uint64(col[e])]
@@ -140,7 +138,7 @@ def keep_entries(
 
 @compiled(nogil=True)
 def turn(S: tuple[Any, Any, Any], S_T: tuple[Any, Any, Any]) -> None:
-    """The transpose; its row pointers come as zeros."""
+    """Writes the transpose of S to S_T, whose row pointers are zeros at first."""
     rowptr, col, val = S
     colptr, out_row, out_val = S_T
     free = np.zeros(colptr.size, dtype=np.int64)
@@ -157,7 +155,7 @@ def turn(S: tuple[Any, Any, Any], S_T: tuple[Any, Any, Any]) -> None:
 
 
 @compiled(forceinline=True)
-def _ask_for_row(A: tuple[Any, Any, Any], rows: Any, i: int) -> None:
+def _prefetch_row(A: tuple[Any, Any, Any], rows: Any, i: int) -> None:
     rowptr, col, val = A
     if i + 2 * AHEAD < rows.size:
         prefetch(rowptr.ctypes.data + rowptr.itemsize * rows[i + 2 * AHEAD])

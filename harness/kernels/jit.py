@@ -1,7 +1,7 @@
-"""How kernels are compiled: once a machine, not once a process. Nothing else imports the compiler.
+"""The compiler of kernels: each is compiled once a machine, not once a process. Only spmm.py imports numba too.
 
-Two things to know. The store of compiled code tells functions apart by name, not by options: one name, one set
-of options. Parallel loops of equal length in one function may be fused into nonsense: one loop, one function.
+The cache of compiled code distinguishes functions by name, not by options: give a name one set of options. The
+compiler may fuse parallel loops of equal length in one function into wrong code: write one such loop a function.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(**options: Any) -> Callable[[F], F]:
-    """Compiles a function at its first call, and keeps it on disk if any folder for that can be written."""
+    """Compiles a function at its first call, and caches the code on disk if a cache folder is writable."""
 
     def compile_later(function: F) -> F:
         try:
@@ -27,15 +27,13 @@ def compiled(**options: Any) -> Callable[[F], F]:
     return compile_later
 
 
-# Instructions as one call inside a compiled loop, where our compiler has no word for them.
-#
-# The processor's prefetch, and the upper half of a product of two words.
+# Processor instructions that numba lacks, as one call in a compiled loop: prefetch, and the upper half of a product.
 
 TO_READ, KEEP, DATA = 0, 3, 1
 
 
 def _prefetch(_typing: Any, address: Any) -> Any:
-    """Begins to bring the cache line at an address. Never faults, whatever the address."""
+    """Prefetches the cache line at an address; no address faults."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -52,12 +50,12 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 def _upper_half(_typing: Any, _x: Any, _y: Any) -> Any:
-    """Of x y, both unsigned, bits 64 to 127: with random x, a random number below y."""
+    """Bits 64 to 127 of the unsigned product x y: for a random x, a random number below y."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        twice = ir.IntType(128)
-        x, y = (builder.zext(argument, twice) for argument in arguments)
-        return builder.trunc(builder.lshr(builder.mul(x, y), twice(64)), ir.IntType(64))
+        uint128 = ir.IntType(128)
+        x, y = (builder.zext(argument, uint128) for argument in arguments)
+        return builder.trunc(builder.lshr(builder.mul(x, y), uint128(64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), emit
 

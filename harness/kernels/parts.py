@@ -1,7 +1,7 @@
-"""Sparse matrices taken apart and put together: some rows, some columns, the entries off a diagonal; side by side.
+"""Sparse matrices taken apart and put together: selected rows and columns, diagonals, matrices side by side.
 
-Of shapes alone nobody knows which columns are filled: as many are as if every nonzero had been thrown at random; and
-rows that are drawn at random have their share of all nonzeros.
+Shapes alone have no columns: the number of filled columns is that of nonzeros thrown at random, and rows drawn at
+random have their share of all nonzeros.
 Verifiers (tests/kernels/test_parts.py, test_assemble.py): dense matrices and scipy's indexing.
 """
 
@@ -19,7 +19,7 @@ from harness.kernels.jit import compiled
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
-    """A[rows] = Q A, where Q has one 1 a row. Rows may repeat and come in any order."""
+    """A[rows] = Q A, where Q has a single 1 in each row. Rows may repeat, in any order."""
     first, last = take(A.rowptr, rows), take(A.rowptr, rows + 1)
     counts = last - first
     rowptr = pad(counts.cumsum(0), (1, 0))
@@ -29,7 +29,7 @@ def select_rows(A: Csr, rows: Tensor) -> Csr:
 
 
 def below(pieces: Sequence[Csr]) -> Csr:
-    """Matrices of the same columns, one below the other, as one."""
+    """One matrix of several with the same columns, from top to bottom."""
     starts = torch.tensor([0] + [piece.nnz for piece in pieces]).cumsum(0)
     ends = [piece.rowptr[1:] + start for piece, start in zip(pieces, starts, strict=False)]
     col, val = (torch.cat(parts) for parts in zip(*(piece[1:3] for piece in pieces), strict=True))
@@ -37,7 +37,7 @@ def below(pieces: Sequence[Csr]) -> Csr:
 
 
 def select_columns(A: Csr, cols: Tensor) -> Csr:
-    """A[:, cols]. No column may be asked for twice; ascending columns save a sort."""
+    """A[:, cols]. Columns may not repeat; ascending columns save a sort."""
     width = len(cols)
     place = torch.full((A.cols,), -1, dtype=index_dtype(width), device=cols.device)
     place[cols] = torch.arange(width, dtype=place.dtype, device=cols.device)
@@ -54,7 +54,7 @@ def select_columns(A: Csr, cols: Tensor) -> Csr:
 
 
 def drawn_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
-    """A[rows] times a number; the rows are drawn at random, so shapes alone are enough."""
+    """A[rows] times a number. Rows drawn at random have an expected shape, for shapes alone."""
     if not A.val.is_meta:
         drawn = select_rows(A, rows)
         return drawn._replace(val=drawn.val * scale)
@@ -90,16 +90,16 @@ def without_empty_columns(A: Csr) -> Csr:
 
 
 def expected(places: int, thrown: int) -> int:
-    """How many places are hit at least once."""
+    """The expected number of places that are hit at least once."""
     if places <= 1:
         return min(places, thrown)
     return min(round(-places * expm1(thrown * log1p(-1 / places))), thrown)
 
 
 def apart(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
-    """A without its entries at (i, i + offset); and these, of the rows that have such a place, equal ones added up.
+    """A without its entries at (i, i + offset); and these entries, summed for each row that the diagonal passes.
 
-    Of shapes alone there is one entry less where the diagonal passes.
+    Shapes alone lose one entry for each of these rows.
     """
     rows = _rows_passed(A, offset)
     values = A.val.new_zeros(len(rows))
@@ -114,13 +114,13 @@ def apart(A: Csr, offset: int = 0) -> tuple[Csr, Tensor]:
 
 
 def _rows_passed(A: Csr, offset: int) -> range:
-    """The rows that the diagonal passes."""
+    """The rows that the diagonal (i, i + offset) passes."""
     first = min(max(0, -offset), A.rows)
     return range(first, max(first, min(A.rows, A.cols - offset)))
 
 
 class Placed(NamedTuple):
-    """A rectangle of a matrix, and where its first row and column go."""
+    """A rectangle of a matrix, and the place of its first row and column in the result."""
 
     source: Csr
     rows: range
@@ -130,7 +130,7 @@ class Placed(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """What an entry is, whatever it is in its source: the product of its row's scale and its column's, in a type."""
+    """Values of entries that replace those of the source: the product of a row's and a column's scale, in a type."""
 
     rows: Tensor
     cols: Tensor
@@ -138,8 +138,7 @@ class Scales(NamedTuple):
 
 
 def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | None = None) -> Csr:
-    """A matrix of this shape. Parts that share rows come from left to right; places without a part are empty."""
-
+    """A matrix of this shape. Parts that share rows come from left to right; the rest of the matrix is empty."""
     rows, cols = shape
     lengths = torch.zeros(rows, dtype=torch.int64)
     for part in parts:
@@ -151,15 +150,17 @@ def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | N
     A = Csr(starts, torch.empty(entries, dtype=index_dtype(cols)), torch.empty(entries, dtype=dtype), cols)
     free = starts[:-1].clone()
     for part in parts:
-        left, here = part.left, free[part.top :].numpy()
-        place_entries(_arrays(part), _window(part), left, here, A.col.numpy(), A.val.numpy(), scales is None)
+        left, rows_free = part.left, free[part.top :].numpy()
+        place_entries(
+            _arrays(part), _window(part), left, rows_free, A.col.numpy(), A.val.numpy(), scales is None
+        )
     if scales:
         scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
     return A
 
 
 def beside(pieces: Sequence[Csr]) -> Csr:
-    """Matrices of the same rows, from left to right, as one."""
+    """One matrix of several with the same rows, from left to right."""
     if pieces[0].val.is_meta:
         return _shape_beside(pieces)
     lefts = accumulate((piece.cols for piece in pieces), initial=0)
@@ -185,13 +186,12 @@ def _shape_beside(pieces: Sequence[Csr]) -> Csr:
     return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
 
 
-# The compiled loops: how long each row will be, its entries, their
-# values.
+# The compiled loops: the lengths of rows, then the entries, then the values.
 
 
 @compiled()
 def count_entries(rowptr: Any, col: Any, window: tuple[int, int, int, int], lengths: Any) -> None:
-    """Adds to lengths[i] the entries of row first + i that stand in the window of rows and columns."""
+    """Adds to lengths[i] the number of entries of row first + i in the window of rows and columns."""
     first, last, left, right = window
     for i in range(first, last):
         inside = 0
@@ -210,7 +210,7 @@ def place_entries(
     out_val: Any,
     with_values: bool,
 ) -> None:
-    """Puts the entries in the window where free[i] says, the left column of the window to column `shift`."""
+    """Writes the entries in the window from free[i] on; the left column of the window becomes column `shift`."""
     rowptr, col, val = A
     first, last, left, right = window
     for i in range(first, last):
@@ -226,7 +226,7 @@ def place_entries(
 
 @compiled()
 def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: Any) -> None:
-    """Every value the product of its row's scale and its column's."""
+    """Sets every value to the product of its row's and its column's scale."""
     for i in range(row_scale.size):
         for e in range(rowptr[i], rowptr[i + 1]):
             val[e] = row_scale[i] * col_scale[col[e]]

@@ -1,10 +1,9 @@
 """Random numbers without a stream: each is a function of (seed, purpose, index) and of nothing else.
 
-Whoever asks for index i, in whatever order and on whatever rank, gets the same bits. Two rounds of the
-splitmix64 finaliser, under a key hashed from seed and purpose, turn an index into 64 bits. There are two
-implementations, equal bit for bit: tensor operations (any device, shapes only included) and, for large draws
-on a CPU, a compiled loop. Normals are made on the CPU only: a logarithm is not the same everywhere.
-It does not know what the indices mean; a caller with two needs takes two purposes or two ranges of indices.
+Index i has the same bits in any order of requests and on any rank. Two rounds of the splitmix64 finaliser, under a
+key hashed from seed and purpose, turn an index into 64 bits. Two implementations are equal bit for bit: tensor
+operations (on any device, and on shapes alone) and, for large draws on a CPU, a compiled loop. Normals are made on the
+CPU only: logarithms differ between devices. Independent draws take different purposes or different ranges of indices.
 Verifier (tests/kernels/test_random.py): Python's integers.
 """
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from harness.kernels.jit import compiled
 
-# The constants of splitmix64 (Steele, Lea and Flood, 2014), which both implementations of random bits have.
+# The constants of splitmix64 (Steele, Lea and Flood, 2014), for both implementations of random bits.
 
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
@@ -26,11 +25,11 @@ MIX_2 = 0x94D049BB133111EB
 
 
 COMPILED_FROM = 1 << 18
-"""Below this many numbers the tensor operations are done before a loop has been compiled."""
+"""The number of draws from which the compiled loop is used: for fewer, its compilation costs more than it saves."""
 
 
 class Purpose(StrEnum):
-    """What a number is for: draws for two purposes have nothing to do with each other."""
+    """The use of a random number: draws for two purposes are independent."""
 
     WEIGHTS = "weights"
     FEATURES = "features"
@@ -45,13 +44,13 @@ class Purpose(StrEnum):
 
 
 Index = Tensor | range
-"""Which numbers: an int64 tensor of any shape, or a range."""
+"""The indices of numbers: an int64 tensor of any shape, or a range."""
 
 Seed = int | tuple[int, ...]
-"""One number, or several: every tuple of them is a seed of its own."""
+"""One number, or several: every tuple is a seed of its own."""
 
 LANES, LANE_BITS = 4, 16
-"""Into which 64 bits are cut where a few are enough."""
+"""The lanes that 64 bits are cut into for masks, and the bits of a lane."""
 
 
 def bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
@@ -65,30 +64,30 @@ def bits(seed: Seed, purpose: Purpose, index: Index) -> Tensor:
 
 
 def key_of(seed: Seed, purpose: Purpose) -> tuple[int, int]:
-    """The two words of 64 bits under which an index is hashed."""
+    """The key of a seed and a purpose: the two words of 64 bits under which an index is hashed."""
     digest = blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
-    """The same with tensor operations, whose int64 product wraps as an unsigned one does."""
+    """`bits` with tensor operations; the int64 product wraps like an unsigned product."""
     return mixed(mixed(index * signed(GOLDEN) + signed(first)) + signed(second))
 
 
 def uniform(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
-    """In [0, 1): all 53 bits that a float64 has there, or the 24 of a float32."""
+    """Uniform numbers in [0, 1), with the 53 bits of a float64 or the 24 bits of a float32."""
     kept = {torch.float64: 53, torch.float32: 24}[dtype]
     return shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
 
 
 def integers(seed: Seed, purpose: Purpose, index: Index, below: int) -> Tensor:
-    """In 0 .. below - 1, as int64; no value is likelier than another by more than below / 2^53."""
+    """Integers in 0 .. below - 1, as int64; the probabilities of values differ by at most below / 2^53."""
     assert 0 < below < 1 << 40
     return (uniform(seed, purpose, index) * below).long()
 
 
 def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Mean 0, variance 1, by the inverse of the distribution function at the midpoints of 2^52 intervals."""
+    """Normal numbers by the inverse of the distribution function at the midpoints of 2^52 intervals."""
     from scipy.special import ndtri
 
     midpoints = (shift_right(bits(seed, purpose, index), 12).to(torch.float64) + 0.5) * 0.5**52
@@ -96,7 +95,7 @@ def normal(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torc
 
 
 def rectangle_index(rows: Index, cols: range, total_cols: int, start: int = 0) -> Tensor:
-    """The indices of some rows of a rectangle of a matrix whose elements are numbered row by row from `start`."""
+    """The indices of a rectangle of a matrix whose elements are numbered row by row from `start`."""
     assert cols.step == 1
     if isinstance(rows, range):
         assert start + rows.stop * total_cols < 1 << 63
@@ -113,14 +112,14 @@ def rectangle(
     start: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """A rectangle of a uniform random matrix that nobody needs to hold whole."""
+    """A rectangle of a uniform random matrix; no rank needs the whole matrix."""
     return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype)
 
 
 def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
     """A rectangle of truth values, each true in `below` of 2^16 cases, on the device of the rows.
 
-    Four columns share 64 bits. Rows are those of a matrix of up to 2^22 columns.
+    Four columns share 64 bits. The matrix may have up to 2^22 columns.
     """
     assert cols.step == 1 and cols.stop <= 1 << 22 and 0 <= below <= 1 << LANE_BITS
     first, second = key_of(seed, purpose)
@@ -140,14 +139,14 @@ def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
 
 
 def mixed(z: Tensor) -> Tensor:
-    """The splitmix64 finaliser: every bit in moves every bit out."""
+    """The splitmix64 finaliser: each input bit affects each output bit."""
     z = (z ^ shift_right(z, 30)) * signed(MIX_1)
     z = (z ^ shift_right(z, 27)) * signed(MIX_2)
     return z ^ shift_right(z, 31)
 
 
 def shift_right(z: Tensor, by: int) -> Tensor:
-    """Zeros from the left: `>>` alone would repeat the sign."""
+    """The logical shift, with zeros from the left: `>>` alone would repeat the sign."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -177,13 +176,13 @@ def mask_of(rows: Any, start: int, stop: int, first: int, second: int, below: in
 
 @compiled(nogil=True)
 def bits_at(index: Any, first: Any, second: Any) -> Any:
-    """Those of one index; all three are unsigned."""
+    """The random bits of one index; all arguments are unsigned."""
     return mixed_word(mixed_word(index * G + first) + second)
 
 
 @compiled(nogil=True)
 def mixed_word(z: Any) -> Any:
-    """The splitmix64 finaliser."""
+    """The splitmix64 finaliser of one word."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
     return z ^ (z >> S31)

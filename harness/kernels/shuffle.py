@@ -1,9 +1,10 @@
-"""A permutation of 0 .. n - 1 that looks drawn, and of which nothing is kept: any part of it is computed, both ways.
+"""A pseudo-random permutation of 0 .. n - 1 without a table: any part is computed, in both directions.
 
-A Feistel network over rectangles: a number is a row and a column of the smallest square, or nearly, that holds all n;
-in turn each is moved on by a random function of the other, which can be taken back. What falls beyond n is sent through
-again until it does not (cycle walking). Of many numbers one takes five nanoseconds; a table of 10^8 would take half
-a gigabyte. Two implementations, equal bit for bit: tensor operations, and for many numbers on a CPU a compiled loop.
+A Feistel network over rectangles: a number is a row and a column of the smallest near-square rectangle that holds all
+n numbers. In turn, each coordinate is shifted by a random function of the other, which is invertible. Results of n or
+more pass through the network again (cycle walking). A number takes five nanoseconds in a large batch; a table of 10^8
+numbers would take half a gigabyte. Two implementations are equal bit for bit: tensor operations and, for large batches
+on a CPU, a compiled loop.
 Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics of permutations.
 """
 
@@ -30,11 +31,11 @@ from harness.kernels.random import (
 )
 
 ROUNDS, ROUNDS_OF_FEW = 4, 16
-"""Four make a network of random functions look random (Luby and Rackoff, 1988) if these have many values."""
+"""Four rounds make a network of random functions look random (Luby and Rackoff, 1988) if functions have many values."""
 FEW = 1 << 20
 LARGEST = 1 << 61
 HIGH = 32
-"""Bits of a random number that are used."""
+"""The bits of a random number that are used: the upper half."""
 
 
 class Shuffle(NamedTuple):
@@ -42,19 +43,19 @@ class Shuffle(NamedTuple):
 
     n: int
     keys: Tensor
-    """One a round, int64."""
+    """The key of each round, int64."""
 
     def at(self, places: Index) -> Tensor:
-        """Who stands at these places."""
+        """The numbers at these places of the permutation."""
         return self._through(places, back=False)
 
     def places(self, numbers: Index) -> Tensor:
-        """Where these stand."""
+        """The places of these numbers: the inverse of `at`."""
         return self._through(numbers, back=True)
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Rows and columns of the rectangle."""
+        """The rows and columns of the rectangle."""
         height = max(isqrt(max(self.n, 1) - 1) + 1, 1)
         return height, max(-(-self.n // height), 1)
 
@@ -66,17 +67,17 @@ class Shuffle(NamedTuple):
 
 
 def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
-    """The permutation of n with this number."""
+    """The permutation of 0 .. n - 1 with this number."""
     assert 0 <= n < LARGEST, n
     rounds = ROUNDS_OF_FEW if n < FEW else ROUNDS
     return Shuffle(n, bits(seed, purpose, range(rounds * number, rounds * (number + 1))))
 
 
 def distinct(seed: Seed, below: int, size: int, device: torch.device | None = None) -> Tensor:
-    """`size` of the numbers 0 .. below - 1, ascending, each set of them as likely as any other.
+    """`size` of the numbers 0 .. below - 1, ascending; each set is as likely as any other.
 
-    The work is that of the draw, whatever the range. Of a sample every pair's chance counts, so it takes all rounds;
-    and every step draws one, so on a CPU the loop does it, however few they are.
+    The work depends on the size alone. Samples need the right chance of every pair, so a draw takes all rounds. Every
+    step draws a sample, so a CPU uses the compiled loop for any size.
     """
     assert 0 <= size <= below < LARGEST, (size, below)
     permutation = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
@@ -86,23 +87,22 @@ def distinct(seed: Seed, below: int, size: int, device: torch.device | None = No
 
 
 def by_loop(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
-    """With a compiled loop."""
-
+    """The permuted numbers by a compiled loop."""
     n, keys = permutation
     return torch.from_numpy(walked(index.numpy(), n, permutation.sides, keys.numpy(), back))
 
 
 def by_tensors(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
-    """With tensor operations; until all are below n."""
+    """The permuted numbers by tensor operations, repeated until all results are below n."""
     (n, keys), sides = permutation, permutation.sides
-    found = _once(index, sides, keys, back)
-    while len(outside := (found >= n).nonzero(as_tuple=True)[0]):
-        found[outside] = _once(found[outside], sides, keys, back)
-    return found
+    result = _once(index, sides, keys, back)
+    while len(outside := (result >= n).nonzero(as_tuple=True)[0]):
+        result[outside] = _once(result[outside], sides, keys, back)
+    return result
 
 
 def _once(index: Tensor, sides: tuple[int, int], keys: Tensor, back: bool) -> Tensor:
-    """Through all rounds, or back through them."""
+    """One pass through all rounds, forward or back."""
     ends = [index // sides[1], index % sides[1]]
     for number in reversed(range(len(keys))) if back else range(len(keys)):
         moved, other = number % 2, 1 - number % 2
@@ -116,14 +116,14 @@ def _below(x: Tensor, key: int, bound: int) -> Tensor:
     return (shift_right(mixed(x * signed(GOLDEN) + key), HIGH) * bound) >> HIGH
 
 
-# The compiled twin of `by_tensors`: many numbers at once, and what is left outside once more.
+# The compiled form of `by_tensors`: many numbers at once; results of n or more pass again.
 
 HIGH_BITS = np.uint64(32)
 AT_ONCE = 1024
 
 
 def walked(index: Any, n: int, sides: tuple[int, int], keys: Any, back: bool) -> Any:
-    """int64, as the index is."""
+    """The permuted numbers, int64, in an array of the index's shape."""
     flat = np.ascontiguousarray(index).reshape(-1).view(np.uint64)
     height, width = np.uint64(sides[0]), np.uint64(sides[1])
     found = _walk(flat, np.uint64(n), height, width, keys.view(np.uint64), back)
@@ -143,7 +143,7 @@ def _walk(index: Any, n: Any, height: Any, width: Any, keys: Any, back: bool) ->
 
 @compiled(nogil=True)
 def _walk_once(index: Any, found: Any, height: Any, width: Any, keys: Any, back: bool) -> None:
-    """All through one round before any goes through the next, or back: so the loops become vectors."""
+    """One pass, forward or back. All numbers finish a round before the next round, so the loops are vectorised."""
     rows = index // width
     cols = index - rows * width
     if back:

@@ -1,7 +1,7 @@
-"""Sparse times dense: one operator, its shape, its flops, its gradient. How it is multiplied is elsewhere.
+"""Sparse times dense: several ways to multiply, and one operator with its shape, flops and gradient.
 
-No sparse tensor object crosses this interface, so it also runs on shapes alone (replay), where sparse tensors
-do not exist. Legend: N rows of A, K columns of A, F features.
+No sparse tensor object crosses this interface, so the operator also runs on shapes alone (replay), for which sparse
+tensors do not exist. Legend: N rows of A, K columns of A, F features.
 Verifier (tests/kernels/test_spmm.py): dense torch.
 """
 
@@ -19,11 +19,10 @@ from torch.utils.flop_counter import register_flop_formula
 from harness.kernels.csr import Csr
 from harness.kernels.jit import compiled, prefetch
 
-# The ways to multiply a sparse matrix by a dense one, and which is taken when; and two dense ones where one
-# is sparse.
+# The ways to multiply a sparse matrix by a dense one, and the choice among them.
 #
-# What `choose` knows comes from benchmarks/spmm.py; its table stands in benchmarks/results/spmm.md.
-# Verifier (tests/kernels/test_multiply.py): scipy, for every way whether it would be chosen or not.
+# The thresholds of `choose` come from benchmarks/spmm.py; its table is benchmarks/results/spmm.md.
+# Verifier (tests/kernels/test_multiply.py): scipy, for every way, chosen or not.
 
 Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
 """A H for contiguous operands, or add_to + A H in add_to."""
@@ -35,8 +34,8 @@ NEAR_BYTES = 8 << 20
 """An H of this size stays in cache."""
 
 WIDE_NEAR, WIDE_FAR = 256, 64
-"""Bytes of a row of H from which the loop wins: the library keeps narrower ones in registers, which matters
-while H is near; the loop asks for rows ahead, which matters when it is far."""
+"""Bytes of a row of H from which the loop wins, with H in cache and with H in memory: the library keeps narrower rows
+in registers, an advantage in cache; the loop prefetches rows, an advantage in memory."""
 
 
 def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -49,7 +48,7 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 def choose(A: Csr, H: Tensor) -> Way:
-    """The fastest way on this device that takes this type; more threads help all of them alike."""
+    """The fastest way on this device for this type; more threads help all ways alike."""
     if H.is_cuda:
         return by_matmul
     if H.dtype not in (torch.float32, torch.float64):
@@ -65,14 +64,13 @@ def by_matmul(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 def by_reduction(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """torch's own loop: any floating type, sums in float32 at least, then rounds."""
+    """torch's own loop, for any floating type: sums in float32 or wider, then rounds."""
     Z = torch.sparse.mm(_sparse(A), H, "sum")
     return Z if add_to is None else add_to.add_(Z)
 
 
 def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
-    """Our compiled loop."""
-
+    """The compiled loop of this module."""
     Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
     rowptr, col, val, *dense = (tensor.detach().numpy() for tensor in (A.rowptr, A.col, A.val, H, Z))
     threads = torch.get_num_threads()
@@ -81,10 +79,10 @@ def by_loop(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 
 def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
-    """x_i y_j for every entry (i, j) of A, whatever its value."""
+    """x_i y_j for every entry (i, j) of A; the entry's value does not count."""
     places = _sparse(A._replace(val=X.new_zeros(A.col.shape)))
-    found: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
-    return found
+    products: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
+    return products
 
 
 def _is_far(H: Tensor) -> bool:
@@ -92,16 +90,16 @@ def _is_far(H: Tensor) -> bool:
 
 
 def _sparse(A: Csr) -> Tensor:
-    """torch wants both indices of one type, and need not check what we made."""
-    _hear_beta_warning()
+    """A as torch's sparse CSR tensor, which has both indices of one type; nothing is left to check."""
+    _silence_beta_warning()
     col = A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
     rowptr = A.rowptr.to(col.dtype)
     return torch.sparse_csr_tensor(rowptr, col, A.val, (A.rows, A.cols), check_invariants=False)
 
 
 @cache
-def _hear_beta_warning() -> None:
-    """torch says once a process that its CSR is in beta."""
+def _silence_beta_warning() -> None:
+    """Silences torch's warning, once a process, that its CSR is in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0], [], [], (0, 0), check_invariants=False)
@@ -110,18 +108,18 @@ def _hear_beta_warning() -> None:
 # Sparse times dense as a compiled loop over rows.
 #
 # Four entries of a row are added at a time, so that a row of the result is read and written once for four
-# rows of H, and the rows of H that come soon are asked of memory ahead. A row is summed from left to right
-# by one thread, so the bits do not depend on how many threads there are. Verifier: scipy.
+# rows of H; the next rows of H are prefetched. One thread sums a row from left to right, so the bits do not
+# depend on the number of threads. Verifier: scipy.
 
 LINE = 64  # bytes
-AHEAD = 8  # entries between asking for a row of H and using it
+AHEAD = 8  # entries from the prefetch of a row of H to its use
 
 Arrays = tuple[Any, Any, Any]
-"""rowptr, col, val."""
+"""The arrays rowptr, col and val of a matrix."""
 
 
 def multiply_arrays(A: Arrays, H: Any, Z: Any, *, add: bool, far: bool, threads: int) -> None:
-    """Z = A H, or Z += A H; all arrays contiguous. `far`: ask for rows of H ahead, it is not in cache."""
+    """Z = A H, or Z += A H; all arrays contiguous. `far`: H is not in cache, so its rows are prefetched."""
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if threads == 1:
         multiply_rows(A, H, Z, add, far, 0, Z.shape[0])
@@ -132,7 +130,7 @@ def multiply_arrays(A: Arrays, H: Any, Z: Any, *, add: bool, far: bool, threads:
 
 @compiled(parallel=True)
 def multiply_shares(A: Arrays, H: Any, Z: Any, add: bool, far: bool, shares: int) -> None:
-    """A share of the rows for each thread; shares have equally much to do, not equally many rows."""
+    """`multiply_rows` by threads, each with a share of the rows; shares have equal work, not equal numbers of rows."""
     for share in numba.prange(shares):
         first, last = first_row(A[0], share, shares), first_row(A[0], share + 1, shares)
         multiply_rows(A, H, Z, add, far, first, last)
@@ -140,7 +138,7 @@ def multiply_shares(A: Arrays, H: Any, Z: Any, add: bool, far: bool, shares: int
 
 @compiled(fastmath={"contract"})
 def multiply_rows(A: Arrays, H: Any, Z: Any, add: bool, far: bool, first: int, last: int) -> None:
-    """Rows first .. last - 1."""
+    """Rows first .. last - 1 of the product."""
     rowptr, col, val = A
     for i in range(first, last):
         row = Z[i]
@@ -149,7 +147,7 @@ def multiply_rows(A: Arrays, H: Any, Z: Any, add: bool, far: bool, first: int, l
         e, end = rowptr[i], rowptr[i + 1]
         while e + 4 <= end:
             if far:
-                _ask_for_rows(H, col, e + AHEAD, e + AHEAD + 4)
+                _prefetch_rows(H, col, e + AHEAD, e + AHEAD + 4)
             h0, h1, h2, h3 = H[col[e]], H[col[e + 1]], H[col[e + 2]], H[col[e + 3]]
             a0, a1, a2, a3 = val[e], val[e + 1], val[e + 2], val[e + 3]
             for k in range(row.size):
@@ -157,7 +155,7 @@ def multiply_rows(A: Arrays, H: Any, Z: Any, add: bool, far: bool, first: int, l
             e += 4
         while e < end:
             if far:
-                _ask_for_rows(H, col, e + AHEAD, e + AHEAD + 1)
+                _prefetch_rows(H, col, e + AHEAD, e + AHEAD + 1)
             h0, a0 = H[col[e]], val[e]
             for k in range(row.size):
                 row[k] += a0 * h0[k]
@@ -166,7 +164,7 @@ def multiply_rows(A: Arrays, H: Any, Z: Any, add: bool, far: bool, first: int, l
 
 @compiled()
 def first_row(rowptr: Any, share: int, shares: int) -> int:
-    """Where a share begins if all have about equally many rows and entries together."""
+    """The first row of a share, if shares have about equal sums of rows and entries."""
     rows = rowptr.size - 1
     target = (rows + rowptr[rows]) * share // shares
     low, high = 0, rows
@@ -180,7 +178,7 @@ def first_row(rowptr: Any, share: int, shares: int) -> int:
 
 
 @compiled(forceinline=True)
-def _ask_for_rows(H: Any, col: Any, first: int, last: int) -> None:
+def _prefetch_rows(H: Any, col: Any, first: int, last: int) -> None:
     width = H.shape[1] * H.itemsize
     if last <= col.size:
         for e in range(first, last):
@@ -196,7 +194,7 @@ PRODUCT, PRODUCT_ADD = torch.ops.harness.spmm.default, torch.ops.harness.spmm_ad
 
 
 def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
-    """A H; or add_to + A H, in add_to. Not differentiable: `aggregate` is."""
+    """A H; or add_to + A H, in add_to. Not differentiable, unlike `aggregate`."""
     assert A_NK.cols == H_KF.shape[0], f"{A_NK.shape} times {tuple(H_KF.shape)}"
     assert A_NK.val.dtype == H_KF.dtype, f"{A_NK.val.dtype} times {H_KF.dtype}"
     assert not (H_KF.requires_grad and torch.is_grad_enabled()), "a gradient would be lost: use aggregate"
@@ -210,12 +208,12 @@ def spmm(A_NK: Csr, H_KF: Tensor, *, add_to: Tensor | None = None) -> Tensor:
 
 
 def aggregate(A_NK: Csr, A_T_KN: Csr, H_KF: Tensor) -> Tensor:
-    """A H, differentiable in H. The transpose comes from the caller, who has it, or it is the same matrix."""
-    Z_NF: Tensor = Aggregate.apply(H_KF, A_NK, A_T_KN)  # type: ignore[no-untyped-call]
+    """A H, differentiable in H. The caller has the transpose, or A is symmetric."""
+    Z_NF: Tensor = SparseProduct.apply(H_KF, A_NK, A_T_KN)  # type: ignore[no-untyped-call]
     return Z_NF
 
 
-class Aggregate(torch.autograd.Function):
+class SparseProduct(torch.autograd.Function):
     """Z = A H, dH = A^T dZ."""
 
     @staticmethod

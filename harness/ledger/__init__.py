@@ -1,4 +1,4 @@
-"""What happened, when and how much: records, no opinions."""
+"""The ledger of a rank: events of an epoch with their times and amounts, recorded without interpretation."""
 
 from harness.ledger.ledger import AMOUNTS as AMOUNTS
 from harness.ledger.ledger import NOBODY as NOBODY

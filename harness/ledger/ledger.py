@@ -1,8 +1,8 @@
-"""What a rank did in an epoch: seconds, calls, words and bytes, each under one key.
+"""The seconds, calls, words and bytes of a rank in an epoch, each under one key.
 
-At every instant exactly one key is current, so the entries of an epoch are disjoint and add up to it by
-construction. The ledger is an object that is handed to whoever records; it holds no opinion on what the
-numbers mean. Entering a scope moves time to another key and leaving it moves time back:
+At every instant exactly one key is current, so the entries of an epoch are disjoint and add up to the epoch by
+construction. The ledger is handed to all code that records, and does not interpret the numbers. Entering a scope
+moves time to another key, and leaving the scope moves time back:
 
     with ledger.phase(Phase.CONVOLVE, layer=0):
         with ledger.op(Op.BROADCAST, axis=AxisName.P, tensor=TensorName.H):
@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The host's monotonic clock: for devices whose kernels return when they are done."""
+    """The host's monotonic clock, for devices whose kernels return when the work is done."""
 
     mark = staticmethod(perf_counter)
 
@@ -77,7 +77,7 @@ NOBODY = -1  # no layer, no peer
 
 
 class Key(NamedTuple):
-    """Where in the algorithm, and what ran there."""
+    """A place in the algorithm, and the op that ran at this place."""
 
     phase: Phase
     layer: int
@@ -91,7 +91,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Amounts:
-    """What was counted under one key."""
+    """The counts under one key."""
 
     calls: int = 0
     words_payload: float = 0.0
@@ -125,7 +125,7 @@ class _Scope:
 
 
 class _NoScope:
-    """What a ledger that does not record hands out."""
+    """The scope of a ledger that does not record."""
 
     __slots__ = ()
 
@@ -147,7 +147,7 @@ class Ledger:
         self.recording = recording
         self.here = START
         self.slices: list[tuple[Key, float]] = []
-        """The last epoch in order: under which key, and for how many seconds, until the next."""
+        """The last epoch in order: each current key, and the seconds until the next key."""
         self._moves: list[tuple[Key, Any]] = []
         self._flights: list[tuple[Key, Any, Any]] = []
         self._amounts: dict[Key, Amounts] = {}
@@ -155,7 +155,7 @@ class Ledger:
     # scopes
 
     def phase(self, phase: Phase, layer: int | None = None) -> Scope:
-        """Time from here on belongs to this phase (and layer), in no op yet."""
+        """Charges time inside the scope to this phase (and layer), in no op yet."""
         if not self.recording:
             return _NO_SCOPE
         here = self.here
@@ -164,26 +164,26 @@ class Ledger:
     def op(
         self, op: Op, *, axis: str | None = None, tensor: TensorName | None = None, peer: int = NOBODY
     ) -> Scope:
-        """Time from here on belongs to this op of the current phase, layer and direction."""
+        """Charges time inside the scope to this op of the current phase, layer and direction."""
         if not self.recording:
             return _NO_SCOPE
         here = self.here
         return _Scope(self, Key(here.phase, here.layer, here.direction, op, axis, peer, tensor))
 
     def turn_to(self, phase: Phase) -> Scope:
-        """Time from here on belongs to the current op, in another phase."""
+        """Charges time inside the scope to the current op, in another phase."""
         return self.at(self.here._replace(phase=phase))
 
     def backward(self) -> Scope:
-        """The backward pass: time that no operator claims is `other`, backward."""
+        """Charges time inside the scope to the backward pass: phase `other`, until an operator claims the time."""
         return self.at(Key(Phase.OTHER, NOBODY, Direction.BACKWARD))
 
     def at(self, key: Key) -> Scope:
-        """Back to a remembered key: a wait belongs to the row in which its call was issued."""
+        """Charges time inside the scope to a remembered key: a wait belongs to the row that issued its call."""
         return _Scope(self, key) if self.recording else _NO_SCOPE
 
     def move_to(self, key: Key) -> Key:
-        """Makes a key current and returns the one before. Scopes are the ordinary way."""
+        """Makes a key current and returns the previous key. Scopes are the ordinary way."""
         before, self.here = self.here, key
         self._moves.append((key, self.clock.mark()))
         return before
@@ -191,20 +191,20 @@ class Ledger:
     # counts
 
     def count(self, *, payload: float, received: float, bytes: int) -> None:  # noqa: A002
-        """One more call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
+        """Counts a call under the current key, with its words and bytes (conventions: docs/ledger.md)."""
         if self.recording:
             self.add(self.here, calls=1, words_payload=payload, words_received=received, bytes=bytes)
 
     def leave(self) -> Any:
-        """A call starts whose result is waited for later; what this returns goes to `landing` and `flew`."""
+        """Marks the start of an asynchronous call; `landing` and `flew` take the mark that is returned."""
         return self.clock.mark()
 
     def landing(self, key: Key, left: Any) -> Scope:
-        """The wait for such a call belongs to the row in which it was issued."""
+        """Charges the wait for an asynchronous call to the row that issued the call."""
         return self.at(key)
 
     def flew(self, key: Key, issued: Any, done: Any) -> None:
-        """An asynchronous call of this key was under way between two marks of the clock."""
+        """Records that an asynchronous call of this key was in flight between two marks of the clock."""
         if self.recording:
             self._flights.append((key, issued, done))
 
@@ -219,14 +219,14 @@ class Ledger:
     # epochs
 
     def start(self) -> None:
-        """Opens an epoch: everything counted from here on belongs to it."""
+        """Opens an epoch: all later counts belong to the epoch, until `stop`."""
         self.here = START
         self._moves = [(START, self.clock.mark())]
         self._flights = []
         self._amounts = {}
 
     def stop(self) -> dict[Key, Amounts]:
-        """Closes the epoch and returns its entries; their seconds add up to its length."""
+        """Closes the epoch and returns its entries, whose seconds add up to the length of the epoch."""
         end = self.clock.mark()
         self.clock.settle()
         between = self.clock.between
@@ -242,12 +242,11 @@ class Ledger:
         return entries
 
 
-# Charges the backward pass of an operator to the place where its forward pass stood.
+# The backward pass of an operator is charged to the phase and layer of its forward pass, with direction backward.
 #
-# Autograd runs backward nodes in an order of its own. A hook before and a hook after a node bracket it
-# exactly, so its time lands on the phase and layer of its forward pass, with direction backward. Hooks on
-# tensors would not do: those of one tensor fire in the order of registration, and the producer's would run
-# before the consumer's had ended.
+# Autograd runs backward nodes in an order of its own. A hook before and a hook after a node bracket the node
+# exactly. Hooks on tensors would not do: the hooks of one tensor fire in the order of registration, so the
+# producer's hook would run before the consumer's backward had ended.
 
 
 def follow(
@@ -258,7 +257,7 @@ def follow(
     op: Op = Op.GLUE,
     tensor: TensorName | None = None,
 ) -> torch.Tensor:
-    """Charges every backward node between `inputs` and `result` to where the ledger stands now."""
+    """Charges every backward node between `inputs` and `result` to the ledger's current phase and layer."""
     if ledger.recording and result.grad_fn is not None:
         here = ledger.here
         key = Key(here.phase, here.layer, Direction.BACKWARD, op, tensor=tensor)
@@ -268,7 +267,7 @@ def follow(
 
 
 def apply(ledger: Ledger, function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """`function.apply`, its backward charged to where the ledger stands now; ops inside name themselves."""
+    """`function.apply`, its backward charged to the current phase and layer; ops inside name themselves."""
     return follow(ledger, function.apply(*arguments), _tensors(arguments))
 
 
@@ -277,17 +276,17 @@ def _tensors(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _nodes(result: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
-    """The nodes from `result` back to `inputs`, which belong to somebody else."""
+    """The nodes from `result` back to `inputs`, whose own nodes belong to other operators."""
     foreign = {tensor.grad_fn for tensor in inputs}
-    found: list[Any] = []
+    nodes: list[Any] = []
     waiting: list[Any] = [result.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in foreign or node in found or hasattr(node, "variable"):
+        if node is None or node in foreign or node in nodes or hasattr(node, "variable"):
             continue
-        found.append(node)
+        nodes.append(node)
         waiting.extend(parent for parent, _ in node.next_functions)
-    return found
+    return nodes
 
 
 def _bracket(ledger: Ledger, node: Any, key: Key) -> None:

@@ -1,16 +1,16 @@
-"""The closed vocabularies of the project: what a row of the ledger may say, and nothing else.
+"""The closed vocabularies of the ledger: a row has these words and no others.
 
-Phase, layer and direction say where in the algorithm; op says what ran there; axis, peer and tensor say over
-what and with what. A figure groups these words and never renames them.
+Phase, layer and direction are a place in the algorithm; op is the operation that ran; axis, peer and tensor are its
+ranks and its operand. A figure groups these words and never renames a word.
 """
 
 from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where in the algorithm a slice of an epoch was spent.
+    """The part of the algorithm that a slice of an epoch belongs to.
 
-    Who samples by products of matrices makes distributions, draws from them, and extracts rows and columns.
+    Sampling by products of matrices makes distributions, draws from these, and extracts rows and columns: three phases.
     """
 
     LOAD = "load"
@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
 
 SAMPLING = (Phase.DISTRIBUTE, Phase.SAMPLE, Phase.EXTRACT)
-"""What samples."""
+"""The phases of sampling."""
 
 
 class Direction(StrEnum):
@@ -39,7 +39,7 @@ class Direction(StrEnum):
 
 
 class Op(StrEnum):
-    """What ran. Time inside a phase but in no op is glue; straggler time is skew, in runs that ask for it."""
+    """The operation that ran. Time in a phase but in no op is glue; straggler time is skew, if asked for."""
 
     SPMM = "spmm"
     GEMM = "gemm"
@@ -57,12 +57,12 @@ class Op(StrEnum):
 
 
 COMPUTING = frozenset({Op.SPMM, Op.GEMM, Op.ELEMENTWISE, Op.COPY})
-"""What works on this rank's own tensors."""
+"""The ops that work on this rank's own tensors."""
 
 MOVING = frozenset(
     {Op.BROADCAST, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL, Op.SEND, Op.RECV}
 )
-"""What sends something."""
+"""The ops that send or receive."""
 
 
 class AxisName(StrEnum):
@@ -79,10 +79,10 @@ class AxisName(StrEnum):
 
 
 class TensorName(StrEnum):
-    """What a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T.
+    """The tensor that a collective moved or an op made, by layer: Z = A H W, T = A H, G = dL/dZ, S = A^T G; dT = G W^T.
 
-    Of a normalisation: the sums of squares of rows, and in the backward pass of products; the gradient of its scale.
-    Of attention T = H W, and what an end adds to the scores of its edges.
+    Normalisation has SQUARES, sums of squares of rows (in the backward pass of products), and DGAMMA, the gradient of
+    the scale. Attention has T = H W, and SCORES, the shares of both ends in the scores of edges.
     """
 
     A = "A"

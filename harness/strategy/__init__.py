@@ -1,4 +1,4 @@
-"""The contracts between the harness and a strategy: everything a plugin imports stands here."""
+"""The contract between the harness and a strategy, and the objects that a strategy works with."""
 
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import admit as admit
