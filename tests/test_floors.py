@@ -61,6 +61,8 @@ SINGLE_IMPORTERS = 60
 LOADED_BY_THE_CONTRACT = 45
 DEPTH_OF_STRATEGIES = 4
 LINES_OF_A_FILE = 500
+SHARED_NAMES = {"Params"}
+"""The parameters of a strategy are a class of this name, nested in the strategy: the contract asks for the name."""
 
 
 def imported(path: Path) -> set[str]:
@@ -136,6 +138,16 @@ def test_no_file_is_long() -> None:
     tops = ("harness", "strategies", "tests", "benchmarks")
     lengths = {path: path.read_text().count("\n") for top in tops for path in (ROOT / top).rglob("*.py")}
     assert not {path: lines for path, lines in lengths.items() if lines > LINES_OF_A_FILE}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """One name stands for one thing in all of the product; private and nested classes count too."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(str(path.relative_to(ROOT)))
+    assert not {name: files for name, files in homes.items() if len(files) > 1 and name not in SHARED_NAMES}
 
 
 def test_strategies_are_shallow() -> None:

@@ -123,7 +123,7 @@ class AggregatePart(Function):
         return ops.kernels.spmm(S_NM, returned.wait(), TensorName.DH, add_to=dH_NF), None, None, None
 
 
-class FetchedRows(Function):
+class AwaitedHalo(Function):
     """H_K, for which the call was issued before. Backward: dH_K returns to the owners; dH = S dH_M."""
 
     @staticmethod
@@ -210,7 +210,7 @@ class PartOperators(RowOperators):
 
     def fetched_rows(self, layer: int, H_NF: Tensor, fetched: Pending[Tensor]) -> Tensor:
         """The rows of a call under way; the gradients return to the owners' rows of H."""
-        H_KF: Tensor = apply(self.ledger, FetchedRows, H_NF, fetched, self, layer)
+        H_KF: Tensor = apply(self.ledger, AwaitedHalo, H_NF, fetched, self, layer)
         return H_KF
 
     def fetch(self, layer: int, H_NF: Tensor) -> Pending[Tensor]:
