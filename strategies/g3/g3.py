@@ -51,13 +51,8 @@ class BinOperators(RowOperators):
         lockstep = params.rounds or ctx.spec.machine.engine == "nccl"
         plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
         layers = attentions if ctx.spec.model.kind == "gat" else convolutions
-        make_layer = layers(
-            ctx,
-            plan,
-            self.rows,
-            A_NK,
-            ctx.memory.kept_on_host if strategy.outside else ctx.memory.hold_matrix,
-        )
+        keep = ctx.memory.kept_on_host if strategy.outside else ctx.memory.hold_matrix
+        make_layer = layers(ctx, plan, self.rows, A_NK, keep)
         widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
         most_bins = max(ceil(len(rows) / size) for rows in blocks)
         channels = Channels(
@@ -99,7 +94,7 @@ class G3(RowStrategy):
 
     @property
     def outside(self) -> bool:
-        """Whether the matrices of bins are kept outside the device's memory."""
+        """True if the matrices of bins are kept outside the device's memory."""
         return self.params.bins_on == "host" and self.spec.machine.device != "cpu"
 
     def refuse(self) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.autograd import Function
 
+from harness.comm.call import Pending
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.prefetch import BackgroundThread
 from harness.strategy import Context
@@ -53,7 +54,7 @@ class Pipeline:
         prefetch: bool,
     ) -> None:
         self.ledger, self.plan, self.make_layer, self.channels = ctx.ledger, plan, make_layer, channels
-        self.aside = BackgroundThread(ctx.device) if prefetch else None
+        self.thread = BackgroundThread(ctx.device) if prefetch else None
         self.X, self.X_K = X, ctx.memory.buffer(TensorName.X, plan.halo, X.shape[1])
         self._fetch_features()
 
@@ -76,7 +77,7 @@ class Pipeline:
 
     def backward(self, layers: Sequence[BinLayer], G_NH: Tensor) -> list[Tensor]:
         """The gradients of the weights. A layer's are summed over the ranks while the layers below are computed."""
-        sums: list[Any] = []
+        sums: list[Pending[Tensor]] = []
         messages, over = self.channels.of_pass(BACKWARD), self.channels.over
         for layer in reversed(layers):
             with self.ledger.phase(Phase.CONVOLVE, layer.number):
@@ -185,7 +186,7 @@ class Pipeline:
         self, numbers: Iterable[int], step: Callable[[int], T], makes: TensorName
     ) -> Iterator[tuple[int, T]]:
         """A step of each bin with the inputs gathered: with prefetch, while the bin before is computed."""
-        each = self.aside.each(numbers, step) if self.aside else ((i, partial(step, i)) for i in numbers)
+        each = self.thread.each(numbers, step) if self.thread else ((i, partial(step, i)) for i in numbers)
         for number, gathered in each:
             with self.ledger.op(Op.COPY, tensor=makes):
                 compute = gathered()

@@ -162,7 +162,7 @@ def _needed(ctx: Context, rows: range, owner: range) -> Tensor:
 def _request(
     over: Axis, blocks: Sequence[range], needed: VertexLists, own: Tensor
 ) -> tuple[VertexLists, VertexLists]:
-    """By peer: the vertices that it requests of this rank, and its answers (bin and turn) to this rank's requests."""
+    """For each peer, the vertices that it requests, and its answers (bin and turn) to this rank's requests."""
     counts = [len(needed.get(rank, ())) for rank in range(len(blocks))]
     named = [vertices + blocks[peer].start for peer, vertices in needed.items()]
     requests = ask(over, blocks, torch.cat([*named, own[:0, 0]]).to(over.device), counts, others=tuple)

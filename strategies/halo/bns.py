@@ -83,7 +83,7 @@ class Bns(PartitionParallel):
 
     @property
     def samples_rows(self) -> bool:
-        """Whether any layer multiplies by a sample."""
+        """True if any layer multiplies by a sample."""
         return self.params.p < 1 and len(self.exchanging) > 0
 
     def promised(self) -> Promise:

@@ -304,7 +304,7 @@ class HybridGraph:
         return halo, self.ctx.memory.hold_matrix(S_NM, TensorName.INDEX)
 
     def is_exchanged(self, layer: int) -> bool:
-        """Whether any rank fetches a row for a layer."""
+        """True if any rank fetches a row for a layer."""
         return any(len(choice.fetched[layer]) for choice in self.choices)
 
     def vertices_at(self, layer: int) -> Tensor:

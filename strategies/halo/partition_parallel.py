@@ -153,7 +153,7 @@ class PartOperators(RowOperators):
         sample: Callable[[int], LayerPart] | None = None,
         replicas: Tensor | None = None,
     ) -> None:
-        """`parts` are the layers' of the whole graph; `sample` makes that of all layers in one training step.
+        """`parts` are the layers' parts of the whole graph; `sample` makes the part of all layers in one training step.
 
         `replicas` are vertices of other ranks whose features this rank holds too, below its own.
         """
@@ -248,7 +248,7 @@ class PartitionParallel(RowStrategy):
 
     @property
     def precompute(self) -> bool | None:
-        """Whether A X is to be computed once, where possible; None for strategies without this choice."""
+        """True if A X is to be computed once, where possible; None for strategies without this choice."""
         return None
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
@@ -301,7 +301,7 @@ class PartitionParallel(RowStrategy):
 
     @property
     def needs_own_features(self) -> bool:
-        """Whether X is multiplied by a weight of its own, beside A X."""
+        """True if a weight of its own multiplies X, beside A X."""
         return any(weight.part is WeightPart.ROOT for weight in self.weights)
 
     def width(self, layer: int) -> int:

@@ -1,4 +1,4 @@
-"""Closures are raised as sets are, and hold together: what is computed has all that it is computed from."""
+"""Replicas are chosen as by sets of (vertex, height): every computed row has all rows that it needs."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ LAYERS = 3
 
 
 def graph_of(draw: np.random.Generator, n: int) -> Csr:
-    """Directed, a loop at every vertex."""
+    """A directed graph with a loop at every vertex."""
     return from_scipy(csr_array(((draw.random((n, n)) < 2 / n) | np.eye(n, dtype=bool)).astype(float)))
 
 
 def by_sets(A: Csr, own: range, prices: Prices, room: int) -> dict[int, int]:
-    """The same rule with a set of (vertex, height), everything that a vertex takes found anew each time."""
+    """The same rule with a set of (vertex, height); all that a vertex takes is computed anew each time."""
     rows = {v: A.col[A.rowptr[v] : A.rowptr[v + 1]].tolist() for v in range(A.rows)}
     has: set[tuple[int, int]] = set()
 
@@ -52,9 +52,9 @@ def test_what_is_worth_it_is_what_a_search_with_sets_finds(seed: int) -> None:
     up = [np.cumsum(draw.integers(0, 4, LAYERS)).tolist() for _ in range(2)]
     prices = Prices(draw.integers(0, 40, LAYERS).tolist(), *up)
     room, own = int(draw.integers(0, n + 1)), range(*ends)
-    found = heights(A, own, prices, room).tolist()
+    computed = heights(A, own, prices, room).tolist()
     expected = by_sets(A, own, prices, room)
-    assert found == [LAYERS if v in own else expected.get(v, -1) for v in range(n)]
+    assert computed == [LAYERS if v in own else expected.get(v, -1) for v in range(n)]
 
 
 @pytest.mark.parametrize(("worth", "raised"), [(0, False), (1e9, True)])

@@ -1,4 +1,4 @@
-"""G3: every pipeline and bin size trains alike, says to each peer what the partition asks for, and never locks up."""
+"""G3: every pipeline and bin size gives the same training, sends each peer the needed rows, and never deadlocks."""
 
 import random
 import time
@@ -80,11 +80,11 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
     strategy = case.strategy()
     grid = Grid.build(strategy.grid, Ledger())
     entries = Trainer(strategy, grid, case.store()).epoch().entries
-    found: Counter[tuple[str, int, str, int]] = Counter()
+    words: Counter[tuple[str, int, str, int]] = Counter()
     for key, amounts in entries.items():
         if key.op in (Op.SEND, Op.RECV):
-            found[key.direction, key.layer, key.op, key.peer] += int(amounts.words_payload)
-    return found
+            words[key.direction, key.layer, key.op, key.peer] += int(amounts.words_payload)
+    return words
 
 
 @pytest.mark.parametrize("rounds", [False, True])
@@ -94,7 +94,7 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
 def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
     ranks, pipeline: str, kind: str, hidden: int, rounds: bool
 ) -> None:
-    """To the word, counted by scipy; gradients come back as rows went. Of attention, heads stand side by side."""
+    """Words equal scipy's counts; gradients return as rows were sent. Rows of attention have all heads side by side."""
     parts = 3
     case = case_of(parts, kind=kind, pipeline=pipeline, bin_nodes=7, rounds=rounds)
     store = case.store()
@@ -108,19 +108,19 @@ def test_each_peer_is_sent_what_the_partition_asks_for_in_any_pipeline(
         for j in range(parts)
         if i != j
     }
-    for rank, found in enumerate(ranks(parts, by_peer, case)):
+    for rank, words in enumerate(ranks(parts, by_peer, case)):
         expected = {}
         for layer in (1, 2):
             for peer in set(range(parts)) - {rank}:
-                here, there = hidden * needed[rank, peer], hidden * needed[peer, rank]
-                for op, forward, backward in (("recv", here, there), ("send", there, here)):
+                arriving, leaving = hidden * needed[rank, peer], hidden * needed[peer, rank]
+                for op, forward, backward in (("recv", arriving, leaving), ("send", leaving, arriving)):
                     expected["forward", layer, op, peer] = forward
                     expected["backward", layer, op, peer] = backward
-        assert found == expected
+        assert words == expected
 
 
 def rows_read(case: Case) -> tuple[range, set[int]]:
-    """Which rows of A are this rank's, and which it reads before it trains."""
+    """The rows of A of this rank, and all rows of A that the rank reads before training."""
     store, strategy, read = case.store(), case.strategy(), set()
     adjacency = store.adjacency
 
@@ -140,17 +140,17 @@ def test_a_rank_reads_the_rows_of_its_own_part_alone(ranks, kind: str) -> None:
 
 
 def bins_of(case: Case, priority: bool) -> list[tuple[list[int], bool]]:
-    """The vertices of every bin of rank 0, and whether it waits for somebody."""
+    """The vertices of every bin of this rank, and whether the bin waits for another rank."""
     store = case.store()
     grid = Grid.build({AxisName.P: case.spec.ranks}, Ledger(recording=False))
     ctx = Context(case.spec, facts_of(store), grid, store)
     blocks, own = ctx.facts.blocks(case.spec.ranks), ctx.at[AxisName.P]
-    found, _ = schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
-    assert found.bin_list.order(0) == range(len(found.bins))
-    assert found.bin_list.order(1) == sorted(
-        range(len(found.bins)), key=lambda number: (bool(found.bins[number].needs), number)
+    plan, _ = schedule(ctx, blocks, own, 7, priority=priority, at_once=True)
+    assert plan.bin_list.order(0) == range(len(plan.bins))
+    assert plan.bin_list.order(1) == sorted(
+        range(len(plan.bins)), key=lambda number: (bool(plan.bins[number].needs), number)
     )
-    return [(each.rows.tolist(), bool(each.needs)) for each in found.bins]
+    return [(each.rows.tolist(), bool(each.needs)) for each in plan.bins]
 
 
 @pytest.mark.parametrize("priority", [False, True])
@@ -173,7 +173,7 @@ def test_bins_are_the_list_and_the_first_of_a_priority_list_wait_for_others(rank
 
 
 def train(case: Case, epochs: int, late: float) -> tuple[list[float], list[torch.Tensor]]:
-    """Losses, and parameters in the end; such a share of all messages is sent or waited for late."""
+    """Losses, and parameters after the last epoch; the share `late` of all messages is delayed."""
     start, draw = collectives.exchange, random.Random()
 
     def exchange(*given: Any, **more: Any) -> Any:
@@ -191,7 +191,7 @@ def train(case: Case, epochs: int, late: float) -> tuple[list[float], list[torch
 
 
 def same(runs: list[list[tuple[list[float], list[torch.Tensor]]]]) -> bool:
-    """Whether two runs have the same bits on all ranks."""
+    """True if two runs have the same bits on all ranks."""
     return all(
         losses == other_losses and all(map(torch.equal, parameters, others))
         for (losses, parameters), (other_losses, others) in zip(*runs, strict=True)
@@ -215,12 +215,12 @@ def test_rounds_change_no_bit(ranks, pipeline: str) -> None:
 
 
 def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
-    """What this rank asks of the library in an epoch, exchange by exchange: with whom, which way, how many words."""
-    start, asked = collectives.exchange, []
+    """This rank's calls of the library in an epoch, exchange by exchange: direction, peer and words."""
+    start, calls = collectives.exchange, []
 
     def exchange(group: Any, sends: Any, landings: Any, *more: Any) -> Any:
-        here = [("recv", peer, landing.buffer.numel()) for peer, landing in landings.items()]
-        asked.append(here + [("send", peer, rows.numel()) for peer, rows in sends.items()])
+        receives = [("recv", peer, landing.buffer.numel()) for peer, landing in landings.items()]
+        calls.append(receives + [("send", peer, rows.numel()) for peer, rows in sends.items()])
         return start(group, sends, landings, *more)
 
     strategy = case.strategy()
@@ -230,19 +230,19 @@ def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
         trainer.epoch()
     finally:
         collectives.exchange = start
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("parts", [2, 4])
-def test_rounds_start_what_two_ranks_say_to_each_other_in_one_order(ranks, pipeline: str, parts: int) -> None:
-    """As NCCL asks: what one rank begins with another, exchange by exchange, the other begins with it."""
-    asked = ranks(parts, exchanges, case_of(parts, pipeline=pipeline, bin_nodes=7, rounds=True))
+def test_rounds_start_the_messages_of_two_ranks_in_one_order(ranks, pipeline: str, parts: int) -> None:
+    """NCCL requires that two ranks start their messages to each other in the same order."""
+    by_rank = ranks(parts, exchanges, case_of(parts, pipeline=pipeline, bin_nodes=7, rounds=True))
     other = {"send": "recv", "recv": "send"}
     for a in range(parts):
         for b in range(a):
             of_a, of_b = (
-                [{call for call in calls if call[1] == peer} for calls in asked[rank]]
+                [{call for call in calls if call[1] == peer} for calls in by_rank[rank]]
                 for rank, peer in ((a, b), (b, a))
             )
             turned = [{(other[way], b, words) for way, _, words in calls} for calls in of_b]
@@ -250,7 +250,7 @@ def test_rounds_start_what_two_ranks_say_to_each_other_in_one_order(ranks, pipel
 
 
 def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]]:
-    """Bytes on the device by tensor, as they are and by the formula; and parameters after some epochs."""
+    """Bytes on the device by tensor, held and by the formula; and parameters after some epochs."""
     strategy = case.strategy()
     trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
     for _ in range(EPOCHS):
@@ -261,7 +261,7 @@ def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 def test_matrices_on_the_host_take_no_memory_of_a_device(ranks, kind: str) -> None:
-    """A machine whose devices are not its host; here they are, so the matrices need not travel."""
+    """The machine card says that devices and host differ; the test runs on one CPU, so no matrix is copied."""
     case = case_of(kind=kind, bin_nodes=7)
     apart = Spec.model_validate(
         case.spec.model_dump()

@@ -1,4 +1,4 @@
-"""Partition-parallel strategies: against each other, against dense training by their own recurrence, and converging."""
+"""Partition-parallel strategies equal each other, or dense training by the same recurrence; all of them converge."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def case_of(
 
 @dataclass(frozen=True)
 class Communities(Case):
-    """The graph of the kit with other edges and labels: communities that can be learned."""
+    """The kit's graph with edges and labels of communities, which a model can learn."""
 
     def graph(self) -> Graph:
         graph, vertices = super().graph(), torch.arange(self.vertices)
@@ -73,60 +73,60 @@ class Communities(Case):
 
 def exchanged(results: Sequence[RankResult]) -> list[Counter[tuple[str, int]]]:
     """Words of boundary rows on every rank, by direction and layer."""
-    found = []
+    by_rank = []
     for result in results:
         words: Counter[tuple[str, int]] = Counter()
         for key, sent in result.words.items():
             if key.op is Op.ALL_TO_ALL:
                 words[key.direction, key.layer] += int(sent)
-        found.append(words)
-    return found
+        by_rank.append(words)
+    return by_rank
 
 
 @pytest.mark.parametrize("order", ["aggregate_first", "combine_first"])
 def test_the_whole_boundary_is_what_sparsity_aware_cagnet_sends(ranks, order: str) -> None:
-    """Forward on every rank, word by word. Backward the one sends G over A^T, the other gradients to their owners:
-    on an undirected graph as many rows in all, and of one width where W comes first."""
-    ours = exchanged(ranks(PARTS, train_rank, case_of("bns-gcn", order, precompute=False), 1))
-    theirs = exchanged(ranks(PARTS, train_rank, case_of("cagnet-sa-1d", order), 1))
-    for mine, other in zip(ours, theirs, strict=True):
+    """Forward, the words of every rank are equal. Backward, CAGNET sends G over A^T and BNS-GCN returns gradients to
+    the owners: on an undirected graph the same number of rows in all, and of one width where W comes first."""
+    bns = exchanged(ranks(PARTS, train_rank, case_of("bns-gcn", order, precompute=False), 1))
+    cagnet = exchanged(ranks(PARTS, train_rank, case_of("cagnet-sa-1d", order), 1))
+    for mine, other in zip(bns, cagnet, strict=True):
         assert {key: words for key, words in mine.items() if key[0] == "forward"} == {
             key: words for key, words in other.items() if key[0] == "forward"
         }
     if order == "combine_first":
-        assert sum(ours, Counter()) == sum(theirs, Counter())
-    assert sum(ours, Counter()).total() > 0
+        assert sum(bns, Counter()) == sum(cagnet, Counter())
+    assert sum(bns, Counter()).total() > 0
 
 
 def formula_of(case: Case) -> list[Counter[tuple[str, int, str]]]:
     """Words of an epoch on every rank, by direction, layer and tensor."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
-    found = []
+    by_rank = []
     for rank in range(PARTS):
         words: Counter[tuple[str, int, str]] = Counter()
         for key, sent in strategy.words(strategy.coordinates(rank), counts).items():
             if key.op is not Op.SEND:
                 words[key.direction, key.layer, key.tensor] += int(sent)
-        found.append(words)
-    return found
+        by_rank.append(words)
+    return by_rank
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 @pytest.mark.parametrize("name", ["bns-gcn", "pipegcn"])
 def test_an_epoch_brings_each_rank_the_words_that_g3_brings_it(name: str, kind: str) -> None:
-    """All three have what the first layer needs of others before training, and exchange the same rows after it."""
-    ours, g3 = (formula_of(case_of(who, model={"kind": kind})) for who in (name, "g3"))
-    assert ours == g3
+    """All three fetch the first layer's rows of others before training, and exchange the same rows of later layers."""
+    once, g3 = (formula_of(case_of(each, model={"kind": kind})) for each in (name, "g3"))
+    assert once == g3
     every_epoch = formula_of(case_of(name, model={"kind": kind}, precompute=False))
     first = [{key for key in words if key[1:] == (0, "H")} for words in every_epoch]
     assert all(first) and all(
         {key: words[key] for key in words.keys() - layer} == other
-        for words, layer, other in zip(every_epoch, first, ours, strict=True)
+        for words, layer, other in zip(every_epoch, first, once, strict=True)
     )
 
 
 def chosen(case: Case) -> str:
-    """What a rank writes down of its first layer."""
+    """The first layer's entry in a rank's record."""
     strategy = case.strategy()
     return Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).ctx.measured.chosen[
         "first layer"
@@ -154,11 +154,11 @@ def chosen(case: Case) -> str:
 def test_the_record_says_when_the_first_layer_is_aggregated(
     ranks, name: str, changes: dict[str, Any], reason: str | None
 ) -> None:
-    """And the formula sends its rows in every epoch exactly where the record says so."""
+    """The formula sends the first layer's rows in every epoch exactly if the record says so."""
     case = case_of(name, **changes)
-    told = ranks(PARTS, chosen, case)
-    assert len(told) == PARTS and len(set(told)) == 1
-    assert told[0] == "aggregated once, before training" if reason is None else reason in told[0]
+    lines = ranks(PARTS, chosen, case)
+    assert len(lines) == PARTS and len(set(lines)) == 1
+    assert lines[0] == "aggregated once, before training" if reason is None else reason in lines[0]
     for words in formula_of(case):
         assert (words["forward", 0, "H"] > 0) is (reason is not None)
 
@@ -225,27 +225,27 @@ def test_a_model_on_a_sample_is_serial_training_on_the_same_sample(
 
 
 def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
-    """Of boundary rows: what was sent, and what the formula says, epoch by epoch."""
+    """The boundary words of every epoch: sent, and by the formula."""
     strategy, counts = case.strategy(), BlockCounts(case.store())
     grid = Grid.build(strategy.grid, Ledger())
-    trainer, told = Trainer(strategy, grid, case.store()), []
+    trainer, words = Trainer(strategy, grid, case.store()), []
     for epoch in range(epochs):
         sent = trainer.epoch().entries.items()
         formula = strategy.words_of_epoch(grid.coordinates, counts, epoch)
-        told.append(
+        words.append(
             (
                 sum(amounts.words_payload for key, amounts in sent if key.op is Op.ALL_TO_ALL),
-                sum(words for key, words in formula.items() if key.op is Op.ALL_TO_ALL),
+                sum(count for key, count in formula.items() if key.op is Op.ALL_TO_ALL),
             )
         )
-    return told
+    return words
 
 
 def test_every_epoch_sends_what_its_own_sample_asks_for(ranks) -> None:
-    found = ranks(PARTS, words_by_epoch, case_of("bns-gcn", p=0.13), 12)
-    for told in found:
-        assert [sent for sent, _ in told] == [formula for _, formula in told]
-    assert any(len({sent for sent, _ in told}) > 1 for told in found)
+    by_rank = ranks(PARTS, words_by_epoch, case_of("bns-gcn", p=0.13), 12)
+    for epochs in by_rank:
+        assert [sent for sent, _ in epochs] == [formula for _, formula in epochs]
+    assert any(len({sent for sent, _ in epochs}) > 1 for epochs in by_rank)
 
 
 class Stale(Function):
@@ -266,13 +266,13 @@ class Stale(Function):
 
 
 def stale_losses(case: Case, epochs: int) -> list[float]:
-    """Of dense training by the recurrence; A X is never stale where it is computed once."""
+    """The losses of dense training by the recurrence; A X is never stale if it is computed once."""
     store, spec = case.store(), case.spec
     A, facts = dense_matrix(store), facts_of(store)
     inside = torch.zeros_like(A)
     for rows in facts.blocks(PARTS):
-        here = slice(rows.start, rows.stop)
-        inside[here, here] = A[here, here]
+        part = slice(rows.start, rows.stop)
+        inside[part, part] = A[part, part]
     X = store.feature_block(range(store.n), range(store.features)).double()
     labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
     trains &= labels >= 0
@@ -320,13 +320,13 @@ def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(
     ids=str,
 )
 def test_what_is_not_exact_still_learns(ranks, name: str, params: dict[str, Any], lost: float) -> None:
-    """A class is what most neighbours have. Who leaves no edge out for good finds it as well as exact training does."""
-    answers = {}
-    for who, case in {"exact": case_of("bns-gcn"), "it": case_of(name, **params)}.items():
+    """Most neighbours have a vertex's class. A strategy that drops no edge for good is as good as exact training."""
+    accuracy = {}
+    for each, case in {"exact": case_of("bns-gcn"), "approximate": case_of(name, **params)}.items():
         batch = 35 if case.spec.strategy.name == "cluster-gcn" else 0
         spec = case.spec.model_copy(update={"training": Training(optimizer="adam", lr=0.02, batch=batch)})
         learnable = Communities(case.name, spec, case.vertices, directed=False)
         hits = ranks(PARTS, train_rank, learnable, 60)[0].hits["test"]
-        answers[who] = hits.right / hits.of
-    assert answers["exact"] > 0.9
-    assert answers["it"] > answers["exact"] - lost
+        accuracy[each] = hits.right / hits.of
+    assert accuracy["exact"] > 0.9
+    assert accuracy["approximate"] > accuracy["exact"] - lost

@@ -1,4 +1,4 @@
-"""What is fetched and what is computed: nothing missing, nothing twice, and at the price that was said."""
+"""NeutronStar fetches or computes every needed row once, at the stated price."""
 
 import numpy as np
 import pytest
@@ -47,23 +47,23 @@ def test_where_computing_is_worth_anything_only_gradients_travel() -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"flops_per_word": 30}, {"flops_per_word": 1e9}, {"replicas": 0.4}])
-def test_every_row_that_a_layer_needs_is_there_once(params: dict[str, float]) -> None:
+def test_every_row_that_a_layer_needs_is_present_once(params: dict[str, float]) -> None:
     strategy, A = case_of(**params).strategy(), ScipyCounts(case_of().store()).whole()
     assert isinstance(strategy, NeutronStar)
     M, some = to_scipy(A), 0
     for own, choice in zip(strategy.blocks(), strategy.choices(A), strict=True):
         for layer, fetched in enumerate(choice.fetched):
-            here, above = ({*own, *choice.at(level).tolist()} for level in (layer, layer + 1))
-            assert not here & set(fetched.tolist())
-            assert set(np.unique(M[list(own)].nonzero()[1])) <= here | set(fetched.tolist())
-            assert set(np.unique(M[sorted(above - {*own})].nonzero()[1])) <= here
+            present, above = ({*own, *choice.at(level).tolist()} for level in (layer, layer + 1))
+            assert not present & set(fetched.tolist())
+            assert set(np.unique(M[list(own)].nonzero()[1])) <= present | set(fetched.tolist())
+            assert set(np.unique(M[sorted(above - {*own})].nonzero()[1])) <= present
         assert len(choice.replicas) <= params.get("replicas", PARTS) * len(own)
         some += len(choice.replicas)
     assert some
 
 
 def flops_of(case: Case, rank: int) -> int:
-    """Of the products of the way forward."""
+    """The flops of the products in the forward pass."""
     entries = replay(case.strategy(), rank, case.store()).entries
     products = (Op.SPMM, Op.GEMM)
     return sum(
@@ -91,7 +91,7 @@ def test_replicas_cost_the_flops_that_they_were_priced_at(order: str) -> None:
         assert flops_of(case, rank) - plain == priced > 0
 
 
-def test_what_hangs_on_the_graph_is_not_foretold_without_it() -> None:
+def test_costs_that_depend_on_the_edges_are_not_predicted_without_them() -> None:
     facts = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
     with pytest.raises(UserError, match="harness data build"):
         replay(admit(NeutronStar, case_of().spec, facts))
