@@ -1,6 +1,6 @@
 """The command line: thin. It reads options, calls one function, prints the answer.
 
-Nothing here imports torch until a verb needs it. Exit codes: 0 done as asked, 1 the work ran and did not succeed,
+No module of this room imports torch until a verb needs torch. Exit codes: 0 done, 1 the work ran and did not succeed,
 2 the request was wrong, 70 the harness itself is at fault, 130 interrupted.
 """
 

@@ -1,4 +1,4 @@
-"""harness data: fetch or import a graph, build its store, describe it, verify it, show how its nonzeros fall."""
+"""harness data: fetch or import a graph, build and verify its store, print its facts and how its nonzeros fall."""
 
 import argparse
 import os

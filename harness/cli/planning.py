@@ -222,7 +222,7 @@ def _row(key: "Key", amounts: "Amounts") -> dict[str, Any]:
 
 
 def _page(spec: "Spec", facts: "Facts", replayed: "Replayed") -> str:
-    """The entries that count anything, in the order in which the epoch comes to them."""
+    """The entries that count anything, in the order of the epoch."""
     head = ("direction", "layer", "phase", "op", "axis", "tensor", "calls", "words", "Gflop", "MB touched")
     rows: list[tuple[str, ...]] = [head]
     for key, amounts in replayed.entries.items():

@@ -1,4 +1,4 @@
-"""harness words and harness check: what a strategy sends beside its formula, and all laws that it must keep."""
+"""harness words and harness check: the words of a strategy beside its formula, and all laws that it must keep."""
 
 import argparse
 import sys
@@ -168,7 +168,7 @@ def _waiting(root: str | None) -> "Waiting":
 
 
 def _findings_page(findings: list["Finding"]) -> str:
-    """A line for each case, and under it two lines for each broken law."""
+    """A line for each case, followed by two lines for each broken law."""
     cases: dict[str, list[Finding]] = {}
     for finding in findings:
         cases.setdefault(finding.case, []).append(finding)

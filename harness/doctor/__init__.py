@@ -1,1 +1,1 @@
-"""The state of a machine: what it can run, what is missing, and how fast its links are. The survey imports no torch."""
+"""The state of a machine: software, hardware and Slurm by a survey without torch, and the speed of its links."""

@@ -151,7 +151,7 @@ def measured_here(world: int, device: torch.device) -> dict[str, object]:
 
 
 def axes(world: int) -> list[tuple[int, int]]:
-    """The distance between the members of an axis, and their number, for all axes whose groups fill the world."""
+    """The distance and the number of an axis's members, for all axes whose groups fill the world."""
     parts = [number for number in range(1, world + 1) if world % number == 0]
     return [
         (before, size) for before in parts for size in parts if size > 1 and (world // before) % size == 0
@@ -164,7 +164,7 @@ def _grid(world: int, before: int, size: int, device: torch.device) -> Grid:
 
 
 def _seconds(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) -> float:
-    """The median over rounds, each as long as on the slowest rank; fewer rounds if they take longer than `patience`."""
+    """The median over rounds, each as long as on the slowest rank. No round begins after `patience` seconds."""
     buffer, taken = torch.ones(size // 4, device=axis.device), []
     begun = time.perf_counter()
     for number in range(-WARM, rounds):

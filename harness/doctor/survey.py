@@ -117,7 +117,7 @@ def _gpus() -> str:
 
 
 def _nccl() -> str:
-    """The package beside torch. Only `harness doctor --links` shows whether it works."""
+    """The NCCL package beside torch. Only `harness doctor --links` shows whether NCCL works."""
     packages = [(str(each.metadata["Name"]), each.version) for each in distributions()]
     nccl = [f"{name} {version}" for name, version in packages if name.startswith(("nvidia-nccl", "rccl"))]
     return ", ".join(nccl) or "no package of it: only gloo, or torch's own"
@@ -171,12 +171,12 @@ def folders(given: str | None) -> Iterator[Examined]:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """The folder, or its nearest parent that exists."""
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The kind of file system, and whether jobs on other nodes see it."""
+    """The kind of file system, and whether other nodes share it."""
     lines = [line.split() for line in mounts.read_text().splitlines()] if mounts.exists() else []
     holding = [(point, kind) for _, point, kind, *_ in lines if folder.resolve().is_relative_to(point)]
     if not holding:

@@ -1,4 +1,4 @@
-"""From a log to a record of source `external`: its own spec, as far as log and options show it, and its tables.
+"""The record of a log, of source `external`: its own spec, as far as log and options show it, and its tables.
 
 The program can be run first, by the user's own command. A key that neither log nor options show is null in that spec,
 never a default of ours.
@@ -47,7 +47,7 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
 
 
 def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
-    """The processes of a command, unbuffered: they share one log, so none may keep back a part of a line."""
+    """The processes of a command, unbuffered: a process that shares a log must not keep back a part of a line."""
     try:
         return subprocess.Popen(
             command,
@@ -64,7 +64,7 @@ def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def _follow(program: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Copies the output to the log and to stderr, until the last process has closed it."""
+    """Copies the output to the log and to stderr, until the last process has closed its output."""
     assert program.stdout is not None
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:

@@ -90,7 +90,7 @@ class Log:
     def settings(self) -> dict[str, Any]:
         """The options that the program prints at its start; empty if the log lacks them.
 
-        Each node of a run prints them once; the longest print counts.
+        Each node of a run prints its options once; the longest print counts.
         """
         return max(self.each_settings, key=len, default={})
 
@@ -141,7 +141,7 @@ def _value(text: str) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a record can hold the value as it is."""
+    """True if a record can hold the value unchanged."""
     if isinstance(value, list | tuple):
         return all(map(_plain, value))
     if isinstance(value, dict):
@@ -246,7 +246,7 @@ def _pipe(options: Settings) -> dict[str, Any]:
 
 
 def _kept(options: Settings, flag: str) -> Any:
-    """The share of the past that is kept; None where the log does not show it."""
+    """The share of the past that is kept; None if the log does not show the share."""
     return options.get("corr_momentum") if options[flag] else 0.0
 
 

@@ -26,7 +26,7 @@ from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.run.fault import Fault
 from harness.run.provenance import COMMAND, command
-from harness.slurm.run_history import Past, run_minutes
+from harness.slurm.run_history import RunHistory, run_minutes
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.spec import Spec, canonical_json
@@ -209,11 +209,11 @@ def series(
     specs: Sequence[Spec], root: Path, runs: Path, progress: Progress, *, fresh: bool = False
 ) -> Iterator[Outcome]:
     """Yields every run's outcome as soon as possible. A run that leaves no record does not stop the others."""
-    clock, past = _clock(), Past(runs)
+    clock, history = _clock(), RunHistory(runs)
     with ForkServer() as fork_server:
         for spec in specs:
             try:
-                limit, left = _limit(spec, root, past), clock()
+                limit, left = _limit(spec, root, history), clock()
                 if not fresh and settled(runs / spec.run_id):
                     outcome = Outcome(spec, runs / spec.run_id, cached=True)
                 elif limit is not None and left is not None and left < limit:
@@ -248,7 +248,7 @@ def _clock() -> Callable[[], float | None]:
     return lambda: None if left is None else left - (time.monotonic() - asked)
 
 
-def _limit(spec: Spec, root: Path, past: Past) -> float | None:
+def _limit(spec: Spec, root: Path, history: RunHistory) -> float | None:
     """The seconds that a run may take in a job. Outside of Slurm a run has no limit."""
     slurm = slurm_of(root, spec.machine.name, load_site(root)) if "SLURM_JOB_ID" in os.environ else None
-    return None if slurm is None else 60 * run_minutes(spec.model_dump(mode="json"), slurm, past)
+    return None if slurm is None else 60 * run_minutes(spec.model_dump(mode="json"), slurm, history)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
 from harness.slurm.site import load_site, slurm_of
-from harness.slurm.srun import in_allocation, said, step
+from harness.slurm.srun import in_allocation, srun_errors, step
 from harness.spec.machine_card import Machine, Slurm, start_seconds
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
@@ -66,7 +66,7 @@ class RankStarter(NamedTuple):
         if not watched.deaths:
             return watched
         words = log.read_text(errors="replace")
-        errors = said(words)
+        errors = srun_errors(words)
         lost = errors.lost_node or not errors.deaths
         return watched._replace(
             deaths=[Death(rank, code, time.time()) for rank, code in errors.deaths],

@@ -1,1 +1,1 @@
-"""Slurm: what runs ask of it, which of them share a job, how their ranks start and end. Nothing here trains."""
+"""Slurm: the jobs of a workflow, the resources they ask for, and how ranks start and end in a job. No training."""

@@ -1,7 +1,7 @@
-"""What earlier runs tell: which need not run again, and how long their likes took.
+"""The history of runs: the runs that have a result, and the time that a run like another one took.
 
-It reads the run folders without their tables. A folder that cannot be read tells nothing; who wants its record will say
-what is wrong with it.
+The run folders are read without their tables. A folder that cannot be read counts as absent here; collecting its record
+names the fault.
 """
 
 import json
@@ -17,21 +17,21 @@ from harness.spec.machine_card import Slurm
 from harness.spec.spec import canonical_json
 
 UNLIKE = ("launch", "seed")
-"""What two runs that take equally long may differ in."""
+"""The keys in which two runs of equal duration may differ."""
 
 
-class Past:
-    """The records of a folder, as they were when they were first asked for."""
+class RunHistory:
+    """The records of a folder, as they were at the first question."""
 
     def __init__(self, runs: Path) -> None:
         self._runs = runs
 
     def settled(self, run_id: str) -> bool:
-        """Whether the run has a result."""
+        """True if the run has a result."""
         return bool(_read(self._runs / run_id / "record.json").get("status") in SETTLED)
 
     def seconds(self, spec: dict[str, Any]) -> float | None:
-        """What the last run like this one took, from its start to its record."""
+        """The time of the last run like this one, from its start to its record."""
         return self._lasted.get(_likeness(spec))
 
     @cached_property
@@ -58,28 +58,29 @@ def _read(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-# How long a run may take, and how long a job for several of them.
+# The time limit of a run, and of a job with several runs.
 
 MARGIN = 2.0
-"""Of what a run may take over what the last one like it took."""
+"""The limit of a run over the time of the last similar run."""
 START = 1.0
-"""Minutes for what does not depend on the run: starting Python everywhere, a busy file system."""
+"""Minutes that do not depend on the run: starting Python everywhere, a busy file system."""
 AROUND = 5.0
 """Minutes of a job before its first run and after its last."""
 
 
-def run_minutes(spec: dict[str, Any], slurm: Slurm, past: Past) -> float:
-    """After so long a run counts as one that takes too long."""
-    last = past.seconds(spec)
+def run_minutes(spec: dict[str, Any], slurm: Slurm, history: RunHistory) -> float:
+    """The limit of a run: MARGIN times its last like and START, or the machine card's `minutes`."""
+    last = history.seconds(spec)
     return slurm.minutes if last is None else MARGIN * last / 60 + START
 
 
-def job_minutes(specs: Sequence[dict[str, Any]], slurm: Slurm, past: Past) -> float:
-    """For runs one after the other, and for any of them to take all that it may.
+def job_minutes(specs: Sequence[dict[str, Any]], slurm: Slurm, history: RunHistory) -> float:
+    """The limit of a job whose runs go one after the other: the sum of their limits, with one START.
 
-    No more than the machine's jobs may take, unless one run may take more: what does not fit is left for another job.
+    The limit is at most the machine card's `job_minutes`, unless one run needs more. The remaining runs are left to
+    another job.
     """
-    each = [run_minutes(spec, slurm, past) for spec in specs]
+    each = [run_minutes(spec, slurm, history) for spec in specs]
     most = max(each, default=START)
     known = sum(minutes - START for minutes in each) + START
     return min(max(known, most), max(slurm.job_minutes, most)) + AROUND

@@ -1,4 +1,4 @@
-"""config/site.yaml: what a user says once about the place where jobs run. Not committed; without it, the cards hold."""
+"""config/site.yaml: the user's account and choices for the place where jobs run. Not committed, and optional."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ FILE = Path("config") / "site.yaml"
 
 
 class Site(Frozen):
-    """Every key may be left out. Those that a machine's card has too are stronger here."""
+    """The keys of the file, all optional. A key that the machine card has too overrides the card."""
 
     machine: str | None = None
-    """The card of the machine, for experiments that name none."""
+    """The machine card of experiments that name none."""
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
@@ -26,16 +26,16 @@ class Site(Frozen):
 
 
 def load_site(root: Path) -> Site:
-    """What the file says; nothing if there is none."""
+    """The keys of the file; without a file, none."""
     path = root / FILE
-    told = read_yaml(path, str(FILE), may_be_empty=True) if path.exists() else {}
-    return validated(Site, told, str(FILE))
+    keys = read_yaml(path, str(FILE), may_be_empty=True) if path.exists() else {}
+    return validated(Site, keys, str(FILE))
 
 
 def slurm_of(root: Path, machine: str, site: Site) -> Slurm | None:
-    """How Slurm gives out a machine, by its card and by what the site says; nothing for a machine of one node."""
+    """The `slurm` of a machine card with the site's overrides; None for a machine without Slurm."""
     slurm = load_machine_card(root, machine).slurm
     if slurm is None:
         return None
-    stronger = {key: getattr(site, key) for key in Site.model_fields.keys() & Slurm.model_fields.keys()}
-    return slurm.model_copy(update={key: value for key, value in stronger.items() if value is not None})
+    overrides = {key: getattr(site, key) for key in Site.model_fields.keys() & Slurm.model_fields.keys()}
+    return slurm.model_copy(update={key: value for key, value in overrides.items() if value is not None})

@@ -1,7 +1,7 @@
-"""Ranks as one step of a job: the srun line, which says everything itself.
+"""Ranks as one step of a job: the srun line, and the errors that srun prints when a step fails.
 
-The executor takes Slurm's variables out of a rule's environment. An srun that relies on them starts one task a node and
-says nothing, so nodes, tasks, their order, processors and devices all stand here.
+The executor takes Slurm's variables out of a rule's environment. An srun that relies on them silently starts one task a
+node, so nodes, tasks, their order, processors and devices all stand on the line.
 """
 
 import re
@@ -13,51 +13,51 @@ from typing import NamedTuple
 from harness.slurm.resources import devices, geometry
 from harness.spec.machine_card import Slurm
 
-# How long the job that this process is in will last, by Slurm's word.
+# The time that the Slurm job of this process has left.
 
 TIME = re.compile(r"((?P<days>\d+)-)?((?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 PATIENCE = 30
 LEAVING = 60.0
-"""Seconds of a job kept for writing down what its last run finished."""
+"""Seconds of a job kept for writing the record of its last run."""
 
 
 def seconds_left(environ: Mapping[str, str]) -> float | None:
-    """Seconds that runs may still take; nothing where no job ends, or Slurm does not say."""
+    """The seconds left for runs in the Slurm job of this process; None outside a job, or without a time limit."""
     job = environ.get("SLURM_JOB_ID")
     if job is None:
         return None
     command = ["squeue", "--noheader", f"--jobs={job}", "--format=%L"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    left = as_seconds(asked.stdout.strip())
+    left = as_seconds(answer.stdout.strip())
     return None if left is None else left - LEAVING
 
 
 def as_seconds(text: str) -> float | None:
-    """1-02:03:04 or 3:04 as seconds; UNLIMITED and the like as nothing."""
-    found = TIME.fullmatch(text)
-    if found is None:
+    """1-02:03:04 or 3:04 as seconds; UNLIMITED and the like as None."""
+    match = TIME.fullmatch(text)
+    if match is None:
         return None
     days, hours, minutes, seconds = (
-        int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds")
+        int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds")
     )
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 NO_STEP = 0xFFFFFFF0
-"""From this number on, a step is a batch script or an interactive shell."""
+"""The least number of a step that is a batch script or an interactive shell."""
 
 
 def in_allocation(environ: Mapping[str, str]) -> bool:
-    """Whether this process is in a job, and no task of a step: who is one cannot start steps of its own."""
+    """True if this process is in a job and can start steps, which a task of a step cannot."""
     step = int(environ.get("SLURM_STEP_ID", NO_STEP))
     return "SLURM_JOB_ID" in environ and step >= NO_STEP
 
 
 def step(ranks: int, slurm: Slurm) -> list[str]:
-    """The srun line without its command. One rank that fails takes the others down."""
+    """The srun line without its command. A rank that fails ends all others."""
     shape = geometry(ranks, slurm)
     return [
         "srun",
@@ -73,11 +73,9 @@ def step(ranks: int, slurm: Slurm) -> list[str]:
     ]
 
 
-# What srun says of a step that did not end well: who died, in which way, and whether it was the machine.
-#
-# The first that it names is the cause; the others it ended itself.
+# The errors of srun for a step that failed. The first task that srun names is the cause; srun ended the others itself.
 
-TOLD = re.compile(
+TASK_ENDED = re.compile(
     r"^srun: error: [^:\n]+: tasks? (?P<tasks>[\d,-]+): (?P<how>.+?)( \(core dumped\))?$", re.MULTILINE
 )
 EXITED = re.compile(r"Exited with exit code (\d+)")
@@ -92,24 +90,25 @@ NODE = (
 SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals()}
 
 
-class Said(NamedTuple):
-    """The deaths that are no consequences of another, as rank and exit code, and what else was to blame."""
+class SrunErrors(NamedTuple):
+    """The causes of a failed step."""
 
     deaths: list[tuple[int, int]]
+    """Rank and exit code of the ranks that srun did not end itself."""
     out_of_memory: bool
     lost_node: bool
 
 
-def said(log: str) -> Said:
-    """The words of srun and of Slurm's daemons among those of the ranks."""
-    told = [(found["tasks"], found["how"].strip()) for found in TOLD.finditer(log)]
-    first = next(((tasks, how) for tasks, how in told if how not in ENDED_BY_SRUN), None)
+def srun_errors(log: str) -> SrunErrors:
+    """The errors of srun and of Slurm's daemons in the output of the ranks."""
+    ended = [(match["tasks"], match["how"].strip()) for match in TASK_ENDED.finditer(log)]
+    first = next(((tasks, how) for tasks, how in ended if how not in ENDED_BY_SRUN), None)
     deaths = [] if first is None else [(task, _code(first[1])) for task in _tasks(first[0])]
-    return Said(deaths, any(word in log for word in MEMORY), any(word in log for word in NODE))
+    return SrunErrors(deaths, any(word in log for word in MEMORY), any(word in log for word in NODE))
 
 
 def _code(how: str) -> int:
-    """As Python has it: minus the number of a signal."""
+    """The exit code as Python has it: minus the number of a signal."""
     exited = EXITED.match(how)
     if exited:
         return int(exited[1])
@@ -117,6 +116,6 @@ def _code(how: str) -> int:
 
 
 def _tasks(text: str) -> list[int]:
-    """0,2-3 as numbers."""
+    """The numbers of 0,2-3."""
     ranges = [part.partition("-")[::2] for part in text.split(",")]
     return [task for low, high in ranges for task in range(int(low), int(high or low) + 1)]

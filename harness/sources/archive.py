@@ -1,4 +1,4 @@
-"""The bytes of a file, wherever it is: alone, compressed, or in an archive. Nothing is extracted.
+"""The bytes of a file that is alone, compressed, or in an archive. Nothing is extracted.
 
 An archive holds CRCs of its members; `damage` compares them.
 
@@ -31,7 +31,7 @@ class FileIn(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether any range of its bytes can be read by itself."""
+        """True if any range of the bytes can be read by itself."""
         return self.member is None and self.path.suffix != ".gz"
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ def open_member(archive: zipfile.ZipFile, name: str, origin: object) -> IO[bytes
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file of this name holds CRCs, or an index at its end, by which a part of it is known from the whole."""
+    """True if a file of this name holds CRCs or a final index, which tell the whole file from a part."""
     return Path(name).suffix in ZIPPED - {".pt"} or name.endswith((".gz", *TARS))
 
 

@@ -32,7 +32,7 @@ class EdgeList(FileSource):
     base: Literal[0, 1] = 0
     """The id of the first vertex."""
     header: bool = False
-    """Whether the first line that is no comment names the columns."""
+    """True if the first line that is no comment names the columns."""
 
     def stream(self, rest: Rest) -> Stream:
         text = FileIn(rest.folder / self.path)
@@ -55,7 +55,7 @@ class EdgeList(FileSource):
         return [partial(_from_base, piece, self.base) for piece in pairs]
 
     def _fault(self, text: FileIn, begin: Begin, n: int) -> UserError:
-        """The error for the first line that is no edge. Slow: it reads line by line."""
+        """The error for the first line that is no edge. Slow: reads line by line."""
         ids = range(self.base, self.base + n)
         for line, (_, number) in numbered_lines(text, begin):
             words = uncommented(line).replace(",", " ").split()[:2]
@@ -75,7 +75,7 @@ class EdgeList(FileSource):
 
 
 def _is_id(text: str) -> bool:
-    """Whether this is an integer of 64 bits."""
+    """True for an integer of 64 bits."""
     return len(text) < 30 and text.lstrip("+-").isdecimal() and -(1 << 63) <= int(text) < 1 << 63
 
 

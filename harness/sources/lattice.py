@@ -105,7 +105,7 @@ class LatticeSource(Source):
     inner: float = Field(0.0, ge=0, le=DEGREE)
     """The mean number of vertices put on an edge: lowers the mean degree towards 2."""
     connected: bool = True
-    """Whether only the largest component is kept."""
+    """True if only the largest component is kept."""
 
     def generator(self, seed: int, classes: int) -> Lattice:
         return Lattice(self.height, self.width, seed, self.keep, self.diagonal)

@@ -127,7 +127,7 @@ def _expanded(piece: Piece, is_mirrored: bool) -> Iterator[Edges]:
 
 
 def _fault(text: FileIn, header: _MatrixHeader) -> UserError:
-    """The error for the first line that is no entry. Slow: it reads line by line."""
+    """The error for the first line that is no entry. Slow: reads line by line."""
     rows = header.rows
     for line, (_, number) in numbered_lines(text, header.begin):
         words = line.split("%")[0].split()

@@ -77,7 +77,7 @@ class Counted(NamedTuple):
     largest: int
 
     def within(self, ids: range) -> bool:
-        """Whether every id is one of these."""
+        """True if `ids` holds every id of the edges."""
         return not self.edges or (self.smallest in ids and self.largest in ids)
 
     def check(self, path: Path, n: int, way_out: str = "") -> None:
@@ -93,7 +93,7 @@ class Counted(NamedTuple):
 
 
 def counted(pieces: Sequence[Piece]) -> Counted:
-    """Reads all edges and counts them."""
+    """Reads and counts all edges."""
     edges, smallest, largest = 0, 0, -1
     for piece in pieces:
         for source, target in piece():

@@ -55,7 +55,7 @@ class Twin:
     within: float = 0.0
     """The share of draws that stay in their cluster."""
     directed: bool = False
-    """Whether (u, v) and (v, u) are two edges."""
+    """True if (u, v) and (v, u) are two edges."""
 
     chunk: ClassVar[int] = 1 << 20
     version: ClassVar[int] = VERSION
@@ -190,7 +190,7 @@ class TwinSource(Source):
     edges: int = Field(ge=0, le=VERTICES)
     """The number of different edges, without loops."""
     directed: bool = False
-    """Whether (u, v) and (v, u) are two edges, as in `directed` of the card."""
+    """True if (u, v) and (v, u) are two edges, as in `directed` of the card."""
 
     @model_validator(mode="after")
     def _edges_fit(self) -> "TwinSource":

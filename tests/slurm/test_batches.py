@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.slurm.jobs import TOGETHER, Jobs, batches
-from harness.slurm.run_history import AROUND, MARGIN, START, Past, job_minutes, run_minutes
+from harness.slurm.run_history import AROUND, MARGIN, START, RunHistory, job_minutes, run_minutes
 from harness.slurm.site import Site
 from harness.spec.machine_card import Slurm
 
@@ -81,26 +81,28 @@ def record(folder: Path, run_id: str, spec: dict[str, Any], seconds: float, stat
 
 def test_a_run_may_take_what_the_last_like_it_took_with_a_margin(tmp_path: Path) -> None:
     asked = run(4, launch=3, seed=1)["spec"]
-    assert run_minutes(asked, SLURM, Past(tmp_path)) == SLURM.minutes
+    assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == SLURM.minutes
     record(tmp_path, "a", {**asked, "launch": 0, "seed": 0}, 3600)
     record(tmp_path, "b", {**asked, "launch": 1}, 1200)
     record(tmp_path, "c", {**asked, "ranks": 8}, 60)
     record(tmp_path, "d", {**asked, "launch": 2}, 6, status="failed")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text('{"status": "ok"')
-    assert run_minutes(asked, SLURM, Past(tmp_path)) == pytest.approx(MARGIN * 20 + START)
+    assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == pytest.approx(MARGIN * 20 + START)
 
 
 def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may(tmp_path: Path) -> None:
-    one, past = run(4)["spec"], Past(tmp_path)
-    assert job_minutes([one], SLURM, past) == SLURM.minutes + AROUND
-    assert job_minutes([one] * 3, SLURM, past) == pytest.approx(3 * (SLURM.minutes - START) + START + AROUND)
-    assert job_minutes([one] * 50, SLURM, past) == SLURM.job_minutes + AROUND
+    one, history = run(4)["spec"], RunHistory(tmp_path)
+    assert job_minutes([one], SLURM, history) == SLURM.minutes + AROUND
+    assert job_minutes([one] * 3, SLURM, history) == pytest.approx(
+        3 * (SLURM.minutes - START) + START + AROUND
+    )
+    assert job_minutes([one] * 50, SLURM, history) == SLURM.job_minutes + AROUND
     long = SLURM.model_copy(update={"minutes": 300})
-    assert job_minutes([one], long, past) == 300 + AROUND, (
+    assert job_minutes([one], long, history) == 300 + AROUND, (
         "a run that is longer than shared jobs gets its time"
     )
-    assert 0 < job_minutes([], SLURM, past) <= START + AROUND, "a job that finds all done"
+    assert 0 < job_minutes([], SLURM, history) <= START + AROUND, "a job that finds all done"
 
 
 def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None:
@@ -117,4 +119,4 @@ def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None
     again = jobs.run(batch, 2)
     assert first["runtime"] == 3 * 9 + 1 + AROUND and again["runtime"] == 10 + AROUND
     assert {key for key in first if first[key] != again[key]} == {"runtime"}
-    assert not Past(tmp_path / "runs").settled(f"{2:016x}")
+    assert not RunHistory(tmp_path / "runs").settled(f"{2:016x}")

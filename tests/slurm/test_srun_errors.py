@@ -1,10 +1,10 @@
-"""What srun says of a step, and what a job has left: words of a Slurm 22.05, and of later ones where they differ."""
+"""The errors that srun prints, and the time a job has left, as Slurm 22.05 writes them, and later ones if different."""
 
 import signal
 
 import pytest
 
-from harness.slurm.srun import as_seconds, in_allocation, said
+from harness.slurm.srun import as_seconds, in_allocation, srun_errors
 
 KILLED = """epoch 3
 srun: error: n2: task 2: Killed
@@ -47,12 +47,22 @@ srun: error: n1: task 0: Killed
     ],
 )
 def test_the_first_that_srun_did_not_end_itself_is_the_cause(log: str, deaths: list[tuple[int, int]]) -> None:
-    assert said(log).deaths == deaths
+    assert srun_errors(log).deaths == deaths
 
 
 def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
-    assert [said(log).out_of_memory for log in (MEMORY, CGROUP, KILLED, NODE)] == [True, True, False, False]
-    assert [said(log).lost_node for log in (NODE, KILLED, MEMORY, EXITED)] == [True, False, False, False]
+    assert [srun_errors(log).out_of_memory for log in (MEMORY, CGROUP, KILLED, NODE)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [srun_errors(log).lost_node for log in (NODE, KILLED, MEMORY, EXITED)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
