@@ -59,7 +59,7 @@ READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
 MODULES = 251
 SINGLE_IMPORTERS = 60
 LOADED_BY_THE_CONTRACT = 45
-DEPTH_OF_STRATEGIES = 4
+DEPTH_OF_STRATEGIES = 3
 LINES_OF_A_FILE = 500
 SHARED_NAMES = {"Params"}
 """The parameters of a strategy are a class of this name, nested in the strategy: the contract asks for the name."""

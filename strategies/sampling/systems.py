@@ -16,7 +16,6 @@ None of these is its authors' code. Each is the idea of a system, on one sampler
 two runs differ in the idea alone (docs/strategies/baselines.md and bulk-sampling.md).
 """
 
-from abc import abstractmethod
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -204,39 +203,32 @@ class BulkParams(Frozen):
     """Rows of others that a rank keeps, as a share of a block row; not in the paper."""
 
 
-class BulkSystem(SampledStrategy):
-    """A system that samples in bulk."""
-
-    axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
-    partitioned_over = ROW
-    params: BulkParams
-
-    @abstractmethod
-    def algorithm(self) -> Algorithm1:
-        """The way to draw the layers of stacked batches."""
-
-    def compose(self) -> Composition:
-        spec, params, targets = self.spec, self.params, self.facts.trained_on(self.spec.protocol)
-        deal = Deal(spec.seed, spec.training.batch, self.groups, targets)
-        graph = ReplicatedGraph() if params.graph == "replicated" else PartitionedGraph15D()
-        features = PartitionedFeatures(Likeliest(params.cache))
-        return Composition(Bulk(deal, self.algorithm(), params.bulk), graph, features)
+def in_bulk(strategy: SampledStrategy, params: BulkParams, algorithm: Algorithm1) -> Composition:
+    """The parts of a system that samples in bulk, given its way to draw the layers of stacked batches."""
+    spec, targets = strategy.spec, strategy.facts.trained_on(strategy.spec.protocol)
+    deal = Deal(spec.seed, spec.training.batch, strategy.groups, targets)
+    graph = ReplicatedGraph() if params.graph == "replicated" else PartitionedGraph15D()
+    return Composition(
+        Bulk(deal, algorithm, params.bulk), graph, PartitionedFeatures(Likeliest(params.cache))
+    )
 
 
 class BulkSageParams(FanoutParams, BulkParams):
     """The parameters of a sampler of neighbours, in bulk."""
 
 
-class BulkSage(BulkSystem):
+class BulkSage(SampledStrategy):
     """GraphSAGE's neighbours: a product with any sample is unbiased."""
 
     name = "bulk-sage"
+    axes = (ROW, COL)
+    partitioned_over = ROW
     Params = BulkSageParams
     params: BulkSageParams
 
-    def algorithm(self) -> Algorithm1:
+    def compose(self) -> Composition:
         sizes = tuple(hops_of(self.params.fanouts, self.spec.model.layers))
-        return Algorithm1(self.spec.seed, "graphsage", sizes)
+        return in_bulk(self, self.params, Algorithm1(self.spec.seed, "graphsage", sizes))
 
 
 class LadiesParams(BulkParams):
@@ -248,16 +240,19 @@ class LadiesParams(BulkParams):
     """Draw a vertex possibly twice, which makes the products unbiased. The paper draws without replacement."""
 
 
-class BulkLadies(BulkSystem):
+class BulkLadies(SampledStrategy):
     """LADIES' vertices of a layer: unbiased with replacement, and nearly so without."""
 
     name = "bulk-ladies"
+    axes = (ROW, COL)
+    partitioned_over = ROW
     Params = LadiesParams
     params: LadiesParams
 
     def promised(self) -> Promise:
         return self.promise if self.params.replacement else Promise.APPROXIMATE
 
-    def algorithm(self) -> Algorithm1:
+    def compose(self) -> Composition:
         params, sizes = self.params, (self.params.size,) * self.spec.model.layers
-        return Algorithm1(self.spec.seed, "ladies", sizes, params.distribution, params.replacement)
+        algorithm = Algorithm1(self.spec.seed, "ladies", sizes, params.distribution, params.replacement)
+        return in_bulk(self, params, algorithm)
