@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.figures import layout
+from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.palette import MUTED, PAPER, StrategyLook
 from harness.figures.panels import Panel, largest
@@ -103,8 +103,8 @@ def handles(some: Iterable[AccuracyPanel]) -> list[Line2D]:
 
 def page(some: Sequence[Panel], shown: Sequence[AccuracyPanel]) -> Figure:
     """The figure: axes for each panel."""
-    figure, axes = layout.page([HEIGHT] * len(some), [panel.title for panel in some])
-    layout.legend(figure, handles(shown))
+    figure, axes = page_layout.page([HEIGHT] * len(some), [panel.title for panel in some])
+    page_layout.legend(figure, handles(shown))
     for each, panel in zip(axes, shown, strict=True):
         draw(each, panel)
     return figure

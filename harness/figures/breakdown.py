@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.figures import layout
+from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.layout import (
+from harness.figures.page_layout import (
     UNITS,
     Group,
     frame,
@@ -27,11 +27,11 @@ from harness.figures.layout import (
 from harness.figures.palette import GROUPS, PAPER, STEPS, Fill
 from harness.figures.panels import Curve, Panel, curves
 from harness.ledger import MOVING, SAMPLING, Op, Phase, TensorName
-from harness.results import composition
+from harness.results import epoch_parts
 
 # Stacked bars: one for each number of ranks and grid, the seconds of a median epoch by groups of ledger rows.
 #
-# A bar is the median epoch on its slowest rank (`harness.results.composition`). Rows that belong to no group are
+# A bar is the median epoch on its slowest rank (`harness.results.epoch_parts`). Rows that belong to no group are
 # left out.
 
 
@@ -74,7 +74,7 @@ class Breakdown(NamedTuple):
         by_ranks: list[tuple[int, EpochBar]] = []
         for _, launches in curve.points.groupby(["ranks", "grid"]):
             run = launches.iloc[0]
-            seconds = self.grouped(composition.of_launches(launches, tables.epochs, tables.ledgers))
+            seconds = self.grouped(epoch_parts.of_launches(launches, tables.epochs, tables.ledgers))
             by_ranks.append((int(run.ranks), EpochBar(ranks_and_grid(run), seconds, "ok")))
         for _, run in curve.failures.iterrows():
             by_ranks.append((int(run.ranks), EpochBar(ranks_and_grid(run), {}, run.status)))
@@ -125,8 +125,8 @@ class Breakdown(NamedTuple):
 
     def page(self, some: Sequence[Panel], shown: Sequence[Rows]) -> Figure:
         """The figure: axes for each panel, as tall as its bars need."""
-        figure, axes = layout.page([inches(rows) for rows in shown], [panel.title for panel in some])
-        layout.legend(figure, self.handles(shown))
+        figure, axes = page_layout.page([inches(rows) for rows in shown], [panel.title for panel in some])
+        page_layout.legend(figure, self.handles(shown))
         for each, rows in zip(axes, shown, strict=True):
             self.draw(each, rows)
         return figure

@@ -11,9 +11,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.figures import layout
+from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.layout import Group, frame, inches, places, ranks_and_grid, three_digits, write_beside
+from harness.figures.page_layout import (
+    Group,
+    frame,
+    inches,
+    places,
+    ranks_and_grid,
+    three_digits,
+    write_beside,
+)
 from harness.figures.palette import PAPER, StrategyLook
 from harness.figures.panels import Panel, largest
 
@@ -67,7 +75,7 @@ def _held(memory: pd.DataFrame | None) -> float:
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[CostBar]]]) -> Figure:
     """The figure: a row of axes for each panel."""
     heights, titles = [inches(each) for each in shown], [panel.title for panel in some]
-    figure, rows = layout.rows_of(len(QUANTITIES), heights, titles)
+    figure, rows = page_layout.rows_of(len(QUANTITIES), heights, titles)
     for row, each in zip(rows, shown, strict=True):
         draw(row, each)
     return figure

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import accuracy, breakdown, costs, layout, scaling, throughput, utilisation
+from harness.figures import accuracy, breakdown, costs, page_layout, scaling, throughput, utilisation
 from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.files import replace_files
 from harness.results.parquet import read_collected
@@ -104,7 +104,7 @@ def _draw(kind: FigureKind[Any], runs: pd.DataFrame, tables: Tables, out: Path, 
             for panel, content in zip(panels, contents, strict=True)
             if content and dataset in ("", panel.dataset)
         ]
-        figure = kind.page(*zip(*chosen, strict=True)) if chosen else layout.blank(EMPTY)
+        figure = kind.page(*zip(*chosen, strict=True)) if chosen else page_layout.blank(EMPTY)
         origin = f"tables {digest}" if chosen else f"{EMPTY}: tables {digest}"
         paths += save(figure, out, name_of(kind.name, dataset), origin)
     return paths

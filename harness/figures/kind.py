@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.figures.panels import Panel, panels
-from harness.results.composition import Frames
+from harness.results.epoch_parts import Frames
 from harness.results.parquet import read_collected
 
 CAPTIONS = Path(__file__).parent / "captions"

@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
-from harness.figures import layout
+from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.layout import Unit, seconds_axis, tried_axis, unit_of
+from harness.figures.page_layout import Unit, seconds_axis, tried_axis, unit_of
 from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
 
@@ -163,8 +163,8 @@ def _panel(panel: Panel, _: Tables) -> Panel:
 
 def page(some: Sequence[Panel], _: Sequence[Panel]) -> Figure:
     """The figure: axes for each panel."""
-    figure, axes = layout.page([height(panel) for panel in some], [panel.title for panel in some])
-    layout.legend(figure, handles(some))
+    figure, axes = page_layout.page([height(panel) for panel in some], [panel.title for panel in some])
+    page_layout.legend(figure, handles(some))
     for each, panel in zip(axes, some, strict=True):
         draw(each, panel)
     return figure

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.figures import layout
+from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.layout import octaves_axis, tried_axis
+from harness.figures.page_layout import octaves_axis, tried_axis
 from harness.figures.palette import MUTED
 from harness.figures.panels import Curve, Panel, curves, panels
 from harness.figures.scaling import DOTTED, sample
@@ -84,8 +84,8 @@ def handles(some: Sequence[Panel], shown: Sequence[Lines]) -> list[Line2D]:
 
 def page(some: Sequence[Panel], shown: Sequence[Lines]) -> Figure:
     """The figure: axes for each panel."""
-    figure, axes = layout.page([HEIGHT] * len(some), [panel.title for panel in some])
-    layout.legend(figure, handles(some, shown))
+    figure, axes = page_layout.page([HEIGHT] * len(some), [panel.title for panel in some])
+    page_layout.legend(figure, handles(some, shown))
     for each, panel, lines in zip(axes, some, shown, strict=True):
         draw(each, panel, lines)
     return figure

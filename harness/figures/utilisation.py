@@ -12,9 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.figures import layout
+from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.layout import write_beside
+from harness.figures.page_layout import write_beside
 from harness.figures.palette import StrategyLook
 from harness.figures.panels import Panel, largest
 
@@ -70,7 +70,7 @@ def draw(axes: Axes, shown: Sequence[Strip]) -> None:
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Strip]]) -> Figure:
     """The figure: axes for each panel."""
     heights = [FRAME + STRIP * len(strips) for strips in shown]
-    figure, axes = layout.page(heights, [panel.title for panel in some])
+    figure, axes = page_layout.page(heights, [panel.title for panel in some])
     for each, strips in zip(axes, shown, strict=True):
         draw(each, strips)
     return figure

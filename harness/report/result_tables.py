@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.figures.layout import Unit, three_digits, unit_for
+from harness.figures.page_layout import Unit, three_digits, unit_for
 from harness.figures.palette import place_of
 from harness.figures.panels import SETTINGS, Panel, in_words, unknown
 from harness.results import statistics

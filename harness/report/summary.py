@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.figures.layout import three_digits
+from harness.figures.page_layout import three_digits
 from harness.figures.palette import place_of
 from harness.results.collect import cause
 from harness.results.schema import MISSING

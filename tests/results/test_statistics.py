@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from harness.results import composition, statistics
+from harness.results import epoch_parts, statistics
 from harness.results.collect import collect
 
 PIECES = [("convolve", "spmm"), ("convolve", "glue"), ("sync", "all_reduce"), ("other", "glue")]
@@ -92,7 +92,7 @@ def test_the_parts_of_the_median_epoch_add_up_to_it(seconds: list[list[float]], 
         (row.epoch, row.rank): {key: row.seconds * data.draw(st.floats(0, 0.25)) for key in PIECES}
         for row in epochs.itertuples()
     }
-    parts = composition.of_launch(epochs, ledger_of(pieces))
+    parts = epoch_parts.of_launch(epochs, ledger_of(pieces))
     assert parts.sum() == pytest.approx(statistics.median_epoch(epochs), rel=1e-9)
     assert (parts > -1e-9).all()
 
@@ -100,7 +100,7 @@ def test_the_parts_of_the_median_epoch_add_up_to_it(seconds: list[list[float]], 
 def test_the_parts_are_those_of_the_slowest_rank() -> None:
     spmm, wait = ("convolve", "spmm"), ("sync", "all_reduce")
     ledger = ledger_of({(0, 0): {spmm: 1, wait: 1}, (0, 1): {spmm: 4, wait: 0}})
-    parts = composition.of_launch(epochs_of([[2.0, 4.5]]), ledger)
+    parts = epoch_parts.of_launch(epochs_of([[2.0, 4.5]]), ledger)
     assert parts.to_dict() == {(*spmm, ""): 4, (*wait, ""): 0, ("other", "glue", ""): 0.5}
 
 
@@ -121,7 +121,7 @@ def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_pa
     assert (row["seconds"], row["low"], row["high"]) == (3.0, 1.0, 5.0)
     assert row["seconds_paper"] == 6.0
     assert math.isnan(row["interval_low"])
-    parts = composition.of_launches(runs[runs.status == "ok"], frames, ledgers)
+    parts = epoch_parts.of_launches(runs[runs.status == "ok"], frames, ledgers)
     assert parts.sum() == pytest.approx(3.0)
 
 
