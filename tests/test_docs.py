@@ -45,20 +45,25 @@ def files_listed(name: str) -> list[str]:
     return [f"{'harness' if place.startswith('parallel') else 'strategies'}/{place}.py" for place in places]
 
 
+def trained(case: Case) -> None:
+    """Sets up this rank and trains an epoch."""
+    strategy = case.strategy()
+    Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).epoch()
+
+
 def files_executed(case: Case) -> set[str]:
     """The files of strategies/ and harness/parallel whose functions run while a rank is set up and trains an epoch."""
     seen = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if (
-            event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        ):  # functions, not bodies of modules
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # and not the body of a module
+        if event == "call" and is_function:
             seen.add(Path(frame.f_code.co_filename))
 
+    trained(case)  # compiles the loops: a profiled compiler takes minutes
     sys.setprofile(note)
     try:
-        strategy = case.strategy()
-        Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store()).epoch()
+        trained(case)
     finally:
         sys.setprofile(None)
     rooms = [ROOT / "strategies", ROOT / "harness" / "parallel"]
