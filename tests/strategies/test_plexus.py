@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
+from harness import cost
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.comm.layout import grids_of
-from harness.cost import epoch as cost
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
 from harness.registry import load_strategy
