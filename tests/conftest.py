@@ -4,6 +4,7 @@ import os
 import runpy
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,6 +23,18 @@ settings.load_profile("repeatable")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would be as deaf
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints where the time of the tests went, folder by folder."""
+    seconds: Counter[str] = Counter()
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0].removeprefix("tests/").partition("/")[0]] += (
+                report.duration
+            )
+    folders = ", ".join(f"{folder} {spent:.0f}" for folder, spent in seconds.most_common() if spent >= 1)
+    terminalreporter.write_line(f"seconds by folder: {folders or 'less than one'}")
 
 
 @pytest.fixture(scope="session", autouse=True)
