@@ -21,7 +21,7 @@ BUILT_IN = [point.name for point in registered() if point.value.startswith("stra
 @pytest.mark.parametrize("extent", ["quick", pytest.param("usual", marks=pytest.mark.slow)])
 def test_a_built_in_strategy_conforms(name: str, extent: Extent, pool) -> None:
     findings = list(check(name, pool.run, extent))
-    assert len(findings) > 10
+    assert len(findings) > 5
     assert [finding for finding in findings if not finding.holds] == []
 
 
