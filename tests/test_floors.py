@@ -6,7 +6,7 @@ The size of the house is a law too: its limits may fall, and are not raised.
 import ast
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -132,6 +132,11 @@ def test_there_are_few_modules_and_few_with_a_single_importer() -> None:
     alone = [path for path, users in importers.items() if len(users) == 1 and path.name != "__init__.py"]
     assert len(modules()) <= MODULES
     assert len(alone) <= SINGLE_IMPORTERS, sorted(str(path.relative_to(ROOT)) for path in alone)
+
+
+def test_no_two_modules_share_a_name() -> None:
+    names = Counter(path.name for path in modules() if path.name not in ("__init__.py", "__main__.py"))
+    assert not [name for name, times in names.items() if times > 1]
 
 
 def test_no_file_is_long() -> None:

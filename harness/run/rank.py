@@ -22,11 +22,11 @@ from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, write_fault
+from harness.run.load import Reading, driver_of, read_beside
 from harness.run.open_run import make_ready, open_run
 from harness.run.provenance import affinity, provenance
 from harness.run.rank_tables import Journal, RankTables, gather
 from harness.run.trainer import Trainer
-from harness.run.utilisation import Reading, driver_of, read_beside
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.strategy import Strategy

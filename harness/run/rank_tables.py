@@ -19,9 +19,9 @@ from harness.ledger import Amounts, Key, TensorName
 from harness.models import Hits
 from harness.results.schema import RUN_TABLES
 from harness.run.fault import Fault
+from harness.run.load import Reading, last_percent
 from harness.run.provenance import Affinity
 from harness.run.trainer import Epoch
-from harness.run.utilisation import Reading, last_percent
 from harness.strategy import Context, RemoteRows
 
 Row = dict[str, Any]

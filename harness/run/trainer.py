@@ -15,7 +15,7 @@ from harness.graph.blocks import Blocks
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, Operators, Weight, by_part
 from harness.models.weights import initial_weight
-from harness.run.utilisation import Window, windows
+from harness.run.load import Window, windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
 

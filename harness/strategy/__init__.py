@@ -2,8 +2,6 @@
 
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import admit as admit
-from harness.strategy.blocks import IGNORED as IGNORED
-from harness.strategy.blocks import require_entries as require_entries
 from harness.strategy.context import Context as Context
 from harness.strategy.context import RemoteRows as RemoteRows
 from harness.strategy.contract import MiniBatch as MiniBatch
@@ -27,3 +25,5 @@ from harness.strategy.facts import Facts as Facts
 from harness.strategy.facts import ShapeBlocks as ShapeBlocks
 from harness.strategy.facts import facts_of as facts_of
 from harness.strategy.facts import weights_of_model as weights_of_model
+from harness.strategy.rank_blocks import IGNORED as IGNORED
+from harness.strategy.rank_blocks import require_entries as require_entries

@@ -14,9 +14,9 @@ from harness.comm.layout import Coordinates
 from harness.graph.blocks import Blocks, multiplied
 from harness.kernels.recorded import Kernels, autotune
 from harness.spec.spec import Spec
-from harness.strategy.blocks import RankBlocks
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
+from harness.strategy.rank_blocks import RankBlocks
 
 
 @dataclass

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import COMPUTING, MOVING, Direction, Key, Ledger, Op, Phase
-from harness.run.utilisation import Reading, Window, driver_of, last_percent, read_beside, windows
+from harness.run.load import Reading, Window, driver_of, last_percent, read_beside, windows
 from tests.hand_clock import HandClock
 
 
