@@ -23,23 +23,31 @@ from harness.validation import shown, validated
 def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
     """The spec of a request without `largest`."""
     asked = dict(request)
-    for key in ("strategy", "dataset"):
-        if key not in asked:
-            raise UserError(f"{where}: {key} is missing.")
-    choice = named(asked["strategy"])
+    choice, dataset = named(asked, "strategy", where), named(asked, "dataset", where)
     strategy = load_strategy(choice["name"])
     params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
     asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
     cuts = strategy.parts_of_block(params)
-    asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
+    asked["dataset"] = _dataset(strategy, dataset, asked["grid"], cuts, where)
     asked["machine"] = _machine(root, asked.get("machine", "local"), where)
     return validated(Spec, asked, where)
 
 
-def named(choice: Any) -> dict[str, Any]:
+def named(request: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     """The mapping of a strategy or a dataset, which a request may give by name alone."""
-    return {"name": choice} if isinstance(choice, str) else dict(choice)
+    if key not in request:
+        raise UserError(f"{where}: {key} is missing.")
+    choice = {"name": request[key]} if isinstance(request[key], str) else request[key]
+    if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
+        raise UserError(
+            f"{where}: {key} = {shown(request[key])} is not accepted: a name, or a mapping with the key name."
+        )
+    if not isinstance(choice.get("params", {}), dict):
+        raise UserError(
+            f"{where}: params = {shown(choice['params'])} is not accepted: a mapping of parameters."
+        )
+    return dict(choice)
 
 
 def _machine(root: Path, name: Any, where: str) -> Machine:
@@ -51,9 +59,10 @@ def _machine(root: Path, name: Any, where: str) -> Machine:
     return load_machine(root, name)
 
 
-def _dataset(strategy: type[Strategy], dataset: Any, grid: Any, cuts: int, where: str) -> dict[str, Any]:
+def _dataset(
+    strategy: type[Strategy], choice: dict[str, Any], grid: Any, cuts: int, where: str
+) -> dict[str, Any]:
     """A partition without `parts` has as many parts as the strategy cuts rows."""
-    choice = named(dataset)
     partition = choice.get("partition", "block")
     if partition == "block" or choice.get("parts"):
         return choice
@@ -89,7 +98,7 @@ def chosen(root: Path, request: Request, where: str) -> Request:
     """The request with every `largest` replaced."""
     asked = dict(request)
     memory = asked.pop("memory_gb", None)
-    params = named(asked.get("strategy", {})).get("params", {})
+    params = named(asked, "strategy", where).get("params", {})
     open_params = [key for key, value in params.items() if value == LARGEST]
     if asked.get("grid") != LARGEST and not open_params:
         if memory is not None:
@@ -125,7 +134,7 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
 
 def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
     """A function from a request to the bytes of the first rank, its largest blocks included."""
-    facts = facts_of_card(load_card(root, named(asked["dataset"])["name"]))
+    facts = facts_of_card(load_card(root, named(asked, "dataset", where)["name"]))
     counts = BlockCounts(ShapeBlocks(facts))
 
     def size(request: Request) -> int:
@@ -138,7 +147,7 @@ def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
 
 def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:
     """The request on the first grid that holds most, among the grids that fit."""
-    strategy = load_strategy(named(asked["strategy"])["name"])
+    strategy = load_strategy(named(asked, "strategy", where)["name"])
     on_grid = [{**asked, "grid": grid} for grid in strategy.grids(asked.get("ranks", 1))]
     if not on_grid:
         return {**asked, "grid": None}  # `parse_grid` refuses the request, with the reason
@@ -175,7 +184,7 @@ def _largest_param(asked: Request, key: str, size: Callable[[Request], int], bud
 
 
 def _with_params(asked: Request, params: dict[str, int]) -> Request:
-    choice = named(asked["strategy"])
+    choice = named(asked, "strategy", "the request")
     return {**asked, "strategy": {**choice, "params": {**choice.get("params", {}), **params}}}
 
 

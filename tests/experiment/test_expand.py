@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from harness.errors import UserError
+from harness.experiment.defaults import make_spec
 from harness.experiment.expand import Experiment, as_published, expand, load_experiment, plan
 from harness.validation import validated
 
@@ -130,3 +131,12 @@ def test_a_strategy_that_does_not_split_rows_has_no_use_for_a_partition() -> Non
     entry = {"strategy": "cagnet-2d", "dataset": {"name": "tiny-sbm", "partition": "metis"}, "ranks": 4}
     with pytest.raises(UserError, match="cagnet-2d has no use for a partition"):
         expand(ROOT, experiment(entry))
+
+
+@pytest.mark.parametrize("choice", [None, [], {}, 3, {"name": None}, {"name": "x", "params": 3}])
+@pytest.mark.parametrize("key", ["strategy", "dataset"])
+@pytest.mark.parametrize("grid", ["all", "largest"])
+def test_what_is_no_name_and_no_mapping_is_refused(key: str, choice: object, grid: str) -> None:
+    asked = {"strategy": "serial", "dataset": "tiny-sbm", "grid": grid, key: choice}
+    with pytest.raises(UserError, match=rf"here: ({key}|params) = .* is not accepted"):
+        make_spec(ROOT, asked, "here")
