@@ -77,6 +77,11 @@ def _dataset(
 def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:
     if not isinstance(ranks, int) or ranks < 1:
         raise UserError(f"{where}: ranks = {shown(ranks)} is not accepted: a whole number from 1 on.")
+    if not isinstance(grid, str | dict | None):
+        raise UserError(
+            f"{where}: grid = {shown(grid)} is not accepted: sizes as 2x2, a mapping of axes to sizes, all or "
+            f"{LARGEST}."
+        )
     return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)
 
 

@@ -137,6 +137,13 @@ def test_a_strategy_that_does_not_split_rows_has_no_use_for_a_partition() -> Non
 @pytest.mark.parametrize("key", ["strategy", "dataset"])
 @pytest.mark.parametrize("grid", ["all", "largest"])
 def test_what_is_no_name_and_no_mapping_is_refused(key: str, choice: object, grid: str) -> None:
-    asked = {"strategy": "serial", "dataset": "tiny-sbm", "grid": grid, key: choice}
+    memory = {"memory_gb": 1} if grid == "largest" else {}
+    asked = {"strategy": "serial", "dataset": "tiny-sbm", "grid": grid, **memory, key: choice}
     with pytest.raises(UserError, match=rf"here: ({key}|params) = .* is not accepted"):
         make_spec(ROOT, asked, "here")
+
+
+@pytest.mark.parametrize("grid", [True, 4, 2.5, [2, 2]])
+def test_what_is_no_grid_is_refused(grid: object) -> None:
+    with pytest.raises(UserError, match=r"here: grid = .* is not accepted: sizes as 2x2"):
+        make_spec(ROOT, {"strategy": "serial", "dataset": "tiny-sbm", "grid": grid}, "here")
