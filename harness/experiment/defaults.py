@@ -27,7 +27,7 @@ def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
     strategy = load_strategy(choice["name"])
     params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
-    asked["grid"] = _grid(strategy, asked.get("grid"), asked.get("ranks", 1), where)
+    asked["grid"] = _grid(strategy, asked.get("grid"), ranks_of(asked, where), where)
     cuts = strategy.parts_of_block(params)
     asked["dataset"] = _dataset(strategy, dataset, asked["grid"], cuts, where)
     asked["machine"] = _machine(root, asked.get("machine", "local"), where)
@@ -74,9 +74,15 @@ def _dataset(
     return {**choice, "parts": grid.get(axis, 0) * cuts}
 
 
-def _grid(strategy: type[Strategy], grid: Any, ranks: Any, where: str) -> dict[AxisName, int] | Any:
+def ranks_of(request: Mapping[str, Any], where: str) -> int:
+    """The number of ranks of a request: 1 unless it says another."""
+    ranks = request.get("ranks", 1)
     if not isinstance(ranks, int) or ranks < 1:
         raise UserError(f"{where}: ranks = {shown(ranks)} is not accepted: a whole number from 1 on.")
+    return ranks
+
+
+def _grid(strategy: type[Strategy], grid: Any, ranks: int, where: str) -> dict[AxisName, int] | Any:
     if not isinstance(grid, str | dict | None):
         raise UserError(
             f"{where}: grid = {shown(grid)} is not accepted: sizes as 2x2, a mapping of axes to sizes, all or "
@@ -153,7 +159,7 @@ def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
 def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:
     """The request on the first grid that holds most, among the grids that fit."""
     strategy = load_strategy(named(asked, "strategy", where)["name"])
-    on_grid = [{**asked, "grid": grid} for grid in strategy.grids(asked.get("ranks", 1))]
+    on_grid = [{**asked, "grid": grid} for grid in strategy.grids(ranks_of(asked, where))]
     if not on_grid:
         return {**asked, "grid": None}  # `parse_grid` refuses the request, with the reason
     sizes = [size(one) for one in on_grid]

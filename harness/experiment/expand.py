@@ -11,13 +11,13 @@ from pydantic import Field
 
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec
+from harness.experiment.defaults import make_spec, named, ranks_of
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import plan_of
 from harness.spec.spec import Spec, digest
 from harness.strategy.admit import parse_grid
-from harness.validation import Frozen, validated
+from harness.validation import Frozen, shown, validated
 
 NESTED = ("model", "training", "measure")
 
@@ -79,11 +79,15 @@ def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
     excluded = choices.pop("exclude", [])
     combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
     kept = [one for one in combinations if not any(_matches(rule, one, where) for rule in excluded)]
-    return [request for one in kept for request in _every_grid(one)]
+    return [request for one in kept for request in _every_grid(one, where)]
 
 
-def _matches(rule: dict[str, Any], combination: dict[str, Any], where: str) -> bool:
+def _matches(rule: Any, combination: dict[str, Any], where: str) -> bool:
     """True if a combination has all values of an exclusion, which may name a strategy or a dataset alone."""
+    if not isinstance(rule, dict):
+        raise UserError(
+            f"{where}: exclude = {shown(rule)} is not accepted: a mapping of keys of the entry to values."
+        )
     for key, value in rule.items():
         if key not in combination:
             raise UserError(f"{where}: exclude names {key}, which the entry does not set.")
@@ -94,13 +98,12 @@ def _matches(rule: dict[str, Any], combination: dict[str, Any], where: str) -> b
     return True
 
 
-def _every_grid(request: dict[str, Any]) -> list[dict[str, Any]]:
+def _every_grid(request: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """`grid: all` stands for each grid that the strategy has for this number of ranks."""
     if request.get("grid") != "all":
         return [request]
-    choice = request["strategy"]
-    strategy = load_strategy(choice if isinstance(choice, str) else choice["name"])
-    grids: list[dict[AxisName, int]] = strategy.grids(request.get("ranks", 1))
+    strategy, ranks = load_strategy(named(request, "strategy", where)["name"]), ranks_of(request, where)
+    grids: list[dict[AxisName, int]] = strategy.grids(ranks)
     if not grids:
-        parse_grid(strategy, None, request.get("ranks", 1))
+        parse_grid(strategy, None, ranks)
     return [{**request, "grid": grid} for grid in grids]

@@ -147,3 +147,12 @@ def test_what_is_no_name_and_no_mapping_is_refused(key: str, choice: object, gri
 def test_what_is_no_grid_is_refused(grid: object) -> None:
     with pytest.raises(UserError, match=r"here: grid = .* is not accepted: sizes as 2x2"):
         make_spec(ROOT, {"strategy": "serial", "dataset": "tiny-sbm", "grid": grid}, "here")
+
+
+@pytest.mark.parametrize(
+    "keys", [{"exclude": [None]}, {"exclude": ["serial"]}, {"ranks": "two"}, {"ranks": None}]
+)
+def test_what_is_no_exclusion_and_no_number_of_ranks_is_refused(keys: dict[str, Any]) -> None:
+    runs = [{"strategy": "serial", "dataset": "tiny-sbm", "grid": "all", **keys}]
+    with pytest.raises(UserError, match=rf"few, runs\[0\]: {next(iter(keys))} = .* is not accepted"):
+        expand(ROOT, Experiment(name="few", runs=runs))
