@@ -68,17 +68,14 @@ def ranks(pool: "Pool") -> Callable[..., list[Any]]:
     return pool.run
 
 
-SYNTHETIC = runpy.run_path(str(Path(__file__).parent / "synthetic_runs.py"))
-
-
 @pytest.fixture(scope="session")
 def synthetic() -> SimpleNamespace:
     """The functions of tests/synthetic_runs.py."""
-    return SimpleNamespace(**SYNTHETIC)
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "synthetic_runs.py")))
 
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synthetic study with runs/, tables/ and figures/, made once for all workers; tests only read it."""
     from harness.figures import draw_all
     from harness.locks import locked
@@ -89,7 +86,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
             making = base / "study-in-the-making"
-            SYNTHETIC["write_study"](making / "runs")
+            synthetic.write_study(making / "runs")
             collect(making / "runs", making / "tables")
             draw_all(making / "tables", making / "figures")
             making.rename(folder)

@@ -98,10 +98,10 @@ FOLLOWED = """
 import sys
 from pathlib import Path
 from harness.cli import main
-executed = {}
+executed = set()
 def note(frame, event, _):
     if event == "call":
-        executed.setdefault(frame.f_code.co_filename, len(executed))
+        executed.add(frame.f_code.co_filename)
 sys.setprofile(note)
 main(sys.argv[1:])
 sys.setprofile(None)

@@ -60,8 +60,8 @@ def check(name: str, run: Runner, extent: Extent = "usual") -> Iterator[Finding]
     """
     strategy = load_strategy(name)
     worlds = WORLDS[extent]
-    axes_of_two = min(2 ** len(strategy.axes), AMPLE if extent != "quick" else SMALL)
-    ample = max(SMALL, axes_of_two)  # every axis can have two ranks, or three of four
+    # Every axis can have two ranks, or, in a quick check, two axes of several.
+    ample = SMALL if extent == "quick" else max(SMALL, min(2 ** len(strategy.axes), AMPLE))
     grids = [grid for ranks in sorted({*worlds, ample}) for grid in _grids(strategy, ranks, extent)]
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, worlds))} ranks.")
@@ -106,14 +106,14 @@ def _with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) 
 def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     """Cases with every peculiarity that the strategy accepts, for each kind of model; and a case of their opposites."""
     for kind in strategy.models:
-        parts = {"layers": 4, **(WHOLE.model_dump() if strategy.parts else {}), "kind": kind}
-        accepted: dict[str, Any] = {"model": MODEL.model_copy(update=parts)}
+        model = (WHOLE if strategy.parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
+        accepted: dict[str, Any] = {"model": model}
         for peculiarity in (
             {"training": TRAINING.model_copy(update={"features": True})},
             {"order": {"permutation": "double"}},
             {"task": "multi-label"},
         ):
-            if _is_accepted(_case(name, small, "", **{**accepted, **peculiarity})):
+            if _accepted(_case(name, small, "", **{**accepted, **peculiarity})):
                 accepted |= peculiarity
         what = ", ".join(["every part" if strategy.parts else "four layers", *(list(accepted)[1:])])
         yield replace(_case(name, small, f"{kind}: {what}", **accepted), again=True)
@@ -124,19 +124,17 @@ def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) ->
     while any(choices.values()):
         together: dict[str, Any] = {}
         for key, values in choices.items():
-            if values and (
-                not together or _is_accepted(_with_params(name, small, together | {key: values[0]}))
-            ):
+            if values and (not together or _accepted(_with_params(name, small, together | {key: values[0]}))):
                 together[key] = values.pop(0)
         yield _with_params(name, small, together)
 
 
-def _is_accepted(case: Case) -> bool:
+def _accepted(case: Case) -> Strategy | None:
+    """The strategy of a case, or None if it refuses."""
     try:
-        case.strategy()
+        return case.strategy()
     except UserError:
-        return False
-    return True
+        return None
 
 
 def _with_uneven_parts(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
@@ -190,10 +188,10 @@ def _with_an_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator
 
 
 def _leaves_a_rank_empty(case: Case) -> bool:
-    if not _is_accepted(case):
-        return False
-    strategy = case.strategy()
-    return any(not strategy.output(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks))
+    strategy = _accepted(case)
+    return strategy is not None and any(
+        not strategy.output(strategy.coordinates(rank)).rows for rank in range(case.spec.ranks)
+    )
 
 
 def _choices(strategy: type[Strategy]) -> dict[str, list[Any]]:

@@ -21,15 +21,15 @@ from harness.validation import shown, validated
 
 
 def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
-    """The spec of a request without `largest`."""
+    """The spec of a request that names its strategy and dataset by mappings and has no `largest`."""
     asked = dict(request)
-    choice, dataset = named(asked, "strategy", where), named(asked, "dataset", where)
+    choice = asked["strategy"]
     strategy = load_strategy(choice["name"])
     params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
     asked["grid"] = _grid(strategy, asked.get("grid"), ranks_of(asked, where), where)
     cuts = strategy.parts_of_block(params)
-    asked["dataset"] = _dataset(strategy, dataset, asked["grid"], cuts, where)
+    asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
     asked["machine"] = _machine(root, asked.get("machine", "local"), where)
     return validated(Spec, asked, where)
 
@@ -106,10 +106,10 @@ Request = dict[str, Any]
 
 
 def chosen(root: Path, request: Request, where: str) -> Request:
-    """The request with every `largest` replaced."""
-    asked = dict(request)
+    """The request with every `largest` replaced; its strategy and dataset are mappings."""
+    asked = {**request, **{key: named(request, key, where) for key in ("strategy", "dataset")}}
     memory = asked.pop("memory_gb", None)
-    params = named(asked, "strategy", where).get("params", {})
+    params = asked["strategy"].get("params", {})
     open_params = [key for key, value in params.items() if value == LARGEST]
     if asked.get("grid") != LARGEST and not open_params:
         if memory is not None:
@@ -145,7 +145,7 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
 
 def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
     """A function from a request to the bytes of the first rank, its largest blocks included."""
-    facts = facts_of_card(load_card(root, named(asked, "dataset", where)["name"]))
+    facts = facts_of_card(load_card(root, asked["dataset"]["name"]))
     counts = BlockCounts(ShapeBlocks(facts))
 
     def size(request: Request) -> int:
@@ -158,7 +158,7 @@ def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
 
 def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:
     """The request on the first grid that holds most, among the grids that fit."""
-    strategy = load_strategy(named(asked, "strategy", where)["name"])
+    strategy = load_strategy(asked["strategy"]["name"])
     on_grid = [{**asked, "grid": grid} for grid in strategy.grids(ranks_of(asked, where))]
     if not on_grid:
         return {**asked, "grid": None}  # `parse_grid` refuses the request, with the reason
@@ -195,7 +195,7 @@ def _largest_param(asked: Request, key: str, size: Callable[[Request], int], bud
 
 
 def _with_params(asked: Request, params: dict[str, int]) -> Request:
-    choice = named(asked, "strategy", "the request")
+    choice = asked["strategy"]
     return {**asked, "strategy": {**choice, "params": {**choice.get("params", {}), **params}}}
 
 
