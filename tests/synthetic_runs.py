@@ -182,6 +182,7 @@ def provenance(**changes: Any) -> dict[str, Any]:
         "cores": 64,
         "gpu": None,
         "threads": 1,
+        "scheduling": "batch",
         "allocator": {},
         "env": {"OMP_NUM_THREADS": "1"},
         "engine": "gloo",

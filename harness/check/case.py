@@ -1,5 +1,6 @@
 """A case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -112,13 +113,20 @@ class RankResult:
     unaccounted: float
     """Ticks of the first epoch in no entry, except those of calls that ended on a thread of the library."""
     persistent_bytes: dict[TensorName, int]
+    chosen: dict[str, str]
+    """The choices by measured time, on which the bits depend."""
 
 
-def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> RankResult:
-    """Trains one rank of the case; called on every rank of a world."""
+def train_rank(
+    case: Case, epochs: int, composed_from: int | None = None, chosen: Sequence[Mapping[str, str]] = ()
+) -> RankResult:
+    """Trains one rank of the case; called on every rank of a world.
+
+    `chosen` are the choices of every rank in an earlier training of the case.
+    """
     strategy, tape = case.strategy(), Tape()
     grid = Grid.build(strategy.grid, tape, composed_from=composed_from)
-    trainer = Trainer(strategy, grid, case.store())
+    trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
     with Meter(tape):
         done = [trainer.epoch()]
     lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
@@ -143,6 +151,7 @@ def train_rank(case: Case, epochs: int, composed_from: int | None = None) -> Ran
         lines=lines,
         unaccounted=unaccounted,
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),
+        chosen=trainer.ctx.measured.chosen,
     )
 
 

@@ -256,8 +256,8 @@ def _findings(case: Case, run: Runner) -> Iterator[Finding]:
     yield memory_equal_to_formula(case, ranks)
     yield from equal_to_replay(case, ranks)
     if case.again:
-        composed_from = 0
-        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from))
+        composed_from, chosen = 0, [rank.chosen for rank in ranks]
+        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
 
 
 def _serial(case: Case, strategy: Strategy) -> Trained | None:

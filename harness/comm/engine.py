@@ -125,6 +125,8 @@ def start(
         backend, store = "fake", _fake_store()
     elif meeting is not None:
         store = _meet(meeting, at, timeout)
+    if engine is Engine.GLOO:
+        _wake_without_preempting()
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
     try:
         dist.init_process_group(
@@ -138,6 +140,16 @@ def start(
     finally:
         sys.excepthook = hook
     return device
+
+
+def _wake_without_preempting() -> None:
+    """Sets Linux's batch policy for this thread and those that gloo will start.
+
+    A message that arrives wakes one of gloo's threads. Under the usual policy this thread takes the core from the
+    thread that it has to wait for: a small all-reduce of four ranks on two cores lasts five times as long.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _meet(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]

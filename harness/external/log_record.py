@@ -41,7 +41,7 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
         finally:
             with suppress(ProcessLookupError):  # its processes have ended, as a rule
                 os.killpg(program.pid, signal.SIGKILL)
-    unknown = {"versions": None, "threads": None, "allocator": None}
+    unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
     times = {"started": started, "finished": time.time()}
     return program.returncode, {**provenance(folder), **unknown, "command": shlex.join(command), **times}
 

@@ -362,6 +362,11 @@ RUNS = TableSchema(
             ("provenance.ranks_on_host", NULLABLE, "ranks that shared those cores; null if unknown"),
             ("provenance.gpu", TEXT, "accelerator of the machine; empty for none"),
             ("provenance.threads", NULLABLE, "threads that torch used in a rank"),
+            (
+                "provenance.scheduling",
+                TEXT,
+                "Linux's scheduling policy of a rank: batch with gloo, else other",
+            ),
             ("provenance.allocator", TEXT, "allocator settings in force, as JSON"),
             ("provenance.modules", TEXT, "environment modules that were loaded, as LOADEDMODULES lists them"),
             ("provenance.env", TEXT, "environment variables that change the speed, as JSON"),

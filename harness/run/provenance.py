@@ -88,11 +88,20 @@ def provenance(
         **_shared(affinities),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
+        "scheduling": _scheduling(),
         "allocator": {key: value for key, value in os.environ.items() if key.startswith("MALLOC_")},
         "modules": os.environ.get("LOADEDMODULES", ""),
         "env": {key: value for key, value in sorted(os.environ.items()) if key.startswith(SETTINGS)},
         "load_average": os.getloadavg()[0],
     }
+
+
+def _scheduling() -> str | None:
+    """The policy by which the kernel schedules this thread and those that it starts; None where there are no names."""
+    names = {
+        getattr(os, f"SCHED_{name.upper()}", None): name for name in ("other", "batch", "idle", "fifo", "rr")
+    }
+    return names.get(os.sched_getscheduler(0)) if hasattr(os, "sched_getscheduler") else None
 
 
 def is_dirty(root: Path) -> bool | None:

@@ -3,6 +3,7 @@
 This file knows nothing of files, launchers or tables.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -48,9 +49,12 @@ def initial(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
 class Trainer:
     """A strategy at work on one rank."""
 
-    def __init__(self, strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
+    def __init__(
+        self, strategy: Strategy, grid: Grid, blocks: Blocks, chosen: Mapping[str, str] | None = None
+    ) -> None:
+        """`chosen` are the choices of an earlier run, which are not measured again."""
         self.strategy = strategy
-        self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks)
+        self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks, chosen)
         pieces = strategy.weights_of(ctx.grid.rank)
         self.weights = [
             initial(ctx, number, weight, piece)

@@ -35,29 +35,36 @@ class RemoteRows:
 class Measurements:
     """Choices and counts of one rank, for the run's record."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.chosen: dict[str, str] = {}
+    def __init__(self, device: torch.device, chosen: Mapping[str, str]) -> None:
+        self.chosen = dict(chosen)
         """Choices by measurement, or by a strategy as its spec allowed."""
         self.remote = RemoteRows()
         self._device = device
 
     def choose(self, what: str, ways: Mapping[str, Callable[[], object]]) -> str:
-        """The fastest of several ways to compute the same, measured on this device; of shapes alone, the first."""
-        self.chosen[what] = autotune(ways, self._device)
+        """The fastest of several ways to compute the same, measured on this device; of shapes alone, the first.
+
+        A choice of an earlier run stays.
+        """
+        if what not in self.chosen:
+            self.chosen[what] = autotune(ways, self._device)
         return self.chosen[what]
 
 
 class Context:
     """One rank's view of its run."""
 
-    def __init__(self, spec: Spec, facts: Facts, grid: Grid, blocks: Blocks) -> None:
+    def __init__(
+        self, spec: Spec, facts: Facts, grid: Grid, blocks: Blocks, chosen: Mapping[str, str] | None = None
+    ) -> None:
+        """`chosen` are the choices of an earlier run, which are not measured again."""
         self.spec, self.facts, self.grid, self.ledger = spec, facts, grid, grid.ledger
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.kernels = Kernels(grid.ledger)
         self.memory = DeviceMemory(self.device, self.dtype)
         self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)
-        self.measured = Measurements(self.device)
+        self.measured = Measurements(self.device, chosen or {})
 
     @property
     def at(self) -> Coordinates:

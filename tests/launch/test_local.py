@@ -54,6 +54,7 @@ def test_a_run_is_recorded_whole(records: dict[str, Record]) -> None:
     machine = spec("serial", 1).machine
     assert machine.allocator.items() <= record["provenance"]["allocator"].items()
     assert record["provenance"]["threads"] == machine.threads_per_rank
+    assert record["provenance"]["scheduling"] == "batch", "gloo's threads would interrupt each other"
     assert not [path for path in records["parallel"].folder.parent.parent.iterdir() if "launch-" in path.name]
 
 
