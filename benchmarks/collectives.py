@@ -1,4 +1,4 @@
-"""Ways to do collectives that gloo lacks or does slowly: uneven all-gathers, and reduce-scatters.
+"""Ways to do collectives that gloo lacks or does slowly: uneven gathers, reduce-scatters, small all-reduces.
 
     python benchmarks/collectives.py [--ranks 2 4] [--rounds 15]
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.comm import collectives, engine
 from harness.comm.axis import Axis
+from harness.comm.collectives import Reduction
 from harness.comm.grid import Grid
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
@@ -63,8 +64,17 @@ def gathers(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
             work.wait()
         return everyone
 
+    def by_library() -> Tensor:
+        everyone = x.new_empty(total, COLUMNS)
+        collectives._all_gather_single(everyone, x, group=group)
+        return everyone
+
+    even = len(set(sizes)) == 1
     return {
-        "all-to-all *": lambda: axis.all_gather(x, tensor=TensorName.H, sizes=sizes),
+        "by the axis *" if even else "all-to-all *": lambda: axis.all_gather(
+            x, tensor=TensorName.H, sizes=sizes
+        ),
+        **({"library": by_library} if even else {}),
         "padded": padded,
         "broadcasts": broadcasts,
         "messages": messages,
@@ -93,15 +103,41 @@ def scatters(axis: Axis, x: Tensor, sizes: list[int]) -> Ways:
     return ways
 
 
+def reductions(axis: Axis, x: Tensor) -> Ways:
+    """Ways to get the sum of every member's x."""
+    group = axis.group
+    assert group is not None, "this measures worlds of two ranks and more"
+
+    def by_library() -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    def by_exchange() -> Tensor:
+        total = x.clone()
+        started = collectives.all_reduce_by_exchange(group, total, total, Reduction.SUM, later=False)
+        return started.land()
+
+    small = collectives.is_small_reduction(group, x)
+    return {
+        f"exchange{' *' if small else ''}": by_exchange,
+        f"library{'' if small else ' *'}": by_library,
+    }
+
+
 def measured(what: str, rows: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of this rank in each round of each way, once all ways agree on the result."""
     axis = Grid.build({AxisName.P: engine.world_size()}, Ledger(recording=False))[AxisName.P]
-    even = what == "reduce_scatter, even"
+    even = what.endswith("even")
     sizes = [rows // axis.size] * axis.size if even else uneven(rows, axis.size)
     whole = torch.arange(sum(sizes) * COLUMNS, dtype=torch.float32).remainder(8).view(-1, COLUMNS)
     own = whole.split(sizes)[axis.index]
-    ways = gathers(axis, own.clone(), sizes) if what == "all_gather" else scatters(axis, whole, sizes)
-    expected = whole if what == "all_gather" else own * axis.size
+    if what == "all_reduce":
+        ways, expected = reductions(axis, whole), whole * axis.size
+    elif what.startswith("all_gather"):
+        ways, expected = gathers(axis, own.clone(), sizes), whole
+    else:
+        ways, expected = scatters(axis, whole, sizes), own * axis.size
     assert all(torch.equal(way(), expected) for way in ways.values())
     return alternate(ways, rounds, warm=0, before=axis.barrier)
 
@@ -112,9 +148,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     with Pool() as pool:
-        for what in ("all_gather", "reduce_scatter", "reduce_scatter, even"):
+        for what in (
+            "all_reduce",
+            "all_gather",
+            "all_gather, even",
+            "reduce_scatter",
+            "reduce_scatter, even",
+        ):
             for ranks in options.ranks:
-                for rows in (16, 1024, 16_384, 262_144):
+                for rows in (16, 128, 1024, 16_384, 262_144):
                     seconds = slowest_rank(pool.run(ranks, measured, what, rows, options.rounds))
                     times = (f"{n} {1e3 * median(s):.2f} ({1e3 * min(s):.2f})" for n, s in seconds.items())
                     size = f"{rows * COLUMNS * 4 // 1024} KiB"

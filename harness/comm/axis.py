@@ -9,7 +9,7 @@ own: all members, the root of a broadcast included, then hold the values that tr
 tensors; autograd goes through `sum`, `spread`, `gather` and `scatter`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -113,6 +113,40 @@ class Axis:
             traffic.all_reduce(x.numel(), self.size),
             lambda later: collectives.all_reduce(group, _plain(x), op, wire, later=later),
         )
+
+    @collective
+    def all_reduce_together(
+        self, xs: Sequence[Tensor], *, layers: Sequence[int], tensor: TensorName
+    ) -> Call[Sequence[Tensor]]:
+        """Sums several tensors of one type, such as the gradients of all layers, in place and in one call.
+
+        The words of each tensor are in the row of its layer. The call and its time are in the row of the first.
+        """
+        if (group := self.group) is None or not xs:
+            return Nothing(xs)
+        rows = [self._key(Op.ALL_REDUCE, tensor)._replace(layer=layer) for layer in layers]
+
+        def start(later: bool) -> Started[Sequence[Tensor]]:
+            buffer = torch.cat([_plain(x).flatten() for x in xs])
+            started = collectives.all_reduce(group, buffer, Reduction.SUM, None, later=later)
+            if self.ledger.recording:
+                for key, x in zip(rows, xs, strict=True):
+                    words = traffic.all_reduce(x.numel(), self.size)
+                    self.ledger.add(
+                        key,
+                        words_payload=words.payload,
+                        words_received=words.received,
+                        bytes=x.nbytes,
+                    )
+                self.ledger.add(rows[0], calls=1)
+
+            def land() -> Sequence[Tensor]:
+                parts = started.land().split([x.numel() for x in xs])
+                return [x.copy_(part.view(x.shape)) for x, part in zip(xs, parts, strict=True)]
+
+            return Started(started.works, land, started.bytes)
+
+        return Call(self.ledger, rows[0], None, start)
 
     @collective
     def reduce_scatter(

@@ -36,6 +36,9 @@ class Reduction(StrEnum):
     MAX = "max"
 
 
+SMALL_REDUCTION, SMALL_GATHER = 1 << 16, 1 << 20
+"""The most bytes that each member receives where an exchange takes the place of gloo's reduction or gather."""
+
 _OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
@@ -59,10 +62,37 @@ class Landing(NamedTuple):
 def all_reduce(
     group: Group, x: Tensor, op: Reduction, wire: torch.dtype | None, *, later: bool
 ) -> Started[Tensor]:
-    """Reduces in place: x holds the result afterwards, whatever its strides."""
+    """Reduces in place: x holds the result afterwards, whatever its strides.
+
+    Few numbers travel on gloo as one exchange: the library's ring has as many rounds as members, twice over, and takes
+    about twice the time on one machine (benchmarks/collectives.py).
+    """
     buffer = _packed(x, wire)
+    if buffer.dtype == x.dtype and is_small_reduction(group, buffer):
+        return all_reduce_by_exchange(group, x, buffer, op, later=later)
     work = dist.all_reduce(buffer, _OPS[op], group=group, async_op=later)
     return Started(_works(work), lambda: x if buffer is x else x.copy_(buffer), buffer.nbytes)
+
+
+def is_small_reduction(group: Group, buffer: Tensor) -> bool:
+    """True if an exchange is faster than the library's ring, which has one round for one number."""
+    return buffer.numel() > 1 and _has_rounds(group) and group.size() * buffer.nbytes <= SMALL_REDUCTION
+
+
+def _has_rounds(group: Group) -> bool:
+    """True if the library's collectives are rings of several rounds."""
+    return group.size() > 2 and dist.get_backend(group) == "gloo"
+
+
+def all_reduce_by_exchange(
+    group: Group, x: Tensor, buffer: Tensor, op: Reduction, *, later: bool
+) -> Started[Tensor]:
+    """Sends the whole buffer to every member; each member reduces what arrives, in rank order."""
+    sizes = [buffer.numel()] * group.size()
+    parts = buffer.new_empty((len(sizes), *buffer.shape))
+    works = _all_to_all(group, buffer.view(-1).repeat(len(sizes)), sizes, parts.view(-1), sizes, later, None)
+    reduce = torch.sum if op is Reduction.SUM else torch.amax
+    return Started(works, lambda: x.copy_(reduce(parts, dim=0)), buffer.nbytes)
 
 
 def all_gather(
@@ -77,10 +107,10 @@ def all_gather(
 ) -> Started[Tensor]:
     """Returns the members' rows, one after the other.
 
-    Uneven sizes, which gloo's own all-gather refuses, travel as one all-to-all in which every member sends the same
-    rows to all. Padding to the longest costs up to four times as much. One broadcast from each member, all at once,
-    needs no copies and takes a tenth to a half less time at 16 MiB, but up to twice the time of small calls on four
-    ranks, and as many library calls as members (benchmarks/collectives.py).
+    Small buffers and uneven sizes, which gloo's own all-gather refuses, travel as one all-to-all in which every member
+    sends the same rows to all. Padding to the longest costs up to four times as much. One broadcast from each member,
+    all at once, needs no copies and takes a tenth to a half less time at 16 MiB, but up to twice the time of small
+    calls on four ranks, and as many library calls as members (benchmarks/collectives.py).
     """
     piece = _packed(x, wire)
     buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
@@ -88,7 +118,7 @@ def all_gather(
         blocks = buffer.split(list(sizes))
         blocks[group.rank()].copy_(piece)
         return Started(ring.gather(blocks, later=later), land, buffer.nbytes)
-    if len(set(sizes)) == 1:
+    if len(set(sizes)) == 1 and not (_has_rounds(group) and buffer.nbytes <= SMALL_GATHER):
         works = _works(_all_gather_single(buffer, piece, group=group, async_op=later))
     else:
         copies, same = torch.cat([piece] * len(sizes)), [len(piece)] * len(sizes)

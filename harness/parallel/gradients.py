@@ -11,10 +11,20 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.comm.call import Pending
-from harness.ledger import Phase, TensorName
+from harness.ledger import NOBODY, Phase, TensorName
 
 Sums = list[tuple[Tensor, Pending[Tensor]]]
 """Each weight, and the sum of its gradient that is under way."""
+
+
+def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:
+    """Sums the gradients of all weights over an axis, in place and in one call.
+
+    `layers` are those of the weights; None for sums that belong to no layer.
+    """
+    gradients = [W.grad for W in weights if W.grad is not None]
+    assert len(gradients) == len(weights), "a weight has no gradient"
+    over.all_reduce_together(gradients, layers=layers or [NOBODY] * len(weights), tensor=TensorName.DW)
 
 
 class Gradients:
@@ -39,10 +49,7 @@ class Gradients:
     def settle(self, weights: Sequence[Tensor]) -> None:
         """Completes every sum and puts the result into the weight's `grad`."""
         if not self._overlap:
-            for W in weights:
-                assert W.grad is not None
-                with self._groups.ledger.phase(Phase.SYNC, -1):
-                    self._groups.all_reduce(W.grad, tensor=TensorName.DW)
+            sum_gradients(weights, self._groups)
             return
         self._advance()
         for W, coming in self._across_groups:

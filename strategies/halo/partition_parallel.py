@@ -31,6 +31,7 @@ from harness.kernels.gather import scatter_matrix
 from harness.kernels.parts import beside
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
+from harness.parallel.gradients import sum_gradients
 from harness.parallel.halo import Boundary, Halo, halo_of
 from harness.parallel.row_attention import Edges, attention, edges_of
 from harness.parallel.row_strategy import RowOperators, RowStrategy
@@ -230,14 +231,8 @@ class PartOperators(RowOperators):
         return self.exchange.issue(call, BACKWARD, layer, self.step)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
-        """The gradients of all weights are summed, each as soon as the one before it has left."""
-        under_way = []
-        for weight, W in zip(self.strategy.weights, weights, strict=True):
-            assert W.grad is not None
-            with self.ledger.phase(Phase.SYNC, weight.layer):
-                under_way.append(self.over.all_reduce.later(W.grad, tensor=TensorName.DW))
-        for pending in under_way:
-            pending.wait()
+        """Sums the gradients of all weights in one call."""
+        sum_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
 
 
 class PartitionParallel(RowStrategy):

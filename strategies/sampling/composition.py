@@ -22,6 +22,7 @@ from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
+from harness.parallel.gradients import sum_gradients
 from harness.parallel.label_loss import LabelLoss, label_loss
 from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices
 from harness.strategy import (
@@ -271,10 +272,7 @@ class SampledOperators(LayerOperators):
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         """Adds up the gradients of all mini-batches."""
-        for W in weights:
-            assert W.grad is not None
-            with self.ledger.phase(Phase.SYNC, -1):
-                self.feed.everyone.all_reduce(W.grad, tensor=TensorName.DW)
+        sum_gradients(weights, self.feed.everyone)
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
         return self.data.loss.hits(Z_NC)

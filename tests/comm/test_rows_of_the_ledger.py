@@ -78,6 +78,25 @@ def test_a_barrier_shows_how_long_the_others_waited_for_the_last(ranks) -> None:
     assert all(seconds > max(late, LATE / 4) for seconds in waiting)
 
 
+def sum_two_layers() -> tuple[list[list[float]], dict[Key, Amounts]]:
+    ledger = Ledger()
+    axis = axis_here(ledger)
+    xs = [torch.full((2, 3), axis.index + 1.0), torch.arange(4.0).view(2, 2).T, torch.empty(0)]
+    with ledger.backward():
+        sums = axis.all_reduce_together(xs, layers=[0, 1, 1], tensor=TensorName.DW)
+    assert all(total is x for total, x in zip(sums, xs, strict=True)), "the sums are in place"
+    return [x.flatten().tolist() for x in xs], ledger.stop()
+
+
+def test_sums_in_one_call_have_their_words_in_the_rows_of_their_layers(ranks) -> None:
+    for sums, entries in ranks(3, sum_two_layers):
+        assert sums == [[6.0] * 6, [0.0, 6.0, 3.0, 9.0], []]
+        rows = {key.layer: amounts for key, amounts in entries.items() if key.op is Op.ALL_REDUCE}
+        assert {layer: row.words_payload for layer, row in rows.items()} == {0: 6, 1: 4}
+        assert {layer: row.calls for layer, row in rows.items()} == {0: 1, 1: 0}
+        assert all(key.phase is Phase.SYNC for key in entries if key.op is Op.ALL_REDUCE)
+
+
 class StoppedClock(HostClock):
     """A clock that nobody may look at."""
 
