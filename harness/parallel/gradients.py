@@ -11,20 +11,11 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.comm.call import Pending
-from harness.ledger import NOBODY, Phase, TensorName
+from harness.ledger import Phase, TensorName
+from harness.parallel.row_strategy import sum_gradients
 
 Sums = list[tuple[Tensor, Pending[Tensor]]]
 """Each weight, and the sum of its gradient that is under way."""
-
-
-def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:
-    """Sums the gradients of all weights over an axis, in place and in one call.
-
-    `layers` are those of the weights; None for sums that belong to no layer.
-    """
-    gradients = [W.grad for W in weights if W.grad is not None]
-    assert len(gradients) == len(weights), "a weight has no gradient"
-    over.all_reduce_together(gradients, layers=layers or [NOBODY] * len(weights), tensor=TensorName.DW)
 
 
 class Gradients:

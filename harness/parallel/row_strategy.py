@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
+from harness.comm.axis import Axis
 from harness.kernels.random import Index
-from harness.ledger import AxisName, Phase, TensorName
+from harness.ledger import NOBODY, AxisName, Phase, TensorName
 from harness.models import Hits, Part, Skip, Weight
 from harness.models.operators import dropout_mask, dropped
 from harness.parallel.halo import Boundary
@@ -217,6 +218,16 @@ class RowOperators(LayerOperators):
 
     def evaluate(self, Z_NC: Tensor) -> dict[str, Hits]:
         return self.label_loss.hits(Z_NC)
+
+
+def sum_gradients(weights: Sequence[Tensor], over: Axis, layers: Sequence[int] | None = None) -> None:
+    """Sums the gradients of all weights over an axis, in place and in one call.
+
+    `layers` are those of the weights; None for sums that belong to no layer.
+    """
+    gradients = [W.grad for W in weights if W.grad is not None]
+    assert len(gradients) == len(weights), "a weight has no gradient"
+    over.all_reduce_together(gradients, layers=layers or [NOBODY] * len(weights), tensor=TensorName.DW)
 
 
 def as_indices(vertices: Index, device: torch.device) -> Tensor:

@@ -31,10 +31,9 @@ from harness.kernels.gather import scatter_matrix
 from harness.kernels.parts import beside
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
-from harness.parallel.gradients import sum_gradients
 from harness.parallel.halo import Boundary, Halo, halo_of
 from harness.parallel.row_attention import Edges, attention, edges_of
-from harness.parallel.row_strategy import RowOperators, RowStrategy
+from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
 from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
 
 P = AxisName.P

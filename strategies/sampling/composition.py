@@ -22,9 +22,8 @@ from harness.kernels import Csr, cast, on_device, transpose
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
-from harness.parallel.gradients import sum_gradients
 from harness.parallel.label_loss import LabelLoss, label_loss
-from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices
+from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices, sum_gradients
 from harness.strategy import (
     LONG,
     WORD,
