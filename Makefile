@@ -5,6 +5,7 @@
 #   make test       the tests that are quick enough for every change
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
+#   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
 #   make lint       style, layout and types
 #   make format     lay out the code as lint wants it, and draw docs/architecture.svg anew
 #   make setup      only install
@@ -31,7 +32,7 @@ WORKERS     ?= 2
 # One thread a process: the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke resume test test-slurm test-all lint format setup clean
+.PHONY: smoke resume test test-slurm test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -50,6 +51,9 @@ test-slurm: $(INSTALLED)
 test-all: $(INSTALLED)
 	HARNESS_SLURM_TEST= $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 	$(if $(HARNESS_SLURM_TEST),$(BIN)/pytest -q tests/slurm)
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/record.py bench
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

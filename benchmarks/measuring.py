@@ -38,6 +38,8 @@ from harness.store.build import build
 WARM = 1
 """Turns before those that count."""
 FIGURES = Path("figures")
+SPEED_LOST = 3
+"""The exit code of a benchmark that ran to its end and found that speed was lost."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

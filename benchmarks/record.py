@@ -4,7 +4,9 @@
     python benchmarks/record.py epoch pool  some
 
 `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `sampling` and `scalegnn` need root. One thread, and the
-allocator's settings of config/machines/local.yaml, as the launcher gives them.
+allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by the output of each
+command. If the recording of a page is stopped, the next one on the same commit continues with the commands that are
+missing.
 """
 
 import os
@@ -12,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measuring import argument_parser
+from measuring import SPEED_LOST, argument_parser
 
 from harness.run.provenance import provenance
 from harness.spec.machine_card import load_machine
@@ -32,7 +34,10 @@ SCHEMES = [
     ("cagnet-sa-1.5d", 4, "2x2"),
 ]
 
+TESTBED_COMMANDS = ("benchmarks/testbed up", "benchmarks/testbed down")
+
 COMMANDS = {
+    "bench": ["benchmarks/bench.py"],
     "epoch": [
         "benchmarks/epoch.py serial --dataset sbm-4096",
         "benchmarks/epoch.py serial --dataset rmat-17 --turns 7",
@@ -129,12 +134,39 @@ def main() -> None:
     folder = root / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
     for name in names:
-        page = [f"# {name}", "", origin(root, settings)]
-        for command in COMMANDS[name]:
-            page += ["", f"    python {command}"]
-            page += ["", printed] if (printed := ran(root, command)) else []
-        (folder / f"{name}.md").write_text("\n".join(page) + "\n")
+        record(root, folder / f"{name}.md", COMMANDS[name], settings)
         print(folder / f"{name}.md", flush=True)
+
+
+def record(root: Path, page: Path, commands: list[str], settings: dict[str, str]) -> None:
+    """Runs the commands that an unfinished page of this commit lacks, and then puts the page in its place."""
+    unfinished = page.with_suffix(".md.part")
+    title, about = f"# {page.stem}", origin(root, settings)
+    commit = about.partition("Commit ")[2].split()[0]
+    text = unfinished.read_text() if unfinished.exists() else ""
+    if f"Commit {commit}" not in text:
+        text = f"{title}\n\n{about}\n"
+    done = text.count("\n    python ")
+    if open_testbed := standing(commands[:done]):
+        ran(root, open_testbed)
+    code = 0
+    for command in commands[done:]:
+        printed, code = ran(root, command)
+        if code not in (0, SPEED_LOST):
+            sys.exit(
+                f"{command} failed with exit code {code}. Run the same again to continue {page.name} from here."
+            )
+        text += f"\n    python {command}\n" + (f"\n{printed}\n" if printed else "")
+        unfinished.write_text(text)
+    unfinished.replace(page)
+    if code == SPEED_LOST:
+        sys.exit(code)
+
+
+def standing(commands: list[str]) -> str | None:
+    """The command that set up the testbed which these commands leave standing, if any."""
+    testbeds = [command for command in commands if command.startswith(TESTBED_COMMANDS)]
+    return testbeds[-1] if testbeds and "testbed up" in testbeds[-1] else None
 
 
 def origin(root: Path, settings: dict[str, str]) -> str:
@@ -151,15 +183,11 @@ def origin(root: Path, settings: dict[str, str]) -> str:
     )
 
 
-def ran(root: Path, command: str) -> str:
-    """The output of a benchmark: tables unchanged, anything else as a block."""
-    done = subprocess.run(
-        [sys.executable, *command.split()], cwd=root, stdout=subprocess.PIPE, text=True, check=True
-    )
+def ran(root: Path, command: str) -> tuple[str, int]:
+    """The output of a benchmark, tables unchanged and anything else as a block, and its exit code."""
+    done = subprocess.run([sys.executable, *command.split()], cwd=root, stdout=subprocess.PIPE, text=True)
     printed = done.stdout.strip()
-    if not printed:
-        return ""
-    return printed if "| --- |" in printed else f"```\n{printed}\n```"
+    return printed if "| --- |" in printed or not printed else f"```\n{printed}\n```", done.returncode
 
 
 if __name__ == "__main__":

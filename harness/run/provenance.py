@@ -84,7 +84,7 @@ def provenance(
         "command": typed.read_text() if typed and typed.exists() else command(),
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         **_shared(affinities),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
@@ -150,7 +150,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
     """The model name of the processor, as the kernel gives that name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,0 +1,170 @@
+"""Our speed beside that of named competitors, and beside our own speed at the last landing. `make bench` runs it.
+
+    python benchmarks/bench.py          prints a table; fails if a ratio fell by a fifth since the last landing
+    python benchmarks/bench.py --land   keeps the ratios as those of a landing, in results/bench.csv
+
+A ratio is the competitor's time over ours: the median over turns in which both run side by side in one process, so that
+the load of the machine reaches both. A ratio that fell is measured up to three times, and the best one counts. Ratios
+of another processor are not compared. `bound` is the time that copying as many bytes takes as the call must move, over
+our time: a call whose data stay in cache exceeds 1.
+"""
+
+import csv
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from epoch import PYG, Case, rank_epochs, reference_models
+from measuring import SPEED_LOST, Table, alternate, argument_parser, one_thread
+from spmm import graphs, memory_speed, ways
+
+from harness.launch.worker_pool import Pool
+from harness.run.provenance import cpu_name
+from harness.spec.root import project_root
+
+LOST = 0.8
+"""The part of a landed ratio below which speed was lost."""
+ATTEMPTS = 3
+TURNS = 15
+GRAPHS, WIDTHS = ("R-MAT 2^14", "R-MAT 2^17", "uniform 2^17"), (16, 64, 128)
+OURS = "ours"
+
+
+class Measured(NamedTuple):
+    """Seconds of one call of ours and of its competitors, turn by turn."""
+
+    what: str
+    seconds: Mapping[str, list[float]]
+    bytes: float = 0
+    """The bytes that the call must move; 0 if unknown."""
+
+    def ratios(self) -> dict[str, float]:
+        """Each competitor's time over ours."""
+        ours = self.seconds[OURS]
+        return {
+            name: median(theirs / mine for theirs, mine in zip(taken, ours, strict=True))
+            for name, taken in self.seconds.items()
+            if name != OURS
+        }
+
+
+Measure = Callable[[], Measured]
+Ways = Mapping[str, Callable[[], object]]
+
+
+def in_turns(what: str, every: Ways, moved: float = 0, warm: int = 1) -> Measured:
+    """Measures ours and the competitors, each first in every other turn."""
+    return Measured(what, alternate(every, TURNS, warm=warm, swap=True), moved)
+
+
+def products() -> Iterator[Measure]:
+    """Sparse times dense."""
+    for name, A in graphs(quick=False):
+        for width in WIDTHS if name in GRAPHS else ():
+            H = torch.rand(A.cols, width)
+            moved = A.nnz * (H.itemsize * width + 8) + A.rows * (H.itemsize * width + 8)
+            yield partial(in_turns, f"A H, {name}, {width} columns", ways(A, H), moved)
+
+
+def serial_epochs() -> Iterator[Measure]:
+    """Training on one rank."""
+    for dataset in ("sbm-4096", "rmat-17"):
+        case = Case("serial", dataset, 1, order="combine_first")
+        models = reference_models(case.spec())
+        every = {OURS: case.trainer().epoch, **{name: models[name].epoch for name in PYG}}
+        yield partial(in_turns, f"a serial epoch, {dataset}", every, warm=3)
+
+
+def parallel_epochs() -> Iterator[Measure]:
+    """Training on four ranks, between two rounds of plain torch on one."""
+    for case in (
+        Case("cagnet-1d", "sbm-4096", 4),
+        Case("cagnet-2d:weight_gradient=T", "sbm-4096", 4, "2x2"),
+        Case("plexus", "sbm-4096", 4, "2x2x1"),
+        Case("plexus", "rmat-17", 4, "2x2x1"),
+    ):
+        yield partial(four_ranks, case)
+
+
+def four_ranks(case: Case) -> Measured:
+    plain = reference_models(Case("serial", case.dataset, 1).spec())["plain torch"].epoch
+    with Pool() as pool:
+        pool.run(case.ranks, rank_epochs, case, 1)
+        before = alternate({"plain torch": plain}, TURNS, warm=3)["plain torch"]
+        walls, _, _ = zip(*pool.run(case.ranks, rank_epochs, case, TURNS), strict=True)
+        after = alternate({"plain torch": plain}, TURNS, warm=3)["plain torch"]
+    slowest = [max(epoch) for epoch in zip(*walls, strict=True)]
+    theirs = [(a + b) / 2 for a, b in zip(before, after, strict=True)]
+    what = f"an epoch of {case.strategy} on 4 ranks, {case.dataset}"
+    return Measured(what, {OURS: slowest, "plain torch": theirs})
+
+
+Landed = dict[tuple[str, str, str], float]
+"""The ratios of the last landing by processor, call and competitor."""
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--land", action="store_true", help="keep the ratios as those of a landing")
+    options = parser.parse_args()
+    one_thread()
+    root = project_root()
+    file, cpu, speed = root / "benchmarks" / "results" / "bench.csv", cpu_name(), memory_speed()
+    landed = read(file)
+    known = {key[1:]: ratio for key, ratio in landed.items() if key[0] == cpu}
+    table, lost = Table("call", "ms", "bound", "competitor", "ratio", "landed"), list[str]()
+    for measure in chain(products(), serial_epochs(), parallel_epochs()):
+        measured, ratios = best(measure, known)
+        own = median(measured.seconds[OURS])
+        bound = f"{measured.bytes / speed / own:.2f}" if measured.bytes else ""
+        for name, ratio in ratios.items():
+            before = known.get((measured.what, name))
+            table.row(
+                measured.what,
+                f"{1e3 * own:.2f}",
+                bound,
+                name,
+                f"{ratio:.2f}",
+                f"{before or 0:.2f}" if before else "",
+            )
+            landed[cpu, measured.what, name] = ratio
+            if before and ratio < LOST * before:
+                lost.append(f"{measured.what} beside {name}: {ratio:.2f}, landed {before:.2f}")
+    if options.land:
+        write(file, landed)
+    elif lost:
+        print("\nSpeed was lost:", *lost, sep="\n- ")
+        sys.exit(SPEED_LOST)
+
+
+def best(measure: Measure, known: Mapping[tuple[str, str], float]) -> tuple[Measured, dict[str, float]]:
+    """A measurement, and the best ratios of as many as it takes for none to be lost, within ATTEMPTS."""
+    measured = measure()
+    ratios = measured.ratios()
+    for _ in range(ATTEMPTS - 1):
+        if all(ratio >= LOST * known.get((measured.what, name), 0) for name, ratio in ratios.items()):
+            break
+        measured = measure()
+        ratios = {name: max(ratio, ratios[name]) for name, ratio in measured.ratios().items()}
+    return measured, ratios
+
+
+def read(file: Path) -> Landed:
+    if not file.exists():
+        return {}
+    with file.open() as lines:
+        return {(cpu, what, name): float(ratio) for cpu, what, name, ratio in csv.reader(lines)}
+
+
+def write(file: Path, landed: Landed) -> None:
+    with file.open("w") as lines:
+        csv.writer(lines).writerows([*key, f"{ratio:.4g}"] for key, ratio in sorted(landed.items()))
+
+
+if __name__ == "__main__":
+    main()
