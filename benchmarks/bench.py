@@ -23,6 +23,7 @@ from epoch import PYG, Case, rank_epochs, reference_models
 from measuring import SPEED_LOST, Table, alternate, argument_parser, one_thread
 from spmm import graphs, memory_speed, ways
 
+from harness.kernels.recorded import product
 from harness.launch.worker_pool import Pool
 from harness.run.provenance import cpu_name
 from harness.spec.root import project_root
@@ -69,6 +70,14 @@ def products() -> Iterator[Measure]:
             H = torch.rand(A.cols, width)
             moved = A.nnz * (H.itemsize * width + 8) + A.rows * (H.itemsize * width + 8)
             yield partial(in_turns, f"A H, {name}, {width} columns", ways(A, H), moved)
+
+
+def weight_gradients() -> Iterator[Measure]:
+    """Dense products of tall matrices, T^T G."""
+    for rows, width, columns in ((1 << 17, 64, 16), (1 << 16, 32, 8), (1 << 16, 8, 16)):
+        T, G = torch.rand(rows, width), torch.rand(rows, columns)
+        every = {OURS: partial(product, T.T, G), "torch": partial(torch.mm, T.T, G)}
+        yield partial(in_turns, f"T^T G, {rows:,} rows of {width} and {columns}", every)
 
 
 def serial_epochs() -> Iterator[Measure]:
@@ -118,7 +127,7 @@ def main() -> None:
     landed = read(file)
     known = {key[1:]: ratio for key, ratio in landed.items() if key[0] == cpu}
     table, lost = Table("call", "ms", "bound", "competitor", "ratio", "landed"), list[str]()
-    for measure in chain(products(), serial_epochs(), parallel_epochs()):
+    for measure in chain(products(), weight_gradients(), serial_epochs(), parallel_epochs()):
         measured, ratios = best(measure, known)
         own = median(measured.seconds[OURS])
         bound = f"{measured.bytes / speed / own:.2f}" if measured.bytes else ""

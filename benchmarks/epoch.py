@@ -1,10 +1,12 @@
 """Time of a training epoch: `serial` against PyTorch Geometric, a parallel strategy against plain torch, parallel
-strategies against each other, and one strategy with recording against the same strategy without.
+strategies against each other, and one strategy with recording against the same strategy without. `kernels` says where
+the CPU time of strategies goes, the kernels of all ranks beside those of serial training.
 
     python benchmarks/epoch.py serial --dataset rmat-17
     python benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2
     python benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --strategy cagnet-2d --grid 2x2
     python benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 plexus@2x2x2 cagnet-3d@2x2x2
+    python benchmarks/epoch.py kernels --dataset rmat-17 --ranks 4 cagnet-1d cagnet-2d@2x2 plexus@2x2x1
     python benchmarks/epoch.py recording --dataset rmat-17 --ranks 2
 
 Competitors take turns epoch by epoch in one process, so that a drift of the machine's speed reaches all of them.
@@ -14,16 +16,16 @@ Ratios are of medians over the same turns. One thread a rank.
 import argparse
 from itertools import pairwise
 from statistics import median
-from time import process_time
+from time import process_time, thread_time
 from typing import NamedTuple
 
 import torch
 import yaml
-from measuring import Gcn, alternate, argument_parser, one_thread, spec_of, trainer_of
+from measuring import Gcn, Table, alternate, argument_parser, one_thread, spec_of, trainer_of
 from torch import Tensor
 
 from harness.launch.worker_pool import Pool
-from harness.ledger import Op, Phase
+from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -153,6 +155,59 @@ def rank_epochs(case: Case, turns: int) -> tuple[list[float], float, float]:
     return [epoch.seconds for epoch in epochs], cpu, sum(amounts.words_payload for amounts in entries)
 
 
+class CpuClock(HostClock):
+    """The CPU time of the thread that trains: a kernel does not count while another process has the core."""
+
+    mark = staticmethod(thread_time)
+
+
+class CpuSeconds(NamedTuple):
+    """Where the CPU time of a rank's epoch goes, in seconds."""
+
+    kernels: float
+    """Sparse and dense products, elementwise functions and copies."""
+    collectives: float
+    """The calls of collectives and messages, on the thread that trains."""
+    library: float
+    """All other threads of the process: with gloo those that send and receive."""
+    rest: float
+    """The thread that trains, elsewhere: autograd and Python."""
+
+
+def rank_cpu(case: Case, turns: int) -> CpuSeconds:
+    """The mean over epochs of one rank."""
+    trainer = trainer_of(case.spec(), clock=CpuClock())
+    for _ in range(WARM):
+        trainer.epoch()
+    process, thread = process_time(), thread_time()
+    epochs = [trainer.epoch() for _ in range(turns)]
+    process, thread = process_time() - process, thread_time() - thread
+    kernels, collectives = (
+        sum(amounts.seconds for epoch in epochs for key, amounts in epoch.entries.items() if key.op in ops)
+        for ops in (COMPUTING, MOVING)
+    )
+    parts = kernels, collectives, process - thread, thread - kernels - collectives
+    return CpuSeconds(*(seconds / turns for seconds in parts))
+
+
+def compare_kernels(options: argparse.Namespace) -> None:
+    """The CPU seconds of all ranks. Serial training is measured before and after each strategy, on the same cores."""
+    table = Table(
+        "strategy", "kernels, ms", "to serial", "collectives", "their threads", "rest", "ms, all ranks"
+    )
+    with Pool() as pool:
+        for name in options.competitors:
+            strategy, _, grid = name.partition("@")
+            case = Case(strategy, options.dataset, options.ranks, grid or None, options.hidden)
+            alone = case._replace(strategy="serial", ranks=1, grid=None)
+            before = rank_cpu(alone, options.turns)
+            ranks = pool.run(case.ranks, rank_cpu, case, options.turns)
+            serial = (before.kernels + rank_cpu(alone, options.turns).kernels) / 2
+            total = CpuSeconds(*map(sum, zip(*ranks, strict=True)))
+            cells = [f"{1e3 * seconds:.1f}" for seconds in (*total[1:], sum(total))]
+            table.row(name, f"{1e3 * total.kernels:.1f}", f"{total.kernels / serial:.2f}", *cells)
+
+
 class Recorded(NamedTuple):
     """One rank's epochs with its ledger on and off."""
 
@@ -210,6 +265,7 @@ QUESTIONS = {
     "serial": compare_serial,
     "parallel": compare_parallel,
     "against": compare_strategies,
+    "kernels": compare_kernels,
     "recording": compare_recording,
 }
 
@@ -217,9 +273,11 @@ QUESTIONS = {
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("what", choices=QUESTIONS)
-    names = "for against; a name may have parameters"
+    names = "for against and kernels; a name may have parameters"
     parser.add_argument("competitors", nargs="*", metavar="NAME@GRID", help=names)
-    parser.add_argument("--hidden", type=int, default=HIDDEN, help="for against (default: %(default)s)")
+    parser.add_argument(
+        "--hidden", type=int, default=HIDDEN, help="for against and kernels (default: %(default)s)"
+    )
     parser.add_argument("--dataset", default="sbm-4096")
     parser.add_argument("--strategy", default="cagnet-1d")
     parser.add_argument("--ranks", type=int, default=2)

@@ -26,7 +26,7 @@ from harness.figures.palette import COLOURS
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels import Csr, cast
-from harness.ledger import MOVING, SAMPLING, Ledger, Op
+from harness.ledger import MOVING, SAMPLING, HostClock, Ledger, Op
 from harness.run.open_run import open_run
 from harness.run.rank_tables import gather
 from harness.run.trainer import Trainer
@@ -89,10 +89,10 @@ def spec_of(asked: dict[str, Any]) -> Spec:
     return spec
 
 
-def trainer_of(spec: Spec, *, recording: bool = True) -> Trainer:
+def trainer_of(spec: Spec, *, recording: bool = True, clock: HostClock | None = None) -> Trainer:
     """This rank's trainer."""
     strategy, blocks = open_run(project_root(), spec)
-    ledger = Ledger(recording=recording)
+    ledger = Ledger(clock, recording=recording)
     return Trainer(
         strategy, Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from), blocks
     )

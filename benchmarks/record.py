@@ -44,6 +44,8 @@ COMMANDS = {
         "benchmarks/epoch.py parallel --dataset sbm-4096 --ranks 2",
         "benchmarks/epoch.py parallel --dataset rmat-17 --ranks 4 --turns 7",
         "benchmarks/epoch.py recording --dataset rmat-17 --ranks 2",
+        "benchmarks/epoch.py kernels --dataset rmat-17 --ranks 4 --turns 7 cagnet-1d cagnet-1.5d@2x2 cagnet-2d@2x2 "
+        "cagnet-2d:weight_gradient=T@2x2 cagnet-3d@2x1x2 cagnet-sa-1d cagnet-sa-1.5d@2x2 plexus@2x2x1",
     ],
     "spmm": ["benchmarks/spmm.py"],
     "sampling": [

@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr
-from harness.kernels.recorded import Kernels
+from harness.kernels.recorded import Kernels, product
 from harness.ledger import Op, TensorName, apply
 from harness.parallel.gradients import Gradients
 from harness.ranges import common, split, within
@@ -156,7 +156,7 @@ def _with_loops(kernels: Kernels, stripe: Stripe, H: Tensor, part: Tensor, makes
 
 
 def _straight(T_NF: Tensor, G_NH: Tensor) -> Tensor:
-    return T_NF.T @ G_NH
+    return product(T_NF.T, G_NH)
 
 
 def _flipped(T_NF: Tensor, G_NH: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ WeightGradient = Callable[[Tensor, Tensor], Tensor]
 """Multiplies dW = T^T G, given T and G."""
 
 WEIGHT_GRADIENTS: dict[str, WeightGradient] = {"straight": _straight, "flipped": _flipped}
-"""The ways to multiply dW = T^T G; which of them is faster depends on the library."""
+"""The ways to multiply dW = T^T G. Which of them is faster depends on the library; on a CPU straight always is."""
 
 
 def combine(
