@@ -1,77 +1,126 @@
-"""Sparse times dense by every known way, on graphs with and without hubs. Prints markdown.
+"""Sparse times dense beside a tiled C kernel (benchmarks/spmm.c), and beside the ways of libraries. Prints markdown.
 
     MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
-        OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/spmm.py --threads 1
+        OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/spmm.py
 
-Ways take turns in a random order, each after an unmeasured turn of its own, so that no way finds the caches as another
-way left them. A cell is GFLOP/s (2 nnz f) of the median, and of the best turn in brackets.
-`bound` is the speed if every nonzero reads a row of H at the measured speed of memory: a graph whose H stays in cache
-exceeds the bound. `loop, near` and `loop, far` are the compiled loop alone, without and with prefetching, no result
-allocated. `ours` is `spmm`, operator included.
+gcc compiles the C kernel for this machine into a temporary folder. In a cell, the C kernel and ours take turns in both
+orders. The ratio is the median of the turns' ratios, seconds in C over our seconds: above 1, ours is faster. Our
+GFLOP/s stand in brackets (2 nnz f over the median). Every pair of results is compared before it is measured.
 """
 
+import ctypes
 import os
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import product
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from shutil import which
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 import torch
-from measuring import Table, argument_parser
+from measuring import Table, alternate, argument_parser, in_a_process
+from torch import Tensor
+from torch_geometric.utils import scatter
 
 from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy, transpose
-from harness.kernels.spmm import aggregate, by_loop, by_matmul, by_reduction, multiply_rows, spmm
+from harness.kernels.spmm import aggregate, by_library, inner_products, multiply, spmm
+from harness.kernels.tiles import multiply_into
 
-FEATURES = (1, 16, 32, 64, 128)
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-SECONDS_EACH, TURNS = 0.3, (3, 60)
-LARGEST_MESSAGES = 1 << 28  # elements: an edge list makes a row for every edge
-WAYS = ("torch @", "torch mm sum", "loop", "loop, near", "loop, far", "ours", "scipy", "PyG edge_index")
+WIDTHS = (1, 3, 5, 8, 16, 32, 41, 47, 64, 100, 128, 256)
+FEW_WIDTHS = (3, 16, 41, 64, 128)
+SECONDS, TURNS = 0.35, (5, 200)
+"""The time of a cell, and the fewest and most turns."""
+FLAGS = {
+    torch.float32: ("-DVALUE=float", "-DSUM=float"),
+    torch.float64: ("-DVALUE=double", "-DSUM=double"),
+    torch.bfloat16: ("-DVALUE=uint16_t", "-DSUM=float", "-DBF16"),
+}
+WAYS = ("ours", "C", "torch mm sum", "torch @", "scipy", "PyG edge_index")
+COLUMNS = {torch.int32: "int32_t", torch.int64: "int64_t"}
+TEMPORARY = TemporaryDirectory()
+
+
+class Case(NamedTuple):
+    """What a row of a table has besides its graph."""
+
+    dtype: torch.dtype
+    about: str = ""
+    add: bool = False
+    threads: int = 1
+    column: torch.dtype = torch.int32
+    widths: tuple[int, ...] = WIDTHS
+
+
+CASES = (
+    Case(torch.float32),
+    Case(torch.float64),
+    Case(torch.bfloat16),
+    Case(torch.float32, "added", add=True),
+    Case(torch.bfloat16, "added", add=True, widths=FEW_WIDTHS),
+    Case(torch.float32, "int64 columns", column=torch.int64, widths=FEW_WIDTHS),
+    Case(torch.float32, "2 threads", threads=2),
+    Case(torch.float64, "2 threads", threads=2, widths=FEW_WIDTHS),
+)
+FRESH_CASES = (
+    Case(torch.float32),
+    Case(torch.float64, widths=FEW_WIDTHS),
+    Case(torch.bfloat16, widths=FEW_WIDTHS),
+)
 
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="small graphs, float32")
+    parser.add_argument("--quick", action="store_true", help="the two graphs that stay in cache")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    speed = memory_speed()
-    tuned = "set" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "not set"
-    copied = f"copy {speed / 1e9:.1f} GB/s; allocator {tuned}; load {os.getloadavg()[0]:.1f}"
-    print(f"{options.threads} thread(s); {copied}; scipy {scipy.__version__}.")
-    for name, A in graphs(options.quick):
-        print_products(name, A, DTYPES[:1] if options.quick else DTYPES, speed)
-    print_gradients()
+    if not which("gcc"):
+        sys.exit("The competitor is written in C, and there is no gcc to compile it: install gcc.")
+    torch.set_num_threads(1)
+    known = dict(graphs(options.quick))
+    hubs = {} if options.quick else {"hub": hub(np.random.default_rng(0))}
+    print(f"A copy moves {memory_speed() / 1e9:.1f} GB/s.", end=" ")
+    for name, A in (known | hubs).items():
+        print(
+            f"{name}: {A.rows:,} rows, {A.nnz:,} entries, at most {int(A.rowptr.diff().max()):,} in a row.",
+            end=" ",
+        )
+    print("\n\n### Outputs allocated before\n")
+    beside_c(known | hubs, CASES, lambda A, H, Z, case: lambda: multiply_into(A, H, Z, add=case.add))
+    print("\n### Outputs allocated by each call\n")
+    beside_c(known, FRESH_CASES, lambda A, H, _Z, _case: lambda: multiply(A, H, None), fresh=True)
+    print("\n### What an output costs: milliseconds, uniform 2^17, float32\n")
+    print_allocation()
+    print("\n### The ways of libraries, outputs allocated by each call, one thread: GFLOP/s\n")
+    print_libraries(known)
+    print("\n### Inner products along the entries, float32: milliseconds\n")
+    print_inner_products(known)
+    print("\n### A call on 16 rows, float32, f = 64: microseconds\n")
+    print_calls()
 
 
 def graphs(quick: bool) -> Iterator[tuple[str, Csr]]:
     """Name and adjacency, float32 weights; the same every time."""
     rng = np.random.default_rng(0)
-    yield "uniform 2^8", matrix(1 << 8, *rng.integers(0, 1 << 8, (2, 16 << 8)))
-    yield "uniform 2^10", matrix(1 << 10, *rng.integers(0, 1 << 10, (2, 16 << 10)))
-    yield "SBM 4096", matrix(4096, *stochastic_blocks(rng, 4096, 15, communities=16))
+    yield "uniform 2^12", matrix(1 << 12, *rng.integers(0, 1 << 12, (2, 16 << 12)))
     yield "R-MAT 2^14", matrix(1 << 14, *rmat(rng, 14, 16))
     if not quick:
         yield "R-MAT 2^17", matrix(1 << 17, *rmat(rng, 17, 16))
         yield "uniform 2^17", matrix(1 << 17, *rng.integers(0, 1 << 17, (2, 16 << 17)))
 
 
-def matrix(n: int, row: np.ndarray, col: np.ndarray) -> Csr:
+def hub(rng: np.random.Generator) -> Csr:
+    """One row has two million entries, as many as all other rows together; entries repeat."""
+    size = 4 << 20
+    row, col = rng.integers(0, 1 << 15, (2, size))
+    return matrix(1 << 15, row * (rng.random(size) < 0.5), col, sum_duplicates=False)
+
+
+def matrix(n: int, row: np.ndarray, col: np.ndarray, *, sum_duplicates: bool = True) -> Csr:
     val = torch.rand(len(row), generator=torch.Generator().manual_seed(0))
-    return from_coo(torch.from_numpy(row), torch.from_numpy(col), val, (n, n), sum_duplicates=True)
-
-
-def stochastic_blocks(
-    rng: np.random.Generator, n: int, degree: int, communities: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Four in five edges stay within a community of neighbouring numbers."""
-    row = rng.integers(0, n, n * degree)
-    size = n // communities
-    near = row // size * size + rng.integers(0, size, len(row))
-    return row, np.where(rng.random(len(row)) < 0.8, near, rng.integers(0, n, len(row)))
+    return from_coo(torch.from_numpy(row), torch.from_numpy(col), val, (n, n), sum_duplicates=sum_duplicates)
 
 
 def rmat(rng: np.random.Generator, scale: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,110 +131,197 @@ def rmat(rng: np.random.Generator, scale: int, degree: int) -> tuple[np.ndarray,
     return row, col
 
 
-def ways(A: Csr, H: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """The ways that take the type."""
-    usable: dict[str, Callable[[], object]] = {
-        "torch mm sum": lambda: by_reduction(A, H, None),
-        "ours": lambda: spmm(A, H),
-    }
-    if H.dtype == torch.bfloat16:
-        return usable
-    M, X, row, Z = to_scipy(A), H.numpy(), row_of(A), torch.empty(A.rows, H.shape[1], dtype=H.dtype).numpy()
-    arrays = (A.rowptr.numpy(), A.col.numpy(), A.val.numpy())
-    usable |= {
-        "torch @": lambda: by_matmul(A, H, None),
-        "loop": lambda: by_loop(A, H, None),
-        "scipy": lambda: M @ X,
-    }
-    if A.nnz * H.shape[1] < LARGEST_MESSAGES:
-        usable["PyG edge_index"] = lambda: message_passing(row, A.col, A.val, H, A.rows)
-    if torch.get_num_threads() == 1:
-        usable["loop, near"] = lambda: multiply_rows(arrays, X, Z, False, False, 0, A.rows)
-        usable["loop, far"] = lambda: multiply_rows(arrays, X, Z, False, True, 0, A.rows)
-    return usable
-
-
-def message_passing(
-    row: torch.Tensor, col: torch.Tensor, val: torch.Tensor, H: torch.Tensor, rows: int
-) -> torch.Tensor:
-    """PyG's product by an edge list, without its extension packages: gather, weigh, scatter."""
-    from torch_geometric.utils import scatter
-
-    messages = H.index_select(0, col) * val[:, None]
-    summed: torch.Tensor = scatter(messages, row, dim=0, dim_size=rows, reduce="sum")
-    return summed
-
-
-def measure(candidates: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each turn. A way has as many turns as fit SECONDS_EACH, within TURNS."""
-    fewest, most = TURNS
-    for run in candidates.values():
-        run()
-    turns = {name: min(max(int(SECONDS_EACH / timed(run)), fewest), most) for name, run in candidates.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    shuffle = np.random.default_rng(0).permutation
-    for turn in range(max(turns.values())):
-        for name in shuffle([name for name in candidates if turn < turns[name]]):
-            candidates[name]()
-            seconds[name].append(timed(candidates[name]))
-    return seconds
-
-
-def timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def print_products(name: str, A: Csr, dtypes: tuple[torch.dtype, ...], speed: float) -> None:
-    print(f"\n### {name}: {A.rows:,} rows, {A.nnz:,} nonzeros, longest row {int(A.rowptr.diff().max()):,}\n")
-    table = Table("type", "f", "bound", *WAYS)
-    for dtype, features in product(dtypes, FEATURES):
-        A_typed, H = cast(A, dtype), torch.rand(A.cols, features).to(dtype)
-        seconds = measure(ways(A_typed, H))
-        flops = 2 * A.nnz * features
-        size = dtype.itemsize
-        bytes_moved = A.nnz * (features * size + size + 4) + A.rows * (features * size + 8)
-        cells = [cell(flops, seconds.get(way)) for way in WAYS]
-        table.row(str(dtype)[6:], features, f"{flops / (bytes_moved / speed) / 1e9:.1f}", *cells)
-
-
-def cell(flops: int, seconds: list[float] | None) -> str:
-    return f"{flops / median(seconds) / 1e9:.1f} ({flops / min(seconds) / 1e9:.1f})" if seconds else "-"
-
-
-def print_gradients() -> None:
-    """The time that differentiating adds to its two products."""
-    rng = np.random.default_rng(1)
-    print("\n### Forward and backward, float32, f = 64: microseconds, median (best)\n")
-    table = Table("rows", "two products", "aggregate, both ways", "added")
-    for n in (16, 256, 4096, 1 << 15):
-        A = matrix(n, *rng.integers(0, n, (2, 15 * n)))
-        A_T, H, dZ = transpose(A), torch.rand(n, 64, requires_grad=True), torch.rand(n, 64)
-        seconds = measure(
-            {
-                "products": partial(two_products, A, A_T, H.detach(), dZ),
-                "both": partial(both_ways, A, A_T, H, dZ),
-            }
-        )
-        (a, a_best), (b, b_best) = ((1e6 * median(some), 1e6 * min(some)) for some in seconds.values())
-        pairs = (a, a_best), (b, b_best), (b - a, b_best - a_best)
-        table.row(f"{n:,}", *(f"{middle:.0f} ({best:.0f})" for middle, best in pairs))
-
-
-def two_products(A: Csr, A_T: Csr, H: torch.Tensor, dZ: torch.Tensor) -> object:
-    return spmm(A, H), spmm(A_T, dZ)
-
-
-def both_ways(A: Csr, A_T: Csr, H: torch.Tensor, dZ: torch.Tensor) -> object:
-    return torch.autograd.grad(aggregate(A, A_T, H), H, dZ)
-
-
 def memory_speed() -> float:
     """Bytes a second of the best of ten copies far larger than any cache, read and write both counted."""
     source = torch.ones(1 << 25)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / min(timed(lambda: target.copy_(source)) for _ in range(10))
+    return 2 * source.nbytes / min(alternate({"copy": lambda: target.copy_(source)}, 10)["copy"])
+
+
+@cache
+def competitor(dtype: torch.dtype, column: torch.dtype) -> Any:
+    """The C kernel for a type of values and a type of columns."""
+    library = Path(TEMPORARY.name) / f"{dtype}-{column}.so"
+    source = Path(__file__).with_suffix(".c")
+    options = (
+        "-O3",
+        "-march=native",
+        "-fopenmp",
+        "-shared",
+        "-fPIC",
+        f"-DCOLUMN={COLUMNS[column]}",
+        *FLAGS[dtype],
+    )
+    subprocess.run(["gcc", *options, str(source), "-o", str(library)], check=True)
+    function = ctypes.CDLL(str(library)).spmm
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = (*(pointer,) * 5, *(number,) * 3, ctypes.c_int, ctypes.c_int)
+    function.restype = None
+    return function
+
+
+def in_c(A: Csr, H: Tensor, Z: Tensor, *, add: bool = False, threads: int = 1) -> None:
+    """Z = A H, or Z += A H, by the competitor."""
+    addresses = (operand.data_ptr() for operand in (A.rowptr, A.col, A.val, H, Z))
+    competitor(H.dtype, A.col.dtype)(*addresses, A.rows, A.cols, H.shape[1], add, threads)
+
+
+def beside_c(
+    known: Mapping[str, Csr],
+    cases: tuple[Case, ...],
+    ours: Callable[[Csr, Tensor, Tensor, Case], Callable[[], object]],
+    *,
+    fresh: bool = False,
+) -> None:
+    """A table of ratios, and its worst cell."""
+    table, worst = Table("graph", "type", "", *(f"f {width}" for width in WIDTHS)), []
+    for name, graph in known.items():
+        for case in cases:
+            A = cast(graph, case.dtype)._replace(col=graph.col.to(case.column))
+            torch.set_num_threads(case.threads)
+            cells = {}
+            for width in case.widths:
+                H, Z = (random(size, width, case.dtype) for size in (A.cols, A.rows))
+                ratio, seconds = compared(A, H, Z, case, ours(A, H, Z, case), fresh=fresh)
+                cells[width] = f"{ratio:.2f} ({2e-9 * A.nnz * width / seconds:.0f})"
+                worst.append((ratio, f"{name}, {str(case.dtype)[6:]} {case.about}, f = {width}"))
+            table.row(name, str(case.dtype)[6:], case.about, *(cells.get(width, "") for width in WIDTHS))
+    torch.set_num_threads(1)
+    print("\nThe worst cell: {:.2f} ({}).".format(*min(worst)))
+
+
+def compared(
+    A: Csr, H: Tensor, Z: Tensor, case: Case, ours: Callable[[], object], *, fresh: bool
+) -> tuple[float, float]:
+    """Seconds in C over our seconds, and our seconds."""
+
+    def c() -> None:
+        in_c(A, H, torch.empty_like(Z) if fresh else Z, add=case.add, threads=case.threads)
+
+    expected = Z.clone()
+    in_c(A, H, expected, add=case.add, threads=case.threads)
+    torch.testing.assert_close(
+        spmm(A, H, add_to=Z.clone() if case.add else None), expected, rtol=1e-2, atol=1e-2
+    )
+    once = min(alternate({"ours": ours}, 2)["ours"])
+    turns = min(max(int(SECONDS / 2 / once), TURNS[0]), TURNS[1])
+    seconds = alternate({"c": c, "ours": ours}, turns, swap=True)
+    return median(a / b for a, b in zip(*seconds.values(), strict=True)), median(seconds["ours"])
+
+
+def random(rows: int, cols: int, dtype: torch.dtype) -> Tensor:
+    return (torch.rand(rows, cols, generator=torch.Generator().manual_seed(1)) - 0.5).to(dtype)
+
+
+def print_allocation() -> None:
+    """In new processes, since the C library reads the settings of its allocator once."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+    table = Table(
+        "f",
+        *(
+            f"{way}, {how}"
+            for how in ("no settings", "the settings of ranks")
+            for way in ("allocated before", "by each call")
+        ),
+    )
+    for name in settings:
+        del os.environ[name]
+    without = in_a_process(allocation)
+    os.environ.update(settings)
+    for width, one, other in zip(FEW_WIDTHS, without, in_a_process(allocation), strict=True):
+        table.row(width, *(f"{1e3 * seconds:.2f}" for seconds in (*one, *other)))
+
+
+def allocation() -> list[tuple[float, float]]:
+    """Seconds of a product into an output allocated before, and into one allocated by the call."""
+    torch.set_num_threads(1)
+    rng, pairs = np.random.default_rng(0), []
+    A = matrix(1 << 17, *rng.integers(0, 1 << 17, (2, 16 << 17)))
+    for width in FEW_WIDTHS:
+        H, Z = (random(size, width, torch.float32) for size in (A.cols, A.rows))
+        ways = {"before": lambda: multiply_into(A, H, Z, add=False), "call": lambda: multiply(A, H, None)}  # noqa: B023
+        seconds = alternate(ways, 7, swap=True)
+        pairs.append((median(seconds["before"]), median(seconds["call"])))
+    return pairs
+
+
+def print_libraries(known: Mapping[str, Csr]) -> None:
+    table = Table("graph", "type", "f", *WAYS)
+    for name, graph in known.items():
+        for dtype, width in (
+            (torch.float32, 16),
+            (torch.float32, 64),
+            (torch.float64, 64),
+            (torch.bfloat16, 64),
+        ):
+            A, H = cast(graph, dtype), random(graph.cols, width, dtype)
+            seconds = alternate(ways(A, H), 5)
+            flops = 2e-9 * A.nnz * width
+            speeds = {way: f"{flops / median(each):.1f}" for way, each in seconds.items()}
+            table.row(name, str(dtype)[6:], width, *(speeds.get(way, "") for way in WAYS))
+
+
+def ways(A: Csr, H: Tensor) -> dict[str, Callable[[], object]]:
+    """The ways that take the type; each allocates its output."""
+    rowptr, output = A.rowptr.to(A.col.dtype), partial(H.new_empty, (A.rows, H.shape[1]))
+    sparse = torch.sparse_csr_tensor(rowptr, A.col, A.val, A.shape, check_invariants=False)
+    known: dict[str, Callable[[], object]] = {
+        "ours": lambda: spmm(A, H),
+        "C": lambda: in_c(A, H, output()),
+        "torch mm sum": lambda: torch.sparse.mm(sparse, H, "sum"),
+    }
+    if H.dtype == torch.bfloat16:
+        return known
+    M, X, row = to_scipy(A), H.numpy(), row_of(A)
+    return known | {
+        "torch @": lambda: by_library(A, H, None),
+        "scipy": lambda: M @ X,
+        "PyG edge_index": lambda: scatter(H.index_select(0, A.col) * A.val[:, None], row, dim_size=A.rows),
+    }
+
+
+def print_inner_products(known: Mapping[str, Csr]) -> None:
+    table = Table("graph", "f", "ours", "torch.sparse.sampled_addmm", "ratio")
+    for name, A in known.items():
+        for width in FEW_WIDTHS:
+            X, Y = (random(size, width, torch.float32) for size in A.shape)
+            col = A.col
+            places = torch.sparse_csr_tensor(A.rowptr.to(col.dtype), col, torch.zeros(A.nnz), A.shape)
+            seconds = alternate(
+                {
+                    "ours": lambda: inner_products(A, X, Y),  # noqa: B023
+                    "torch": lambda: torch.sparse.sampled_addmm(places, X, Y.T, beta=0),  # noqa: B023
+                },
+                7,
+                swap=True,
+            )
+            ours, theirs = map(median, seconds.values())
+            ratio = median(b / a for a, b in zip(*seconds.values(), strict=True))
+            table.row(name, width, f"{1e3 * ours:.2f}", f"{1e3 * theirs:.2f}", f"{ratio:.2f}")
+
+
+def print_calls() -> None:
+    """What a product costs besides its arithmetic."""
+    rng = np.random.default_rng(1)
+    A = matrix(16, *rng.integers(0, 16, (2, 240)))
+    A_T, H, G, Z = (
+        transpose(A),
+        torch.rand(16, 64, requires_grad=True),
+        torch.rand(16, 64),
+        torch.rand(16, 64),
+    )
+    X = H.detach()
+    ways = {
+        "C by ctypes": lambda: in_c(A, X, Z),
+        "into an output": lambda: multiply_into(A, X, Z, add=False),
+        "with an output": lambda: multiply(A, X, None),
+        "the operator": lambda: spmm(A, X),
+        "two operators": lambda: (spmm(A, X), spmm(A_T, G)),
+        "forward and backward": lambda: torch.autograd.grad(aggregate(A, A_T, H), H, G),
+    }
+    seconds = alternate(ways, 2000, warm=20)
+    table = Table(*ways)
+    table.row(*(f"{1e6 * median(seconds[way]):.1f}" for way in ways))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 from torch.utils.flop_counter import register_flop_formula
 
-from harness.kernels import head
-from harness.kernels.csr import Csr, transpose
-from harness.kernels.head import Pair
-from harness.kernels.spmm import OPERATORS
+from harness.kernels.csr import Csr, row_of, take, transpose
+from harness.kernels.spmm import OPERATORS, inner_products, multiply
+
+SLOPE = 0.2
+"""The slope of the leaky ReLU below zero."""
+
+Pair = tuple[Tensor, Tensor]
 
 OPERATORS.define("attend(Tensor rowptr, Tensor col, Tensor d, Tensor s, Tensor T) -> (Tensor, Tensor)")
 OPERATORS.define(
@@ -66,7 +70,7 @@ def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
 def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
     outputs = _weighed(rowptr, col, d_QN, s_QK, T_QKF)
-    return _filled(outputs, (head.weigh(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
+    return _filled(outputs, (_weigh_head(A_NK, *each) for each in zip(d_QN, s_QK, T_QKF, strict=True)))
 
 
 def _rows_back(
@@ -74,7 +78,7 @@ def _rows_back(
 ) -> Pair:
     A_NK = Csr(rowptr, col, col, T_QKF.shape[1])
     heads = zip(d_QN, s_QK, T_QKF, a_QE, G_QNF, strict=True)
-    return _filled(_row_gradients(rowptr, col, d_QN), (head.rows_back(A_NK, *each) for each in heads))
+    return _filled(_row_gradients(rowptr, col, d_QN), (_rows_back_head(A_NK, *each) for each in heads))
 
 
 def _columns_back(
@@ -82,7 +86,9 @@ def _columns_back(
 ) -> Pair:
     A_KN = Csr(colptr, row, entry, G_QNF.shape[1])
     outputs = _column_gradients(colptr, row, entry, a_QE, dl_QE, G_QNF)
-    return _filled(outputs, (head.columns_back(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True)))
+    return _filled(
+        outputs, (_columns_back_head(A_KN, *each) for each in zip(a_QE, dl_QE, G_QNF, strict=True))
+    )
 
 
 def _filled(outputs: Pair, heads: Iterator[Pair]) -> Pair:
@@ -90,6 +96,38 @@ def _filled(outputs: Pair, heads: Iterator[Pair]) -> Pair:
         for output, value in zip(outputs, values, strict=True):
             output[number] = value
     return outputs
+
+
+# One head. Values of A do not count, except in `_columns_back_head`: there they are the positions of its entries.
+
+
+def _weigh_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
+    """a = softmax of the scores, row by row; Z = a T."""
+    row_E = row_of(A_NK)
+    l_E = leaky_relu(take(d_N, row_E) + take(s_K, A_NK.col), SLOPE)
+    exp_E = (l_E - take(_reduced(l_E, A_NK.rowptr, "max"), row_E)).exp()
+    a_E = exp_E / take(_reduced(exp_E, A_NK.rowptr, "sum"), row_E)
+    return a_E, multiply(A_NK._replace(val=a_E), T_KF, None)
+
+
+def _rows_back_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_NF: Tensor) -> Pair:
+    """dl = a (da - sum of a da) leaky', where da = G T; and dd, the sums of dl."""
+    row_E = row_of(A_NK)
+    da_E = inner_products(A_NK, G_NF, T_KF)
+    mean_N = _reduced(a_E * da_E, A_NK.rowptr, "sum")
+    dl_E = a_E * (da_E - take(mean_N, row_E))
+    dl_E = torch.where(take(d_N, row_E) + take(s_K, A_NK.col) > 0, dl_E, SLOPE * dl_E)
+    return dl_E, _reduced(dl_E, A_NK.rowptr, "sum")
+
+
+def _columns_back_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
+    """dT = a^T G, and ds, the sums of dl."""
+    dT_KF = multiply(A_KN._replace(val=take(a_E, A_KN.val)), G_NF, None)
+    return dT_KF, _reduced(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
+
+
+def _reduced(x_E: Tensor, rowptr: Tensor, how: str) -> Tensor:
+    return torch.segment_reduce(x_E, how, offsets=rowptr, unsafe=True)
 
 
 # The shapes of the operators' results.

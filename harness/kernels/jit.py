@@ -1,4 +1,4 @@
-"""The compiler of kernels: each is compiled once a machine, not once a process. Only spmm.py imports numba too.
+"""The compiler of kernels: each is compiled once a machine, not once a process. Only tiles.py imports numba too.
 
 The cache of compiled code distinguishes functions by name, not by options: give a name one set of options. The
 compiler may fuse parallel loops of equal length in one function into wrong code: write one such loop a function.
@@ -32,15 +32,21 @@ def compiled(**options: Any) -> Callable[[F], F]:
 TO_READ, KEEP, DATA = 0, 3, 1
 
 
+BYTES, I32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+
+
+def prefetch_line(builder: Any, place: Any) -> None:
+    """Emits the prefetch of the cache line at a pointer; no pointer faults."""
+    kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
+    instruction = builder.module.declare_intrinsic("llvm.prefetch", (BYTES,), kind)
+    builder.call(instruction, [builder.bitcast(place, BYTES), I32(TO_READ), I32(KEEP), I32(DATA)])
+
+
 def _prefetch(_typing: Any, address: Any) -> Any:
-    """Prefetches the cache line at an address; no address faults."""
+    """Prefetches the cache line at an address."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
-        instruction = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
-        line = builder.inttoptr(arguments[0], pointer)
-        builder.call(instruction, [line, i32(TO_READ), i32(KEEP), i32(DATA)])
+        prefetch_line(builder, builder.inttoptr(arguments[0], BYTES))
         return context.get_dummy_value()
 
     return types.void(address), emit

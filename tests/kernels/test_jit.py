@@ -3,7 +3,7 @@
 import numba
 
 from harness.kernels.jit import compiled
-from harness.kernels.spmm import multiply_rows
+from harness.kernels.tiles import multiply_rows
 
 
 def test_kernels_are_kept():

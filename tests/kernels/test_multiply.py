@@ -1,42 +1,39 @@
-"""Every way to multiply gives scipy's values, whether or not it would be chosen."""
+"""Products and inner products: scipy's values, the bits of one chain of additions, no reading past an operand's end."""
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.csr import Csr, cast, from_coo, to_scipy
+from harness.kernels import tiles
+from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy
 from harness.kernels.random import Purpose, integers, uniform
-from harness.kernels.spmm import (
-    WORTH_COMPILING,
-    by_loop,
-    by_matmul,
-    by_reduction,
-    choose,
-    first_row,
-    multiply,
-    multiply_rows,
-)
+from harness.kernels.spmm import by_library, by_tiles, inner_products, multiply
 
-WAYS = [
-    pytest.param(way, dtype, id=f"{way.__name__}-{str(dtype)[6:]}")
-    for way, dtypes in (
-        (by_loop, (torch.float32, torch.float64)),
-        (by_matmul, (torch.float32, torch.float64)),
-        (by_reduction, (torch.float32, torch.float64, torch.bfloat16)),
-    )
-    for dtype in dtypes
-]
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+FULL = tiles.VECTOR_BYTES // 4 * tiles.MOST_VECTORS
+"""The float32 columns of the widest tile."""
+N = 30
+SOME_WIDTHS = (1, 3, 5, 8, 16, 41, 100, 256, FULL + 1, 2 * FULL + 9)
 
 
 def whole_numbers(rows: int, cols: int, dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(rows * cols).reshape(rows, cols) * 7 % 11 - 5).to(dtype)
+
+
+def short_numbers(seed: int, *shape: int) -> torch.Tensor:
+    """Numbers whose products are exact in float32, so that a fused addition has the bits of an addition alone."""
+    size = int(np.prod(shape))
+    return ((integers(seed, Purpose.TEST, range(size), 8192) - 4096) / 4096).reshape(shape)
 
 
 def power_law(n: int, nnz: int) -> Csr:
@@ -45,46 +42,118 @@ def power_law(n: int, nnz: int) -> Csr:
     return from_coo(draw, integers(1, Purpose.EDGES, range(nnz), n), torch.ones(nnz), (n, n))
 
 
-@pytest.mark.parametrize(("way", "dtype"), WAYS)
-@given(A=st.from_type(Csr), features=st.integers(1, 40), add=st.booleans(), wide=st.booleans())
-def test_every_way(way, dtype, A, features, add, wide):
-    if A.nnz == 0:  # is nobody's work: `multiply` answers itself
+def one_chain(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
+    """A H, each element as one chain of additions in the order of the entries, bf16 rounded at the end."""
+    wide = torch.promote_types(H.dtype, torch.float32)
+    sums = torch.zeros(A.rows, H.shape[1], dtype=wide) if Z is None else Z.to(wide)
+    for row, col, val in zip(row_of(A), A.col.long(), A.val.to(wide), strict=True):
+        sums[row] = sums[row] + val * H[col].to(wide)
+    return sums.to(H.dtype)
+
+
+@pytest.mark.parametrize("add", [False, True], ids=["", "added"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_element_is_one_chain_of_additions(dtype, add):
+    A = power_law(N, 90)
+    A = A._replace(val=short_numbers(1, A.nnz).to(dtype))
+    assert not A.rowptr.diff().all()
+    for width in {*SOME_WIDTHS, *range(1, 71)} if dtype == torch.float32 else SOME_WIDTHS:
+        H, Z = short_numbers(2, N, width).to(dtype), short_numbers(3, N, width).to(dtype)
+        expected = one_chain(A, H, Z if add else None)
+        result = multiply(A, H, Z if add else None)
+        assert torch.equal(result, expected), width
+        assert result is Z or not add
+
+
+@pytest.mark.parametrize("way", [by_tiles, by_library])
+@given(A=st.from_type(Csr), features=st.integers(1, 9), add=st.booleans(), wide=st.booleans())
+def test_values(way, A, features, add, wide):
+    if A.nnz == 0:  # `multiply` answers itself
         return
-    A = cast(A, dtype)._replace(col=A.col.long() if wide else A.col)
-    H, Z = whole_numbers(A.cols, features, dtype), whole_numbers(A.rows, features, dtype)
-    expected = to_scipy(A) @ H.float().numpy() + (Z.float().numpy() if add else 0)
-    result = way(A, H, Z if add else None)
-    assert result.dtype == dtype
-    assert np.array_equal(result.float().numpy(), expected)
-    assert result is Z or not add
-
-
-@given(st.from_type(Csr), st.integers(0, 3), st.booleans())
-def test_asking_ahead_changes_nothing(A, features, add):
-    H, Z = whole_numbers(A.cols, features, torch.float64), whole_numbers(A.rows, features, torch.float64)
+    A = A._replace(col=A.col.long() if wide else A.col)
+    H, Z = (whole_numbers(size, features, torch.float64) for size in (A.cols, A.rows))
     expected = to_scipy(A) @ H.numpy() + (Z.numpy() if add else 0)
-    arrays = (A.rowptr.numpy(), A.col.numpy(), A.val.numpy())
-    multiply_rows(arrays, H.numpy(), Z.numpy(), add, True, 0, A.rows)
-    assert np.array_equal(Z.numpy(), expected)
+    assert np.array_equal(way(A, H, Z if add else None).numpy(), expected)
 
 
-@pytest.mark.parametrize("way", [by_loop, by_matmul, by_reduction])
-def test_more_threads_than_one_give_the_same_bits(way, two_threads):
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("features", [1, 16, 41, FULL + 1])
+def test_prefetching_changes_nothing(dtype, features, monkeypatch):
+    A = cast(power_law(300, 2_000), dtype)
+    H = short_numbers(2, 300, features).to(dtype)
+    near = by_tiles(A, H, None)
+    monkeypatch.setattr(tiles, "FAR_BYTES", 0)
+    assert torch.equal(by_tiles(A, H, None), near)
+
+
+@pytest.mark.parametrize(("dtype", "features"), [(torch.float32, FULL + 1), (torch.bfloat16, 16)], ids=str)
+@pytest.mark.parametrize("add", [False, True], ids=["", "added"])
+def test_more_threads_than_one_give_the_same_bits(dtype, features, add, two_threads):
     A = power_law(997, 9_000)
-    A = A._replace(val=uniform(0, Purpose.TEST, range(A.nnz)))
-    H = uniform(1, Purpose.TEST, range(997 * 33)).reshape(997, 33)
-    by_two = way(A, H, None)
+    A = A._replace(val=uniform(0, Purpose.TEST, range(A.nnz)).to(dtype))
+    H = uniform(1, Purpose.TEST, range(997 * features)).reshape(997, features).to(dtype)
+    Z = H.clone()
+    by_two = multiply(A, H, Z.clone() if add else None)
     torch.set_num_threads(1)
-    assert torch.equal(way(A, H, None), by_two)
-    assert np.allclose(by_two, to_scipy(A) @ H.numpy(), rtol=1e-13)
+    assert torch.equal(multiply(A, H, Z if add else None), by_two)
+
+
+@pytest.mark.parametrize("features", [1, 16, 64])
+def test_a_hub(features, two_threads):
+    """One row has nearly all entries."""
+    hub = torch.cat((torch.full((200_000,), 3), torch.arange(9)))
+    A = from_coo(hub, integers(1, Purpose.TEST, range(len(hub)), 50), torch.ones(len(hub)), (9, 50))
+    A = A._replace(val=uniform(0, Purpose.TEST, range(A.nnz)))
+    H = uniform(1, Purpose.TEST, range(50 * features)).reshape(50, features)
+    assert np.allclose(multiply(A, H, None), to_scipy(A) @ H.numpy(), rtol=1e-12)
+
+
+def at_the_end(x: torch.Tensor) -> torch.Tensor:
+    """A copy whose last byte is the last of a page; the next page cannot be read."""
+    size = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = mmap.mmap(-1, size + mmap.PAGESIZE)
+    barred = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + size
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(barred), mmap.PAGESIZE, 0) == 0
+    copy = torch.frombuffer(pages, dtype=x.dtype, count=x.numel(), offset=size - x.nbytes).view(x.shape)
+    return copy.copy_(x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nothing_past_an_end_is_read_or_written(dtype):
+    """In a process of its own, which reading past an end would kill."""
+    A = cast(power_law(N, 90), dtype)
+    A = Csr(*map(at_the_end, (A.rowptr, A.col, A.val)), A.cols)
+    child = os.fork()
+    if not child:
+        for width in SOME_WIDTHS:
+            H, Z = (at_the_end(whole_numbers(N, width, dtype)) for _ in range(2))
+            multiply(A, H, Z)
+            inner_products(A, H, Z)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("features", "vectors"), [(FULL // 2 - 3, tiles.MOST_VECTORS // 2), (FULL, tiles.MOST_VECTORS)]
+)
+def test_a_vector_costs_one_fused_multiply_add(features, vectors):
+    """Of an entry, in the compiled function; the loop over entries is there with and without prefetching."""
+    A, H, Z = power_law(N, 90), torch.ones(N, features), torch.ones(N, features)
+    loop = numba.njit(tiles.multiply_rows.py_func)
+    tiles._run(loop, loop, A, (A.val, H, Z), False)
+    (assembly,) = loop.inspect_asm().values()
+    operations = [line.split()[0] for line in assembly.splitlines() if line.startswith("\t")]
+    fused = sum(operation.startswith(("vfmadd", "fmla")) for operation in operations)
+    assert fused in (2 * vectors, 4 * vectors)
+    assert not any(operation.startswith(("vmul", "vadd", "fmul", "fadd")) for operation in operations)
 
 
 @given(st.from_type(Csr), st.integers(1, 9))
 def test_shares_are_all_rows_once_and_balanced(A, shares):
-    bounds = [first_row(A.rowptr.numpy(), share, shares) for share in range(shares + 1)]
-    assert bounds == sorted(bounds)
+    bounds = tiles.share_bounds(A.rowptr.numpy(), shares)
+    assert bounds.tolist() == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, A.rows)
-    work = np.diff(A.rowptr.numpy()[bounds] + np.array(bounds))
+    work = np.diff(A.rowptr.numpy()[bounds] + bounds)
     longest = int(A.rowptr.diff().max()) + 1 if A.rows else 0
     assert work.max() <= (A.rows + A.nnz) / shares + longest
 
@@ -104,52 +173,73 @@ def test_any_strides(A, features, dtype):
         assert np.array_equal(into.float().numpy(), expected + 1)
 
 
-def test_any_strides_when_the_loop_is_chosen():
-    A = power_law(300, WORTH_COMPILING // 64)
-    H, Z = whole_numbers(300, 128, torch.float32)[:, ::2], torch.ones(64, 300).T
-    assert choose(A, H) is by_loop
-    expected = to_scipy(A) @ H.numpy()
-    assert np.array_equal(multiply(A, H, None).numpy(), expected)
-    assert multiply(A, H, Z) is Z
-    assert np.array_equal(Z.numpy(), expected + 1)
-
-
 def test_bf16_sums_in_float32():
     """A thousand ones: a sum kept in bf16 would stop at 256."""
     A = from_coo(torch.zeros(1000).long(), torch.arange(1000), torch.ones(1000).bfloat16(), (1, 1000))
     assert multiply(A, torch.ones(1000, 3).bfloat16(), None).tolist() == [[1000.0] * 3]
 
 
-@pytest.mark.parametrize(
-    ("rows", "nnz", "features", "dtype", "way"),
-    [
-        (1000, 10**4, 64, torch.float32, by_loop),
-        (1000, 10**4, 32, torch.float64, by_loop),
-        (1000, 10**4, 32, torch.float32, by_matmul),  # narrow and near
-        (10**6, 10**7, 16, torch.float32, by_loop),  # narrow and far
-        (10**6, 10**7, 1, torch.float32, by_matmul),
-        (1000, 1000, 64, torch.float32, by_matmul),  # small
-        (10**6, 10**7, 64, torch.bfloat16, by_reduction),
-    ],
-)
-def test_the_choice(rows, nnz, features, dtype, way):
-    A = Csr(torch.empty(0), torch.empty(0), torch.empty(nnz, device="meta"), rows)
-    assert choose(A, torch.empty(rows, features, dtype=dtype, device="meta")) is way
+def test_bf16_is_rounded_as_torch_rounds():
+    """To the nearest, a tie to even, the largest up to infinity; NaN stays."""
+    largest, tie = torch.finfo(torch.bfloat16).max, 2**-8
+    terms = torch.tensor(
+        [
+            [1, 1, 1, largest, float("inf"), float("nan")],
+            [tie, 3 * tie, tie * (1 + tie * 2), largest * tie, 1, 1],
+        ]
+    ).bfloat16()
+    A = from_coo(torch.zeros(2).long(), torch.arange(2), torch.ones(2).bfloat16(), (1, 2))
+    expected = terms.float().sum(0, keepdim=True).bfloat16()
+    assert expected[0, :4].tolist() == [1, 1 + 4 * tie, 1 + 2 * tie, float("inf")]
+    torch.testing.assert_close(multiply(A, terms, None), expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_small_products_warn_of_nothing_and_leave_the_compiler_alone():
-    """In a fresh process: neither importing, nor a small product or draw, compiles a loop or says a word."""
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_inner_products(dtype, threads, two_threads):
+    torch.set_num_threads(threads)
+    A = cast(power_law(N, 90), dtype)
+    for width in SOME_WIDTHS if threads == 1 else (FULL + 1,):
+        X, Y = (
+            uniform(seed, Purpose.TEST, range(N * width)).reshape(width, N).T.to(dtype) for seed in (1, 2)
+        )
+        Y[3, 0] = float("inf")
+        expected = (X.double()[row_of(A)] * Y.double()[A.col.long()]).sum(1)
+        torch.testing.assert_close(inner_products(A, X, Y), expected.to(dtype))
+
+
+def test_inner_products_of_nothing():
+    A = power_law(N, 90)
+    assert inner_products(A, torch.ones(N, 0), torch.ones(N, 0)).tolist() == [0] * A.nnz
+    empty = from_coo(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0), (3, 3))
+    assert inner_products(empty, torch.ones(3, 2), torch.ones(3, 2)).shape == (0,)
+
+
+def test_operands_that_do_not_fit_are_refused():
+    A, H = power_law(N, 90), torch.ones(N, 4)
+    for X in (H[1:], H.double()):
+        with pytest.raises(AssertionError):
+            multiply(A, X, None)
+    with pytest.raises(AssertionError):
+        inner_products(A, H, H[1:])
+    with pytest.raises(AssertionError):
+        multiply(A._replace(val=torch.ones(1).expand(A.nnz)), H, None)
+
+
+def test_nothing_warns_and_imports_and_small_draws_leave_the_compiler_alone():
+    """In a fresh process."""
     program = """
 import torch
-import harness.kernels.random as draws, harness.kernels.spmm as products
+import harness.kernels.random as draws, harness.kernels.tiles as products
 from harness.kernels import from_coo, transpose
 from harness.kernels.random import Purpose, uniform
 from harness.kernels.spmm import aggregate
 A = from_coo(torch.arange(3), torch.arange(3), torch.ones(3), (3, 3))
 H = uniform(0, Purpose.TEST, range(12), torch.float32).reshape(3, 4).requires_grad_()
-aggregate(A, transpose(A), H).sum().backward()
 loops = [each for module in (draws, products) for each in vars(module).values() if hasattr(each, "signatures")]
 assert len(loops) > 4 and not any(loop.signatures for loop in loops)
+aggregate(A, transpose(A), H).sum().backward()
+assert products.multiply_rows.signatures
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],

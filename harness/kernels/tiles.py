@@ -1,0 +1,455 @@
+"""Sums over the entries of a sparse matrix, compiled, with a tile of a dense row in vector registers.
+
+    Z_i = sum_j a_ij H_j, or added to Z_i      (multiply_rows)
+    p_ij = X_i Y_j                             (dot_rows)
+
+A tile is as many columns as a few vectors hold. The last vector ends at the tile's last column and may overlap the
+vector before, so no column is left over and no vector reads past its row. The instructions are LLVM's vectors, since
+numba's own loop over columns would read and write the sums of a row at every entry.
+
+An element of Z is one chain of additions, in the order of the entries and on one thread: its bits depend neither on the
+number of threads nor on other rows. Each product is fused into its addition, except in rows of one vector: there the
+chain determines the time, and an addition alone takes less time than a fused one. Either way is exact for bf16.
+Verifier (tests/kernels/test_multiply.py): scipy, and one chain of additions in Python for the bits.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import llvmlite.binding  # type: ignore[import-untyped]
+import numba
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from harness.kernels.csr import Csr
+from harness.kernels.jit import compiled, prefetch_line
+
+WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
+VECTOR_BYTES, MOST_VECTORS = (64, 16) if WIDE else (32, 8)
+"""The size of a vector of sums, and the most vectors in a tile: half of the registers."""
+LINE_BYTES = 64
+FAR_BYTES = 8 << 20
+"""A dense matrix of this size does not stay in cache, so its rows are prefetched."""
+LINES_AHEAD = 192
+"""Cache lines of the dense matrix between the prefetch of a row and its use."""
+
+KINDS = {
+    torch.int32: np.int32(0),
+    torch.int64: np.int64(0),
+    torch.float32: np.float32(0),
+    torch.float64: np.float64(0),
+    torch.bfloat16: np.int16(0),
+}
+"""A number of each type, by which the compiler knows the type; numpy has no bf16."""
+
+Numbers = tuple[int, ...]
+Emitted = list[Any]
+"""Values of LLVM."""
+Body = Callable[[Any, Emitted], Emitted]
+"""An iteration: the index and the values that the loop carries, to the values that it carries on."""
+
+
+class TileColumns(NamedTuple):
+    """The columns of one tile. The compiler knows lanes and vectors, as the lengths of two tuples."""
+
+    start: int
+    tail: int
+    """The first column of the last vector, counted from the start."""
+    lanes: Numbers
+    vectors: Numbers
+
+
+def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
+    """Z = A H, or Z += A H. All operands are contiguous and on the CPU; A has entries and H has columns."""
+    assert A.val.dtype == H.dtype == Z.dtype
+    assert (len(H), len(Z), H.shape[1]) == (A.cols, A.rows, Z.shape[1])
+    _run(multiply_rows, multiply_shares, A, (A.val, H, Z), add)
+
+
+def inner_products_into(A: Csr, X: Tensor, Y: Tensor, products: Tensor) -> None:
+    """products = x_i y_j for every entry (i, j), in the type of the sums. `multiply_into` has the conditions."""
+    assert (len(X), len(Y), X.shape[1]) == (A.rows, A.cols, Y.shape[1])
+    assert X.dtype == Y.dtype and products.shape == A.col.shape
+    _run(dot_rows, dot_shares, A, (X, Y, products), False)
+
+
+def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], add: bool) -> None:
+    """Computes strip by strip. The entries ask for rows of the second dense operand."""
+    asked = dense[1]
+    width, dtype = asked.shape[1], asked.dtype
+    kinds = KINDS[A.rowptr.dtype], KINDS[A.col.dtype], KINDS[dtype]
+    operands = (A.rowptr, A.col, *dense)
+    assert all(operand.is_contiguous() for operand in operands)
+    addresses = tuple(operand.data_ptr() for operand in operands)
+    lines = -(-width * dtype.itemsize // LINE_BYTES)
+    sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if asked.nbytes >= FAR_BYTES else 0, int(add)
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    for start, tail, lanes, vectors in strips(width, dtype):
+        if threads == 1:
+            rows(kinds, lanes, vectors, addresses, sizes, (start, tail), (0, A.rows))
+        else:
+            numba.set_num_threads(threads)
+            bounds = share_bounds(A.rowptr.numpy(), threads)
+            shares(kinds, lanes, vectors, addresses, sizes, (start, tail), bounds)
+
+
+@cache
+def strips(width: int, dtype: torch.dtype) -> list[TileColumns]:
+    """The tiles that cover a row: equally wide but for one vector; the fewest."""
+    lanes = min(VECTOR_BYTES // max(dtype.itemsize, 4), 1 << width.bit_length() - 1)
+    vectors = -(-width // lanes)
+    tiles = -(-vectors // MOST_VECTORS)
+    bounds = [vectors * tile // tiles for tile in range(tiles + 1)]
+    return [
+        TileColumns(
+            first * lanes, min(end * lanes, width) - (first + 1) * lanes, (0,) * lanes, (0,) * (end - first)
+        )
+        for first, end in pairwise(bounds)
+    ]
+
+
+@compiled()
+def share_bounds(rowptr: Any, shares: int) -> Any:
+    """The first row of every share, and the end: shares have about equal sums of rows and entries."""
+    rows = rowptr.size - 1
+    bounds = np.empty(shares + 1, np.int64)
+    for share in range(shares + 1):
+        target = (rows + rowptr[rows]) * share // shares
+        low, high = 0, rows
+        while low < high:
+            middle = (low + high) // 2
+            if middle + rowptr[middle] < target:
+                low = middle + 1
+            else:
+                high = middle
+        bounds[share] = low
+    return bounds
+
+
+# The instructions.
+
+I16, I32, I64, F32, F64 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
+LLVM = {types.int16: I16, types.int32: I32, types.int64: I64, types.float32: F32, types.float64: F64}
+
+
+class LoopMark(ir.values.MDValue):  # type: ignore[misc]
+    """A loop's own mark with options. LLVM wants a distinct node that begins with itself, which llvmlite lacks."""
+
+    def __init__(self, module: Any, options: list[Any]) -> None:
+        nodes = [
+            module.add_metadata([ir.MetaDataString(module, name), *map(I32, values)])
+            for name, *values in options
+        ]
+        super().__init__(module, nodes, name=str(len(module.metadata)))
+
+    def descr(self, buf: list[str]) -> None:
+        """Appends the node's text."""
+        nodes = ", ".join(node.get_reference() for node in (self, *self.operands))
+        buf += ("distinct !{ ", nodes, " }\n")
+
+
+def loop(builder: Any, first: Any, end: Any, carried: Emitted, body: Body, *, tight: bool = False) -> Emitted:
+    """for i in first .. end - 1: carried = body(i, carried). Not unrolled: most rows are too short to gain from it.
+
+    A tight loop is a few instructions, which should lie in one cache line.
+    """
+    before, module = builder.block, builder.module
+    head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    states = [builder.phi(value.type) for value in (first, *carried)]
+    builder.cbranch(builder.icmp_unsigned("<", states[0], end), inside, after)
+    builder.position_at_end(inside)
+    results = body(states[0], states[1:])
+    following = builder.add(states[0], I64(1), flags=("nuw",))
+    for state, value, result in zip(states, (first, *carried), (following, *results), strict=True):
+        state.add_incoming(value, before)
+        state.add_incoming(result, builder.block)
+    options = [["llvm.loop.unroll.disable"], *([["llvm.loop.align", LINE_BYTES]] if tight else [])]
+    builder.branch(head).set_metadata("llvm.loop", LoopMark(module, options))
+    builder.position_at_end(after)
+    return states[1:]
+
+
+def either(builder: Any, condition: Any, one: Callable[[], Emitted], other: Callable[[], Emitted]) -> Emitted:
+    """one() if the condition holds, other() if not."""
+    with builder.if_else(condition) as (holds, fails):
+        with holds:
+            values, block = one(), builder.block
+        with fails:
+            others, other_block = other(), builder.block
+    merged = [builder.phi(value.type) for value in values]
+    for phi, value, another in zip(merged, values, others, strict=True):
+        phi.add_incoming(value, block)
+        phi.add_incoming(another, other_block)
+    return merged
+
+
+class Vectors:
+    """Vectors of sums, and their way from numbers in memory and back. bf16 comes as int16 and is summed in float32."""
+
+    def __init__(self, builder: Any, stored: Any, lanes: int) -> None:
+        self.builder, self.lanes, self.is_bf16 = builder, lanes, stored == I16
+        self.bytes = {I16: 2, F32: 4, F64: 8}[stored]
+        self.sum, self.sum_bytes = (F32, 4) if self.is_bf16 else (stored, self.bytes)
+        self.sums, self.words = ir.VectorType(self.sum, lanes), ir.VectorType(I32, lanes)
+        self.stored = ir.VectorType(stored, lanes)
+        self.zero = ir.Constant(self.sums, None)
+
+    def read(self, place: Any) -> Any:
+        """The vector of the numbers from this place on."""
+        build = self.builder
+        x = build.load(build.bitcast(place, self.stored.as_pointer()), align=self.bytes)
+        if self.is_bf16:
+            x = build.bitcast(build.shl(build.zext(x, self.words), self.repeat(I32(16))), self.sums)
+        return x
+
+    def read_one(self, place: Any) -> Any:
+        """The vector of one number, repeated."""
+        build = self.builder
+        x = build.load(place)
+        if self.is_bf16:
+            x = build.bitcast(build.shl(build.zext(x, I32), I32(16)), F32)
+        return self.repeat(x)
+
+    def write(self, x: Any, place: Any) -> None:
+        """Writes the numbers of a vector; bf16 is rounded to the nearest, a tie to even, and keeps NaN."""
+        build = self.builder
+        if self.is_bf16:
+            bits, sixteen = build.bitcast(x, self.words), self.repeat(I32(16))
+            odd = build.and_(build.lshr(bits, sixteen), self.repeat(I32(1)))
+            rounded = build.lshr(build.add(bits, build.add(odd, self.repeat(I32(0x7FFF)))), sixteen)
+            nan = build.fcmp_unordered("uno", x, x)
+            x = build.trunc(build.select(nan, self.repeat(I32(0x7FC0)), rounded), self.stored)
+        build.store(x, build.bitcast(place, self.stored.as_pointer()), align=self.bytes)
+
+    def add_product(self, total: Any, x: Any, y: Any, *, fused: bool) -> Any:
+        """total + x y."""
+        flags = ("contract",) if fused else ()
+        return self.builder.fadd(total, self.builder.fmul(x, y, flags=flags), flags=flags)
+
+    def fold(self, x: Any) -> Any:
+        """The sum of a vector: one half is added to the other until one number is left."""
+        while x.type.count > 1:
+            half = x.type.count // 2
+            low, high = (
+                ir.Constant(ir.VectorType(I32, half), [I32(first + lane) for lane in range(half)])
+                for first in (0, half)
+            )
+            x = self.builder.fadd(*(self.builder.shuffle_vector(x, x, lanes) for lanes in (low, high)))
+        return self.builder.extract_element(x, I32(0))
+
+    def repeat(self, x: Any) -> Any:
+        """The vector that repeats a number."""
+        nothing = ir.Constant(ir.VectorType(x.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(nothing, x, I32(0))
+        return self.builder.shuffle_vector(first, nothing, ir.Constant(self.words, None))
+
+
+class Tile:
+    """The arguments of a compiled function as values of LLVM, and the loops over its rows and their entries."""
+
+    def __init__(self, builder: Any, code: Any, arguments: Emitted) -> None:
+        self.builder = builder
+        (pointer, column, number), self.lanes, self.count = code[0], code[1].count, code[2].count
+        addresses, sizes, (self.start, tail), self.rows = (
+            [builder.extract_value(pack, place) for place in range(pack.type.count)] for pack in arguments
+        )
+        self.vectors = Vectors(builder, LLVM[number], self.lanes)
+        kinds = [LLVM[kind] for kind in (pointer, column, number, number, number)]
+        self.rowptr, self.col, *self.operands = map(self._pointer, addresses, kinds)
+        self.entries, width, self.ahead, self.add = sizes
+        self.width = I64(1) if self.lanes == 1 else width
+        self.columns = [*(I64(self.lanes * vector) for vector in range(self.count - 1)), tail]
+
+    def each_row(self, body: Callable[[Any, Any, Any], None]) -> None:
+        """Calls body(i, first, end) for every row, whose entries are first .. end - 1."""
+
+        def step(row: Any, ends: Emitted) -> Emitted:
+            (first,), end = ends, self._whole(self.rowptr, self.builder.add(row, I64(1)))
+            body(row, first, end)
+            return [end]
+
+        begin, end = self.rows
+        loop(self.builder, begin, end, [self._whole(self.rowptr, begin)], step)
+
+    def each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
+        """carried = body(e, carried) for entries first .. end - 1, with prefetching and without."""
+
+        def ahead(entry: Any, carried: Emitted) -> Emitted:
+            self._prefetch(entry)
+            return body(entry, carried)
+
+        far = self.builder.icmp_unsigned(">", self.ahead, I64(0))
+
+        def over_entries(body: Body) -> Emitted:
+            return loop(self.builder, first, end, carried, body, tight=self.count == 1)
+
+        return either(self.builder, far, lambda: over_entries(ahead), lambda: over_entries(body))
+
+    def asked(self, entry: Any) -> Emitted:
+        """The places of the tile's vectors in the row that an entry asks for."""
+        return self.places(self.operands[1], self._whole(self.col, entry))
+
+    def places(self, operand: Any, row: Any) -> Emitted:
+        """The places of the tile's vectors in this row of a dense operand."""
+        first = self._first(operand, row)
+        return [self.builder.gep(first, [column]) for column in self.columns]
+
+    def _first(self, operand: Any, row: Any) -> Any:
+        return self.builder.gep(operand, [self.builder.add(self.builder.mul(row, self.width), self.start)])
+
+    def _prefetch(self, entry: Any) -> None:
+        """Prefetches the tile in the row that a later entry asks for: all lines, wherever in a line the row begins."""
+        later, last = self.builder.add(entry, self.ahead), self.builder.sub(self.entries, I64(1))
+        later = self.builder.select(self.builder.icmp_unsigned("<", later, last), later, last)
+        first, size = self._first(self.operands[1], self._whole(self.col, later)), self.vectors.bytes
+        for column in range(0, self.count * self.lanes, LINE_BYTES // size):
+            prefetch_line(self.builder, self.builder.gep(first, [I64(column)]))
+        prefetch_line(
+            self.builder, self.builder.gep(first, [self.builder.add(self.columns[-1], I64(self.lanes - 1))])
+        )
+
+    def _pointer(self, address: Any, kind: Any) -> Any:
+        return self.builder.inttoptr(address, kind.as_pointer())
+
+    def _whole(self, array: Any, place: Any) -> Any:
+        """A whole number of 64 bits, which is never negative."""
+        return self.builder.zext(self.builder.load(self.builder.gep(array, [place])), I64)
+
+
+def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
+    """Emits Z_i = sum_j a_ij H_j, or added to Z_i, for one tile of some rows."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        tile = Tile(builder, code, arguments[1:])
+        vectors, (val, _H, Z) = tile.vectors, tile.operands
+        fused = tile.count > 1 or (vectors.is_bf16 and tile.lanes * vectors.sum_bytes == VECTOR_BYTES)
+        adds = builder.icmp_unsigned(">", tile.add, I64(0))
+
+        def entry(e: Any, sums: Emitted) -> Emitted:
+            a = vectors.read_one(builder.gep(val, [e]))
+            h = map(vectors.read, tile.asked(e))
+            return [vectors.add_product(total, a, x, fused=fused) for total, x in zip(sums, h, strict=True)]
+
+        def row(i: Any, first: Any, end: Any) -> None:
+            places = tile.places(Z, i)
+            sums = either(
+                builder, adds, lambda: [*map(vectors.read, places)], lambda: [vectors.zero] * tile.count
+            )
+            for place, total in zip(places, tile.each_entry(first, end, sums, entry), strict=True):
+                vectors.write(total, place)
+
+        tile.each_row(row)
+        return context.get_dummy_value()
+
+    return types.void(code, addresses, sizes, strip, rows), emit
+
+
+def _dot(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, rows: Any) -> Any:
+    """Emits p_ij = X_i Y_j for one tile of some rows; a tile other than the first is added."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        tile = Tile(builder, code, arguments[1:])
+        vectors, (X, _Y, products) = tile.vectors, tile.operands
+        products = builder.bitcast(products, vectors.sum.as_pointer())
+        overlap = builder.sub(I64(tile.lanes * (tile.count - 1)), tile.columns[-1])
+        lanes = ir.Constant(ir.VectorType(I64, tile.lanes), [I64(lane) for lane in range(tile.lanes)])
+        own = builder.icmp_unsigned(">=", lanes, vectors.repeat(overlap))
+        later = builder.icmp_unsigned(">", tile.start, I64(0))
+
+        def row(i: Any, first: Any, end: Any) -> None:
+            x = [*map(vectors.read, tile.places(X, i))]
+
+            def entry(e: Any, _: Emitted) -> Emitted:
+                y = [*map(vectors.read, tile.asked(e))]
+                total = builder.select(own, builder.fmul(x[-1], y[-1]), vectors.zero)
+                for each, other in zip(x[:-1], y[:-1], strict=True):
+                    total = vectors.add_product(total, each, other, fused=True)
+                place = builder.gep(products, [e])
+                before = builder.select(later, builder.load(place), ir.Constant(vectors.sum, 0.0))
+                builder.store(builder.fadd(before, vectors.fold(total)), place)
+                return []
+
+            tile.each_entry(first, end, [], entry)
+
+        tile.each_row(row)
+        return context.get_dummy_value()
+
+    return types.void(code, addresses, sizes, strip, rows), emit
+
+
+multiply_tile: Any = intrinsic(_multiply)
+dot_tile: Any = intrinsic(_dot)
+
+
+# The compiled functions. Their intrinsics are in this file, since the cache of compiled code watches no other.
+#
+# `kinds` are numbers of the types of pointers, columns and values. `sizes` are entries, width, the entries from a
+# prefetch to its use, and 1 to add. Tuples are not nested, since numba's parallel loops take no nested ones.
+
+
+@compiled(nogil=True)
+def multiply_rows(
+    kinds: Any,
+    lanes: Numbers,
+    vectors: Numbers,
+    addresses: Numbers,
+    sizes: Numbers,
+    strip: Numbers,
+    rows: Numbers,
+) -> None:
+    """One strip of Z, in rows first .. end - 1."""
+    multiply_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
+
+
+@compiled(parallel=True)
+def multiply_shares(
+    kinds: Any,
+    lanes: Numbers,
+    vectors: Numbers,
+    addresses: Numbers,
+    sizes: Numbers,
+    strip: Numbers,
+    bounds: Any,
+) -> None:
+    """One strip of Z, a share of the rows by each thread."""
+    for share in numba.prange(bounds.size - 1):
+        rows = bounds[share], bounds[share + 1]
+        multiply_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
+
+
+@compiled(nogil=True)
+def dot_rows(
+    kinds: Any,
+    lanes: Numbers,
+    vectors: Numbers,
+    addresses: Numbers,
+    sizes: Numbers,
+    strip: Numbers,
+    rows: Numbers,
+) -> None:
+    """One strip of the inner products of rows first .. end - 1; every strip but the first adds."""
+    dot_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
+
+
+@compiled(parallel=True)
+def dot_shares(
+    kinds: Any,
+    lanes: Numbers,
+    vectors: Numbers,
+    addresses: Numbers,
+    sizes: Numbers,
+    strip: Numbers,
+    bounds: Any,
+) -> None:
+    """One strip of all inner products, a share of the rows by each thread."""
+    for share in numba.prange(bounds.size - 1):
+        rows = bounds[share], bounds[share + 1]
+        dot_tile((kinds, lanes, vectors), addresses, sizes, strip, rows)
