@@ -122,7 +122,6 @@ def train_densely(
     ]
     named = list(zip(strategy.weights, weights, strict=True))
     parameters = weights + ([X.requires_grad_()] if spec.training.features else [])
-    optimizer = torch.optim.SGD(parameters, lr=spec.training.lr)
     layers = range(spec.model.layers)
     whole = Batch([A for _ in layers], [everyone, *(everyone for _ in layers)])
 
@@ -136,7 +135,8 @@ def train_densely(
     losses, gradients = [], []
     for epoch in range(epochs):
         for step in range(epoch * strategy.steps, (epoch + 1) * strategy.steps):
-            optimizer.zero_grad()
+            for each in parameters:
+                each.grad = None
             batches = batches_of(step)
             sums = [
                 _loss(forward(batch.A, X[batch.vertices[0]], named, spec.model, mask), batch, labels, counted)
@@ -146,7 +146,10 @@ def train_densely(
             loss.backward()
             losses.append(loss.item())
             gradients.append([each.grad.clone() for each in parameters if each.grad is not None])
-            optimizer.step()
+            with torch.no_grad():
+                for each in parameters:
+                    if each.grad is not None:
+                        each.sub_(spec.training.lr * each.grad)
     with torch.no_grad():
         output = forward(whole.A, X, named, spec.model)
     hits = {name: _hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()}

@@ -131,11 +131,12 @@ def _published_row(line: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from harness.check import check
     from harness.launch.worker_pool import Pool
 
     begun, findings = time.monotonic(), []
     with Pool(waiting=_waiting(options.root)) as pool:
+        from harness.check import check  # while the ranks' fork server imports
+
         for finding in check(options.strategy, pool.run, options.extent):
             findings.append(finding)
             if sys.stderr.isatty():

@@ -21,6 +21,7 @@ from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.results.record import read_record
+from harness.spec.machine_card import list_machines, load_machine
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
 from harness.validation import validated
@@ -83,13 +84,20 @@ def _run(options: argparse.Namespace) -> int:
     runs = options.out or results_folder(root) / "runs"
     if options.spec:
         return _run_all(root, runs, options)
-    from harness.launch.launch import launch, launch_here, settled
+    from harness.launch.fork_server import ForkServer
+    from harness.launch.launch import launch, launch_here, prepare, settled
 
-    spec = _spec_of_options(root, options)
-    folder = runs / spec.run_id
-    cached = not options.fresh and settled(folder)
-    if not cached:
-        launch_here(spec, root, runs) if options.in_process else launch(spec, root, runs, say)
+    with ForkServer() as server:
+        machine = settings(options.set).get("machine", "local")
+        if not options.in_process and machine in list_machines(root):
+            prepare(server, load_machine(root, machine), root)
+        spec = _spec_of_options(root, options)
+        folder = runs / spec.run_id
+        cached = not options.fresh and settled(folder)
+        if not cached and options.in_process:
+            launch_here(spec, root, runs)
+        elif not cached:
+            launch(spec, root, runs, say, fork_server=server)
     record = _record(folder, cached=cached)
     show(options, record, _text(record))
     return 0 if record["status"] == "ok" else 1

@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 from harness.errors import RunError
 
-IMPORTED = ("harness.run.rank", "harness.run.recording", "torch._dynamo")
+IMPORTED = ("harness.run.rank", "harness.run.recording")
 """The modules that take seconds to import."""
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 """Variables that only Python code reads. Their values may differ from those of the fork server."""
@@ -86,7 +86,7 @@ class Child:
 
 
 class ForkServer:
-    """`with ForkServer() as server: server.start(...)`: the process of the server starts with its first rank."""
+    """`with ForkServer() as server: server.start(...)`: the process starts with its first rank or in `prepare`."""
 
     def __init__(self) -> None:
         self._process: _ServerProcess | None = None
@@ -113,10 +113,10 @@ class ForkServer:
         """
         with _adopting():
             for environment in environments:
-                settings = {key: text for key, text in environment.items() if key not in RANK_VARIABLES}
                 order = {"program": [*program], "environment": {**environment}}
                 try:
-                    yield Child(self._with(settings, waiting).fork(order, streams, waiting))
+                    self.prepare(environment)
+                    yield Child(self._ready(waiting).fork(order, streams, waiting))
                 except RunError:
                     self.close()
                     raise
@@ -127,12 +127,18 @@ class ForkServer:
             self._process.close()
             self._process = None
 
-    def _with(self, settings: Mapping[str, str], waiting: Waiting) -> "_ServerProcess":
-        """The process with these settings, ready to fork."""
+    def prepare(self, environment: Mapping[str, str]) -> None:
+        """Lets the server import while its caller is busy, unless a server with these settings exists."""
+        settings = {key: text for key, text in environment.items() if key not in RANK_VARIABLES}
         if self._process and self._settings != settings:
             self.close()
         if self._process is None:
             self._settings, self._process = settings, _ServerProcess(settings)
+
+    def _ready(self, waiting: Waiting) -> "_ServerProcess":
+        """The process, once it can fork."""
+        assert self._process is not None
+        if not self._process.ready:
             self._process.await_ready(waiting)
         return self._process
 
@@ -141,6 +147,7 @@ class _ServerProcess:
     """The process of a fork server, as its launcher sees it."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
+        self.ready = False
         self._stage = "starting Python"
         self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115  closed with the process
         self._channel, remote = Pipe()
@@ -158,6 +165,7 @@ class _ServerProcess:
     def await_ready(self, waiting: Waiting) -> None:
         """Returns when everything is imported; the output of the imports goes to standard error."""
         self._await("ready", waiting)
+        self.ready = True
         self._stage = "forking a rank"
         if output := self._last_output():
             print(output, file=sys.stderr)

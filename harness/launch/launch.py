@@ -29,6 +29,7 @@ from harness.run.provenance import COMMAND, command
 from harness.slurm.run_history import RunHistory, run_minutes
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.srun import seconds_left
+from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
 
 OOM_COUNTERS = {
@@ -71,6 +72,13 @@ def launch(
             return _run_ranks(spec, root, runs, scratch, progress, limits, opened)
 
     return _recorded(spec, root, runs, ranks)
+
+
+def prepare(fork_server: ForkServer, machine: Machine, root: Path) -> None:
+    """Lets the fork server import with the settings of a machine, if it will start the ranks there."""
+    starter = rank_starter(machine, 1, root, [])
+    if starter.here:
+        fork_server.prepare(starter.environments[0])
 
 
 def launch_here(spec: Spec, root: Path, runs: Path) -> Path:

@@ -199,6 +199,7 @@ class Pool:
         self._numbers = count()
 
     def __enter__(self) -> "Pool":
+        self._server.prepare(self._environment)
         return self
 
     def __exit__(

@@ -3,10 +3,9 @@
 This file knows nothing of files, launchers or tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +69,7 @@ class Trainer:
         features = [self.operators.inputs()] if ctx.spec.training.features else []
         self.parameters = self.weights + features
         """All trained tensors, in the order of `Strategy.parameters_of`."""
-        self.optimizer = _optimizer(ctx.spec.training, self.parameters)
+        self.optimizer = OPTIMIZERS[ctx.spec.training.optimizer](self.parameters, ctx.spec.training)
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
         """True if all outputs of the last evaluation were finite, on this rank."""
 
@@ -95,7 +94,8 @@ class Trainer:
         ledger = self.ctx.ledger
         operators, self.taken = self.operators.of_step(self.taken), self.taken + 1
         loss = operators.loss(self.forward(operators))
-        self.optimizer.zero_grad(set_to_none=True)
+        for W in self.parameters:
+            W.grad = None
         with ledger.backward():
             loss.backward()
             operators.settle(self.weights)
@@ -126,9 +126,48 @@ class Trainer:
         return hits, seconds
 
 
-def _optimizer(training: Training, weights: list[Tensor]) -> torch.optim.Optimizer:
-    kinds: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-    optimizer: torch.optim.Optimizer = kinds[training.optimizer](
-        weights, lr=training.lr, weight_decay=training.weight_decay
-    )
-    return optimizer
+# The updates of torch.optim, to the bit. Its classes import torch's compiler, which a rank has no use for: 1.5 seconds
+# and 100 MB of every process. Verifier (tests/run/test_optimizers.py): torch.optim.
+
+
+class Descent:
+    """Stochastic gradient descent: W -= lr (dW + decay W)."""
+
+    def __init__(self, weights: Sequence[Tensor], training: Training) -> None:
+        self.weights, self.lr, self.decay = weights, training.lr, training.weight_decay
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Updates every weight that has a gradient."""
+        for number, W in enumerate(self.weights):
+            if W.grad is not None:
+                self.update(number, W, W.grad.add(W, alpha=self.decay) if self.decay else W.grad)
+
+    def update(self, number: int, W: Tensor, dW: Tensor) -> None:
+        """Updates the weight of this number."""
+        W.add_(dW, alpha=-self.lr)
+
+
+class Adam(Descent):
+    """Adam (Kingma and Ba, ICLR 2015, Algorithm 1): a step by the running means of dW and of its square."""
+
+    BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+    def __init__(self, weights: Sequence[Tensor], training: Training) -> None:
+        super().__init__(weights, training)
+        self.means = [torch.zeros_like(W, requires_grad=False) for W in weights]
+        self.squares = [torch.zeros_like(W, requires_grad=False) for W in weights]
+        self.steps = [0] * len(weights)
+
+    def update(self, number: int, W: Tensor, dW: Tensor) -> None:
+        mean, square = self.means[number], self.squares[number]
+        self.steps[number] += 1
+        mean.lerp_(dW, 1 - self.BETA_1)
+        square.mul_(self.BETA_2).addcmul_(dW, dW, value=1 - self.BETA_2)
+        unbiased_1, unbiased_2 = (1 - beta ** self.steps[number] for beta in (self.BETA_1, self.BETA_2))
+        root = (square.sqrt() / unbiased_2**0.5).add_(self.EPSILON)
+        W.addcdiv_(mean, root, value=-self.lr / unbiased_1)
+
+
+OPTIMIZERS = {"adam": Adam, "sgd": Descent}
+"""The optimizer of every name in a spec."""

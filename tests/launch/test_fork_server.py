@@ -16,7 +16,7 @@ from harness.spec.machine_card import load_machine, start_seconds
 
 QUICK = """
     import os, sys, types
-    for name in ("harness.run.rank", "harness.run.recording", "torch._dynamo"):
+    for name in ("harness.run.rank", "harness.run.recording"):
         sys.modules[name] = types.ModuleType(name)
 """
 """Nothing takes seconds to import."""
