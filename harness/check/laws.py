@@ -1,6 +1,6 @@
 """The laws of a strategy, each checked on every rank of a case."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -204,11 +204,13 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     return finding("words equal the formula", case, wrong, f"{total:,.0f}")
 
 
-def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
-    """A replay on shapes has the same calls and waits in the same order on every rank, and holds as many bytes."""
+def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:
+    """A replay on shapes has the same calls and waits in the same order on these ranks, and holds as many bytes."""
     strategy, store = case.strategy(), case.store()
-    wrong, heavier = list[Mismatch](), list[Mismatch]()
-    for number, rank in enumerate(ranks):
+    wrong, heavier, lines, count = list[Mismatch](), list[Mismatch](), 0, 0
+    for number in replayed_ranks:
+        rank = ranks[number]
+        lines, count = lines + len(rank.lines), count + 1
         try:
             replayed = replay(strategy, number, store)
         except Exception as error:
@@ -216,10 +218,9 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult]) -> list[Finding]:
             return [broken("equal to its replay", case, detail)]
         wrong += _first_difference(number, rank.lines, outline(replayed.events))
         heavier += _other_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
-    lines = sum(len(rank.lines) for rank in ranks)
     return [
         finding("equal to its replay", case, wrong, f"{lines:,} events"),
-        finding("memory equals the replay", case, heavier, f"{len(ranks)} ranks"),
+        finding("memory equals the replay", case, heavier, f"{count} ranks"),
     ]
 
 
