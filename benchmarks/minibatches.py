@@ -25,7 +25,6 @@ from torch.nn.functional import dropout, rms_norm
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, StageCounts
 from harness.kernels import Csr, block, to_scipy
-from harness.kernels.induced import places
 from harness.kernels.recorded import Kernels
 from harness.kernels.shuffle import distinct
 from harness.ledger import SAMPLING, AxisName, Ledger
@@ -79,14 +78,14 @@ def compared(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[st
     """Milliseconds of each way on one block, in turns that have one sample each; and ours over scipy's."""
     n, samples = A.rows, list[Tensor]()
     part = block(A, rows, cols)
-    matrix, sampler = to_scipy(part), BlockSampler(part, rows, cols, places(len(cols), torch.device("cpu")))
+    matrix, sampler = to_scipy(part), BlockSampler(part, rows, cols)
     chance = (size - 1) / (n - 1)
 
     def draw() -> None:
         samples.append(distinct((0, 0, len(samples)), n, size))
 
     def build() -> None:
-        sampler.draw(samples[-1], len(samples) - 1, chance)
+        sampler.draw(samples[-1], chance)
 
     def scipy() -> None:
         S = samples[-1].numpy()

@@ -104,6 +104,11 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index)
 
 
+def arrays(A: Csr) -> tuple[Any, Any, Any]:
+    """Row pointers, columns and values as arrays on the same memory, bf16 as the integers of its bits."""
+    return A.rowptr.numpy(), A.col.numpy(), _as_integers(A.val).numpy()
+
+
 def to_scipy(A: Csr) -> Any:
     """A scipy `csr_array`, on the same memory if possible. bf16 becomes float32."""
     val = A.val.float() if A.val.dtype == torch.bfloat16 else A.val
@@ -201,7 +206,7 @@ def _scipy(val: Tensor, col: Tensor, rowptr: Tensor, shape: tuple[int, int]) -> 
 
 
 def _as_integers(val: Tensor) -> Tensor:
-    """The same bits under a type that scipy can move: scipy has no bf16."""
+    """The same bits under a type that numpy and scipy can move: they have no bf16."""
     return val.view(torch.int16) if val.dtype == torch.bfloat16 else val
 
 

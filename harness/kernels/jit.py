@@ -27,7 +27,8 @@ def compiled(**options: Any) -> Callable[[F], F]:
     return compile_later
 
 
-# Processor instructions that numba lacks, as one call in a compiled loop: prefetch, and the upper half of a product.
+# Processor instructions that numba lacks, as one call in a compiled loop: prefetch, the upper half of a product, and
+# the number of ones in a word.
 
 TO_READ, KEEP, DATA = 0, 3, 1
 
@@ -68,3 +69,15 @@ def _upper_half(_typing: Any, _x: Any, _y: Any) -> Any:
 
 upper_half: Any = intrinsic(_upper_half)
 """(x y) >> 64."""
+
+
+def _ones_in(_typing: Any, _word: Any) -> Any:
+    """The number of ones in a word of 64 bits."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), emit
+
+
+ones_in: Any = intrinsic(_ones_in)

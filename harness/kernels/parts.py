@@ -2,7 +2,8 @@
 
 Shapes alone have no columns: the number of filled columns is that of nonzeros thrown at random, and rows drawn at
 random have their share of all nonzeros.
-Verifiers (tests/kernels/test_parts.py, test_assemble.py): dense matrices and scipy's indexing.
+On the CPU, rows and ascending columns are selected by compiled loops.
+Verifiers (tests/kernels/test_parts.py, test_assemble.py, test_induced.py): dense matrices and scipy's indexing.
 """
 
 from collections.abc import Sequence
@@ -10,16 +11,28 @@ from itertools import accumulate
 from math import expm1, log1p
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels.csr import Csr, from_coo, index_dtype, row_of, take
-from harness.kernels.jit import compiled
+from harness.kernels.csr import Csr, arrays, from_coo, index_dtype, row_of, take
+from harness.kernels.jit import compiled, ones_in, prefetch
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
     """A[rows] = Q A, where Q has a single 1 in each row. Rows may repeat, in any order."""
+    if A.val.is_cuda:
+        return rows_by_tensors(A, rows)
+    rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
+    nnz = point_to_rows(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
+    B = Csr(rowptr, A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
+    copy_rows(arrays(A), rows.numpy(), arrays(B))
+    return B
+
+
+def rows_by_tensors(A: Csr, rows: Tensor) -> Csr:
+    """`select_rows` on any device."""
     first, last = take(A.rowptr, rows), take(A.rowptr, rows + 1)
     counts = last - first
     rowptr = pad(counts.cumsum(0), (1, 0))
@@ -38,6 +51,27 @@ def below(pieces: Sequence[Csr]) -> Csr:
 
 def select_columns(A: Csr, cols: Tensor) -> Csr:
     """A[:, cols]. Columns may not repeat; ascending columns save a sort."""
+    if A.val.is_cuda or not bool((cols.diff() > 0).all()):
+        return columns_by_tensors(A, cols)
+    return select_both(A, torch.arange(A.rows), cols)
+
+
+def select_both(A: Csr, rows: Tensor, cols: Tensor, off_diagonal: tuple[int, float] | None = None) -> Csr:
+    """A[rows][:, cols] on the CPU, columns ascending.
+
+    `off_diagonal` is (d, x): entries (i, j) of A with j other than i + d are multiplied by x.
+    """
+    assert off_diagonal is None or A.val.dtype != torch.bfloat16, "bf16 is moved as integers"
+    rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
+    most = point_to_rows(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
+    kept = Csr(rowptr, A.col.new_empty(most + 1), A.val.new_empty(most + 1), len(cols))
+    nnz = keep_entries(arrays(A), rows.numpy(), bitmap(cols.numpy(), A.cols), off_diagonal, arrays(kept))
+    col = kept.col[:nnz].to(index_dtype(len(cols)), copy=True)
+    return kept._replace(col=col, val=kept.val[:nnz].clone())
+
+
+def columns_by_tensors(A: Csr, cols: Tensor) -> Csr:
+    """`select_columns` on any device, for columns in any order."""
     width = len(cols)
     place = torch.full((A.cols,), -1, dtype=index_dtype(width), device=cols.device)
     place[cols] = torch.arange(width, dtype=place.dtype, device=cols.device)
@@ -142,7 +176,7 @@ def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | N
     rows, cols = shape
     lengths = torch.zeros(rows, dtype=torch.int64)
     for part in parts:
-        rowptr, col, _ = _arrays(part)
+        rowptr, col, _ = arrays(part.source)
         count_entries(rowptr, col, _window(part), lengths[part.top :].numpy())
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     entries = int(starts[-1])
@@ -152,7 +186,7 @@ def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | N
     for part in parts:
         left, rows_free = part.left, free[part.top :].numpy()
         place_entries(
-            _arrays(part), _window(part), left, rows_free, A.col.numpy(), A.val.numpy(), scales is None
+            arrays(part.source), _window(part), left, rows_free, A.col.numpy(), A.val.numpy(), scales is None
         )
     if scales:
         scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
@@ -171,11 +205,6 @@ def beside(pieces: Sequence[Csr]) -> Csr:
     return assemble(parts, (pieces[0].rows, sum(piece.cols for piece in pieces)))
 
 
-def _arrays(part: Placed) -> tuple[object, object, object]:
-    A = part.source
-    return A.rowptr.numpy(), A.col.numpy(), A.val.numpy()
-
-
 def _window(part: Placed) -> tuple[int, int, int, int]:
     return part.rows.start, part.rows.stop, part.cols.start, part.cols.stop
 
@@ -186,7 +215,106 @@ def _shape_beside(pieces: Sequence[Csr]) -> Csr:
     return Csr(rowptr, col.new_empty(nnz, dtype=index_dtype(width)), val.new_empty(nnz), width)
 
 
-# The compiled loops: the lengths of rows, then the entries, then the values.
+# The compiled loops of selections. Selected rows may lie far apart in memory, so the next rows are prefetched. Indices
+# are unsigned: the compiler asks of a signed index whether it counts from the end.
+
+U = np.uint64
+ONE, SIX, LOW = U(1), U(6), U(63)
+LINE = U(64)
+"""The bytes of a cache line."""
+AHEAD = U(8)
+"""Rows between the prefetch of a row and its use."""
+
+
+@compiled(nogil=True)
+def point_to_rows(rowptr: Any, rows: Any, out_rowptr: Any) -> int:
+    """Writes the row pointers of the selected rows, and returns the number of their entries."""
+    at = out_rowptr[U(0)] = 0
+    for i in range(U(rows.size)):
+        row = U(rows[i])
+        if row >= U(rowptr.size - 1):
+            raise IndexError("a row outside the matrix")
+        at += rowptr[row + ONE] - rowptr[row]
+        out_rowptr[i + ONE] = at
+    return at
+
+
+@compiled(nogil=True)
+def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> None:
+    """Copies the entries of the selected rows."""
+    rowptr, col, val = A
+    _, out_col, out_val = B
+    at = U(0)
+    for i in range(U(rows.size)):
+        _prefetch_row(A, rows, i)
+        row = U(rows[i])
+        for e in range(U(rowptr[row]), U(rowptr[row + ONE])):
+            out_col[at], out_val[at] = col[e], val[e]
+            at += ONE
+
+
+@compiled(nogil=True)
+def bitmap(cols: Any, width: int) -> tuple[Any, Any]:
+    """A set of ascending columns: a bit for each column of the matrix, and the columns before each word of 64 bits."""
+    words = U(width) >> SIX
+    bits, before = np.zeros(words + ONE, dtype=np.uint64), np.empty(words + ONE, dtype=np.int64)
+    for k in range(U(cols.size)):
+        j = U(cols[k])
+        if j >= U(width):
+            raise IndexError("a column outside the matrix")
+        bits[j >> SIX] |= ONE << (j & LOW)
+    total = U(0)
+    for w in range(words + ONE):
+        before[w] = total
+        total += ones_in(bits[w])
+    return bits, before
+
+
+@compiled(nogil=True)
+def keep_entries(
+    A: tuple[Any, Any, Any], rows: Any, sample: tuple[Any, Any], off_diagonal: Any, S: tuple[Any, Any, Any]
+) -> int:
+    """Writes the entries of selected rows and columns; returns their number. S has room for all entries and one more.
+
+    An entry is written before it is known to be kept: there is no branch that a processor could predict wrongly.
+    """
+    rowptr, col, val = A
+    bits, before = sample
+    out_rowptr, out_col, out_val = S
+    at = out_rowptr[U(0)] = U(0)
+    for i in range(U(rows.size)):
+        _prefetch_row(A, rows, i)
+        row, begin = U(rows[i]), at
+        for e in range(U(rowptr[row]), U(rowptr[row + ONE])):
+            j = U(col[e])
+            out_col[at], out_val[at] = col[e], val[e]
+            at += (bits[j >> SIX] >> (j & LOW)) & ONE
+        for e in range(begin, at):
+            j = U(out_col[e])
+            if off_diagonal is not None:
+                shift, scale = off_diagonal
+                if rows[i] + shift != out_col[e]:
+                    out_val[e] *= scale
+            out_col[e] = U(before[j >> SIX]) + ones_in(bits[j >> SIX] & ((ONE << (j & LOW)) - ONE))
+        out_rowptr[i + ONE] = at
+    return int(at)
+
+
+@compiled(forceinline=True)
+def _prefetch_row(A: tuple[Any, Any, Any], rows: Any, i: Any) -> None:
+    rowptr, col, val = A
+    if i + AHEAD + AHEAD < U(rows.size):
+        prefetch(U(rowptr.ctypes.data) + U(rowptr.itemsize) * U(rows[i + AHEAD + AHEAD]))
+    if i + AHEAD < U(rows.size):
+        row = U(rows[i + AHEAD])
+        first, last = U(rowptr[row]), U(rowptr[row + ONE])
+        for byte in range(U(col.itemsize) * first, U(col.itemsize) * last, LINE):
+            prefetch(U(col.ctypes.data) + byte)
+        for byte in range(U(val.itemsize) * first, U(val.itemsize) * last, LINE):
+            prefetch(U(val.ctypes.data) + byte)
+
+
+# The compiled loops of assembly: the lengths of rows, then the entries, then the values.
 
 
 @compiled()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.kernels import Csr
-from harness.kernels.induced import induced_pair, mark, places
+from harness.kernels.induced import induced_pair
 from harness.kernels.shuffle import distinct
 from harness.strategy import MiniBatch
 
@@ -34,9 +34,8 @@ class Uniform:
 
     def mini_batch(self, step: int, group: int, A: Csr, layers: int) -> MiniBatch:
         """The sample and its rescaled subgraph, the same in all layers."""
-        S, where = self.draw(step, group), places(A.cols, torch.device("cpu"))
-        mark(where, S, 1)
-        A_S, _ = induced_pair(A, S, S, where, 1, 0, self.chance)
+        S = self.draw(step, group)
+        A_S, _ = induced_pair(A, S, S, 0, self.chance)
         return MiniBatch([S] * (layers + 1), [A_S] * layers)
 
 
@@ -49,17 +48,15 @@ def cut(S: Tensor, block: range) -> range:
 class BlockSampler:
     """Draws a rank's part of every step's subgraph from its block of A."""
 
-    def __init__(self, A: Csr, rows: range, cols: range, where: Tensor) -> None:
-        """`A` is the block A[rows, cols]; `where` maps its columns (`harness.kernels.induced.places`)."""
-        self._A, self._rows, self._cols, self._where = A, rows, cols, where
+    def __init__(self, A: Csr, rows: range, cols: range) -> None:
+        """`A` is the block A[rows, cols]."""
+        self._A, self._rows, self._cols = A, rows, cols
 
-    def draw(self, S: Tensor, step: int, chance: float) -> tuple[Csr, Csr]:
+    def draw(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
         """Runs the four phases of Algorithm 2: this rank's part of the sample's subgraph, and its transpose."""
         rows = S[_slice(cut(S, self._rows))] - self._rows.start
         cols = S[_slice(cut(S, self._cols))] - self._cols.start
-        mark(self._where, cols, step + 1)
-        diagonal = self._rows.start - self._cols.start
-        return induced_pair(self._A, rows, cols, self._where, step + 1, diagonal, chance)
+        return induced_pair(self._A, rows, cols, self._rows.start - self._cols.start, chance)
 
 
 def _slice(places: range) -> slice:

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr, from_coo, row_of
-from harness.kernels.induced import induced_pair, mark, places
+from harness.kernels.induced import induced_pair
 from harness.kernels.parts import filled_columns
 from harness.kernels.random import Purpose, Seed, key_of, shuffled, uniform
 from harness.kernels.shuffle import shuffle
@@ -308,9 +308,7 @@ def column_shares(A: Csr) -> Tensor:
 
 def induced_on(A: Csr, S: Tensor) -> Csr:
     """The subgraph of a square A on some of its vertices, ascending."""
-    where = places(A.cols, torch.device("cpu"))
-    mark(where, S, 1)
-    return induced_pair(A, S, S, where, 1, 0, 1.0)[0]
+    return induced_pair(A, S, S, 0, 1.0)[0]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr, on_device
-from harness.kernels.induced import places
 from harness.kernels.random import Index
 from harness.ledger import Op, Phase, TensorName
 from harness.models import Hits, Part, Skip
@@ -82,7 +81,9 @@ class Samples:
             (share.N, share.K): (ctx.blocks.adjacency(share.N, share.K), None) for share in self.layers
         }
         self.whole = Sample(None, self.rows, matrices, X, loss, layout.vertices())
-        self.samplers = {block: _block_sampler(ctx, block) for block in matrices}
+        self.samplers = {
+            block: BlockSampler(ctx.blocks.sampling_matrix(*block), *block) for block in matrices
+        }
         self.prefetch = Prefetcher(self._draw, ctx.device) if params.prefetch else None
 
     def take(self, step: int) -> Sample:
@@ -96,7 +97,7 @@ class Samples:
         device = self.device if self.device.type == "cuda" else torch.device("cpu")
         S = self.sampler.draw(step, self.group, device)
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
-            block: self._on_device(sampler.draw(S, step, self.sampler.chance))
+            block: self._on_device(sampler.draw(S, self.sampler.chance))
             for block, sampler in self.samplers.items()
         }
         K, N = self.layout.input(self.ctx.at).rows, self.rows
@@ -215,10 +216,3 @@ class FourD(LayerOperators):
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         self.gradients.settle(weights)
-
-
-def _block_sampler(ctx: Context, block: BlockOfA) -> BlockSampler:
-    A = ctx.blocks.sampling_matrix(*block)
-    where = places(A.cols, A.rowptr.device)
-    ctx.memory.hold(TensorName.INDEX, where)
-    return BlockSampler(A, *block, where)

@@ -22,7 +22,6 @@ from harness.parallel.roles import LayerShare, roles_of
 from harness.parallel.row_strategy import dense_memory
 from harness.parallel.uniform import Uniform, cut
 from harness.strategy import (
-    LONG,
     Context,
     Coordinates,
     Counts,
@@ -157,10 +156,9 @@ class ScaleGNN(Strategy):
         words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, F * H)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """The blocks of A of up to three layers, a map of the columns of each, features, labels and weights."""
+        """The blocks of A of up to three layers, features, labels and weights."""
         blocks, precision = {(share.N, share.K) for share in self.layout.shares(at)}, self.spec.precision
         return {
             TensorName.A: sum(csr_bytes(len(N), counts.nonzeros(N, K), precision) for N, K in blocks),
-            TensorName.INDEX: LONG * sum(len(K) for _, K in blocks),
             **dense_memory(self, at),
         }

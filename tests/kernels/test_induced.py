@@ -1,6 +1,7 @@
 """Sampled parts of a matrix against scipy's, and the law that makes them worth having: their products are unbiased."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,12 +11,11 @@ from hypothesis import strategies as st
 
 from harness.check.case import check_graph
 from harness.kernels import Csr, block, to_scipy
-from harness.kernels.induced import by_tensors, induced_pair, mark, places
+from harness.kernels.induced import by_tensors, induced_pair
 from harness.kernels.shuffle import distinct
 from harness.ranges import part
 
 N = 97
-CPU = torch.device("cpu")
 
 
 def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, chance: float) -> np.ndarray:
@@ -26,16 +26,15 @@ def scipy_part(A: Csr, rows: torch.Tensor, cols: torch.Tensor, diagonal: int, ch
 @pytest.mark.parametrize("way", [induced_pair, by_tensors])
 @given(st.integers(0, N), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.DataObject) -> None:
-    """Of any blocks of rows and of columns, empty ones too, for one sample after the other under one map."""
+    """Of any blocks of rows and of columns, empty ones too."""
     A = check_graph(N).A
     rows, cols = part(N, r, data.draw(st.integers(0, r - 1))), part(N, s, data.draw(st.integers(0, s - 1)))
-    mine, where, diagonal = block(A, rows, cols), places(len(cols), CPU), rows.start - cols.start
+    mine, diagonal = block(A, rows, cols), rows.start - cols.start
     for tag in (1, 2, 7):
         S = distinct((tag, size), N, size)
         S_r = S[(rows.start <= S) & (rows.stop > S)] - rows.start
         S_c = S[(cols.start <= S) & (cols.stop > S)] - cols.start
-        mark(where, S_c, tag)
-        found, turned = way(mine, S_r, S_c, where, tag, diagonal, 0.25)
+        found, turned = way(mine, S_r, S_c, diagonal, 0.25)
         theirs = scipy_part(mine, S_r, S_c, diagonal, 0.25)
         np.testing.assert_allclose(to_scipy(found).toarray(), theirs, rtol=1e-15)
         np.testing.assert_array_equal(to_scipy(turned).toarray(), to_scipy(found).toarray().T)
@@ -43,6 +42,33 @@ def test_blocks_of_a_sample_are_scipys(way, size: int, r: int, s: int, data: st.
             assert matrix.rowptr.dtype == torch.int64
             for row in range(matrix.rows):
                 assert (matrix.col[matrix.rowptr[row] : matrix.rowptr[row + 1]].diff() > 0).all()
+
+
+@pytest.mark.parametrize("way", [induced_pair, by_tensors])
+@pytest.mark.parametrize("column", [torch.int32, torch.int64])
+@pytest.mark.parametrize("cols", [63, 64, 65, 128])
+def test_samples_at_the_ends_of_words(way, column: torch.dtype, cols: int) -> None:
+    """Samples of nothing, of everything, and of columns beside the end of a word, in a matrix without zeros."""
+    rows = 3
+    col = torch.arange(cols, dtype=column).repeat(rows)
+    val = torch.arange(1.0, rows * cols + 1, dtype=torch.float64)
+    A = Csr(torch.arange(0, rows * cols + 1, cols), col, val, cols)
+    around = sorted({j for j in (0, 1, 62, 63, 64, 65, cols - 1) if j < cols})
+    for places in product(([], [1], [0, 1, 2]), ([], [cols - 1], around, range(cols))):
+        S_r, S_c = (torch.tensor([*each], dtype=torch.int64) for each in places)
+        S, S_T = way(A, S_r, S_c, cols - 2, 0.5)
+        assert S.col.dtype == S_T.col.dtype == torch.int32
+        np.testing.assert_array_equal(to_scipy(S).toarray(), scipy_part(A, S_r, S_c, cols - 2, 0.5))
+        np.testing.assert_array_equal(to_scipy(S_T).toarray(), to_scipy(S).toarray().T)
+
+
+def test_a_sample_outside_the_matrix_is_refused() -> None:
+    A = check_graph(N).A
+    inside = torch.tensor([0])
+    for outside in (torch.tensor([N]), torch.tensor([-1])):
+        for rows, cols in ((outside, inside), (inside, outside)):
+            with pytest.raises(IndexError, match="outside the matrix"):
+                induced_pair(A, rows, cols, 0, 1.0)
 
 
 def test_the_mean_of_sampled_products_is_the_product() -> None:
@@ -53,13 +79,12 @@ def test_the_mean_of_sampled_products_is_the_product() -> None:
     A, size, draws = check_graph(N).A, 40, 4000
     x = torch.linspace(-1, 2, N, dtype=torch.float64)
     exact = torch.from_numpy(to_scipy(A) @ x.numpy())
-    chance, where = (size - 1) / (N - 1), places(N, CPU)
+    chance = (size - 1) / (N - 1)
     for scale, unbiased in ((chance, True), (1.0, False)):
         total, squares, times = (torch.zeros(N, dtype=torch.float64) for _ in range(3))
         for tag in range(1, draws + 1):
             S = distinct((5, tag), N, size)
-            mark(where, S, tag + draws * unbiased)
-            A_S, _ = induced_pair(A, S, S, where, tag + draws * unbiased, 0, scale)
+            A_S, _ = induced_pair(A, S, S, 0, scale)
             y = torch.from_numpy(to_scipy(A_S) @ x[S].numpy())
             total[S] += y
             squares[S] += y * y
@@ -74,14 +99,13 @@ def test_the_mean_of_sampled_products_is_the_product() -> None:
 def test_expected_sizes_are_the_mean_of_drawn_ones() -> None:
     A, size = check_graph(N).A, 40
     rows, cols = range(0, 60), range(30, N)
-    mine, where = block(A, rows, cols), places(len(cols), CPU)
+    mine = block(A, rows, cols)
     shape = Csr(*(array.to("meta") for array in mine[:3]), mine.cols)
     drawn, expected = [], []
     for tag in range(1, 400):
         S = distinct((1, tag), N, size)
         S_r, S_c = (S[(each.start <= S) & (each.stop > S)] - each.start for each in (rows, cols))
-        mark(where, S_c, tag)
-        run = partial(induced_pair, rows=S_r, cols=S_c, where=where, tag=tag, diagonal=-30, chance=0.4)
+        run = partial(induced_pair, rows=S_r, cols=S_c, diagonal=-30, chance=0.4)
         drawn.append(run(mine)[0].nnz)
         expected.append(run(shape)[0].nnz)
         assert [each.shape for each in run(shape)] == [each.shape for each in run(mine)]

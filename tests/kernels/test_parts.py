@@ -12,9 +12,11 @@ from harness.kernels.csr import Csr, block, from_coo, row_of, to_scipy
 from harness.kernels.parts import (
     apart,
     below,
+    columns_by_tensors,
     drawn_rows,
     filled_columns,
     filled_rows,
+    rows_by_tensors,
     select_columns,
     select_rows,
     without_empty_columns,
@@ -37,6 +39,20 @@ def test_selected_rows(A, rows):
     assert B.shape == (len(rows), A.cols)
     assert ascending(B)
     assert torch.equal(dense(B), dense(A)[rows])
+
+
+@given(st.from_type(Csr), st.data())
+def test_tensor_operations_select_the_same(A, data):
+    """The ways of the GPU, bit by bit, bf16 too."""
+    A = A._replace(val=A.val.to(data.draw(st.sampled_from([A.val.dtype, torch.bfloat16]))))
+    cols = some_of(data, A.cols, in_order=True)
+    rows = some_of(data, A.rows, in_order=False).repeat(2)
+    for ours, tensors in (
+        (select_rows(A, rows), rows_by_tensors(A, rows)),
+        (select_columns(A, cols), columns_by_tensors(A, cols)),
+    ):
+        assert ours.cols == tensors.cols
+        assert all(map(torch.equal, ours[:3], tensors[:3]))
 
 
 @given(st.from_type(Csr), st.lists(st.integers(0, 13), max_size=4))
