@@ -194,10 +194,11 @@ def test_every_room_has_its_floor() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list", "strategies"], ["list", "datasets"], ["doctor"]])
-def test_light_verbs_do_not_import_torch(arguments: list[str]) -> None:
+def test_light_verbs_import_neither_torch_nor_pandas(arguments: list[str]) -> None:
     code = (
         "import sys, contextlib\nfrom harness.cli import main\n"
-        f"with contextlib.suppress(SystemExit):\n    main({arguments!r})\nprint('torch' in sys.modules)"
+        f"with contextlib.suppress(SystemExit):\n    main({arguments!r})\n"
+        "print({'torch', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr

@@ -19,7 +19,7 @@ from harness.files import replace_files, whole_folders
 from harness.ledger import AxisName
 from harness.results import parquet
 from harness.results.record import Record, read_record
-from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT, conform
+from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT
 from harness.spec.plan import read_plan
 from harness.spec.spec import canonical_json, grid_text
 
@@ -117,7 +117,7 @@ def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
     by_id = {record.record["run_id"]: record for record in records}
     rows = [flatten(record.spec, record.record) for record in records]
     rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id]
-    frame = conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
+    frame = parquet.conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
     ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
     summary = [parquet.to_arrow(frame, RUNS)]
     mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()  # a function of the records, as the tables are
@@ -158,7 +158,7 @@ def _rows(records: list[Record], name: str) -> Iterator[pa.Table]:
     for record in records:
         rows = record.rows(name)
         run_id = pa.array([record.record["run_id"]] * len(rows), pa.string())
-        yield rows.add_column(0, TABLES[name].arrow.field(0), run_id)
+        yield rows.add_column(0, parquet.arrow_schema(TABLES[name]).field(0), run_id)
 
 
 def _missing(run: dict[str, Any]) -> dict[str, Any]:

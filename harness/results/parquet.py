@@ -3,28 +3,59 @@
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
-from harness.results.schema import SCHEMA, TABLES, TableSchema, conform
+from harness.results.schema import INTEGER, NULLABLE, REAL, SCHEMA, TABLES, TEXT, TRUTH, TableSchema
 
 ROW_GROUP = 1 << 20
 MARK = "harness.collected"
 ANEW = "`harness collect` makes the tables anew from the run folders."
 
+ARROW = {
+    INTEGER: pa.int64(),
+    NULLABLE: pa.int64(),
+    REAL: pa.float64(),
+    TEXT: pa.string(),
+    TRUTH: pa.bool_(),
+}
+
+
+def arrow_schema(table: TableSchema) -> pa.Schema:
+    """The columns and types of a table, and the number of the schema."""
+    fields = [(column.name, ARROW[column.dtype]) for column in table.columns]
+    return pa.schema(fields, metadata={"harness.schema": str(SCHEMA)})
+
+
+def conform(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
+    """`frame` with exactly the columns and types of `table`. Strange or missing columns are a defect of the harness."""
+    if frame.empty:
+        frame = frame.reindex(columns=table.names)
+    differing = set(map(str, frame)) ^ set(table.names)
+    assert not differing, f"{table.name}: strange or missing columns {sorted(differing)}"
+    return pd.DataFrame({column.name: _cast(frame[column.name], column.dtype) for column in table.columns})
+
+
+def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
+    filled = values.astype(object).fillna("") if dtype == TEXT else values
+    cast: pd.Series[Any] = filled.astype(dtype)
+    return cast
+
 
 def to_arrow(frame: pd.DataFrame, table: TableSchema) -> pa.Table:
     """A frame as an arrow table with the columns and types of the schema."""
-    rows = pa.Table.from_pandas(conform(frame, table), table.arrow, preserve_index=False)
-    return rows.replace_schema_metadata(table.arrow.metadata)
+    schema = arrow_schema(table)
+    rows = pa.Table.from_pandas(conform(frame, table), schema, preserve_index=False)
+    return rows.replace_schema_metadata(schema.metadata)
 
 
 def to_bytes(parts: Iterable[pa.Table], table: TableSchema, mark: str = "") -> bytes:
     """A parquet file of several parts; few parts are in memory at once. Files of one collection share a mark."""
-    buffer, schema = BytesIO(), table.arrow
+    buffer, schema = BytesIO(), arrow_schema(table)
     if mark:
         schema = schema.with_metadata({**schema.metadata, MARK: mark})
     with pq.ParquetWriter(buffer, schema, compression="zstd") as writer:
@@ -49,7 +80,7 @@ def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
     number = (rows.schema.metadata or {}).get(b"harness.schema", b"none").decode()
     if number != str(SCHEMA):
         raise UserError(f"{path} has schema {number}, and this harness reads schema {SCHEMA}. {way_out}")
-    if not rows.schema.equals(table.arrow):
+    if not rows.schema.equals(arrow_schema(table)):
         raise UserError(f"{path} does not have the columns of schema {SCHEMA}. {way_out}")
     return rows
 

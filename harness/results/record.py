@@ -9,16 +9,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.files import whole_folder, write_synced
-from harness.results import parquet
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES
 from harness.results.statuses import STATUSES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
 
@@ -31,29 +31,35 @@ class Record:
     spec: dict[str, Any]
     record: dict[str, Any]
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> "pd.DataFrame":
         """One of the run's tables; without rows if the run did not get that far."""
-        return parquet.to_pandas(self.rows(name), RUN_TABLES[name])
+        from harness.results.parquet import to_pandas
 
-    def rows(self, name: str) -> pa.Table:
+        return to_pandas(self.rows(name), RUN_TABLES[name])
+
+    def rows(self, name: str) -> "pa.Table":
         """The rows of a table as they are stored."""
+        from harness.results.parquet import arrow_schema, from_file
+
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
         if not path.is_file():
-            return table.arrow.empty_table()
-        return parquet.from_file(path, table, WAY_OUT.format(folder=self.folder))
+            return arrow_schema(table).empty_table()
+        return from_file(path, table, WAY_OUT.format(folder=self.folder))
 
 
 def write_record(
-    runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]
+    runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]
 ) -> Path:
     """Writes and returns the folder of a run under `runs`, named by its run id. A table without rows has no file."""
+    from harness.results.parquet import to_arrow, to_bytes
+
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
     files = {"spec.json": _json(spec), "record.json": _json({"schema": SCHEMA, **record})}
     for name, frame in tables.items():
         if frame.empty:
             continue
         table = RUN_TABLES[name]
-        files[f"{name}.parquet"] = parquet.to_bytes([parquet.to_arrow(frame, table)], table)
+        files[f"{name}.parquet"] = to_bytes([to_arrow(frame, table)], table)
     folder = runs / str(record["run_id"])
     with whole_folder(folder, "record.json", replace=True) as partial:
         for name, data in files.items():

@@ -7,10 +7,7 @@ names of `--set` and of experiments (`model.hidden`). The page docs/tables.md is
 (`harness.results.dictionary`).
 """
 
-from typing import Any, NamedTuple
-
-import pandas as pd
-import pyarrow as pa
+from typing import NamedTuple
 
 from harness.ledger import AxisName
 
@@ -23,13 +20,6 @@ SOURCES = ("measured", "external", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
-ARROW = {
-    INTEGER: pa.int64(),
-    NULLABLE: pa.int64(),
-    REAL: pa.float64(),
-    TEXT: pa.string(),
-    TRUTH: pa.bool_(),
-}
 
 
 class Column(NamedTuple):
@@ -51,11 +41,6 @@ class TableSchema(NamedTuple):
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
-
-    @property
-    def arrow(self) -> pa.Schema:
-        fields = [(column.name, ARROW[column.dtype]) for column in self.columns]
-        return pa.schema(fields, metadata={"harness.schema": str(SCHEMA)})
 
 
 def _part(part: str, *columns: tuple[str, str, str]) -> tuple[Column, ...]:
@@ -388,18 +373,3 @@ TABLES = {
     )
 }
 """The collected tables."""
-
-
-def conform(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
-    """`frame` with exactly the columns and types of `table`. Strange or missing columns are a defect of the harness."""
-    if frame.empty:
-        frame = frame.reindex(columns=table.names)
-    differing = set(map(str, frame)) ^ set(table.names)
-    assert not differing, f"{table.name}: strange or missing columns {sorted(differing)}"
-    return pd.DataFrame({column.name: _cast(frame[column.name], column.dtype) for column in table.columns})
-
-
-def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
-    filled = values.astype(object).fillna("") if dtype == TEXT else values
-    cast: pd.Series[Any] = filled.astype(dtype)
-    return cast

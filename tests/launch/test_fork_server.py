@@ -16,7 +16,7 @@ from harness.spec.machine_card import load_machine, start_seconds
 
 QUICK = """
     import os, sys, types
-    for name in ("harness.run.rank", "harness.run.recording"):
+    for name in ("harness.run.rank", "harness.run.recording", "harness.results.parquet"):
         sys.modules[name] = types.ModuleType(name)
 """
 """Nothing takes seconds to import."""

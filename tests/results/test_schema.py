@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from harness.ledger import AMOUNTS, AxisName, Key
 from harness.results.dictionary import dictionary
-from harness.results.schema import EPOCHS, LEDGER, RUNS, TABLES, conform
+from harness.results.parquet import conform
+from harness.results.schema import EPOCHS, LEDGER, RUNS, TABLES
 from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
