@@ -60,8 +60,10 @@ INLINE SUM read_value(const VALUE *p) {
 #include "spmm.c"
 #define LANES 8
 #include "spmm.c"
+#ifdef __AVX512F__
 #define LANES 16
 #include "spmm.c"
+#endif
 
 /* Rows first .. last - 1 of one column. */
 static void rows_1(const Product *p, int64_t first, int64_t last) {
@@ -79,9 +81,12 @@ static void rows_1(const Product *p, int64_t first, int64_t last) {
 }
 
 static void rows(const Product *p, int64_t first, int64_t last) {
+#ifdef __AVX512F__
   if (p->f >= 16 && FULL == 16)
     rows_16(p, first, last);
-  else if (p->f >= 8 && FULL >= 8)
+  else
+#endif
+  if (p->f >= 8 && FULL >= 8)
     rows_8(p, first, last);
   else if (p->f >= 4)
     rows_4(p, first, last);
@@ -132,7 +137,7 @@ INLINE Sums OF_LANES(read_vector)(const VALUE *p) {
   return (Sums)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
 #elif defined BF16 && defined __AVX2__ && LANES == 4
   return (Sums)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64((const void *)p)), 16);
-#elif defined BF16 && defined __AVX2__
+#elif defined BF16 && defined __AVX2__ && LANES == 2
   const __m128i wide = _mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadu_si32(p)), 16);
   return __builtin_shufflevector((__v4sf)wide, (__v4sf)wide, 0, 1);
 #elif defined BF16

@@ -149,6 +149,7 @@ def competitor(dtype: torch.dtype, column: torch.dtype) -> Any:
         "-fopenmp",
         "-shared",
         "-fPIC",
+        "-Wno-psabi",
         f"-DCOLUMN={COLUMNS[column]}",
         *FLAGS[dtype],
     )

@@ -27,12 +27,18 @@ def compiled(**options: Any) -> Callable[[F], F]:
     return compile_later
 
 
+def start() -> None:
+    """Fills the compiler's tables, which takes a third of a second. Processes that are forked afterwards have them."""
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 # Processor instructions that numba lacks, as one call in a compiled loop: prefetch, the upper half of a product, and
 # the number of ones in a word.
 
 TO_READ, KEEP, DATA = 0, 3, 1
-
-
 BYTES, I32 = ir.IntType(8).as_pointer(), ir.IntType(32)
 
 

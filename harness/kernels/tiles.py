@@ -68,7 +68,7 @@ class TileColumns(NamedTuple):
 def multiply_into(A: Csr, H: Tensor, Z: Tensor, *, add: bool) -> None:
     """Z = A H, or Z += A H. All operands are contiguous and on the CPU; A has entries and H has columns."""
     assert A.val.dtype == H.dtype == Z.dtype
-    assert (len(H), len(Z), H.shape[1]) == (A.cols, A.rows, Z.shape[1])
+    assert H.shape[0] == A.cols and Z.shape == (A.rows, H.shape[1])
     _run(multiply_rows, multiply_shares, A, (A.val, H, Z), add)
 
 
@@ -85,8 +85,8 @@ def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], a
     width, dtype = asked.shape[1], asked.dtype
     kinds = KINDS[A.rowptr.dtype], KINDS[A.col.dtype], KINDS[dtype]
     operands = (A.rowptr, A.col, *dense)
-    assert all(operand.is_contiguous() for operand in operands)
-    addresses = tuple(operand.data_ptr() for operand in operands)
+    assert all(map(Tensor.is_contiguous, operands))
+    addresses = tuple(map(Tensor.data_ptr, operands))
     lines = -(-width * dtype.itemsize // LINE_BYTES)
     sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if asked.nbytes >= FAR_BYTES else 0, int(add)
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
@@ -157,7 +157,7 @@ class LoopMark(ir.values.MDValue):  # type: ignore[misc]
 def loop(builder: Any, first: Any, end: Any, carried: Emitted, body: Body, *, tight: bool = False) -> Emitted:
     """for i in first .. end - 1: carried = body(i, carried). Not unrolled: most rows are too short to gain from it.
 
-    A tight loop is a few instructions, which should lie in one cache line.
+    A tight loop is few instructions, which should begin a cache line.
     """
     before, module = builder.block, builder.module
     head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
@@ -277,7 +277,7 @@ class Tile:
             return [end]
 
         begin, end = self.rows
-        loop(self.builder, begin, end, [self._whole(self.rowptr, begin)], step)
+        loop(self.builder, begin, end, [self._whole(self.rowptr, begin)], step, tight=self.count == 1)
 
     def each_entry(self, first: Any, end: Any, carried: Emitted, body: Body) -> Emitted:
         """carried = body(e, carried) for entries first .. end - 1, with prefetching and without."""

@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 from harness.errors import RunError
 
-IMPORTED = ("harness.run.rank", "harness.run.recording", "harness.results.parquet")
+IMPORTED = ("harness.run.rank", "harness.run.recording", "harness.results.parquet", "harness.kernels.tiles")
 """The modules that take seconds to import."""
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 """Variables that only Python code reads. Their values may differ from those of the fork server."""
@@ -267,6 +267,7 @@ def main() -> int:
     gc.disable()  # imports leave little garbage, and the search for it takes a tenth of their time
     for module in IMPORTED:
         import_module(module)
+    import_module("harness.kernels.jit").start()
     sys.meta_path.remove(announcer)
     gc.freeze()
     gc.enable()
