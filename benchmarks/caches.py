@@ -11,7 +11,7 @@ trained or sent: hits are counted over all ranks, in the second epoch of such a 
 from measuring import Table, argument_parser
 
 from harness.graph.partition import in_order, parts_of
-from harness.kernels import block
+from harness.kernels.parts import block
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine

@@ -23,7 +23,7 @@ from torch import Tensor
 from harness.comm.grid import Grid
 from harness.graph.blocks import Blocks
 from harness.kernels import Csr
-from harness.kernels.csr import block
+from harness.kernels.parts import block
 from harness.launch.worker_pool import Pool
 from harness.ledger import Ledger, TensorName
 from harness.run.open_run import open_run

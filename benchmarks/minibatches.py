@@ -24,7 +24,8 @@ from torch.nn.functional import dropout, rms_norm
 
 from harness.comm.grid import Grid
 from harness.graph.model import TRAIN, Graph, StageCounts
-from harness.kernels import Csr, block, to_scipy
+from harness.kernels import Csr, to_scipy
+from harness.kernels.parts import block
 from harness.kernels.recorded import Kernels
 from harness.kernels.shuffle import distinct
 from harness.ledger import SAMPLING, AxisName, Ledger

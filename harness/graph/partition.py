@@ -24,8 +24,8 @@ from harness.graph.partitioners import (
     hypergraph_parts,
     metis_parts,
 )
-from harness.kernels.csr import Csr, block, index_dtype
-from harness.kernels.parts import filled_columns
+from harness.kernels.csr import Csr, index_dtype
+from harness.kernels.parts import block, filled_columns
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
 from harness.ranges import between

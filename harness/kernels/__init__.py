@@ -1,7 +1,6 @@
 """Tensors in, tensors out: sparse matrices, their products, gathers, and random numbers by index."""
 
 from harness.kernels.csr import Csr as Csr
-from harness.kernels.csr import block as block
 from harness.kernels.csr import cast as cast
 from harness.kernels.csr import from_coo as from_coo
 from harness.kernels.csr import from_scipy as from_scipy

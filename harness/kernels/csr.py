@@ -1,4 +1,4 @@
-"""Sparse matrices as plain tensors: construction, transposition, blocks, packing; no products.
+"""Sparse matrices as plain tensors: construction, transposition, packing; no products.
 
 Entries are in order of rows, columns ascending within a row; equal (row, column) pairs may stand side by side until
 `from_coo` sums them. Transposing and summing happen on the CPU; a matrix moves to a device tensor by tensor.
@@ -63,22 +63,6 @@ def transpose(A: Csr) -> Csr:
     M = _scipy(_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
     val = torch.from_numpy(M.data).view(A.val.dtype)
     return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(A.rows)), val, A.rows)
-
-
-def block(A: Csr, rows: range, cols: range) -> Csr:
-    """A[rows, cols] with local indices. Whole rows are views of A."""
-    assert rows.step == cols.step == 1
-    rowptr = A.rowptr[rows.start : max(rows.stop, rows.start) + 1]
-    first, last = (int(rowptr[0]), int(rowptr[-1])) if A.rows else (0, 0)
-    col, val = A.col[first:last], A.val[first:last]
-    rowptr = rowptr - first
-    if len(cols) == A.cols:
-        return Csr(rowptr, col, val, A.cols)
-    inside = (col >= cols.start) & (col < cols.stop)
-    kept = inside.nonzero()[:, 0]
-    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    col = (take(col, kept) - cols.start).to(index_dtype(len(cols)))
-    return Csr(take(before, rowptr), col, take(val, kept), len(cols))
 
 
 def cast(A: Csr, dtype: torch.dtype) -> Csr:

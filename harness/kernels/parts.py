@@ -1,4 +1,4 @@
-"""Sparse matrices taken apart and put together: selected rows and columns, diagonals, matrices side by side.
+"""Sparse matrices taken apart and put together: blocks, selected rows and columns, diagonals, matrices side by side.
 
 Shapes alone have no columns: the number of filled columns is that of nonzeros thrown at random, and rows drawn at
 random have their share of all nonzeros.
@@ -18,6 +18,25 @@ from torch.nn.functional import pad
 
 from harness.kernels.csr import Csr, arrays, from_coo, index_dtype, row_of, take
 from harness.kernels.jit import compiled, ones_in, prefetch
+
+
+def block(A: Csr, rows: range, cols: range) -> Csr:
+    """A[rows, cols] with local indices. Whole rows are views of A."""
+    assert rows.step == cols.step == 1
+    rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
+    if len(cols) < A.cols and not A.val.is_cuda:
+        return assemble([Placed(A, rows, cols, 0, 0)], (len(rows), len(cols)))
+    rowptr = A.rowptr[rows.start : rows.stop + 1]
+    first, last = (int(rowptr[0]), int(rowptr[-1])) if A.rows else (0, 0)
+    col, val = A.col[first:last], A.val[first:last]
+    rowptr = rowptr - first
+    if len(cols) == A.cols:
+        return Csr(rowptr, col, val, A.cols)
+    inside = (col >= cols.start) & (col < cols.stop)
+    kept = inside.nonzero()[:, 0]
+    before = pad(inside.cumsum(0), (1, 0))
+    col = (take(col, kept) - cols.start).to(index_dtype(len(cols)))
+    return Csr(take(before, rowptr), col, take(val, kept), len(cols))
 
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
@@ -186,7 +205,7 @@ def assemble(parts: Sequence[Placed], shape: tuple[int, int], scales: Scales | N
     for part in parts:
         left, rows_free = part.left, free[part.top :].numpy()
         place_entries(
-            arrays(part.source), _window(part), left, rows_free, A.col.numpy(), A.val.numpy(), scales is None
+            arrays(part.source), _window(part), left, rows_free, A.col.numpy(), arrays(A)[2], scales is None
         )
     if scales:
         scale_entries(starts.numpy(), A.col.numpy(), scales.rows.numpy(), scales.cols.numpy(), A.val.numpy())
@@ -206,7 +225,7 @@ def beside(pieces: Sequence[Csr]) -> Csr:
 
 
 def _window(part: Placed) -> tuple[int, int, int, int]:
-    return part.rows.start, part.rows.stop, part.cols.start, part.cols.stop
+    return part.rows.start, part.rows.stop, part.cols.start, part.cols.start + len(part.cols)
 
 
 def _shape_beside(pieces: Sequence[Csr]) -> Csr:
@@ -321,11 +340,12 @@ def _prefetch_row(A: tuple[Any, Any, Any], rows: Any, i: Any) -> None:
 def count_entries(rowptr: Any, col: Any, window: tuple[int, int, int, int], lengths: Any) -> None:
     """Adds to lengths[i] the number of entries of row first + i in the window of rows and columns."""
     first, last, left, right = window
-    for i in range(first, last):
-        inside = 0
-        for e in range(rowptr[i], rowptr[i + 1]):
-            inside += left <= col[e] < right
-        lengths[i - first] += inside
+    start, begin, width = U(first), U(left), U(right - left)
+    for i in range(start, U(last)):
+        inside = U(0)
+        for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
+            inside += U(U(col[e]) - begin < width)
+        lengths[i - start] += inside
 
 
 @compiled()
@@ -341,20 +361,22 @@ def place_entries(
     """Writes the entries in the window from free[i] on; the left column of the window becomes column `shift`."""
     rowptr, col, val = A
     first, last, left, right = window
-    for i in range(first, last):
-        at = free[i - first]
-        for e in range(rowptr[i], rowptr[i + 1]):
-            if left <= col[e] < right:
-                out_col[at] = col[e] - left + shift
+    start, begin, width = U(first), U(left), U(right - left)
+    for i in range(start, U(last)):
+        at = U(free[i - start])
+        for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
+            place = U(col[e]) - begin
+            if place < width:
+                out_col[at] = place + U(shift)
                 if with_values:
                     out_val[at] = val[e]
-                at += 1
-        free[i - first] = at
+                at += ONE
+        free[i - start] = at
 
 
 @compiled()
 def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: Any) -> None:
     """Sets every value to the product of its row's and its column's scale."""
-    for i in range(row_scale.size):
-        for e in range(rowptr[i], rowptr[i + 1]):
-            val[e] = row_scale[i] * col_scale[col[e]]
+    for i in range(U(row_scale.size)):
+        for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
+            val[e] = row_scale[i] * col_scale[U(col[e])]

@@ -9,7 +9,8 @@ from harness.graph.blocks import assert_within
 from harness.graph.model import Graph
 from harness.graph.order import Orders, Permutation, orders, permuted
 from harness.graph.partition import Partition
-from harness.kernels.csr import Csr, block
+from harness.kernels.csr import Csr
+from harness.kernels.parts import block
 
 
 class MemoryStore:

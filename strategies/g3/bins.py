@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.kernels.csr import Csr, block
+from harness.kernels.csr import Csr
 from harness.kernels.jit import compiled
+from harness.kernels.parts import block
 from harness.strategy import Context
 
 # The vertices in the order of a breadth-first search of every component.

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from harness.comm.call import Landed, Pending
-from harness.kernels import Csr, block
+from harness.kernels import Csr
+from harness.kernels.parts import block
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse

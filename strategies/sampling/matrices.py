@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels.csr import Csr, block, index_dtype
+from harness.kernels.csr import Csr, index_dtype
+from harness.kernels.parts import block
 from harness.kernels.random import Purpose, Seed, key_of, signed
 from strategies.sampling import compiled
 from strategies.sampling.sampler import arrays, unfilled

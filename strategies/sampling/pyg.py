@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, block, from_coo, row_of
-from harness.kernels.parts import apart
+from harness.kernels import Csr, from_coo, row_of
+from harness.kernels.parts import apart, block
 from harness.kernels.random import Purpose, key_of
 from harness.ledger import AxisName
 from harness.strategy import MiniBatch, Promise

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels import Csr, block, to_scipy
+from harness.kernels import Csr, to_scipy
 from harness.kernels.csr import index_dtype
-from harness.kernels.parts import Placed, assemble, beside
+from harness.kernels.parts import Placed, assemble, beside, block
 
 
 def dense(A: Csr) -> torch.Tensor:

@@ -7,7 +7,8 @@ from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.kernels.attention import COLUMNS_BACK, ROWS_BACK, WEIGH, columns_back, rows_back, turned, weigh
-from harness.kernels.csr import Csr, block, from_coo, row_of
+from harness.kernels.csr import Csr, from_coo, row_of
+from harness.kernels.parts import block
 from harness.kernels.random import Purpose, integers, rectangle
 
 HEADS = 3

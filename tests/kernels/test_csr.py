@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from harness.kernels.csr import (
     Csr,
-    block,
     cast,
     from_coo,
     from_scipy,
@@ -18,6 +17,7 @@ from harness.kernels.csr import (
     to_scipy,
     transpose,
 )
+from harness.kernels.parts import block
 
 
 def dense(A: Csr) -> np.ndarray:
@@ -95,6 +95,7 @@ def test_a_block_is_a_rectangle_with_its_own_indices(A, data):
 
     rows, cols = part(A.rows), part(A.cols)
     B = block(A, rows, cols)
+    assert block(A, rows, range(cols.stop, cols.start)).shape == (len(rows), 0)
     assert B.shape == (len(rows), len(cols))
     assert well_formed(B)
     assert np.array_equal(dense(B), dense(A)[rows.start : rows.stop, cols.start : cols.stop])

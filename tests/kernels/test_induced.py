@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.check.case import check_graph
-from harness.kernels import Csr, block, to_scipy
+from harness.kernels import Csr, to_scipy
 from harness.kernels.induced import by_tensors, induced_pair
+from harness.kernels.parts import block
 from harness.kernels.shuffle import distinct
 from harness.ranges import part
 

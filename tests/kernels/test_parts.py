@@ -8,10 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.csr import Csr, block, from_coo, row_of, to_scipy
+from harness.kernels.csr import Csr, from_coo, row_of, to_scipy
 from harness.kernels.parts import (
     apart,
     below,
+    block,
     columns_by_tensors,
     drawn_rows,
     filled_columns,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from harness.check.case import check_graph
-from harness.kernels import Csr, block, from_coo, to_scipy
+from harness.kernels import Csr, from_coo, to_scipy
+from harness.kernels.parts import block
 from harness.ranges import split
 from strategies.sampling.caches import EvictingCache, StaticCache, complement, inclusion, popularity, top
 from strategies.sampling.features import NoCache

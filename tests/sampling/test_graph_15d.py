@@ -8,7 +8,7 @@ import torch
 
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
-from harness.kernels import block
+from harness.kernels.parts import block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
 from harness.ranges import between, split
 from strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
