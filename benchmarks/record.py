@@ -48,6 +48,7 @@ COMMANDS = {
         "cagnet-2d:weight_gradient=T@2x2 cagnet-3d@2x1x2 cagnet-sa-1d cagnet-sa-1.5d@2x2 plexus@2x2x1",
     ],
     "spmm": ["benchmarks/spmm.py"],
+    "loops": ["benchmarks/loops.py"],
     "sampling": [
         "benchmarks/sampling.py --scale 20 --bulk 1 2 4 8 16 32 64",
         "benchmarks/testbed up --hosts 4 --rate 200mbit",

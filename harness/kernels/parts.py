@@ -267,9 +267,12 @@ def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> No
     for i in range(U(rows.size)):
         _prefetch_row(A, rows, i)
         row = U(rows[i])
-        for e in range(U(rowptr[row]), U(rowptr[row + ONE])):
-            out_col[at], out_val[at] = col[e], val[e]
-            at += ONE
+        first, entries = U(rowptr[row]), U(rowptr[row + ONE] - rowptr[row])
+        for k in range(entries):
+            out_col[at + k] = col[first + k]
+        for k in range(entries):
+            out_val[at + k] = val[first + k]
+        at += entries
 
 
 @compiled(nogil=True)

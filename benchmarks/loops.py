@@ -1,0 +1,119 @@
+"""Compiled loops beside the same work by scipy or torch, one thread. Prints markdown.
+
+    MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
+        OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/loops.py
+
+Graphs have 2^14, 2^17 and 2^20 vertices of degree 16, uniform or R-MAT. A sample has an eighth of the vertices; a block
+lacks a quarter of the columns. A cell is the competitor's time over ours, the median over turns in which the two
+alternate: above 1, ours is faster. Each pair of results is compared before it is measured.
+
+The last table is of rows of 64 float32: the gather that the harness uses (torch's index_select), and the sum of rows by
+the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered rows moves
+bytes: a gather reads and writes each row once; the sum reads each row and reads and writes each target.
+"""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from measuring import Table, alternate, argument_parser, one_thread
+from spmm import matrix, rmat
+
+from harness.kernels.csr import Csr, take, to_scipy
+from harness.kernels.gather import scatter_matrix
+from harness.kernels.induced import induced_pair
+from harness.kernels.parts import beside, block, select_columns, select_rows
+from harness.kernels.shuffle import distinct
+from harness.kernels.spmm import spmm
+
+SCALES, DEGREE, WIDTH = (14, 17, 20), 16, 64
+TURNS = {14: 21, 17: 11, 20: 5}
+"""The turns of a cell, by scale."""
+Pair = tuple[Callable[[], Any], Callable[[], Any]]
+
+
+def main() -> None:
+    argument_parser(__doc__).parse_args()
+    one_thread()
+    rng = np.random.default_rng(0)
+    table, worst = None, (float("inf"), "")
+    for scale in SCALES:
+        for kind in ("uniform", "R-MAT"):
+            ends = rng.integers(0, 1 << scale, (2, DEGREE << scale)) if kind == "uniform" else None
+            A = matrix(1 << scale, *(rmat(rng, scale, DEGREE) if ends is None else ends))
+            ways = pairs(A)
+            table = table or Table("graph", *ways)
+            ratios = {name: competed(*pair, TURNS[scale]) for name, pair in ways.items()}
+            table.row(f"{kind} 2^{scale}", *(f"{ratio:.2f}" for ratio in ratios.values()))
+            worst = min(worst, *((ratio, f"{name}, {kind} 2^{scale}") for name, ratio in ratios.items()))
+    print(f"\nWorst cell: {worst[0]:.2f} ({worst[1]}).\n")
+    print_rows()
+
+
+def pairs(A: Csr) -> dict[str, Pair]:
+    """Ours and the competitor's way, by what the two compute and the competitor's name."""
+    n, M = A.rows, to_scipy(A)
+    S = distinct((0, 0), n, n >> 3)
+    s, cut = S.numpy(), range(n // 4, n)
+    left, right = block(A, range(n), range(n // 4)), block(A, range(n), cut)
+
+    def scipy_pair() -> tuple[Any, Any]:
+        sampled = M[s][:, s]
+        return sampled, sampled.T.tocsr()
+
+    parts = to_scipy(left), to_scipy(right)
+    return {
+        "induced pair, scipy": (lambda: induced_pair(A, S, S, 0, 1.0), scipy_pair),
+        "rows, scipy": (lambda: select_rows(A, S), lambda: M[s]),
+        "columns, scipy": (lambda: select_columns(A, S), lambda: M[:, s]),
+        "block, scipy": (lambda: block(A, range(n), cut), lambda: M[:, cut.start :]),
+        "beside, scipy": (lambda: beside([left, right]), lambda: sp.hstack(parts, format="csr")),
+    }
+
+
+def competed(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> float:
+    """The competitor's time over ours, once the results are the same."""
+    found, expected = ours(), theirs()
+    each = [(found, expected)] if isinstance(found, Csr) else zip(found, expected, strict=True)
+    for mine, other in each:
+        other.sort_indices()
+        assert np.array_equal(mine.rowptr, other.indptr)
+        assert np.array_equal(mine.col, other.indices)
+        assert np.array_equal(mine.val, other.data)
+    seconds = alternate({"ours": ours, "theirs": theirs}, turns, swap=True)
+    ratio: float = median(b / a for a, b in zip(*seconds.values(), strict=True))
+    return ratio
+
+
+def print_rows() -> None:
+    table = Table("rows", "copy GB/s", "gather", "sum of rows", "index_add_ over ours")
+    for scale in SCALES:
+        table.row(f"2^{scale}", *speeds(scale))
+
+
+def speeds(scale: int) -> list[str]:
+    """The cells of the last table for 2^scale rows, gathered by as many random indices."""
+    n = 1 << scale
+    index = torch.randint(n, (n,), generator=torch.Generator().manual_seed(scale))
+    X, Z = torch.ones(n, WIDTH), torch.zeros(n, WIDTH)
+    Y, scatter = torch.empty_like(X), scatter_matrix(index, n, X.dtype)
+    assert torch.equal(spmm(scatter, X), torch.zeros(n, WIDTH).index_add_(0, index, X))
+    ways: dict[str, Callable[[], object]] = {
+        "copy": lambda: Y.copy_(X),
+        "gather": lambda: take(X, index),
+        "sum": lambda: spmm(scatter, X, add_to=Z),
+        "index_add_": lambda: Z.index_add_(0, index, X),
+    }
+    seconds = {name: median(taken) for name, taken in alternate(ways, TURNS[scale], swap=True).items()}
+    gather = seconds["copy"] / seconds["gather"]
+    total = 3 / 2 * seconds["copy"] / seconds["sum"]
+    ratio = seconds["index_add_"] / seconds["sum"]
+    speed = 2 * X.nbytes / seconds["copy"] / 1e9
+    return [f"{speed:.1f}", f"{100 * gather:.0f} %", f"{100 * total:.0f} %", f"{ratio:.2f}"]
+
+
+if __name__ == "__main__":
+    main()
