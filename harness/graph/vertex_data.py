@@ -20,10 +20,7 @@ CHUNK = 1 << 19
 
 def uniform_features(vertices: Index, width: int, seed: int) -> Tensor:
     """Features uniform in [0, 1), float32."""
-    X_NF = torch.empty(len(vertices), width)
-    for rows, place in _chunks(vertices, width):
-        X_NF[place] = rectangle(seed, Purpose.FEATURES, rows, range(width), width, dtype=torch.float32)
-    return X_NF
+    return rectangle(seed, Purpose.FEATURES, vertices, range(width), width, dtype=torch.float32)
 
 
 def gaussian_features(

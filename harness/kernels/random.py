@@ -43,6 +43,9 @@ class Purpose(StrEnum):
     TEST = "test"
 
 
+KEPT = {torch.float64: 53, torch.float32: 24}
+"""The bits of a uniform number: as many as its type holds exactly."""
+
 Index = Tensor | range
 """The indices of numbers: an int64 tensor of any shape, or a range."""
 
@@ -76,7 +79,7 @@ def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
 
 def uniform(seed: Seed, purpose: Purpose, index: Index, dtype: torch.dtype = torch.float64) -> Tensor:
     """Uniform numbers in [0, 1), with the 53 bits of a float64 or the 24 bits of a float32."""
-    kept = {torch.float64: 53, torch.float32: 24}[dtype]
+    kept = KEPT[dtype]
     return shift_right(bits(seed, purpose, index), 64 - kept).to(dtype) * 0.5**kept
 
 
@@ -113,7 +116,18 @@ def rectangle(
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """A rectangle of a uniform random matrix; no rank needs the whole matrix."""
-    return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype)
+    shape = len(rows), len(cols)
+    if isinstance(rows, range):
+        assert start + rows.stop * total_cols < 1 << 63
+        if rows.step == 1 and cols == range(total_cols):  # numbered without a gap: as one row
+            start, rows, cols = start + rows.start * total_cols, range(1), range(len(rows) * total_cols)
+        rows = torch.arange(rows.start, rows.stop, rows.step)
+    if type(rows) is Tensor and rows.device.type == "cpu" and len(rows) * len(cols) >= COMPILED_FROM:
+        drawn = torch.empty(len(rows), len(cols), dtype=dtype)
+        corner = rows.numpy(), total_cols, start + cols.start
+        fill_uniform(corner, KEPT[dtype], key_of(seed, purpose), drawn.numpy())
+        return drawn.view(shape)
+    return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype).view(shape)
 
 
 def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
@@ -174,6 +188,18 @@ def mask_of(rows: Any, start: int, stop: int, first: int, second: int, below: in
     return _mask(rows, start, stop, np.uint64(first), np.uint64(second), np.uint64(below))
 
 
+def fill_uniform(corner: tuple[Any, int, int], kept: int, key: tuple[int, int], out: Any) -> None:
+    """Fills `out` with the numbers of `random.rectangle`, each written once and without temporaries.
+
+    `corner` holds the rows, the columns of the whole matrix, and the index of the first column in row 0.
+    """
+    rows, total_cols, start = corner
+    rows = np.ascontiguousarray(rows).view(np.uint64)
+    first, second = (np.uint64(word) for word in key)
+    form = np.uint64(64 - kept), out.dtype.type(0.5**kept)
+    _fill_uniform((rows, np.uint64(total_cols), np.uint64(start)), form, (first, second), out)
+
+
 @compiled(nogil=True)
 def bits_at(index: Any, first: Any, second: Any) -> Any:
     """The random bits of one index; all arguments are unsigned."""
@@ -194,6 +220,19 @@ def _bits(index: Any, first: Any, second: Any) -> Any:
     for i in range(index.size):
         out[i] = bits_at(index[i], first, second)
     return out
+
+
+@compiled(nogil=True)
+def _fill_uniform(
+    corner: tuple[Any, Any, Any], form: tuple[Any, Any], key: tuple[Any, Any], out: Any
+) -> None:
+    rows, total_cols, start = corner
+    (shift, unit), (first, second) = form, key
+    for i in range(np.uint64(rows.size)):
+        index = start + rows[i] * total_cols
+        row = out[i]
+        for k in range(np.uint64(row.size)):
+            row[k] = type(unit)(np.int64(bits_at(index + k, first, second) >> shift)) * unit
 
 
 @compiled(nogil=True)

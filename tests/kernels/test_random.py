@@ -84,6 +84,17 @@ def test_a_rectangle_is_a_piece_of_the_matrix(first_row, rows, first_col, cols):
     assert torch.equal(piece, whole[first_row : first_row + rows, first_col : first_col + cols])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("cols", [range(10), range(3, 8)], ids=str)
+@pytest.mark.parametrize("rows", [range(2, 9), range(1, 15, 3), torch.tensor([7, 0, 7, 19])], ids=str)
+def test_the_compiled_rectangle_is_that_of_tensors(rows, cols, dtype, monkeypatch) -> None:
+    whole = uniform(1, Purpose.WEIGHTS, range(100, 100 + 20 * 10), dtype).reshape(20, 10)
+    monkeypatch.setattr("harness.kernels.random.COMPILED_FROM", 1)
+    piece = rectangle(1, Purpose.WEIGHTS, rows, cols, 10, start=100, dtype=dtype)
+    kept = rows if isinstance(rows, torch.Tensor) else torch.tensor(rows)
+    assert torch.equal(piece, whole[kept][:, cols.start : cols.stop])
+
+
 def test_normals_do_not_depend_on_who_draws_them():
     whole = normal(1, Purpose.FEATURES, range(1000))
     backwards = normal(1, Purpose.FEATURES, torch.arange(999, -1, -1).reshape(10, 100))
