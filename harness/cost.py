@@ -5,6 +5,7 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.comm import traffic
+from harness.comm.axis import ROUNDED
 from harness.errors import UserError
 from harness.ledger import AxisName, Op
 from harness.spec.machine_card import Links, MachineCard, SpmmModel
@@ -13,6 +14,7 @@ from harness.strategy import WORD, Counts, Strategy, Words
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -41,10 +43,18 @@ def bandwidth(links: Links, before: int, size: int) -> float:
     return links.node_gbs / min(links.devices_per_node, before)
 
 
-def communication(words: Words, grid: Mapping[AxisName, int], links: Links, precision: str) -> float:
+def communication(
+    words: Words,
+    grid: Mapping[AxisName, int],
+    links: Links,
+    precision: str,
+    wire: "torch.dtype | None" = None,
+) -> float:
     """The seconds in which the words of an epoch travel, call after call. `grid` has its fastest axis last."""
     return sum(
-        WORD[precision] * _received(key.op, count, size) / (bandwidth(links, before, size) * GB)
+        (wire.itemsize if wire and key.tensor in ROUNDED else WORD[precision])
+        * _received(key.op, count, size)
+        / (bandwidth(links, before, size) * GB)
         for key, count in words.items()
         for before, size in [_stride_and_size(grid, key.axis)]
     )
@@ -113,7 +123,7 @@ def predict(strategy: Strategy, card: MachineCard, counts: Counts) -> Prediction
         multiplying = _checked("products", products(terms, card.spmm), strategy, card)
     if card.links:
         words = strategy.words(strategy.coordinates(0), counts)
-        seconds = communication(words, strategy.grid, card.links, strategy.spec.precision)
+        seconds = communication(words, strategy.grid, card.links, strategy.spec.precision, strategy.wire)
         moving = _checked("communication", seconds, strategy, card)
     return Prediction(multiplying, moving)
 

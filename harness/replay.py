@@ -218,7 +218,7 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
     tape = Tape()
     device = engine.start(Engine.REPLAY, RankPlace(rank, world))
     try:
-        grid = Grid.build(strategy.grid, tape, device)
+        grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         trainer = Trainer(strategy, grid, shapes)
         with Meter(tape):

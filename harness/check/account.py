@@ -21,6 +21,7 @@ class Sent:
 
     words: float = 0
     calls: float = 0
+    bytes: float = 0
 
 
 Seen = Mapping[WordsKey, Sent]
@@ -88,7 +89,9 @@ def seen_in_run(ledger: pd.DataFrame, rank: int) -> Seen:
 
 def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
     before = seen.get(key, Sent())
-    seen[key] = Sent(before.words + amounts.words_payload, before.calls + amounts.calls)
+    seen[key] = Sent(
+        before.words + amounts.words_payload, before.calls + amounts.calls, before.bytes + amounts.bytes
+    )
 
 
 def _beside(line: Published, seen: Seen) -> dict[str, Any]:

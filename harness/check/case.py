@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from harness.check.account import seen_in_epoch
+from harness.check.account import Seen, seen_in_epoch
 from harness.comm.grid import Grid
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Graph, LabelTask, RawGraph
 from harness.graph.normalise import normalise
@@ -23,7 +23,7 @@ from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, grid_text
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Strategy, WordsKey, admit, facts_of
+from harness.strategy import Strategy, admit, facts_of
 
 # The graph that strategies are tested on has every property that could reveal an error. It is directed, so that A
 # and A^T differ; no grid divides its prime number of vertices; some vertices are isolated; the training mask is
@@ -107,7 +107,8 @@ class RankResult:
     parameters: list[Tensor]
     output: Tensor
     hits: dict[str, Hits]
-    words: dict[WordsKey, float]
+    sent: Seen
+    """The words and bytes of the first epoch."""
     lines: list[OutlineEvent]
     """The calls and waits of the first epoch."""
     unaccounted: float
@@ -125,7 +126,7 @@ def train_rank(
     `chosen` are the choices of every rank in an earlier training of the case.
     """
     strategy, tape = case.strategy(), Tape()
-    grid = Grid.build(strategy.grid, tape, composed_from=composed_from)
+    grid = Grid.build(strategy.grid, tape, composed_from=composed_from, wire=strategy.wire)
     trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
     with Meter(tape):
         done = [trainer.epoch()]
@@ -147,7 +148,7 @@ def train_rank(
         parameters=[each.detach() for each in trainer.parameters],
         output=output,
         hits=hits,
-        words={key: sent.words for key, sent in seen_in_epoch(done[0].entries).items()},
+        sent=seen_in_epoch(done[0].entries),
         lines=lines,
         unaccounted=unaccounted,
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),

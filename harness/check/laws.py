@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.check.account import Sent
 from harness.check.case import Case, RankResult
 from harness.check.mismatch import Mismatch, of_losses, of_tensors, source_of, summary
 from harness.check.reference import Trained
+from harness.comm.axis import ROUNDED
 from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
@@ -81,6 +83,7 @@ LOOK = {
     "outputs equal serial": "the operators of the whole graph, with which the harness evaluates",
     "answers equal serial": "`evaluate`, and the labels of every split",
     "words equal the formula": "`words`, and the call that the ledger has under this key",
+    "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that travel packed, or in a type of their own",
     "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
     "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, end of steps)",
     "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, end of steps)",
@@ -200,7 +203,7 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     wrong = [
         line for number, rank in enumerate(ranks) for line in _difference(strategy, counts, number, rank)
     ]
-    total = sum(sum(rank.words.values()) for rank in ranks)
+    total = sum(sent.words for rank in ranks for sent in rank.sent.values())
     return finding("words equal the formula", case, wrong, f"{total:,.0f}")
 
 
@@ -266,6 +269,27 @@ def _other_sizes(
     ]
 
 
+def rounded(case: Case, ranks: Sequence[RankResult]) -> Finding:
+    """Features, activations and their gradients travel in the type of the wire, every number of them."""
+    wire = case.strategy().wire
+    assert wire is not None
+    moved = [
+        (number, key, sent, wire.itemsize * sent.words)
+        for number, rank in enumerate(ranks)
+        for key, sent in rank.sent.items()
+        if key.tensor in ROUNDED
+    ]
+    wrong = [
+        Mismatch(number, "epoch 0", f"bytes {_named(key)}", narrow, sent.bytes)
+        for number, key, sent, narrow in moved
+        if sent.bytes != narrow
+    ]
+    total = sum(sent.bytes for _, _, sent, _ in moved)
+    return finding(
+        "messages are rounded", case, wrong, f"{total:,.0f} bytes in {case.spec.strategy.params['wire']}"
+    )
+
+
 def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
     """The entries of the ledger add up to the epoch, since one entry is current at every instant."""
     wrong = [
@@ -302,15 +326,16 @@ def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankRe
 def _difference(strategy: Strategy, counts: Counts, number: int, rank: RankResult) -> list[Mismatch]:
     formula = strategy.words(rank.at, counts)
     return [
-        Mismatch(number, "epoch 0", _named(key), formula.get(key, 0), rank.words.get(key, 0))
-        for key in sorted(formula.keys() | rank.words.keys())
-        if rank.words.get(key, 0) != formula.get(key, 0)
+        Mismatch(number, "epoch 0", f"words {_named(key)}", formula.get(key, 0), sent.words)
+        for key in sorted(formula.keys() | rank.sent.keys())
+        for sent in [rank.sent.get(key, Sent())]
+        if sent.words != formula.get(key, 0)
     ]
 
 
 def _named(key: WordsKey) -> str:
     layer = f"layer {key.layer}" if key.layer >= 0 else "outside the layers"
-    return f"words of {key.tensor} by {key.op} over {key.axis}, {key.direction}, {layer}"
+    return f"of {key.tensor} by {key.op} over {key.axis}, {key.direction}, {layer}"
 
 
 def _part(whole: Tensor, piece: Piece) -> Tensor:

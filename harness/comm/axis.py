@@ -4,9 +4,9 @@ Strategies reach other ranks only through an axis. Every call goes on the ledger
 current phase, layer and direction; only the reduction of a parameter's gradient is phase `sync` wherever it is issued.
 An axis of one returns its input and records nothing, so the same lines serve one rank and many.
 
-A collective is waited for at once, or later (`harness.comm.call`). `wire` is the type that travels, if not the tensor's
-own: all members, the root of a broadcast included, then hold the values that travelled. The collectives take plain
-tensors; autograd goes through `sum`, `spread`, `gather` and `scatter`.
+A collective is waited for at once, or later (`harness.comm.call`). With a `wire`, features, activations and their
+gradients travel in that type: all members, the root of a broadcast included, then hold the values that travelled. The
+collectives take plain tensors; autograd goes through `sum`, `spread`, `gather` and `scatter`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +78,20 @@ Wire = torch.dtype | None
 Out = Tensor | None
 TRAINED = (TensorName.DW, TensorName.DGAMMA, TensorName.DX)
 """Gradients of trained tensors: their reductions are phase `sync`."""
+ROUNDED = frozenset(
+    {
+        TensorName.X,
+        TensorName.H,
+        TensorName.T,
+        TensorName.Z,
+        TensorName.G,
+        TensorName.S,
+        TensorName.DT,
+        TensorName.DH,
+    }
+)
+"""Features, activations and their gradients, which a narrower wire rounds. Weights, their gradients, sums of squares,
+scores of edges and losses always travel in full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +111,8 @@ class Axis:
     device: torch.device
     ring: RingCollectives | None = None
     """Composes large calls on machines whose links are slow without rings; None elsewhere."""
+    wire: Wire = None
+    """The type in which the tensors in `ROUNDED` travel; None for their own."""
 
     # Reductions.
 
@@ -104,9 +120,13 @@ class Axis:
     def all_reduce(
         self, x: Tensor, *, tensor: TensorName, op: Reduction = Reduction.SUM, wire: Wire = None
     ) -> Call[Tensor]:
-        """Reduces every member's x in place: x is the result, the same bits on every member."""
+        """Reduces every member's x in place: x is the result, the same bits on every member.
+
+        `wire` is the type that travels, whatever the tensor.
+        """
         if (group := self.group) is None:
             return Nothing(x)
+        wire = wire or self._wire_of(tensor, x.dtype)
         return self._call(
             Op.ALL_REDUCE,
             tensor,
@@ -149,14 +169,13 @@ class Axis:
         return Call(self.ledger, rows[0], None, start)
 
     @collective
-    def reduce_scatter(
-        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, wire: Wire = None
-    ) -> Call[Tensor]:
+    def reduce_scatter(self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None) -> Call[Tensor]:
         """Returns this member's rows of the sum of every member's x; `sizes` are the rows of each member, if uneven."""
         if (group := self.group) is None:
             return Nothing(x)
         rows = sizes or [x.shape[0] // self.size] * self.size
         assert len(rows) == self.size and sum(rows) == x.shape[0], (rows, x.shape)
+        wire = self._wire_of(tensor, x.dtype)
 
         def start(later: bool) -> Started[Tensor]:
             ring = self._ring_for(x.numel(), wire or x.dtype)
@@ -168,7 +187,7 @@ class Axis:
 
     @collective
     def all_gather(
-        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, wire: Wire = None, out: Out = None
+        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, out: Out = None
     ) -> Call[Tensor]:
         """Returns every member's rows, in order, fresh or in `out`; `sizes` are the rows of each member, if uneven."""
         if (group := self.group) is None:
@@ -176,6 +195,7 @@ class Axis:
         rows = sizes or [x.shape[0]] * self.size
         words = sum(rows) * prod(x.shape[1:])
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
+        wire = self._wire_of(tensor, x.dtype)
 
         def start(later: bool) -> Started[Tensor]:
             ring = self._ring_for(words, wire or x.dtype)
@@ -191,7 +211,6 @@ class Axis:
         root: int,
         shape: Sizes,
         tensor: TensorName,
-        wire: Wire = None,
         out: Out = None,
         words: int | None = None,
     ) -> Call[Tensor]:
@@ -207,6 +226,7 @@ class Axis:
 
         def start(later: bool) -> Started[Tensor]:
             dtype = _given(x if is_root or out is None else out).dtype
+            wire = self._wire_of(tensor, dtype)
             ring = self._ring_for(prod(shape), wire or dtype)
             if is_root:
                 return collectives.broadcast_from_here(group, _plain(_given(x)), wire, later=later, ring=ring)
@@ -217,14 +237,12 @@ class Axis:
         return self._call(Op.BROADCAST, tensor, moved, start)
 
     @collective
-    def all_to_all(
-        self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName, wire: Wire = None
-    ) -> Call[Tensor]:
+    def all_to_all(self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName) -> Call[Tensor]:
         """Gives `send` of x's rows to each member; the result has `receive` rows from each, in order."""
         if (group := self.group) is None:
             return Nothing(x)
         assert len(send) == len(receive) == self.size and sum(send) == x.shape[0], (send, receive, x.shape)
-        row = prod(x.shape[1:])
+        row, wire = prod(x.shape[1:]), self._wire_of(tensor, x.dtype)
 
         def start(later: bool) -> Started[Tensor]:
             ring = self._ring_for(None, x.dtype)
@@ -244,7 +262,6 @@ class Axis:
         dtype: torch.dtype,
         tensor: TensorName,
         tag: int = 0,
-        wire: Wire = None,
     ) -> Call[dict[int, Tensor]]:
         """Sends a tensor to each member of `sends`; returns one of the given shape from each member of `receives`.
 
@@ -259,6 +276,7 @@ class Axis:
         receives = {peer: shape for peer, shape in receives.items() if peer not in kept}
         if (group := self.group) is None or not (sends or receives):
             return Nothing(kept)
+        wire = self._wire_of(tensor, dtype)
         itemsize = (wire or dtype).itemsize
         arriving = {self._key(Op.RECV, tensor, peer): prod(shape) for peer, shape in receives.items()}
         leaving = {self._key(Op.SEND, tensor, peer): x.numel() for peer, x in sends.items()}
@@ -273,9 +291,9 @@ class Axis:
 
         return Call(self.ledger, next(iter(arriving | leaving)), None, start)
 
-    def send(self, x: Tensor, *, to: int, tensor: TensorName, tag: int = 0, wire: Wire = None) -> None:
+    def send(self, x: Tensor, *, to: int, tensor: TensorName, tag: int = 0) -> None:
         """Sends x to another member, which calls `recv`."""
-        self.exchange({to: x}, {}, dtype=x.dtype, tensor=tensor, tag=tag, wire=wire)
+        self.exchange({to: x}, {}, dtype=x.dtype, tensor=tensor, tag=tag)
 
     def recv(
         self,
@@ -285,10 +303,9 @@ class Axis:
         dtype: torch.dtype,
         tensor: TensorName,
         tag: int = 0,
-        wire: Wire = None,
     ) -> Tensor:
         """Returns the tensor that another member sends."""
-        return self.exchange({}, {source: shape}, dtype=dtype, tensor=tensor, tag=tag, wire=wire)[source]
+        return self.exchange({}, {source: shape}, dtype=dtype, tensor=tensor, tag=tag)[source]
 
     def barrier(self) -> None:
         """Waits for every member. Its time is op `skew`, for runs that measure how long ranks wait for each other."""
@@ -299,25 +316,23 @@ class Axis:
 
     # Collectives that autograd goes through.
 
-    def sum(self, x: Tensor, *, tensor: TensorName, wire: Wire = None, in_place: bool = False) -> Tensor:
+    def sum(self, x: Tensor, *, tensor: TensorName, in_place: bool = False) -> Tensor:
         """Returns the sum of every member's x; its backward moves nothing. `in_place` spares a copy of x."""
         if self.group is None:
             return x
 
         def ahead(x: Tensor) -> Tensor:
-            return self.all_reduce(
-                x if in_place else copied(self.ledger, x, tensor), tensor=tensor, wire=wire
-            )
+            return self.all_reduce(x if in_place else copied(self.ledger, x, tensor), tensor=tensor)
 
         return paired(self.ledger, x, ahead, itself, in_place=in_place)
 
-    def spread(self, x: Tensor, *, gradient: TensorName, wire: Wire = None) -> Tensor:
+    def spread(self, x: Tensor, *, gradient: TensorName) -> Tensor:
         """Returns x, which is the same on every member; its backward sums the members' gradients."""
         if self.group is None:
             return x
 
         def back(dy: Tensor) -> Tensor:
-            return self.all_reduce(copied(self.ledger, dy, gradient), tensor=gradient, wire=wire)
+            return self.all_reduce(copied(self.ledger, dy, gradient), tensor=gradient)
 
         return paired(self.ledger, x, itself, back)
 
@@ -328,13 +343,12 @@ class Axis:
         tensor: TensorName,
         gradient: TensorName,
         sizes: Sizes | None = None,
-        wire: Wire = None,
     ) -> Tensor:
         """Returns every member's rows, in order; its backward is a reduce-scatter."""
         if self.group is None:
             return x
-        ahead = partial(self.all_gather, tensor=tensor, sizes=sizes, wire=wire)
-        back = partial(self.reduce_scatter, tensor=gradient, sizes=sizes, wire=wire)
+        ahead = partial(self.all_gather, tensor=tensor, sizes=sizes)
+        back = partial(self.reduce_scatter, tensor=gradient, sizes=sizes)
         return paired(self.ledger, x, ahead, back)
 
     def scatter(
@@ -344,19 +358,23 @@ class Axis:
         tensor: TensorName,
         gradient: TensorName,
         sizes: Sizes | None = None,
-        wire: Wire = None,
     ) -> Tensor:
         """Returns this member's rows of the sum of every member's x; its backward is an all-gather."""
         if self.group is None:
             return x
-        ahead = partial(self.reduce_scatter, tensor=tensor, sizes=sizes, wire=wire)
-        back = partial(self.all_gather, tensor=gradient, sizes=sizes, wire=wire)
+        ahead = partial(self.reduce_scatter, tensor=tensor, sizes=sizes)
+        back = partial(self.all_gather, tensor=gradient, sizes=sizes)
         return paired(self.ledger, x, ahead, back)
 
     # The ledger.
 
     def _call(self, op: Op, tensor: TensorName, words: Traffic, start: Start[Tensor]) -> Call[Tensor]:
         return Call(self.ledger, self._key(op, tensor), words, start)
+
+    def _wire_of(self, tensor: TensorName, dtype: torch.dtype) -> Wire:
+        """The narrower type in which a tensor of numbers travels; None for its own."""
+        rounds = self.wire and tensor in ROUNDED and dtype.is_floating_point
+        return self.wire if rounds else None
 
     def _ring_for(self, words: int | None, wire: torch.dtype) -> RingCollectives | None:
         """The composer of a call. All members must agree, so the choice depends on sizes that all of them know.

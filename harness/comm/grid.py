@@ -36,6 +36,8 @@ class Grid:
     ledger: Ledger
     device: torch.device
     composed_from: int | None
+    wire: torch.dtype | None
+    """The type in which features, activations and their gradients travel; None for their own."""
     _mesh: DeviceMesh | None
     _axes: dict[tuple[AxisName, ...], Axis] = field(default_factory=dict)
     _rings: dict[Group, RingCollectives] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Grid:
         ledger: Ledger,
         device: torch.device | None = None,
         composed_from: int | None = None,
+        wire: torch.dtype | None = None,
     ) -> "Grid":
         """Arranges the world that was started (`harness.comm.engine`). Every rank calls this at the same point.
 
@@ -60,7 +63,7 @@ class Grid:
             kind = "cuda" if device.type == "cuda" else "cpu"
             mesh = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
         rank = engine.rank()
-        return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, composed_from, mesh)
+        return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, composed_from, wire, mesh)
 
     def __getitem__(self, name: AxisName) -> Axis:
         return self.axis((name,))
@@ -100,7 +103,7 @@ class Grid:
         label = names[0] if len(names) == 1 else "+".join(names)
         group = self._group(names)
         index, ring = ranks.index(self.rank), self._ring_of(group)
-        return Axis(label, len(ranks), index, ranks, group, self.ledger, self.device, ring)
+        return Axis(label, len(ranks), index, ranks, group, self.ledger, self.device, ring, self.wire)
 
     def _ring_of(self, group: Group | None) -> RingCollectives | None:
         if group is None or self.composed_from is None:

@@ -178,11 +178,11 @@ class CrossEntropy(Function):
         with _elementwise(ledger):
             width, Z_NC = Z_NC.shape[1], _at_least_one(Z_NC)
             largest_N = Z_NC.amax(dim=1)
-        axis.all_reduce(largest_N, tensor=TensorName.Z, op=Reduction.MAX)
+        axis.all_reduce(largest_N, tensor=TensorName.LOSS, op=Reduction.MAX)
         with _elementwise(ledger):
             E_NC = (Z_NC - largest_N[:, None]).exp_()
             sum_N = E_NC.sum(dim=1)
-        axis.all_reduce(sum_N, tensor=TensorName.Z)
+        axis.all_reduce(sum_N, tensor=TensorName.LOSS)
         with _elementwise(ledger):
             counts_N = (labels_N >= 0).to(Z_NC.dtype)
             owned_N = (labels_N >= classes.start) & (labels_N < classes.stop)
@@ -204,7 +204,7 @@ class CrossEntropy(Function):
 def guess(Z_NC: Tensor, classes: range, axis: Axis) -> Tensor:
     """The class with the largest logit of every row; the first such class on a tie."""
     best_N, place_N = _at_least_one(Z_NC).max(dim=1)
-    largest_N = axis.all_reduce(best_N.clone(), tensor=TensorName.Z, op=Reduction.MAX)
+    largest_N = axis.all_reduce(best_N.clone(), tensor=TensorName.LOSS, op=Reduction.MAX)
     before = torch.iinfo(torch.int64).max - (place_N + classes.start)
     first_N = torch.where(best_N == largest_N, before, 0)
     axis.all_reduce(first_N, tensor=TensorName.COUNT, op=Reduction.MAX)

@@ -14,7 +14,6 @@ which.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -66,8 +65,6 @@ class SparseFactor(NamedTuple):
     """The axis that splits the columns; with None the products stay partial."""
     overlap: bool = False
     """The sum of a stripe is under way while the next stripe is multiplied."""
-    wire: torch.dtype | None = None
-    """The type in which partial products travel; None for the type of the operands."""
 
 
 class Striping(NamedTuple):
@@ -129,16 +126,16 @@ def _multiply(kernels: Kernels, A: SparseFactor, H: Tensor, makes: TensorName) -
     """A H, stripe by stripe; the sum of a stripe may be under way while the next stripe is multiplied."""
     if len(A.stripes) == 1:
         product = _with_loops(kernels, A.stripes[0], H, kernels.spmm(A.stripes[0].A, H, makes), makes)
-        return product if A.over is None else A.over.all_reduce(product, tensor=makes, wire=A.wire)
+        return product if A.over is None else A.over.all_reduce(product, tensor=makes)
     rows = A.stripes[-1].rows.stop
     product, under_way = H.new_zeros((rows, H.shape[1])), []
     for stripe in A.stripes:
         part = kernels.spmm(stripe.A, H, makes, add_to=product[stripe.rows])
         part = _with_loops(kernels, stripe, H, part, makes)
         if A.over is not None and A.overlap:
-            under_way.append(A.over.all_reduce.later(part, tensor=makes, wire=A.wire))
+            under_way.append(A.over.all_reduce.later(part, tensor=makes))
         elif A.over is not None:
-            A.over.all_reduce(part, tensor=makes, wire=A.wire)
+            A.over.all_reduce(part, tensor=makes)
     for pending in under_way:
         pending.wait()
     return product
@@ -224,15 +221,13 @@ class Combine3D(Function):
 class Sending(NamedTuple):
     """The options of the sums in a linear product."""
 
-    wire: torch.dtype | None
-    """The type in which partial products travel; None for the type of the operands."""
     overlap: bool
     """The sum of dH is under way while dW is multiplied."""
     gradients: Gradients
 
 
 def linear(kernels: Kernels, H_NF: Tensor, W_FH: Tensor, axes: ProductAxes, sending: Sending) -> Tensor:
-    """Z = H W."""
+    """Z = H W. Partial sums of dW travel in the type of the wire, as those of H and dH do (ScaleGNN, section V-B)."""
     Z_NH: Tensor = apply(kernels.ledger, Linear3D, H_NF, W_FH, kernels, axes, sending)
     return Z_NH
 
@@ -247,19 +242,19 @@ class Linear3D(Function):
         saved.kernels, saved.axes, saved.sending, saved.W = kernels, axes, sending, W_FH
         saved.save_for_backward(H_NF, W_FH)
         Z_NH = kernels.gemm(H_NF, W_FH, axes.makes)
-        return axes.inner.all_reduce(Z_NH, tensor=axes.makes, wire=sending.wire)
+        return axes.inner.all_reduce(Z_NH, tensor=axes.makes)
 
     @staticmethod
     def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        kernels, axes, (wire, overlap, gradients) = saved.kernels, saved.axes, saved.sending
+        kernels, axes, (overlap, gradients) = saved.kernels, saved.axes, saved.sending
         H_NF, W_FH = saved.saved_tensors
         coming, dH_NF = None, None
         if saved.needs_input_grad[0]:
             dH_NF = kernels.gemm(G_NH, W_FH.T, axes.gradient)
-            send = axes.cols.all_reduce.call(dH_NF, tensor=axes.gradient, wire=wire)
+            send = axes.cols.all_reduce.call(dH_NF, tensor=axes.gradient)
             coming, dH_NF = (send.later(), None) if overlap else (None, send.now())
         dW_FH = kernels.gemm(H_NF.T, G_NH, TensorName.DW)
         if coming is not None:
             dH_NF = coming.wait()
-        dW = gradients.sum(saved.W, dW_FH, axes.rows, TensorName.DW, wire)
+        dW = gradients.sum(saved.W, dW_FH, axes.rows, TensorName.DW, axes.rows.wire)
         return dH_NF, dW, None, None, None

@@ -83,7 +83,7 @@ def run(
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
         ledger = Ledger(clock_for(device))
-        grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from)
+        grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
         make_ready(strategy, grid, blocks)
         trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, affinity=affinity())
         first_epoch = time.time()

@@ -52,6 +52,7 @@ class Trainer:
         self, strategy: Strategy, grid: Grid, blocks: Blocks, chosen: Mapping[str, str] | None = None
     ) -> None:
         """`chosen` are the choices of an earlier run, which are not measured again."""
+        assert grid.wire == strategy.wire, "the grid sends in the type that the strategy chose"
         self.strategy = strategy
         self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks, chosen)
         pieces = strategy.weights_of(ctx.grid.rank)

@@ -4,6 +4,7 @@ from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import Context as Context
 from harness.strategy.context import RemoteRows as RemoteRows
+from harness.strategy.contract import MessageParams as MessageParams
 from harness.strategy.contract import MiniBatch as MiniBatch
 from harness.strategy.contract import NoParams as NoParams
 from harness.strategy.contract import Promise as Promise

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
 from harness.comm.layout import Coordinates, coordinates, grids_of
@@ -120,6 +121,14 @@ class NoParams(Frozen):
     """The parameters of a strategy that has none."""
 
 
+class MessageParams(Frozen):
+    """The parameter of every strategy whose ranks send each other rows or partial sums."""
+
+    wire: Literal["full", "bf16"] = "full"
+    """The type in which features, activations and their gradients travel. Gradients of weights, losses and sums of
+    squares always travel in full."""
+
+
 KINDS = get_args(ModelChoice.model_fields["kind"].annotation)
 
 
@@ -173,7 +182,13 @@ class Strategy(ABC):
     @property
     def rounding(self) -> float:
         """The relative rounding of numbers on their way between ranks; 0 if nothing is rounded."""
-        return 0.0
+        return torch.finfo(self.wire).eps / 2 if self.wire else 0.0
+
+    @property
+    def wire(self) -> torch.dtype | None:
+        """The type in which features, activations and their gradients travel; None for the type of the run."""
+        params = self.params
+        return torch.bfloat16 if isinstance(params, MessageParams) and params.wire == "bf16" else None
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Payload words of one epoch, counted from 0 through warm-up. Epochs differ only if their mini-batches do."""

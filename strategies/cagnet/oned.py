@@ -22,13 +22,22 @@ from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.parallel.halo import Boundary
 from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.ranges import balanced
-from harness.strategy import Context, Coordinates, Counts, Piece, Promise, Published, Quantity, Words
-from harness.validation import Frozen
+from harness.strategy import (
+    Context,
+    Coordinates,
+    Counts,
+    MessageParams,
+    Piece,
+    Promise,
+    Published,
+    Quantity,
+    Words,
+)
 from strategies.cagnet.summa import arrivals
 from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
 
-class RowParams(Frozen):
+class RowParams(MessageParams):
     """The parameters of all schemes over whole rows. The first choice is the paper's."""
 
     weight_gradient: Literal["S", "T"] = "S"

@@ -26,6 +26,7 @@ from harness.strategy import (
     Context,
     Coordinates,
     Counts,
+    MessageParams,
     Piece,
     Promise,
     Published,
@@ -33,12 +34,11 @@ from harness.strategy import (
     Words,
     packed_bytes,
 )
-from harness.validation import Frozen
 from strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, arrivals, transposed_layout
 from strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, Moved, nothing_to_keep
 
 
-class BlockParams(Frozen):
+class BlockParams(MessageParams):
     """The parameters of the 2D and 3D algorithms. The first choice is the paper's."""
 
     weight_gradient: Literal["summa", "S", "T"] = "summa"
@@ -283,7 +283,7 @@ class TwoD(RowStrategy):
                 words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, own * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
         if self.facts.task == "single-label":
-            words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.Z, 2 * own)
+            words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.LOSS, 2 * own)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
         return words
 

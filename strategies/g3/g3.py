@@ -26,12 +26,12 @@ from harness.strategy import (
     Context,
     Coordinates,
     Counts,
+    MessageParams,
     Promise,
     Words,
     csr_bytes,
     turned_bytes,
 )
-from harness.validation import Frozen
 from strategies.g3.layers import attentions, convolutions
 from strategies.g3.messages import Channels
 from strategies.g3.pipeline import Pipeline, PipelinedLayers
@@ -68,7 +68,7 @@ class G3(RowStrategy):
     promise = Promise.EXACT
     models = ("gcn", "sage", "gat")
 
-    class Params(Frozen):
+    class Params(MessageParams):
         """The bins, the pipelines and the channel."""
 
         pipeline: Literal["full", "inter", "intra", "sequential"] = "full"

@@ -22,8 +22,7 @@ from harness.kernels.parts import drawn_rows
 from harness.kernels.random import Purpose, bits, uniform
 from harness.ledger import TensorName
 from harness.parallel.halo import Boundary, Halo
-from harness.strategy import Context, Coordinates, Counts, Promise, csr_bytes, turned_bytes
-from harness.validation import Frozen
+from harness.strategy import Context, Coordinates, Counts, MessageParams, Promise, csr_bytes, turned_bytes
 from strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -65,7 +64,7 @@ class Bns(PartitionParallel):
     promise = Promise.EXACT
     models = ("gcn", "sage", "gat")
 
-    class Params(Frozen):
+    class Params(MessageParams):
         """The sample, and the time of its exchange."""
 
         p: float = Field(1.0, ge=0, le=1, examples=[0.5, 0.1, 0.0])

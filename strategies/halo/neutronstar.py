@@ -29,8 +29,17 @@ from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo
 from harness.parallel.row_attention import Edges, edges_of
 from harness.parallel.row_requests import inside
-from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Promise, csr_bytes, turned_bytes
-from harness.validation import Frozen
+from harness.strategy import (
+    LONG,
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    MessageParams,
+    Promise,
+    csr_bytes,
+    turned_bytes,
+)
 from strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -199,7 +208,7 @@ class NeutronStar(PartitionParallel):
     promise = Promise.EXACT
     models = ("gcn", "sage", "gat")
 
-    class Params(Frozen):
+    class Params(MessageParams):
         """The price of communication, and the limits of replication."""
 
         flops_per_word: float = Field(100.0, ge=0, examples=[0.0, 30.0, 1e9])

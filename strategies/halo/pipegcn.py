@@ -14,8 +14,7 @@ from torch import Tensor
 from harness.comm.call import Call, Landed, Pending
 from harness.ledger import Direction, Op, TensorName
 from harness.parallel.halo import Halo
-from harness.strategy import WORD, Context, Coordinates, Counts, Promise
-from harness.validation import Frozen
+from harness.strategy import WORD, Context, Coordinates, Counts, MessageParams, Promise
 from strategies.halo.partition_parallel import (
     BACKWARD,
     FORWARD,
@@ -34,7 +33,7 @@ class Pipe(PartitionParallel):
     name = "pipegcn"
     promise = Promise.APPROXIMATE
 
-    class Params(Frozen):
+    class Params(MessageParams):
         """Precomputation, and smoothing: m of the average so far plus 1 - m of the rows that arrived."""
 
         precompute: bool = True

@@ -95,6 +95,6 @@ def words_of_the_authors(
             words.put(backward, layer, Op.REDUCE_SCATTER, R, TensorName.DX, K * F)
         else:
             words.put(backward, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
-    words.put(forward, -1, Op.ALL_REDUCE, S, TensorName.Z, 3 * N)
+    words.put(forward, -1, Op.ALL_REDUCE, S, TensorName.LOSS, 3 * N)
     words.put(forward, -1, Op.ALL_REDUCE, R, TensorName.LOSS, 1)
     return words

@@ -38,6 +38,7 @@ from harness.strategy import (
     Context,
     Coordinates,
     Counts,
+    MessageParams,
     Piece,
     Promise,
     Published,
@@ -46,7 +47,6 @@ from harness.strategy import (
     Words,
     csr_bytes,
 )
-from harness.validation import Frozen
 from strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -54,7 +54,7 @@ FIRST = Roles(R=Z, S=X, T=Y)
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
-class PlexusParams(Frozen):
+class PlexusParams(MessageParams):
     """The parameters of Plexus. The first choice is the paper's, without its optimisations."""
 
     aggregation: Literal["whole", "blocked", "overlapped"] = "whole"
@@ -186,7 +186,7 @@ class Plexus(Strategy):
             elif trained:
                 words.put(BACKWARD, layer, Op.REDUCE_SCATTER, R, TensorName.DX, K * F)
         if self.facts.task == "single-label":
-            words.put(FORWARD, -1, Op.ALL_REDUCE, S, TensorName.Z, 2 * N)
+            words.put(FORWARD, -1, Op.ALL_REDUCE, S, TensorName.LOSS, 2 * N)
         words.put(FORWARD, -1, Op.ALL_REDUCE, (R, S), TensorName.LOSS, 1)
         return words
 

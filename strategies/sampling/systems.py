@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness.ledger import AxisName
-from harness.strategy import Promise
+from harness.strategy import MessageParams, Promise
 from harness.validation import Frozen
 from strategies.sampling.bulk import Algorithm1, Bulk, Distribution
 from strategies.sampling.caches import AtBoundary, Likeliest, Popular
@@ -74,7 +74,7 @@ class GraphSaintNode(SampledStrategy):
 # Neighbours on a partitioned graph, in the manner of known systems: one part of the vertices per rank.
 
 
-class SamplingParams(FanoutParams):
+class SamplingParams(FanoutParams, MessageParams):
     """The parameters of all of these systems."""
 
     targets: Literal["own", "any"] = "own"
@@ -192,7 +192,7 @@ class Quiver(SampledStrategy):
 # What the paper leaves open is in docs/strategies/bulk-sampling.md.
 
 
-class BulkParams(Frozen):
+class BulkParams(MessageParams):
     """The parameters of all samplers in bulk."""
 
     bulk: int = Field(16, ge=0, examples=[2, 0])

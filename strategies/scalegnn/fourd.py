@@ -4,7 +4,7 @@ The legend is that of `scalegnn`.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -23,19 +23,15 @@ from harness.parallel.products import ProductAxes, Sending, SparseFactor, Stripe
 from harness.parallel.reshard import Cuts, Residual, moves
 from harness.parallel.row_strategy import LayerOperators
 from harness.parallel.uniform import BlockSampler, Uniform, cut
-from harness.strategy import Context, Strategy
-from harness.validation import Frozen
+from harness.strategy import Context, MessageParams, Strategy
 from strategies.scalegnn.group_layout import GROUP, D, GroupLayout
 
 
-class ScaleGNNParams(Frozen):
+class ScaleGNNParams(MessageParams):
     """The optimisations of section V. The first choice is the paper's baseline, without them."""
 
     prefetch: bool = False
     """The next mini-batch is drawn while this one is trained on, across the ends of epochs too (section V-A)."""
-    wire: Literal["full", "bf16"] = "full"
-    """The type in which partial sums of the products travel; sums of squares, of the loss and of groups always travel
-    in full (section V-B)."""
     fused: bool = Field(False, examples=[False])  # the kit would wait for its compiler; tests do not
     """RMSNorm, ReLU and dropout as one compiled kernel (section V-C)."""
     overlap: bool = False
@@ -123,7 +119,6 @@ class FourD(LayerOperators):
         super().__init__(ctx, sample.S, samples.group, sample.step)
         self.samples, self.sample = samples, sample
         self.grid, self.at, self.layout, self.layers = ctx.grid, ctx.at, samples.layout, samples.layers
-        self.wire = torch.bfloat16 if params.wire == "bf16" else None
         self.fused, self.overlap = params.fused, params.overlap
         self.gradients = Gradients(ctx.grid[D], overlap=params.overlap)
 
@@ -155,11 +150,11 @@ class FourD(LayerOperators):
             return linear(self.kernels, T_NF, W, ProductAxes(R, T, S), self._sending)
 
     def _factor(self, A: Csr, over: Axis) -> SparseFactor:
-        return SparseFactor([Stripe(slice(0, A.rows), A, None)], over, wire=self.wire)
+        return SparseFactor([Stripe(slice(0, A.rows), A, None)], over)
 
     @property
     def _sending(self) -> Sending:
-        return Sending(self.wire, self.overlap, self.gradients)
+        return Sending(self.overlap, self.gradients)
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is None:

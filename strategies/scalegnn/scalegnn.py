@@ -36,7 +36,6 @@ from strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
 from strategies.scalegnn.group_layout import FIRST, GROUP, D, GroupLayout, X, Y, Z
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-BF16 = 2.0**-8
 
 
 class ScaleGNN(Strategy):
@@ -72,10 +71,6 @@ class ScaleGNN(Strategy):
     @property
     def sampler(self) -> Uniform:
         return Uniform(self.spec.seed, self.facts.vertices, self.spec.training.batch)
-
-    @property
-    def rounding(self) -> float:
-        return BF16 if self.params.wire == "bf16" else 0.0
 
     @property
     def layout(self) -> GroupLayout:
@@ -119,7 +114,7 @@ class ScaleGNN(Strategy):
         down, across = self.layout.output_axes
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
         if self.facts.task == "single-label":
-            words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.Z, 2 * sampled[down])
+            words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.LOSS, 2 * sampled[down])
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down, across), TensorName.LOSS, 1)
         for weight in self.weights:
             rows, cols = self.weight(weight, at)

@@ -4,6 +4,7 @@ Inputs are small integers, so that every sum is exact in every type, on the wire
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.comm import collectives, engine
-from harness.comm.axis import Axis, Wire
+from harness.comm.axis import Axis
 from harness.comm.call import Call
 from harness.comm.collectives import Reduction
 from harness.comm.grid import Grid
@@ -85,7 +86,7 @@ class Case(NamedTuple):
 
     op: Op
     rows: Callable[[int, int], int]
-    call: Callable[[Axis, Tensor, Wire], Call[Tensor]]
+    call: Callable[[Axis, Tensor], Call[Tensor]]
     result: Callable[[Members], Tensor]
     words: Callable[[Members], tuple[float, Fraction | float]]
 
@@ -114,37 +115,37 @@ def for_all(rank: int, world: int) -> int:
     return sum(sent(world, rank))
 
 
-def all_reduce(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.all_reduce.call(x, tensor=H, wire=wire)
+def all_reduce(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.all_reduce.call(x, tensor=H)
 
 
-def all_reduce_max(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.all_reduce.call(x, tensor=H, op=Reduction.MAX, wire=wire)
+def all_reduce_max(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.all_reduce.call(x, tensor=H, op=Reduction.MAX)
 
 
-def all_gather(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.all_gather.call(x, tensor=H, wire=wire)
+def all_gather(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.all_gather.call(x, tensor=H)
 
 
-def all_gather_uneven(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.all_gather.call(x, tensor=H, sizes=uneven(axis.size), wire=wire)
+def all_gather_uneven(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.all_gather.call(x, tensor=H, sizes=uneven(axis.size))
 
 
-def reduce_scatter(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.reduce_scatter.call(x, tensor=H, wire=wire)
+def reduce_scatter(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.reduce_scatter.call(x, tensor=H)
 
 
-def reduce_scatter_uneven(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.reduce_scatter.call(x, tensor=H, sizes=uneven(axis.size), wire=wire)
+def reduce_scatter_uneven(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.reduce_scatter.call(x, tensor=H, sizes=uneven(axis.size))
 
 
-def broadcast(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
-    return axis.broadcast.call(x, root=axis.size - 1, shape=x.shape, tensor=H, wire=wire)
+def broadcast(axis: Axis, x: Tensor) -> Call[Tensor]:
+    return axis.broadcast.call(x, root=axis.size - 1, shape=x.shape, tensor=H)
 
 
-def all_to_all(axis: Axis, x: Tensor, wire: Wire) -> Call[Tensor]:
+def all_to_all(axis: Axis, x: Tensor) -> Call[Tensor]:
     send, receive = sent(axis.size, axis.index), received(axis.size, axis.index)
-    return axis.all_to_all.call(x, send=send, receive=receive, tensor=H, wire=wire)
+    return axis.all_to_all.call(x, send=send, receive=receive, tensor=H)
 
 
 def ring(m: Members) -> tuple[int, Fraction]:
@@ -208,7 +209,7 @@ def run_case(
         x = matrix(rows, axis.index, dtype, strided)
         ledger.start()
         with ledger.phase(Phase.CONVOLVE, layer=2):
-            call = case.call(axis, x, wire)
+            call = case.call(replace(axis, wire=wire), x)
             result = call.later() if later else call.now()
         if later:
             with ledger.phase(Phase.LOSS):
@@ -247,7 +248,8 @@ def test_a_collective_does_what_one_process_says_and_counts_its_words(
                 if world == 1:
                     assert entries == {}
                 else:
-                    check_row(entries, case.op, case.words(members), (wire or dtype).itemsize, later)
+                    travels = wire if wire and dtype.is_floating_point else dtype
+                    check_row(entries, case.op, case.words(members), travels.itemsize, later)
 
 
 def reduce_weights() -> dict[Key, Amounts]:
@@ -280,7 +282,9 @@ def use_buffers() -> list[bool]:
     into = torch.zeros(2, 3)
     same = axis.broadcast(x if root else None, root=0, shape=(2, 3), tensor=H, out=into)
     odd = axis.broadcast(x if root else None, root=0, shape=(2, 3), tensor=H, out=strided)
-    narrow = axis.broadcast(torch.full((1,), 1 / 3), root=0, shape=(1,), tensor=H, wire=torch.bfloat16)
+    narrow = replace(axis, wire=torch.bfloat16).broadcast(
+        torch.full((1,), 1 / 3), root=0, shape=(1,), tensor=H
+    )
     space = torch.zeros(4, 3)
     gathered = axis.all_gather(x, tensor=H, out=space)
     view = torch.ones(3, 2).t()
@@ -302,15 +306,15 @@ def test_results_land_where_they_were_asked_for(ranks) -> None:
 
 
 def replicate(wire: torch.dtype) -> list[Tensor]:
-    axis = Grid.build({P: engine.world_size()}, Ledger())[P]
+    axis = Grid.build({P: engine.world_size()}, Ledger(), wire=wire)[P]
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(axis.index))
     sizes = [5] * axis.size
     return [
-        axis.all_reduce(x.clone(), tensor=H, wire=wire),
-        axis.all_gather(x, tensor=H, wire=wire),
-        axis.all_gather(x[: axis.index], tensor=H, wire=wire, sizes=list(range(axis.size))),
-        axis.broadcast(x, root=1, shape=(5, 3), tensor=H, wire=wire),
-        axis.reduce_scatter(x.repeat(axis.size, 1), tensor=H, wire=wire, sizes=sizes),
+        axis.all_reduce(x.clone(), tensor=H),
+        axis.all_gather(x, tensor=H),
+        axis.all_gather(x[: axis.index], tensor=H, sizes=list(range(axis.size))),
+        axis.broadcast(x, root=1, shape=(5, 3), tensor=H),
+        axis.reduce_scatter(x.repeat(axis.size, 1), tensor=H, sizes=sizes),
     ]
 
 

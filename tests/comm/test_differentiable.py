@@ -172,9 +172,9 @@ def test_a_tensor_that_autograd_needs_cannot_be_summed_in_place(ranks) -> None:
 
 
 def sum_narrow() -> tuple[Tensor, Tensor]:
-    axis = Grid.build({P: 2}, Ledger())[P]
+    axis = Grid.build({P: 2}, Ledger(), wire=torch.bfloat16)[P]
     x = (torch.ones(2) / 3).requires_grad_()
-    y = axis.spread(axis.sum(x, tensor=T, wire=torch.bfloat16), gradient=DT, wire=torch.bfloat16)
+    y = axis.spread(axis.sum(x, tensor=T), gradient=DT)
     (y / 3).sum().backward()
     assert x.grad is not None
     return y.detach(), x.grad

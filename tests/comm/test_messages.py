@@ -1,5 +1,7 @@
 """Messages between two members: what arrives, in which row, and that no order of calls locks up."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -27,7 +29,7 @@ def message(sender: int, receiver: int, dtype: torch.dtype = torch.float32) -> T
 
 
 def exchange_with_all(later: bool, wire: torch.dtype | None) -> tuple[dict[int, Tensor], dict[Key, Amounts]]:
-    axis = axis_here()
+    axis = replace(axis_here(), wire=wire)
     me, everyone = axis.index, range(axis.size)
     axis.ledger.start()
     with axis.ledger.phase(Phase.FETCH, layer=1):
@@ -36,7 +38,6 @@ def exchange_with_all(later: bool, wire: torch.dtype | None) -> tuple[dict[int, 
             {other: (rows(other, me), 2) for other in everyone},
             dtype=torch.float32,
             tensor=H,
-            wire=wire,
         )
         arrived = call.later() if later else call.now()
     if later:

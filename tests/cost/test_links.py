@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.cost import GB, bandwidth, communication
 from harness.ledger import AxisName, Direction, Op, TensorName
@@ -61,3 +62,5 @@ def test_a_call_takes_as_long_as_a_ring_moves_its_words() -> None:
     loss = 4 * 2 * 7 / 8 / (100 * GB)
     assert communication(words, grid, PLAIN, "float32") == pytest.approx(summed + gathered + loss)
     assert communication(words, grid, PLAIN, "float64") == pytest.approx(2 * (summed + gathered + loss))
+    narrow = communication(words, grid, PLAIN, "float32", torch.bfloat16)
+    assert narrow == pytest.approx(summed / 2 + gathered + loss)

@@ -57,4 +57,4 @@ def test_split_cross_entropy_equals_torchs(ranks, world: int, scale: float) -> N
     torch.testing.assert_close(torch.cat([dZ for _, dZ, *_ in got], dim=1), Z.grad, rtol=1e-13, atol=1e-13)
     for *_, best, moved in got:
         assert torch.equal(best, Z.argmax(dim=1))
-        assert moved == ({} if world == 1 else {TensorName.Z: 2 * ROWS})
+        assert moved == ({} if world == 1 else {TensorName.LOSS: 2 * ROWS})

@@ -1,6 +1,7 @@
 """A rank replayed on shapes does what the same rank does in a run, in any world, and as its formula says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -115,7 +116,7 @@ def talk(grid: Grid) -> None:
     mine = torch.ones(sizes[i], 3, device=device)
     with ledger.phase(Phase.CONVOLVE, 4):
         axis.all_reduce(x.clone(), tensor=T)
-        axis.reduce_scatter(x, tensor=T, sizes=sizes, wire=torch.bfloat16)
+        replace(axis, wire=torch.bfloat16).reduce_scatter(x, tensor=T, sizes=sizes)
         axis.all_gather(mine, tensor=H, sizes=sizes)
         axis.all_gather(torch.ones(2, 2, device=device), tensor=H)
         axis.broadcast(x, root=1, shape=x.shape, tensor=H)

@@ -43,4 +43,4 @@ def test_a_new_system_is_under_fifteen_lines_and_holds_every_law(example: Path, 
         *equal_to_replay(case, ranks, range(len(ranks))),
     ]
     assert [finding for finding in findings if not finding.holds] == []
-    assert any(words for key, words in ranks[0].words.items() if key.tensor == "X"), "nothing is fetched"
+    assert any(sent.words for key, sent in ranks[0].sent.items() if key.tensor == "X"), "nothing is fetched"

@@ -76,9 +76,9 @@ def exchanged(results: Sequence[RankResult]) -> list[Counter[tuple[str, int]]]:
     by_rank = []
     for result in results:
         words: Counter[tuple[str, int]] = Counter()
-        for key, sent in result.words.items():
+        for key, sent in result.sent.items():
             if key.op is Op.ALL_TO_ALL:
-                words[key.direction, key.layer] += int(sent)
+                words[key.direction, key.layer] += int(sent.words)
         by_rank.append(words)
     return by_rank
 

@@ -14,7 +14,7 @@ from harness.check.case import Case
 from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, Phase, TensorName
+from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, TensorName
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
@@ -46,7 +46,7 @@ def train(spec: Spec, epochs: int) -> tuple[list[float], list[Tensor], dict[Key,
     """Losses, weights, and the ledger of the first epoch, of this rank."""
     case = Case("test", spec, vertices=211)
     strategy = case.strategy()
-    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger(), wire=strategy.wire), case.store())
     done = [trainer.epoch() for _ in range(epochs)]
     return (
         [epoch.loss.item() for epoch in done],
@@ -74,19 +74,14 @@ def test_prefetching_changes_no_bit(ranks) -> None:
 
 
 def test_bf16_halves_the_bytes_of_sums_of_products_and_of_nothing_else(ranks) -> None:
-    """SGN-011: sums of squares, of the loss, of scales and of groups, and resharding, stay as they are."""
+    """SGN-011: sums of squares, of the loss, of scales and of groups stay as they are; residuals are halved too."""
     full, half = (ranks(8, train, spec_of("2x2x2x1", wire=wire), 1) for wire in ("full", "bf16"))
     for (_, _, before), (_, _, after) in zip(full, half, strict=True):
         narrower = Counter[bool]()
         for key in before:
             if key.op not in MOVING:
                 continue
-            product = (
-                key.op is Op.ALL_REDUCE
-                and key.tensor in SUMS_OF_PRODUCTS
-                and key.phase is not Phase.LOSS
-                and key.axis != D
-            )
+            product = key.tensor in SUMS_OF_PRODUCTS and key.axis != D
             assert after[key].words_payload == before[key].words_payload
             assert after[key].bytes * (2 if product else 1) == before[key].bytes, key
             narrower[product] += 1
