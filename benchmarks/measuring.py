@@ -92,10 +92,9 @@ def spec_of(asked: dict[str, Any]) -> Spec:
 def trainer_of(spec: Spec, *, recording: bool = True, clock: HostClock | None = None) -> Trainer:
     """This rank's trainer."""
     strategy, blocks = open_run(project_root(), spec)
-    ledger = Ledger(clock, recording=recording)
-    return Trainer(
-        strategy, Grid.build(strategy.grid, ledger, composed_from=spec.machine.composed_from), blocks
-    )
+    ledger, composed_from = Ledger(clock, recording=recording), spec.machine.composed_from
+    grid = Grid.build(strategy.grid, ledger, composed_from=composed_from, wire=strategy.wire)
+    return Trainer(strategy, grid, blocks)
 
 
 def trainer_on_hosts(asked: dict[str, Any]) -> Trainer:
@@ -116,6 +115,8 @@ class Turn(NamedTuple):
     sampling_calls: int
     words: float
     """The payload."""
+    bytes: float
+    """The payload in the types that travel."""
     received: float
     """Words that a ring brings to this rank."""
     path: float
@@ -140,6 +141,7 @@ def turn(trainer: Trainer) -> Turn:
         sum(amounts.calls for amounts in moved.values()),
         sum(amounts.calls for key, amounts in sampling.items() if key.op in MOVING),
         sum(amounts.words_payload for amounts in moved.values()),
+        sum(amounts.bytes for amounts in moved.values()),
         sum(amounts.words_received for amounts in moved.values()),
         sum(
             amounts.words_payload if key.op is Op.BROADCAST else amounts.words_received

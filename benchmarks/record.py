@@ -66,6 +66,17 @@ COMMANDS = {
         "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
         "benchmarks/testbed down",
     ],
+    "wires": [
+        *(
+            command
+            for rate in ("10gbit", "200mbit")
+            for command in (
+                f"benchmarks/testbed up --hosts 4 --rate {rate}",
+                "benchmarks/testbed run -- python benchmarks/wires.py",
+                "benchmarks/testbed down",
+            )
+        ),
+    ],
     "slope": ["benchmarks/slope.py"],
     "batch": ["benchmarks/batch.py --on-slurm --runs 100"],
     "schemes": [
