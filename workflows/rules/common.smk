@@ -102,17 +102,28 @@ def read_plan(path, file, options):
     return {run["run_id"]: run for run in plan["runs"]}
 
 
-def spec_text(wildcards):
-    return json.dumps(RUNS[wildcards.run_id]["spec"])
-
-
 def label(wildcards):
     first, *others = JOBS.batches[wildcards.batch]
     return RUNS[first]["label"] + (f" and {len(others)} more" if others else "")
 
 
+def spec_file(run_id):
+    return Path(f"results/specs/{run_id}.json")
+
+
+def write_specs(runs):
+    """Write the spec of every run. The name of a spec stands for its content, so a written one never changes."""
+    for run_id, run in runs.items():
+        file = spec_file(run_id)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = file.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(json.dumps(run["spec"]) + "\n")
+            unfinished.replace(file)
+
+
 def spec_files(wildcards):
-    return expand("results/specs/{run_id}.json", run_id=JOBS.batches[wildcards.batch])
+    return [str(spec_file(run_id)) for run_id in JOBS.batches[wildcards.batch]]
 
 
 def dataset_markers(wildcards):
@@ -224,6 +235,7 @@ if machine := config.get("machine", SITE.machine):
     OPTIONS.append(f"--machine={machine}")
 PLAN = plan_file(config["experiment"], EXPERIMENT, OPTIONS)
 RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
+write_specs(RUNS)
 JOBS = Jobs(Path.cwd(), RUNS, SITE, Path("results/runs"))
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"

@@ -29,7 +29,7 @@ rule build_share:
     resources:
         **JOBS.place(),
         **JOBS.build(),
-        device=1,
+        machine_percent=25,
     params:
         order=order_options,
     message:
@@ -51,7 +51,7 @@ rule build_dataset:
     resources:
         **JOBS.place(),
         **JOBS.build(),
-        device=1,  # a build beside a timed run would slow it
+        machine_percent=25,  # never beside a timed run, which it would slow
     params:
         order=order_options,
     message:

@@ -5,19 +5,6 @@
 # The shell lines are short and stay as they are: Snakemake may take an edited line as a reason to run again.
 
 
-rule spec:
-    output:
-        "results/specs/{run_id}.json",
-    log:
-        "results/logs/spec/{run_id}.log",
-    params:
-        spec=spec_text,
-    message:
-        "Writing the spec {wildcards.run_id}"
-    shell:
-        "printf '%s\\n' {params.spec:q} > {output} 2> {log}"
-
-
 rule run:
     input:
         specs=spec_files,
@@ -28,7 +15,7 @@ rule run:
         "results/logs/run/{batch}.log",
     resources:
         **asked_by_runs(),
-        device=1,  # timed: one at a time if the profile grants one device
+        machine_percent=100,  # timed: alone, where the profile limits it
     params:
         label=label,
     message:
