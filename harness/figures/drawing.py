@@ -1,10 +1,14 @@
 """All figures of some collected tables: one for each dataset, and one page with all datasets."""
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +93,11 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
-    digest = tables_digest(tables)
-    with styled():
-        return [path for kind in KINDS for path in _draw(kind, runs, collected, out, digest)]
+    draw = partial(_draw, runs=runs, tables=collected, out=out, digest=tables_digest(tables))
+    cores = len(os.sched_getaffinity(0))
+    # Forked processes share what is imported already.
+    with styled(), ProcessPoolExecutor(min(cores, len(KINDS)), get_context("fork")) as pool:
+        return [path for paths in pool.map(draw, KINDS) for path in paths]
 
 
 def _draw(kind: FigureKind[Any], runs: pd.DataFrame, tables: Tables, out: Path, digest: str) -> list[Path]:
