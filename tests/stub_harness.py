@@ -1,8 +1,8 @@
 """A `harness` that takes no time: the verbs the workflow calls, their files, and a journal of what was asked.
 
 It knows nothing of graphs or training. The environment says how it behaves: STUB_JOURNAL names the journal,
-STUB_SECONDS how long a run takes, STUB_BROKEN a strategy whose runs leave no record, STUB_FAILED one whose
-runs leave a record of a failure.
+STUB_SECONDS how long a run or a build takes, STUB_TOGETHER how many builds wait for each other, STUB_BROKEN a strategy
+whose runs leave no record, STUB_FAILED one whose runs leave a record of a failure.
 """
 
 import argparse
@@ -116,12 +116,23 @@ def report(options: argparse.Namespace) -> None:
     Path(options.out).write_text("<html></html>")
 
 
+def wait_for_builds(count: int) -> None:
+    """Returns once so many builds have begun."""
+    journal, until = Path(os.environ["STUB_JOURNAL"]), time.monotonic() + 60
+    while count and journal.read_text().count('"event": "build"') < count:
+        if time.monotonic() > until:
+            sys.exit(f"{count} builds never were under way at once")
+        time.sleep(0.02)
+
+
 def data(options: argparse.Namespace) -> None:
     if options.share:
         note("share", f"{options.name} {options.share}")
         return
     note(options.action, options.name)
     if options.action == "build":
+        wait_for_builds(int(os.environ.get("STUB_TOGETHER", "0")))
+        time.sleep(float(os.environ.get("STUB_SECONDS", "0")))
         note("order", " ".join(str(getattr(options, option)) for option in ORDER))
 
 

@@ -179,19 +179,29 @@ def test_a_build_is_shared_by_as_many_jobs_as_are_asked_for(project: Project) ->
     assert "0 is less than the minimum of 1" in project.snakemake(*words, "build_jobs=0", code=1)
 
 
-def test_one_device_carries_one_timed_run_at_a_time(finished: tuple[Project, str]) -> None:
+def test_a_timed_run_has_the_machine_for_itself(finished: tuple[Project, str]) -> None:
     project, _ = finished
-    timed = [
-        (event, subject) for event, subject in project.journal() if event in ("start", "finish", "build")
-    ]
-    running: str | None = None
-    for event, subject in timed:
-        if event == "finish":
-            assert running == subject
-            running = None
-        else:
-            assert running is None, f"{event} of {subject} beside the run {running}"
-            running = subject if event == "start" else None
+    running: list[str] = []
+    building = 0
+    for event, subject in project.journal():
+        if event in ("start", "build"):
+            assert not running, f"{event} of {subject} beside the run {running}"
+        if event == "start":
+            assert not building, f"the run {subject} beside {building} builds"
+            running.append(subject)
+        elif event == "finish":
+            running.remove(subject)
+        elif event in ("build", "order"):  # the end of a build is an order
+            building += 1 if event == "build" else -1
+
+
+def test_partitions_with_several_seeds_are_cut_side_by_side(project: Project) -> None:
+    orders = [{"partition": "metis", "parts": 2, "seed": seed} for seed in (0, 1)]
+    runs = [{"strategy": "serial", "dataset": [{"name": "tiny-sbm", **order} for order in orders]}]
+    (project.folder / "seeds.yaml").write_text(yaml.safe_dump({"name": "seeds", "runs": runs}))
+    words = ["results/runs.parquet", "--config", "experiment=seeds.yaml"]
+    project.snakemake("--profile", "workflows/profiles/ci", *words, STUB_TOGETHER="2")
+    assert sorted(project.subjects("order")) == ["none 0 metis 2", "none 1 metis 2"]
 
 
 def test_the_end_names_the_figures_and_the_report(finished: tuple[Project, str]) -> None:
@@ -299,7 +309,8 @@ def test_a_recorded_failure_is_a_result_until_verify_is_asked_and_can_be_tried_a
 def test_every_spelling_of_the_slurm_profile_dry_runs(project: Project, words: list[str]) -> None:
     """In an empty home, without Slurm, without a word about the site."""
     output = project.snakemake(*words, "--dry-run")
-    assert re.search(rf"^spec +{smoke_runs()}$", output, flags=re.MULTILINE)
+    assert re.search(r"^run +\d+$", output, flags=re.MULTILINE)
+    assert len(list((project.folder / "results" / "specs").iterdir())) == smoke_runs()
 
 
 @pytest.mark.parametrize(

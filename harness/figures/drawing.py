@@ -49,7 +49,9 @@ def tables_digest(tables: Path) -> str:
 
 
 def save(figure: Figure, folder: Path, name: str, origin: str) -> list[Path]:
-    """Writes the three files of a figure; `origin` stands in their metadata."""
+    """Writes the three files of a figure, laid out once; `origin` stands in their metadata."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
     replace_files(files)
     return list(files)

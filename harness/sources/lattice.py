@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy import sparse
 from torch import Tensor
 
 from harness.graph.model import Ints, RawGraph
@@ -83,6 +82,8 @@ def subdivided(raw: RawGraph, inner: float, seed: int, number: int) -> RawGraph:
 
 def largest_component(raw: RawGraph) -> RawGraph:
     """The vertices and edges of the largest component, in the same order with new names."""
+    from scipy import sparse
+
     ones = np.ones(len(raw.source), dtype=np.int8)
     matrix = sparse.coo_array((ones, (raw.source, raw.target)), shape=(raw.n, raw.n))
     _, component = sparse.csgraph.connected_components(matrix, directed=False)

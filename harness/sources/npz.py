@@ -9,17 +9,19 @@ An entry (i, j) of a matrix is the edge from vertex i to vertex j.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.sources.refusal import MASKS, check_ids, refusing, split_of_masks
 from harness.sources.remote import RemoteFile
 from harness.sources.source import FileSource, Rest
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 EXPECTED = (
     "the keys of scipy's save_npz, of gnn-benchmark (adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels) "
@@ -53,8 +55,10 @@ def read_npz(path: Path, split: int = 0) -> RawGraph:
             if "adj_indptr" in keys:
                 return _gnn_benchmark(path, arrays)
         if "format" in keys:
+            from scipy.sparse import load_npz
+
             file.seek(0)
-            return _graph(path, sparse.load_npz(file))
+            return _graph(path, load_npz(file))
         raise UserError(f"{path} has the keys {', '.join(sorted(keys)) or '(none)'}. Expected {EXPECTED}.")
 
 
@@ -70,9 +74,11 @@ def _graph(path: Path, matrix: Any, **known: Any) -> RawGraph:
     return RawGraph(matrix.shape[0], entries.row.astype(np.int64), entries.col.astype(np.int64), **known)
 
 
-def _csr(arrays: Arrays, prefix: str) -> sparse.csr_array:
+def _csr(arrays: Arrays, prefix: str) -> "csr_array":
+    from scipy.sparse import csr_array
+
     parts = (arrays[f"{prefix}_data"], arrays[f"{prefix}_indices"], arrays[f"{prefix}_indptr"])
-    matrix = sparse.csr_array(parts, shape=tuple(arrays[f"{prefix}_shape"]))
+    matrix = csr_array(parts, shape=tuple(arrays[f"{prefix}_shape"]))
     matrix.check_format(full_check=True)
     return matrix
 

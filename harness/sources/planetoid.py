@@ -9,17 +9,19 @@ import pickle
 import warnings
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from harness.errors import UserError
 from harness.graph.model import NO_LABEL, Ints, RawGraph
 from harness.sources.refusal import check_ids, refusing, split_of_ids
 from harness.sources.remote import RemoteFile
 from harness.sources.source import Rest, Source
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 PICKLES = ("x", "tx", "allx", "y", "ty", "ally", "graph")
 PARTS = (*PICKLES, "test.index")
@@ -187,10 +189,12 @@ def read_pickle(path: Path) -> Any:
         return _matrix(content) if isinstance(content, _Record) else content
 
 
-def _matrix(record: _Record) -> sparse.csr_array:
+def _matrix(record: _Record) -> "csr_array":
     """The matrix of a record, its indices checked."""
+    from scipy.sparse import csr_array
+
     parts = vars(record)
     shape = parts.get("_shape", parts.get("shape"))
-    matrix = sparse.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
+    matrix = csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
     matrix.check_format(full_check=True)
     return matrix
