@@ -7,7 +7,7 @@
 
 Each host runs one rank. All stages are set up at once and take turns epoch by epoch, so they meet the same machine. A
 time is the slowest rank's, the median over epochs: of the epoch, of the phases of sampling (`sample`) and of calls
-(`collectives`). Prints a table and draws figures/scalegnn-figure-5-GRID.{pdf,png,svg}.
+(`collectives`). Prints a table and draws figures/scalegnn-figure-5-GRID-hHIDDEN.{pdf,png,svg}.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def report(options: argparse.Namespace, stages: list[Turns]) -> None:
     parts = {"sampling": sampling, "collectives": moving, "everything else": rest}
     keep(
         lambda: stacked_bars(list(STAGES), parts, "time of an epoch (s)", height=2.0),
-        f"scalegnn-figure-5-{options.grid}",
+        f"scalegnn-figure-5-{options.grid}-h{options.hidden}",
         options.dataset,
     )
 

@@ -90,8 +90,12 @@ COMMANDS = {
     "caches": ["benchmarks/caches.py"],
     "pipelines": [
         "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/pipelines.py",
-        "benchmarks/testbed run -- python benchmarks/pipelines.py --bin-nodes 5000",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py --rate 200",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py --rate 200 --bin-nodes 5000",
+        "benchmarks/testbed down",
+        # Two ranks have a core each, and their words travel about as long as they compute.
+        "benchmarks/testbed up --hosts 2 --rate 400mbit",
+        "benchmarks/testbed run -- python benchmarks/pipelines.py --rate 400 --bin-nodes 5000",
         "benchmarks/testbed down",
     ],
     "building": [
@@ -127,6 +131,12 @@ COMMANDS = {
             *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
             "benchmarks/testbed down",
         )
+    ]
+    + [
+        # Sampling is a quarter of the epoch.
+        "benchmarks/testbed up --hosts 2 --rate 10gbit",
+        "benchmarks/testbed run -- python benchmarks/ablation.py --grid 1x1x2x1 --hidden 8 --batch 65536 --epochs 7",
+        "benchmarks/testbed down",
     ],
     "ledger": ["benchmarks/ledger.py"],
     "pool": ["benchmarks/pool.py"],
