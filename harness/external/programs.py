@@ -169,6 +169,7 @@ SMOOTHED = {"feat_corr": "strategy.params.features", "grad_corr": "strategy.para
 MODELS = {"graphsage": "sage"}
 ALWAYS = {
     "dataset.permutation": "none",
+    "strategy.params.wire": "full",
     "model.order": "aggregate_first",
     "model.projection": False,
     "model.activation": "relu",

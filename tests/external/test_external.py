@@ -48,7 +48,10 @@ def test_a_log_becomes_a_record_that_says_where_it_is_from(read: Any, tmp_path: 
     found = only(tmp_path)
     spec, summary = found.spec, found.record["summary"]
     assert (found.record["source"], found.record["status"]) == ("external", "ok")
-    assert spec["strategy"] == {"name": "bns-gcn", "params": {"p": 0.1, "precompute": True, "overlap": False}}
+    assert spec["strategy"] == {
+        "name": "bns-gcn",
+        "params": {"wire": "full", "p": 0.1, "precompute": True, "overlap": False},
+    }
     assert spec["dataset"]["name"] == "reddit"
     assert (spec["dataset"]["partition"], spec["dataset"]["parts"], spec["ranks"]) == ("metis", 2, 2)
     told = {key: spec["model"][key] for key in ("kind", "layers", "hidden", "dropout")}
@@ -102,14 +105,23 @@ def test_means_of_nothing_are_no_times(read: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "strategy"),
     [
-        ({}, {"name": "pipegcn", "params": {"precompute": True, "features": 0.95, "gradients": 0.0}}),
+        (
+            {},
+            {
+                "name": "pipegcn",
+                "params": {"wire": "full", "precompute": True, "features": 0.95, "gradients": 0.0},
+            },
+        ),
         (
             {"use_pp": False},
-            {"name": "pipegcn", "params": {"precompute": False, "features": 0.95, "gradients": 0.0}},
+            {
+                "name": "pipegcn",
+                "params": {"wire": "full", "precompute": False, "features": 0.95, "gradients": 0.0},
+            },
         ),
         (
             {"enable_pipeline": False},
-            {"name": "bns-gcn", "params": {"p": 1.0, "precompute": True, "overlap": False}},
+            {"name": "bns-gcn", "params": {"wire": "full", "p": 1.0, "precompute": True, "overlap": False}},
         ),
     ],
 )
@@ -144,6 +156,7 @@ def test_what_a_log_does_not_say_is_unknown_and_no_default(read: Any, tmp_path: 
         ".strategy.name": "bns-gcn",
         ".strategy.params.overlap": False,
         ".strategy.params.precompute": True,
+        ".strategy.params.wire": "full",
         ".dataset.name": "reddit",
         ".dataset.permutation": "none",
         ".ranks": 2,
