@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from harness.check.account import Seen, seen_in_epoch
+from harness.comm import engine
+from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Graph, LabelTask, RawGraph
 from harness.graph.normalise import normalise
@@ -126,26 +128,27 @@ def train_rank(
     `chosen` are the choices of every rank in an earlier training of the case.
     """
     strategy, tape = case.strategy(), Tape()
-    grid = Grid.build(strategy.grid, tape, composed_from=composed_from, wire=strategy.wire)
+    device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
+    grid = Grid.build(strategy.grid, tape, device, composed_from, strategy.wire)
     trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
     with Meter(tape):
         done = [trainer.epoch()]
     lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
-    gradients = [each.grad.clone() for each in trainer.parameters if each.grad is not None]
+    gradients = [each.grad.clone().cpu() for each in trainer.parameters if each.grad is not None]
     sums = [checksum(trainer.parameters)]
     for _ in range(epochs - 1):
         done.append(trainer.epoch())
         sums.append(checksum(trainer.parameters))
     tape.recording = False
     compare(strategy, everyone(grid, sums))
-    output = trainer.output()
+    output = trainer.output().cpu()
     hits = trainer.evaluate()[0]
     grid.settle()
     return RankResult(
         at=dict(grid.coordinates),
         losses=[epoch.loss.item() for epoch in done],
         gradients=gradients,
-        parameters=[each.detach() for each in trainer.parameters],
+        parameters=[each.detach().cpu() for each in trainer.parameters],
         output=output,
         hits=hits,
         sent=seen_in_epoch(done[0].entries),

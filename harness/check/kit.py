@@ -50,12 +50,15 @@ VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
 WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3, residual=True)
 HERE = Machine(name="kit")
+ON_GPUS = Machine(name="kit on GPUs", device="cuda", engine="nccl")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 
 
-def check(name: str, run: Runner, extent: Extent = "usual") -> Iterator[Finding]:
-    """Every law on every case of a strategy, one finding at a time.
+def check(
+    name: str, run: Runner, extent: Extent = "usual", machine: Machine = HERE
+) -> Iterator[Finding]:
+    """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
 
     A quick check tries one grid of each size, all peculiarities in one case, and the replay of the first and the last
     rank in turn; a full one tries every grid of more sizes.
@@ -74,8 +77,8 @@ def check(name: str, run: Runner, extent: Extent = "usual") -> Iterator[Finding]
     ordinary = [_case(name, grid, "directed, prime, partial mask") for grid in grids]
     empty = _with_an_empty_rank(name, usual)
     for number, case in enumerate([*ordinary, *peculiarities(name, strategy, peculiar), *empty]):
-        ranks = range(case.spec.ranks)
-        yield from _findings(case, run, ranks if extent != "quick" else [ranks[-(number % 2)]])
+        ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
+        yield from _findings(replace(case, spec=spec), run, ranks if extent != "quick" else [ranks[-(number % 2)]])
     yield from _refusals(name, strategy, grids[-1])
 
 
@@ -263,7 +266,8 @@ def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Find
     yield memory_equal_to_formula(case, ranks)
     yield from equal_to_replay(case, ranks, replayed)
     if case.again:
-        composed_from, chosen = 0, [rank.chosen for rank in ranks]
+        composed_from = 0 if case.spec.machine.engine == "gloo" else None
+        chosen = [rank.chosen for rank in ranks]
         yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
 
 

@@ -116,7 +116,7 @@ def start(
             f"The engine single runs one rank, and {at.world} were started. "
             "Start one rank, or choose the engine gloo (CPU) or nccl (GPU)."
         )
-    device = _device(engine, at.local_rank)
+    device = device_of(engine, at.local_rank)
     if at.world == 1:
         return device
     os.environ.update(address(os.environ))
@@ -182,7 +182,8 @@ def _fake_store() -> dist.Store:  # type: ignore[name-defined]
     return FakeStore()
 
 
-def _device(engine: Engine, local_rank: int) -> torch.device:
+def device_of(engine: Engine, local_rank: int) -> torch.device:
+    """The device on which a rank of this machine computes; it becomes the current one."""
     if engine is not Engine.NCCL:
         return torch.device("meta" if engine is Engine.REPLAY else "cpu")
     if not (torch.cuda.is_available() and dist.is_nccl_available()):

@@ -93,6 +93,7 @@ class Job(NamedTuple):
 
     rank: int
     world: int
+    engine: Engine
     meeting: Path
     patience: float
     path: list[str]
@@ -138,7 +139,7 @@ def _reply(job: Job) -> Reply:
 
 def _call(job: Job) -> Any:
     place, timeout = RankPlace(job.rank, job.world, job.rank), timedelta(seconds=job.patience)
-    engine.start(Engine.GLOO, place, meeting=job.meeting, timeout=timeout)
+    engine.start(job.engine, place, meeting=job.meeting, timeout=timeout)
     sys.path[:] = job.path
     function = job.function.load()
     return function(*pickle.loads(job.arguments))
@@ -188,11 +189,17 @@ class _Worker:
 class Pool:
     """Ranks for jobs, started when they are first needed.
 
-    `patience` is the limit of a job in seconds, and `waiting` the limit of a start.
+    `patience` is the limit of a job in seconds, and `waiting` the limit of a start. `engine` carries the messages.
     """
 
-    def __init__(self, *, patience: float = 120.0, waiting: Waiting = Waiting()) -> None:  # noqa: B008
-        self._patience, self._waiting = patience, waiting
+    def __init__(
+        self,
+        *,
+        patience: float = 120.0,
+        waiting: Waiting = Waiting(),  # noqa: B008
+        engine: Engine = Engine.GLOO,
+    ) -> None:
+        self._patience, self._waiting, self._engine = patience, waiting, engine
         self._server, self._environment = ForkServer(), {**os.environ, **ENVIRONMENT}
         self._workers: list[_Worker] = []
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
@@ -228,7 +235,7 @@ class Pool:
         try:
             meeting = self._folder / f"meeting-{next(self._numbers)}"
             for rank, worker in enumerate(workers):
-                worker.send(Job(rank, world, meeting, patience + 2 * GRACE, sys.path, *call))
+                worker.send(Job(rank, world, self._engine, meeting, patience + 2 * GRACE, sys.path, *call))
             _listen(workers, replies, time.monotonic() + patience)
             busy = [rank for rank in range(world) if rank not in replies]
             failure = _failure(replies, busy, world) or self._timeout(workers, busy, patience)

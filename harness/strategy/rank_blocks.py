@@ -117,10 +117,15 @@ class RankBlocks:
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return cast(beside(pieces), self._memory.dtype), [piece.cols for piece in pieces] if blocks else []
 
-    def sampling_matrix(self, rows: range, cols: range) -> Csr:
-        """A[rows, cols] on the host to draw samples from, which `adjacency` holds too; a replay reads its entries."""
+    def sampling_matrix(self, rows: range, cols: range, *, on_host: bool = True) -> Csr:
+        """A[rows, cols] to draw samples from, which `adjacency` holds too; a replay reads its entries.
+
+        Compiled samplers need it on the host; one that draws by tensor operations takes it where it is held.
+        """
         held = self.adjacency(rows, cols)
-        return self.host_block(rows, cols) if self._replayed else on_device(held, "cpu")
+        if self._replayed:
+            return self.host_block(rows, cols)
+        return on_device(held, "cpu") if on_host else held
 
     def replay_graph(self) -> Callable[[], Csr] | None:
         """In a replay, which cannot ask other ranks for their parts of A: reads all of A. None in a run."""

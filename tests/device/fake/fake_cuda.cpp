@@ -1,0 +1,406 @@
+// CUDA devices whose memory is the host's, for tests on machines without a GPU.
+//
+// Every operator on a CUDA tensor is checked as a GPU checks it, and then run by the CPU's kernel on tensors that share
+// the memory of its operands. So `x.is_cuda`, kernels registered for CUDA and autograd's device threads are those of a
+// GPU. Counted are the operations for which a host waits: copies to it, and results whose shape depends on values.
+//
+// Reading order: memory, crossing (device tensors as host tensors, and back), examine (a GPU's refusals and waits),
+// run_on_host (the fallback of all operators), streams, hooks.
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/extension.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <set>
+
+using at::Tensor;
+using c10::DeviceIndex;
+using c10::DispatchKey;
+using c10::IValue;
+
+constexpr auto CUDA = c10::DeviceType::CUDA;
+constexpr int MOST_DEVICES = 64;
+static std::atomic<int> devices{8};
+static thread_local DeviceIndex current_device = 0;
+
+// ---------------------------------------------------------------------------------------------------- what is counted
+
+static std::mutex lock;
+static PyObject* listener = nullptr;  // called with a word for each wait of the host
+static thread_local int quiet = 0;
+
+static void report(const std::string& wait) {
+  if (quiet || !listener) return;
+  py::gil_scoped_acquire gil;
+  auto answer = py::reinterpret_steal<py::object>(PyObject_CallFunction(listener, "s", wait.c_str()));
+  if (!answer) throw py::error_already_set();
+}
+
+// ------------------------------------------------------------------------------------------------------------- memory
+//
+// A storage of the device holds the host's storage whose bytes it shows; one of the host, while a kernel runs, holds the
+// device's.
+
+static std::atomic<int64_t> allocated[MOST_DEVICES], peak[MOST_DEVICES];
+static std::atomic<int64_t> limit{int64_t(1) << 34};
+
+struct Kept {
+  c10::Storage other;
+  int64_t bytes;
+  DeviceIndex index;
+};
+
+static void release(void* context) {
+  auto* kept = static_cast<Kept*>(context);
+  if (kept->bytes) allocated[kept->index] -= kept->bytes;
+  delete kept;
+}
+
+static void charge(DeviceIndex index, int64_t bytes) {
+  auto now = allocated[index] += bytes;
+  if (now > limit) {
+    allocated[index] -= bytes;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", bytes, " bytes. GPU ", int(index),
+                     " has a total capacity of ", limit.load(), " bytes of which ", limit - (now - bytes), " bytes are free.");
+  }
+  for (auto before = peak[index].load(); before < now && !peak[index].compare_exchange_weak(before, now);) {}
+}
+
+static c10::DataPtr shown_on_device(const c10::Storage& host, DeviceIndex index) {
+  auto bytes = static_cast<int64_t>(host.nbytes());
+  charge(index, bytes);
+  return {const_cast<void*>(host.data()), new Kept{host, bytes, index}, &release, c10::Device(CUDA, index)};
+}
+
+// Only storages that grow ask for memory in this way: all others are those of the host's tensors.
+struct DeviceAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::Storage host(c10::Storage::use_byte_size_t{}, bytes, c10::GetAllocator(c10::kCPU), true);
+    return shown_on_device(host, current_device);
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+};
+static DeviceAllocator device_allocator;
+
+static c10::Storage device_storage(const c10::Storage& host, DeviceIndex index) {
+  return {c10::Storage::use_byte_size_t{}, host.nbytes(), shown_on_device(host, index), &device_allocator, true};
+}
+
+static c10::Storage host_storage(const c10::Storage& device) {
+  c10::DataPtr data{const_cast<void*>(device.data()), new Kept{device, 0, 0}, &release, c10::Device(c10::kCPU)};
+  return {c10::Storage::use_byte_size_t{}, device.nbytes(), std::move(data), c10::GetAllocator(c10::kCPU), true};
+}
+
+// ----------------------------------------------------------------------------------------------------------- crossing
+
+static bool on_device(const Tensor& x) { return x.defined() && x.is_cuda(); }
+static bool is_csr(const Tensor& x) { return x.defined() && x.layout() == c10::kSparseCsr; }
+static at::SparseCsrTensorImpl* csr(const Tensor& x) {
+  return static_cast<at::SparseCsrTensorImpl*>(x.unsafeGetTensorImpl());
+}
+
+static Tensor view_of(c10::Storage storage, DispatchKey key, const Tensor& like) {
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+  made.unsafeGetTensorImpl()->set_storage_offset(like.storage_offset());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
+  return made;
+}
+
+static Tensor csr_of(DispatchKey key, c10::Device device, Tensor rowptr, Tensor col, Tensor val, c10::IntArrayRef sizes) {
+  auto made = at::detail::make_tensor<at::SparseCsrTensorImpl>(c10::DispatchKeySet(key), device, c10::kSparseCsr, val.dtype());
+  csr(made)->set_member_tensors(rowptr, col, val, sizes);
+  return made;
+}
+
+// The operands of one call as tensors of the host, and its results as tensors of the device. Tensors that share a storage
+// on one side share one on the other, so that views stay views.
+struct Crossing {
+  DeviceIndex index = current_device;
+  std::vector<std::pair<c10::Storage, c10::Storage>> storages;  // on the device, on the host
+  std::vector<std::pair<Tensor, Tensor>> tensors;
+
+  c10::Storage host(const c10::Storage& device) {
+    for (auto& [theirs, ours] : storages)
+      if (theirs.unsafeGetStorageImpl() == device.unsafeGetStorageImpl()) return ours;
+    return storages.emplace_back(device, host_storage(device)).second;
+  }
+  c10::Storage device(const c10::Storage& host) {
+    for (auto& [theirs, ours] : storages)
+      if (ours.unsafeGetStorageImpl() == host.unsafeGetStorageImpl()) return theirs;
+    return storages.emplace_back(device_storage(host, index), host).first;
+  }
+  Tensor in(const Tensor& x) {
+    if (!on_device(x)) return x;
+    index = x.device().index();
+    for (auto& [theirs, ours] : tensors)
+      if (theirs.is_same(x)) return ours;
+    auto here = is_csr(x) ? csr_of(DispatchKey::SparseCsrCPU, c10::kCPU, in(csr(x)->compressed_indices()),
+                                   in(csr(x)->plain_indices()), in(csr(x)->values()), x.sizes())
+                          : view_of(host(x.storage()), DispatchKey::CPU, x);
+    return tensors.emplace_back(x, here).second;
+  }
+  Tensor out(const Tensor& x) {
+    if (!x.defined() || on_device(x)) return x;
+    for (auto& [theirs, ours] : tensors)
+      if (ours.is_same(x)) return theirs;
+    if (is_csr(x))
+      return csr_of(DispatchKey::SparseCsrCUDA, c10::Device(CUDA, index), out(csr(x)->compressed_indices()),
+                    out(csr(x)->plain_indices()), out(csr(x)->values()), x.sizes());
+    return view_of(device(x.storage()), DispatchKey::CUDA, x);
+  }
+  // Operands that the kernel resized, or whose storage it replaced.
+  void settle() {
+    for (auto& [theirs, ours] : tensors) {
+      if (is_csr(theirs)) continue;
+      auto* impl = theirs.unsafeGetTensorImpl();
+      auto storage = device(ours.storage());
+      if (storage.unsafeGetStorageImpl() != theirs.storage().unsafeGetStorageImpl()) impl->set_storage_keep_dtype(storage);
+      if (ours.sizes() != theirs.sizes() || ours.strides() != theirs.strides())
+        impl->set_sizes_and_strides(ours.sizes(), ours.strides());
+      if (ours.storage_offset() != theirs.storage_offset()) impl->set_storage_offset(ours.storage_offset());
+    }
+    for (auto& [theirs, ours] : storages)
+      if (ours.data() != theirs.data() || ours.nbytes() != theirs.nbytes()) {
+        theirs.set_data_ptr_noswap(shown_on_device(ours, index));
+        theirs.set_nbytes(ours.nbytes());
+      }
+  }
+};
+
+template <class F>
+static IValue each_tensor(const IValue& value, F f) {
+  if (value.isTensor()) return f(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<Tensor> made;
+    for (Tensor x : value.toTensorVector()) made.push_back(f(x));
+    return made;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> made;
+    for (auto x : value.toOptionalTensorVector()) made.push_back(x ? std::optional<Tensor>(f(*x)) : x);
+    return made;
+  }
+  return value;
+}
+
+// ------------------------------------------------------------------------------------------------------------ examine
+
+using Names = std::set<std::string>;
+static const Names COPIES{"aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"};
+// The shape of the result, or a number that the host reads, depends on values.
+static const Names WAITING{"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2",
+                           "aten::unique_dim", "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::equal",
+                           "aten::bincount"};
+// A tensor of one number may be the host's in elementwise operations, and in none of these.
+static const Names NO_HOST_SCALARS{"aten::mm", "aten::addmm", "aten::bmm", "aten::cat", "aten::gather", "aten::index_select",
+                                   "aten::index_add", "aten::index_add_", "aten::scatter", "aten::scatter_",
+                                   "aten::scatter_add_", "aten::nll_loss_forward", "aten::segment_reduce", "aten::take",
+                                   "aten::searchsorted", "aten::bucketize"};
+// Indices may be the host's; they are then copied, while the host waits.
+static const Names INDEXING{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
+
+static bool is_mask(const Tensor& x) { return x.scalar_type() == c10::kBool || x.scalar_type() == c10::kByte; }
+
+static void examine(const c10::FunctionSchema& schema, const std::vector<IValue>& args) {
+  const auto& name = schema.name();
+  const bool copies = COPIES.count(name), indexing = INDEXING.count(name);
+  bool masked = false, host_indices = false;
+  bool self_on_device = !args.empty() && args[0].isTensor() && on_device(args[0].toTensor());
+  std::optional<c10::Device> device;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto& said = schema.arguments()[i];
+    const bool written = said.alias_info() && said.alias_info()->isWrite();
+    const bool index = indexing && said.name() == "indices";
+    each_tensor(args[i], [&](const Tensor& x) {
+      if (!x.defined() || copies) return x;
+      if (index) masked |= is_mask(x);
+      const bool scalar = x.dim() == 0 && !written && !NO_HOST_SCALARS.count(name);
+      if (x.is_cpu() && index && self_on_device) host_indices = true;
+      if (x.is_cpu() && ((index && self_on_device) || scalar)) return x;
+      if (!device) device = x.device();
+      TORCH_CHECK(*device == x.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
+                  *device, " and ", x.device(), "! (when checking argument '", said.name(), "' of ", schema.operator_name(), ")");
+      return x;
+    });
+  }
+  if (host_indices) report("host to device, indices");
+  bool waits = WAITING.count(name) || (name == "aten::index" && masked);
+  if (name == "aten::repeat_interleave" && schema.overload_name() == "Tensor") waits = args[1].isNone();
+  if (name == "aten::_index_put_impl_" || name == "aten::index_put_") waits = masked && args[2].toTensor().numel() != 1;
+  if (waits) report(name.substr(6));
+}
+
+// ------------------------------------------------------------------------------------------- the fallback of operators
+
+static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const auto taken = schema.arguments().size(), given = schema.returns().size();
+  std::vector<IValue> args(stack->end() - taken, stack->end());
+  examine(schema, args);
+  Crossing crossing;
+  bool sparse = false, result_on_device = false;
+  for (auto& arg : args) {
+    arg = each_tensor(arg, [&](const Tensor& x) {
+      result_on_device |= on_device(x);
+      sparse |= is_csr(x);
+      return crossing.in(x);
+    });
+    if (arg.isDevice()) {
+      auto device = arg.toDevice();
+      result_on_device = device.type() == CUDA;
+      if (result_on_device && device.has_index()) crossing.index = device.index();
+      arg = IValue(c10::Device(c10::kCPU));
+    }
+  }
+  torch::jit::drop(*stack, taken);
+  stack->insert(stack->end(), args.begin(), args.end());
+  op.redispatchBoxed(c10::DispatchKeySet(sparse ? DispatchKey::SparseCsrCPU : DispatchKey::CPU), stack);
+  for (auto it = stack->end() - given; it != stack->end(); ++it)
+    *it = each_tensor(*it, [&](const Tensor& x) { return result_on_device ? crossing.out(x) : x; });
+  crossing.settle();
+}
+
+static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
+  if (!on_device(self)) report("device to host");
+  else if (!on_device(src) && !src._is_zerotensor() && src.numel() > 0)
+    report(src.is_pinned() ? "host to device, pinned" : "host to device");
+  Crossing crossing;
+  at::AutoDispatchBelowADInplaceOrView guard;
+  crossing.in(self).copy_(crossing.in(src), non_blocking);
+  return self;
+}
+
+static auto fallback() { return torch::CppFunction::makeFromBoxedFunction<&run_on_host>(); }
+
+TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(fallback()); }
+TORCH_LIBRARY_IMPL(_, SparseCsrCUDA, m) { m.fallback(fallback()); }
+TORCH_LIBRARY_IMPL(aten, CUDA, m) { m.impl("copy_", copy_); }
+TORCH_LIBRARY_IMPL(aten, SparseCsrCUDA, m) {  // their general kernels refuse, and come before a fallback
+  for (auto name : {"values", "crow_indices", "col_indices", "_nnz"}) m.impl(name, fallback());
+}
+
+// -------------------------------------------------------------------------------------------------- streams and events
+//
+// Work of all streams is done when it is issued: streams are numbers, and events are times.
+
+static thread_local c10::StreamId current_stream[MOST_DEVICES] = {};
+static std::atomic<c10::StreamId> last_stream{0};
+using Clock = std::chrono::steady_clock;
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  Guard() = default;
+  explicit Guard(c10::DeviceType) {}
+  c10::DeviceType type() const override { return CUDA; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    auto before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return {CUDA, current_device}; }
+  void setDevice(c10::Device device) const override {
+    if (device.has_index()) current_device = device.index();
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
+  c10::Stream stream(c10::Device device, c10::StreamId id) const { return c10::Stream(c10::Stream::UNSAFE, device, id); }
+  c10::Stream getStream(c10::Device device) const override { return stream(device, current_stream[device.index()]); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return stream(device, ++last_stream); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return stream(device, ++last_stream); }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    auto before = getStream(next.device());
+    current_stream[next.device_index()] = next.id();
+    return before;
+  }
+  DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(devices.load()); }
+  void destroyEvent(void* event, DeviceIndex) const noexcept override { delete static_cast<Clock::time_point*>(event); }
+  void record(void** event, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {
+    if (!*event) *event = new Clock::time_point;
+    *static_cast<Clock::time_point*>(*event) = Clock::now();
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override { report("synchronize stream"); }
+  void synchronizeEvent(void*) const override { report("synchronize event"); }
+  void synchronizeDevice(DeviceIndex) const override { report("synchronize device"); }
+  double elapsedTime(void* a, void* b, DeviceIndex) const override {
+    auto between = *static_cast<Clock::time_point*>(b) - *static_cast<Clock::time_point*>(a);
+    return std::chrono::duration<double, std::milli>(between).count();
+  }
+};
+static c10::impl::DeviceGuardImplRegistrar registrar(CUDA, new Guard);
+
+// --------------------------------------------------------------------------------------------- pinned memory and hooks
+
+static std::set<const void*> pinned;
+
+static void unpin(void* context) {
+  auto* storage = static_cast<c10::DataPtr*>(context);
+  {
+    std::lock_guard<std::mutex> held(lock);
+    pinned.erase(storage->get());
+  }
+  delete storage;
+}
+
+struct PinnedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* memory = new c10::DataPtr(c10::GetAllocator(c10::kCPU)->allocate(bytes));
+    std::lock_guard<std::mutex> held(lock);
+    pinned.insert(memory->get());
+    return {memory->get(), memory, &unpin, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+};
+static PinnedAllocator pinned_allocator;
+
+struct Hooks final : at::CUDAHooksInterface {
+  explicit Hooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool isAvailable() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool hasCUDA() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  int getNumGPUs() const override { return devices; }
+  DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(devices.load()); }
+  DeviceIndex current_device() const override { return ::current_device; }
+  DeviceIndex getCurrentDevice() const override { return ::current_device; }
+  void setCurrentDevice(DeviceIndex index) const override { ::current_device = index; }
+  DeviceIndex exchangeDevice(DeviceIndex index) const override { return std::exchange(::current_device, index); }
+  DeviceIndex maybeExchangeDevice(DeviceIndex index) const override {
+    return index < 0 ? ::current_device : std::exchange(::current_device, index);
+  }
+  bool isPinnedPtr(const void* memory) const override {
+    std::lock_guard<std::mutex> held(lock);
+    return pinned.count(memory);
+  }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+};
+// By now torch has made hooks of its own for a build without CUDA, and keeps them. They have no members, so these take
+// their place.
+static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface));
+static auto* placed = new (const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks())) Hooks(at::CUDAHooksArgs{});
+
+struct SetAllocator {
+  SetAllocator() { c10::SetAllocator(CUDA, &device_allocator); }
+} set_allocator;
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("listen", [](py::object f) { listener = f.is_none() ? nullptr : f.release().ptr(); });
+  m.def("hush", [](int by) { quiet += by; }, "no waits are reported while the sum is above zero");
+  m.def("host", [](const Tensor& x) { return Crossing().in(x); }, "a tensor of the host in the same memory");
+  m.def("device_count", [] { return devices.load(); });
+  m.def("set_device_count", [](int count) { devices = std::min(count, MOST_DEVICES); });
+  m.def("current_device", [] { return int(current_device); });
+  m.def("set_device", [](int index) { current_device = static_cast<DeviceIndex>(index); });
+  m.def("allocated", [](int index) { return allocated[index].load(); });
+  m.def("peak", [](int index) { return peak[index].load(); });
+  m.def("reset_peak", [](int index) { peak[index] = allocated[index].load(); });
+  m.def("limit", [] { return limit.load(); });
+  m.def("set_limit", [](int64_t bytes) { limit = bytes; }, "the bytes of every device");
+}

@@ -1,0 +1,191 @@
+"""torch.cuda on a machine without a GPU, for tests: devices in the host's memory whose rules are a GPU's.
+
+`fake_cuda.cpp` has the devices. This module builds it, puts its answers into `torch.cuda`, and notes where the host
+waits. `fake_nccl.py` has the messages between ranks. Everything holds for the whole process.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[2]
+BUILT = PROJECT / "build" / "fake_cuda"
+
+Wait = tuple[str, str]
+"""What the host waited for, and the file and line of the project that made it wait."""
+waits: Counter[Wait] = Counter()
+
+
+def built() -> Path:
+    """The compiled devices, built once for each source and version of torch."""
+    import torch
+    from torch.utils import cpp_extension
+
+    source = HERE / "fake_cuda.cpp"
+    text = source.read_bytes() + f"{torch.__version__} {sys.version}".encode()
+    library = BUILT / f"fake_cuda-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if library.exists():
+        return library
+    BUILT.mkdir(parents=True, exist_ok=True)
+    unfinished = library.with_suffix(f".{os.getpid()}")
+    libraries = Path(torch.__file__).parent / "lib"
+    includes = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    command = [
+        *("c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-DTORCH_EXTENSION_NAME=fake_cuda"),
+        *(f"-I{folder}" for folder in includes),
+        *(str(source), f"-L{libraries}", "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"),
+        *("-o", str(unfinished)),
+    ]
+    subprocess.run(command, check=True)
+    unfinished.replace(library)
+    return library
+
+
+def loaded() -> Any:
+    """The compiled module of this process."""
+    if "fake_cuda_devices" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("fake_cuda", built())
+        assert spec is not None and spec.loader is not None
+        module: ModuleType = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules["fake_cuda_devices"] = module
+    return sys.modules["fake_cuda_devices"]
+
+
+class Stream:
+    """A stream whose work is done as soon as it is issued."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        import torch
+
+        self.device = torch.device("cuda", loaded().current_device()) if device is None else device
+
+    def wait_stream(self, other: "Stream") -> None: ...
+
+    def wait_event(self, event: "Event") -> None: ...
+
+    def synchronize(self) -> None:
+        note("synchronize stream")
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        event = event or Event()
+        event.record()
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Event:
+    """The time at which it was recorded."""
+
+    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
+        self.timed = enable_timing
+        self.at: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self.at = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None:
+        note("synchronize event")
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        if not (self.timed and other.timed) or self.at is None or other.at is None:
+            raise ValueError("Both events must be created with argument 'enable_timing=True' and recorded.")
+        return (other.at - self.at) * 1e3
+
+
+class OnStream:
+    """The context of a stream."""
+
+    def __init__(self, stream: Any) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def note(what: str) -> None:
+    """Counts a wait under the innermost line of the project that caused it."""
+    waits[what, place()] += 1
+
+
+def place() -> str:
+    """The innermost line of the project on the stack, as file:line."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(PROJECT) and file.relative_to(PROJECT).parts[0] in ("harness", "strategies"):
+            return f"{file.relative_to(PROJECT)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "outside of the project"
+
+
+def install() -> None:
+    """Makes the devices those of `torch.cuda`, and the messages those of NCCL."""
+    import torch
+
+    devices = loaded()
+    devices.set_device_count(int(os.environ.get("FAKE_GPUS", "8")))
+    devices.set_limit(int(os.environ.get("FAKE_GPU_BYTES", 1 << 34)))
+
+    def index(device: Any = None) -> int:
+        if device is None:
+            return int(devices.current_device())
+        number = device if isinstance(device, int) else torch.device(device).index
+        return int(devices.current_device()) if number is None else int(number)
+
+    answers = {
+        "_lazy_init": lambda: None,
+        "_is_in_bad_fork": lambda: False,
+        "is_available": lambda: devices.device_count() > 0,
+        "is_initialized": lambda: True,
+        "device_count": devices.device_count,
+        "current_device": devices.current_device,
+        "set_device": lambda device: devices.set_device(index(device)),
+        "get_device_name": lambda device=None: "fake",
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: SimpleNamespace(
+            name="fake", major=9, minor=0, total_memory=devices.limit(), multi_processor_count=1
+        ),
+        "Stream": Stream,
+        "Event": Event,
+        "stream": OnStream,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "synchronize": lambda device=None: note("synchronize device"),
+        "is_current_stream_capturing": lambda: False,
+        "empty_cache": lambda: None,
+        "memory_allocated": lambda device=None: devices.allocated(index(device)),
+        "max_memory_allocated": lambda device=None: devices.peak(index(device)),
+        "reset_peak_memory_stats": lambda device=None: devices.reset_peak(index(device)),
+        "mem_get_info": lambda device=None: (
+            devices.limit() - devices.allocated(index(device)),
+            devices.limit(),
+        ),
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)
+    devices.listen(note)
+    import fake_nccl
+
+    fake_nccl.install()
