@@ -3,6 +3,7 @@
 #   make smoke      the whole chain on tiny graphs; ends with the paths of the figures and of the report
 #   make resume     the same, after a workflow was killed
 #   make test       the tests that are quick enough for every change
+#   make test-device every strategy on fake GPUs, for which a C++ compiler is needed and no GPU
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
 #   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
@@ -32,7 +33,7 @@ WORKERS     ?= 2
 # One thread a process: the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke resume test test-slurm test-all bench lint format setup clean
+.PHONY: smoke resume test test-device test-slurm test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -43,7 +44,10 @@ resume: $(INSTALLED)
 
 # Side by side none may start a Slurm: a machine has room for one.
 test: $(INSTALLED)
-	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
+	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device
+
+test-device: $(INSTALLED)
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/device
 
 test-slurm: $(INSTALLED)
 	HARNESS_SLURM_TEST=1 $(BIN)/pytest -q -m "not slow" tests/slurm

@@ -173,10 +173,10 @@ def test_ci_names_all_that_a_machine_lacks_at_once(commands: Path) -> None:
     assert re.findall(r"^  (.*)$", old, flags=re.MULTILINE) == ["python 3.11 or newer as python3-old"]
 
 
-@pytest.mark.parametrize("failing", ["none", "test", "smoke", "lint"])
+@pytest.mark.parametrize("failing", ["none", "test", "test-device", "smoke", "lint"])
 def test_ci_fails_where_a_part_fails_and_ends_with_the_line_of_pytest(commands: Path, failing: str) -> None:
     closing = "3 failed, 4 passed in 1.23s" if failing == "test" else "7 passed in 61.05s (0:01:01)"
-    for name in ("git", "cc"):
+    for name in ("git", "cc", "c++"):
         provide(commands, name)
     (commands / "python3").symlink_to(sys.executable)
     provide(
@@ -186,7 +186,7 @@ def test_ci_fails_where_a_part_fails_and_ends_with_the_line_of_pytest(commands: 
     )
     output = ci(commands, code=0 if failing == "none" else 2).splitlines()
     assert output[-1] == closing
-    order = ["test", "smoke", "lint"]
+    order = ["test", "test-device", "smoke", "lint"]
     reached = order if failing == "none" else order[: order.index(failing) + 1]
     assert [line.removeprefix("making ") for line in output if line.startswith("making ")] == reached
 

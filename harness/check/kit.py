@@ -55,9 +55,7 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 
 
-def check(
-    name: str, run: Runner, extent: Extent = "usual", machine: Machine = HERE
-) -> Iterator[Finding]:
+def check(name: str, run: Runner, extent: Extent = "usual", machine: Machine = HERE) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
 
     A quick check tries one grid of each size, all peculiarities in one case, and the replay of the first and the last
@@ -78,7 +76,9 @@ def check(
     empty = _with_an_empty_rank(name, usual)
     for number, case in enumerate([*ordinary, *peculiarities(name, strategy, peculiar), *empty]):
         ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
-        yield from _findings(replace(case, spec=spec), run, ranks if extent != "quick" else [ranks[-(number % 2)]])
+        yield from _findings(
+            replace(case, spec=spec), run, ranks if extent != "quick" else [ranks[-(number % 2)]]
+        )
     yield from _refusals(name, strategy, grids[-1])
 
 

@@ -77,6 +77,18 @@ def on_device(A: Csr, device: torch.device | str) -> Csr:
     return Csr(A.rowptr.to(device), A.col.to(device), A.val.to(device), A.cols)
 
 
+def streamed(A: Csr, device: torch.device) -> Csr:
+    """The same matrix on a device, for one step: the host does not wait until it is there."""
+    return Csr(uploaded(A.rowptr, device), uploaded(A.col, device), uploaded(A.val, device), A.cols)
+
+
+def uploaded(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
+    return (
+        x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and x.is_cpu else x.to(device)
+    )
+
+
 def row_of(A: Csr) -> Tensor:
     """The row of every entry."""
     counts = A.rowptr.diff()

@@ -38,11 +38,12 @@ def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: floa
 
 def by_tensors(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
     """`induced_pair` on any device."""
-    S = columns_by_tensors(rows_by_tensors(A, rows), cols)
+    S = columns_by_tensors(rows_by_tensors(A, rows), cols, ascending=True)
     row = row_of(S)
     val = torch.where(take(rows, row) + diagonal == take(cols, S.col), S.val, S.val * (1 / chance))
     order = torch.sort(S.col, stable=True).indices
-    rowptr = torch.nn.functional.pad(torch.bincount(S.col, minlength=len(cols)).cumsum(0), (1, 0))
+    rowptr = torch.zeros(len(cols) + 1, dtype=torch.int64, device=S.col.device)
+    rowptr.index_add_(0, S.col + 1, rowptr.new_ones(S.nnz)).cumsum_(0)
     col = take(row, order).to(index_dtype(len(rows)))
     return S._replace(val=val), Csr(rowptr, col, take(val, order), len(rows))
 

@@ -5,8 +5,7 @@ shows the time that the consumer waits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -27,11 +26,11 @@ class BackgroundThread:
         """Starts to make an item; the function that is returned waits for the item."""
         if self._device.type == "meta":
             return make
-        if (
-            self._stream
-        ):  # kernels that were launched before may still read the memory that is handed to this item
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        return self._thread.submit(self._made, make).result
+        if self._stream is None:
+            return self._thread.submit(make).result
+        # Kernels that were launched before may still read the memory that is handed to this item.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        return partial(self._arrived, self._thread.submit(self._made, self._stream, make))
 
     def each(self, numbers: Iterable[int], make: Callable[[int], T]) -> Iterator[tuple[int, Callable[[], T]]]:
         """The numbers in order, each with a function that waits for its item, which was begun one number earlier."""
@@ -41,11 +40,14 @@ class BackgroundThread:
             last, coming = coming, next(begun, None)
             yield last
 
-    def _made(self, make: Callable[[], T]) -> T:
-        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            item = make()
-            if self._stream:
-                self._stream.synchronize()  # blocks this thread only, not the one that computes
+    def _made(self, stream: torch.cuda.Stream, make: Callable[[], T]) -> tuple[T, torch.cuda.Event]:
+        with torch.cuda.stream(stream):
+            return make(), stream.record_event()
+
+    def _arrived(self, coming: "Future[tuple[T, torch.cuda.Event]]") -> T:
+        """The item, which the consumer's stream waits for; the host waits only until its kernels are launched."""
+        item, made = coming.result()
+        torch.cuda.current_stream(self._device).wait_event(made)
         return item
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.kernels import Csr
+from harness.kernels.csr import uploaded
 from harness.kernels.induced import induced_pair
 from harness.kernels.shuffle import distinct
 from harness.strategy import MiniBatch
@@ -23,9 +24,9 @@ class Uniform:
     vertices: int
     size: int
 
-    def draw(self, step: int, group: int, device: torch.device | None = None) -> Tensor:
+    def draw(self, step: int, group: int) -> Tensor:
         """The sample of a step, ascending."""
-        return distinct((self.seed, group, step), self.vertices, self.size, device)
+        return distinct((self.seed, group, step), self.vertices, self.size)
 
     @property
     def chance(self) -> float:
@@ -51,11 +52,18 @@ class BlockSampler:
     def __init__(self, A: Csr, rows: range, cols: range) -> None:
         """`A` is the block A[rows, cols]."""
         self._A, self._rows, self._cols = A, rows, cols
+        self._device = (
+            torch.device("cpu") if A.val.is_meta else A.val.device
+        )  # shapes need to know the sample
 
     def draw(self, S: Tensor, chance: float) -> tuple[Csr, Csr]:
-        """Runs the four phases of Algorithm 2: this rank's part of the sample's subgraph, and its transpose."""
-        rows = S[_slice(cut(S, self._rows))] - self._rows.start
-        cols = S[_slice(cut(S, self._cols))] - self._cols.start
+        """Runs the four phases of Algorithm 2: this rank's part of the sample's subgraph, and its transpose.
+
+        The vertices S are on the host, so that nobody waits for their places; the subgraph is where A is.
+        """
+        rows, cols = (
+            uploaded(S[_slice(cut(S, part))] - part.start, self._device) for part in (self._rows, self._cols)
+        )
         return induced_pair(self._A, rows, cols, self._rows.start - self._cols.start, chance)
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, cast, on_device, transpose
+from harness.kernels import Csr, cast, streamed, transpose
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
@@ -232,7 +232,7 @@ class Feed:
             if importance is not None:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
-            once = {id(A): (on_device(A, device), on_device(transpose(A), device)) for A in batch.A}
+            once = {id(A): (streamed(A, device), streamed(transpose(A), device)) for A in batch.A}
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
 
     def _begin(self, number: int) -> tuple[MiniBatch, Arriving]:

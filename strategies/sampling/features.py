@@ -23,6 +23,7 @@ from torch import Tensor
 
 from harness.comm.call import Landed, Pending
 from harness.kernels import Csr
+from harness.kernels.csr import uploaded
 from harness.kernels.parts import block
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.label_loss import LabelLoss
@@ -232,7 +233,7 @@ class LocalStore(FeatureStore):
         return self.ctx.kernels.spmm(A, H_NF, TensorName.T)
 
     def _positions(self, vertices: Tensor) -> Tensor:
-        return (vertices - self.start).to(self.ctx.device)
+        return uploaded(vertices - self.start, self.ctx.device)
 
 
 @dataclass(frozen=True)

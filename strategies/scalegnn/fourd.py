@@ -6,12 +6,12 @@ The legend is that of `scalegnn`.
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr, on_device
+from harness.kernels.csr import uploaded
 from harness.kernels.random import Index
 from harness.ledger import Op, Phase, TensorName
 from harness.models import Hits, Part, Skip
@@ -78,7 +78,8 @@ class Samples:
         }
         self.whole = Sample(None, self.rows, matrices, X, loss, layout.vertices())
         self.samplers = {
-            block: BlockSampler(ctx.blocks.sampling_matrix(*block, on_host=False), *block) for block in matrices
+            block: BlockSampler(ctx.blocks.sampling_matrix(*block, on_host=False), *block)
+            for block in matrices
         }
         self.prefetch = Prefetcher(self._draw, ctx.device) if params.prefetch else None
 
@@ -90,8 +91,7 @@ class Samples:
 
     def _draw(self, step: int) -> Sample:
         """Algorithm 2, which needs no communication."""
-        device = self.device if self.device.type == "cuda" else torch.device("cpu")
-        S = self.sampler.draw(step, self.group, device)
+        S = self.sampler.draw(step, self.group)
         matrices: dict[BlockOfA, tuple[Csr, Csr | None]] = {
             block: self._on_device(sampler.draw(S, self.sampler.chance))
             for block, sampler in self.samplers.items()
@@ -108,7 +108,7 @@ class Samples:
     def _places(self, S: Tensor, block: range) -> Tensor:
         """The sampled vertices of a block, numbered in the block."""
         sampled = cut(S, block)
-        return (S[sampled.start : sampled.stop] - block.start).to(self.device)
+        return uploaded(S[sampled.start : sampled.stop] - block.start, self.device)
 
 
 class FourD(LayerOperators):
@@ -178,7 +178,7 @@ class FourD(LayerOperators):
         own = self.sample.cuts[R][self.at[R]]
         S = self.vertices
         assert isinstance(S, Tensor), "dropout masks are for samples"
-        return S[own.start : own.stop].to(self.device)
+        return uploaded(S[own.start : own.stop], self.device)
 
     def features(self, layer: int, Z_NH: Tensor) -> range:
         return self.layers[layer].H

@@ -229,7 +229,7 @@ static void examine(const c10::FunctionSchema& schema, const std::vector<IValue>
     });
   }
   if (host_indices) report("host to device, indices");
-  bool waits = WAITING.count(name) || (name == "aten::index" && masked);
+  bool waits = WAITING.count(name);  // aten::index with a mask asks for aten::nonzero itself
   if (name == "aten::repeat_interleave" && schema.overload_name() == "Tensor") waits = args[1].isNone();
   if (name == "aten::_index_put_impl_" || name == "aten::index_put_") waits = masked && args[2].toTensor().numel() != 1;
   if (waits) report(name.substr(6));

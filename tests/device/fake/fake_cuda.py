@@ -146,7 +146,7 @@ def install() -> None:
 
     devices = loaded()
     devices.set_device_count(int(os.environ.get("FAKE_GPUS", "8")))
-    devices.set_limit(int(os.environ.get("FAKE_GPU_BYTES", 1 << 34)))
+    devices.set_limit(int(os.environ.get("FAKE_GPU_BYTES", "17179869184")))
 
     def index(device: Any = None) -> int:
         if device is None:
@@ -162,9 +162,9 @@ def install() -> None:
         "device_count": devices.device_count,
         "current_device": devices.current_device,
         "set_device": lambda device: devices.set_device(index(device)),
-        "get_device_name": lambda device=None: "fake",
-        "get_device_capability": lambda device=None: (9, 0),
-        "get_device_properties": lambda device=None: SimpleNamespace(
+        "get_device_name": lambda *_: "fake",
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_properties": lambda *_: SimpleNamespace(
             name="fake", major=9, minor=0, total_memory=devices.limit(), multi_processor_count=1
         ),
         "Stream": Stream,
@@ -172,7 +172,7 @@ def install() -> None:
         "stream": OnStream,
         "current_stream": Stream,
         "default_stream": Stream,
-        "synchronize": lambda device=None: note("synchronize device"),
+        "synchronize": lambda *_: note("synchronize device"),
         "is_current_stream_capturing": lambda: False,
         "empty_cache": lambda: None,
         "memory_allocated": lambda device=None: devices.allocated(index(device)),

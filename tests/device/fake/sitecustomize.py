@@ -1,7 +1,7 @@
 """Makes the fake devices part of every Python process that has this folder on its PYTHONPATH.
 
-Python imports a module of this name when it starts. Torch is not imported here: a finder waits for its import, so that a
-process without torch, such as a launcher, starts as fast as ever.
+Python imports a module of this name when it starts. Torch is not imported here: a finder waits for its import, so that
+a process without torch, such as a launcher, starts as fast as ever.
 """
 
 import sys

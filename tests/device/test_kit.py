@@ -1,0 +1,102 @@
+"""Every strategy on GPUs: equal to serial training, to its formulas and to its replay, without waits in its epochs."""
+
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import pytest
+
+from harness.check import check
+from harness.check.case import Case
+from harness.check.kit import ON_GPUS
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.ledger import AxisName, Ledger
+from harness.registry import load_strategy, registered
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+
+STRATEGIES = sorted(entry.name for entry in registered())
+ELSEWHERE = {"pyg": "pyg-lib and torch-sparse, which it samples with, are not among the packages"}
+"""Strategies that do not run on the fake GPUs, and the reasons."""
+
+STATED = {
+    "harness/kernels/parts.py": "ScaleGNN draws subgraphs by tensor operations, whose sizes the host must learn",
+    "harness/parallel/row_requests.py": "the host learns how many rows others ask for, and which; rows of A travel",
+    "strategies/sampling/graph_placement.py": "requests for rows of A, which are drawn on the host",
+    "strategies/sampling/features.py": "the places of features in a cache and on the wire, which the host computes",
+    "strategies/sampling/composition.py": "the factors of vertices in the loss, which the host computes",
+}
+"""Files in which the host waits in an epoch of mini-batches, and what for. In a full-graph epoch it never waits."""
+PINNED = "host to device, pinned"
+"""A copy from pinned memory, for which no host waits."""
+
+
+def test_the_lists_name_strategies() -> None:
+    assert ELSEWHERE.keys() <= set(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])
+def test_a_strategy_conforms(on_gpus: Callable[..., list[Any]], name: str) -> None:
+    findings = list(check(name, on_gpus, "quick", ON_GPUS))
+    assert len(findings) > 20
+    assert not [f"{each.law}: {each.detail}" for each in findings if not each.holds]
+
+
+def steady_waits(case: Case) -> Counter[tuple[str, str]]:
+    """The waits of this rank's host in its third epoch."""
+    import fake_cuda
+
+    strategy = case.strategy()
+    device = engine.device_of(Engine.NCCL, engine.rank())
+    grid = Grid.build(strategy.grid, Ledger(recording=False), device, wire=strategy.wire)
+    trainer = Trainer(strategy, grid, case.store())
+    for _ in range(2):
+        trainer.epoch()
+    fake_cuda.waits.clear()
+    trainer.epoch()
+    waits = Counter(fake_cuda.waits)
+    grid.settle()
+    return waits
+
+
+def case_of(name: str, kind: str, grid: dict[AxisName, int], params: dict[str, Any]) -> Case:
+    strategy = load_strategy(name)
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": "check",
+        "ranks": prod(grid.values()),
+        "grid": grid,
+        "model": {"kind": kind, "layers": 3, "hidden": 8, "heads": 2 if kind == "gat" else 8},
+        "training": {"batch": 20 if strategy.mini_batches else 0},
+        "machine": ON_GPUS,
+    }
+    return Case("steady", Spec.model_validate(spec), 211)
+
+
+def choices() -> list[tuple[str, str, dict[str, Any]]]:
+    """Every model of every strategy, with the usual parameters and with overlap."""
+    return [
+        (name, kind, params)
+        for name in STRATEGIES
+        if name not in ELSEWHERE
+        for strategy in [load_strategy(name)]
+        for kind in strategy.models
+        for params in [{}, *([{"overlap": True}] if "overlap" in strategy.Params.model_fields else [])]
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind", "params"), choices())
+def test_no_host_waits_in_an_epoch(
+    on_gpus: Callable[..., list[Any]], name: str, kind: str, params: dict[str, Any]
+) -> None:
+    strategy = load_strategy(name)
+    world = next(ranks for ranks in (4, 3, 2, 1) if strategy.grids(ranks))
+    allowed = STATED if strategy.mini_batches else {}
+    for waits in on_gpus(world, steady_waits, case_of(name, kind, strategy.grids(world)[0], params)):
+        other = {
+            (what, line): n for (what, line), n in waits.items() if line.partition(":")[0] not in allowed
+        }
+        assert not {key: n for key, n in other.items() if key[0] != PINNED}

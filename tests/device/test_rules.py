@@ -1,0 +1,166 @@
+"""The fake GPUs refuse what GPUs refuse: each rule is broken on purpose."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.comm import engine
+from harness.launch.worker_pool import RankError
+
+OnGpus = Callable[..., list[Any]]
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(*shape, dtype=dtype, device="cuda")
+
+
+def add_two_devices() -> None:
+    ones(3) + torch.ones(3)
+
+
+def take_by_host_indices() -> None:
+    ones(3).index_select(0, torch.zeros(2, dtype=torch.int64))
+
+
+def index_a_host_matrix() -> None:
+    torch.ones(3)[torch.zeros(2, dtype=torch.int64, device="cuda")]
+
+
+def read_by_numpy() -> None:
+    ones(3).numpy()
+
+
+def multiply_sparse_by_host() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls these tensors young
+        torch.eye(3).to_sparse_csr().to("cuda") @ torch.ones(3, 2)
+
+
+REFUSED: dict[Callable[[], None], tuple[type[Exception], str]] = {
+    add_two_devices: (RuntimeError, "Expected all tensors to be on the same device"),
+    take_by_host_indices: (RuntimeError, "Expected all tensors to be on the same device"),
+    index_a_host_matrix: (RuntimeError, "on the same device|indices should be either on cpu"),
+    read_by_numpy: (TypeError, "can't convert cuda:0 device type tensor to numpy"),
+    multiply_sparse_by_host: (RuntimeError, "on the same device"),
+}
+
+
+@pytest.mark.parametrize("broken", REFUSED, ids=lambda broken: broken.__name__)
+def test_one_kernel_reads_one_device(on_gpus: OnGpus, broken: Callable[[], None]) -> None:
+    kind, words = REFUSED[broken]
+    with pytest.raises(RankError, match=words) as caught:
+        on_gpus(1, broken)
+    assert caught.value.kind == kind.__name__
+
+
+ACTIONS: dict[str, Callable[[], object]] = {
+    "item": lambda: ones(4).sum().item(),
+    "cpu": lambda: ones(4).cpu(),
+    "mask": lambda: ones(4)[ones(4) > 0],
+    "nonzero": lambda: ones(4).nonzero(),
+    "upload": lambda: torch.ones(3).to("cuda"),
+    "pinned": lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
+    "nothing": lambda: torch.relu(ones(4) @ ones(4) + ones(4).sum()),
+}
+
+
+def waits_of(action: str) -> dict[str, int]:
+    import fake_cuda
+
+    fake_cuda.waits.clear()
+    ACTIONS[action]()
+    return {what: count for (what, _), count in fake_cuda.waits.items()}
+
+
+@pytest.mark.parametrize(
+    ("action", "waits"),
+    [
+        ("item", {"_local_scalar_dense": 1}),
+        ("cpu", {"device to host": 1}),
+        ("mask", {"nonzero": 1}),
+        ("nonzero", {"nonzero": 1}),
+        ("upload", {"host to device": 1}),
+        ("pinned", {"host to device, pinned": 1}),
+        ("nothing", {}),
+    ],
+)
+def test_waits_are_counted(on_gpus: OnGpus, action: str, waits: dict[str, int]) -> None:
+    assert on_gpus(1, waits_of, action) == [waits]
+
+
+# NCCL.
+
+
+def reduce_on_host() -> None:
+    dist.all_reduce(torch.ones(2))
+
+
+def reduce_strided() -> None:
+    dist.all_reduce(ones(4, 4)[:, :2])
+
+
+def reduce_uneven() -> None:
+    dist.all_reduce(ones(2 + engine.rank()))
+
+
+def reduce_types() -> None:
+    dist.all_reduce(ones(2, dtype=torch.bfloat16 if engine.rank() else torch.float32))
+
+
+def gather_uneven() -> None:
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # of before torch 2.13
+    gather(ones(4), ones(2 - engine.rank()))
+
+
+def in_another_order() -> None:
+    if engine.rank():
+        dist.all_reduce(ones(2))
+    else:
+        dist.broadcast(ones(2), 0)
+
+
+def exchange_other_sizes() -> None:
+    sizes = [1, 2] if engine.rank() else [2, 1]
+    dist.all_to_all_single(ones(3), ones(3), [1, 2], sizes)
+
+
+def receive_in_another_order() -> None:
+    a, b = ones(2), ones(3)
+    if engine.rank():
+        dist.batch_isend_irecv([dist.P2POp(dist.irecv, b, 0), dist.P2POp(dist.irecv, a, 0)])[0].wait()
+    else:
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, a, 1), dist.P2POp(dist.isend, b, 1)])
+
+
+BROKEN_RULES = {
+    reduce_on_host: "No backend type associated with device type cpu",
+    reduce_strided: "contiguous",
+    reduce_uneven: "members disagree on all_reduce",
+    reduce_types: "members disagree on all_reduce",
+    gather_uneven: "output tensor size must be equal to world_size times input tensor size",
+    in_another_order: "members disagree",
+    exchange_other_sizes: "all_to_all",
+    receive_in_another_order: "match in the order of their calls",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_RULES, ids=lambda broken: broken.__name__)
+def test_nccl_s_rules_are_law(on_gpus: OnGpus, broken: Callable[[], None]) -> None:
+    with pytest.raises(RankError, match=BROKEN_RULES[broken]):
+        on_gpus(2, broken)
+
+
+def read_too_early() -> tuple[bool, list[float]]:
+    x = ones(3)
+    work = dist.all_reduce(x, async_op=True)
+    early = bool(x.isnan().all())
+    work.wait()
+    return early, x.tolist()
+
+
+def test_a_result_is_not_there_before_it_was_waited_for(on_gpus: OnGpus) -> None:
+    assert on_gpus(2, read_too_early) == [(True, [2.0] * 3)] * 2
