@@ -55,9 +55,12 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 
 
-def check(name: str, run: Runner, extent: Extent = "usual", machine: Machine = HERE) -> Iterator[Finding]:
+def check(
+    name: str, run: Runner, extent: Extent = "usual", machine: Machine = HERE, most: int | None = None
+) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
 
+    Worlds have `most` ranks at most, for instance one for each GPU.
     A quick check tries one grid of each size, all peculiarities in one case, and the replay of the first and the last
     rank in turn; a full one tries every grid of more sizes.
     """
@@ -65,9 +68,10 @@ def check(name: str, run: Runner, extent: Extent = "usual", machine: Machine = H
     worlds = WORLDS[extent]
     # Every axis can have two ranks, or, in a quick check, two axes of several.
     ample = SMALL if extent == "quick" else max(SMALL, min(2 ** len(strategy.axes), AMPLE))
-    grids = [grid for ranks in sorted({*worlds, ample}) for grid in _grids(strategy, ranks, extent)]
+    sizes = sorted(ranks for ranks in {*worlds, ample} if most is None or ranks <= most)
+    grids = [grid for ranks in sizes for grid in _grids(strategy, ranks, extent)]
     if not grids:
-        raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, worlds))} ranks.")
+        raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, sizes))} ranks.")
     usual = [grid for grid in grids if prod(grid.values()) <= ample]
     largest = [grid for grid in usual if prod(grid.values()) == prod(usual[-1].values())]
     peculiar = max(reversed(largest), key=_split_axes)

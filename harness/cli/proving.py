@@ -63,6 +63,12 @@ def add_verbs(verbs: Verbs) -> None:
     extent.add_argument(
         "--full", action="store_const", const="full", dest="extent", help="check every grid of up to 16 ranks"
     )
+    check.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="the machine card; on local-gpu each rank has a GPU of its own, and no case has more ranks than there are "
+        "GPUs (default: ranks on the cores of this machine)",
+    )
     check.set_defaults(extent="usual")
 
 
@@ -131,13 +137,20 @@ def _published_row(line: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from harness.comm.engine import Engine, most_ranks
     from harness.launch.worker_pool import Pool
+    from harness.spec.machine_card import Machine, load_machine
 
     begun, findings = time.monotonic(), []
-    with Pool(waiting=_waiting(options.root)) as pool:
+    machine = (
+        load_machine(project_root(options.root), options.machine) if options.machine else Machine(name="kit")
+    )
+    with Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
         from harness.check import check  # while the ranks' fork server imports
 
-        for finding in check(options.strategy, pool.run, options.extent):
+        for finding in check(
+            options.strategy, pool.run, options.extent, machine, most_ranks(Engine(machine.engine))
+        ):
             findings.append(finding)
             if sys.stderr.isatty():
                 print(f"\r{len(findings)} laws checked", end="", file=sys.stderr)

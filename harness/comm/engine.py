@@ -182,6 +182,14 @@ def _fake_store() -> dist.Store:  # type: ignore[name-defined]
     return FakeStore()
 
 
+def most_ranks(engine: Engine) -> int | None:
+    """The most ranks that this machine can have: one on each GPU; None for any number."""
+    if engine is not Engine.NCCL:
+        return None
+    device_of(engine, 0)  # or a refusal with its reason
+    return torch.cuda.device_count()
+
+
 def device_of(engine: Engine, local_rank: int) -> torch.device:
     """The device on which a rank of this machine computes; it becomes the current one."""
     if engine is not Engine.NCCL:
