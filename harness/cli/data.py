@@ -4,10 +4,11 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, ranks, real, say, show, whole
+from harness.cli.options import Verbs, add_verb, ranks, real, say, several, show, whole
 from harness.errors import UserError
 from harness.spec.dataset import ACCEPTED, DatasetChoice
 from harness.spec.root import project_root
@@ -30,6 +31,8 @@ IMPORTED = {
     "labels": "a number for each vertex, -1 for none; or a column of 0 and 1 for each class",
     "split": "a number for each vertex: 1 train, 2 valid, 3 test; or three masks as columns",
 }
+SEVERAL = ("build", "verify")
+"""The actions that take several orders."""
 LEAST_GIB, MOST_GIB = 1 / 64, 1 << 20
 MOST_SHARDS = 4096
 """The most blocks along a side: their counts fit in some hundred MiB."""
@@ -82,16 +85,18 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--partition", default="block", metavar="NAME", help=f"{ACCEPTED} (default block)")
     parser.add_argument(
         "--parts",
-        type=whole(0, RANKS),
-        default=0,
-        metavar="P",
-        help="the number of parts of the partition: the ranks that split the rows",
+        type=several(whole(0, RANKS)),
+        default=[0],
+        metavar="P[,P...]",
+        help="the number of parts of the partition: the ranks that split the rows; build, verify: one or more",
     )
     parser.add_argument(
         "--seed",
-        type=whole(0, (1 << 63) - 1),
-        default=0,
-        help="the seed of the permutation or of the partition (default 0)",
+        type=several(whole(0, (1 << 63) - 1)),
+        default=[0],
+        metavar="S[,S...]",
+        help="the seed of the permutation or of the partition (default 0); build, verify: one or more. Partitions are "
+        "computed side by side",
     )
     parser.add_argument(
         "--memory",
@@ -129,7 +134,12 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    root, choice = project_root(options.root), _choice(options)
+    root, choices = project_root(options.root), _choices(options)
+    if options.action in SEVERAL:
+        return _stores(root, options, choices)
+    if len(choices) > 1:
+        raise UserError(f"{options.action} takes one order: one of --parts and one of --seed.")
+    (choice,) = choices
     if options.action == "balance":
         return _balance(root, options, choice)
     if options.action == "fetch":
@@ -140,10 +150,35 @@ def _data(options: argparse.Namespace) -> int:
     elif options.action == "info":
         _info(root, options, choice)
     else:
-        store = _store(root, options, choice)
+        store = _import(root, options, choice)
         show(options, {"store": str(store)}, str(store))
         _say_nonzeros(root, options.name, store)
     return 0
+
+
+def _stores(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> int:
+    """Builds or verifies a store for each order."""
+    stores = _verified(root, choices) if options.action == "verify" else _built(root, options, choices)
+    paths = [str(store) for store in stores]
+    show(options, {"store": paths[0]} if len(paths) == 1 else {"stores": paths}, "\n".join(paths))
+    _say_nonzeros(root, options.name, stores[0])
+    return 0
+
+
+def _verified(root: Path, choices: list[DatasetChoice]) -> list[Path]:
+    from harness.store.build import verify
+
+    return [verify(root, choice) for choice in choices]
+
+
+def _built(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> list[Path]:
+    from harness.store.build import build, build_all
+    from harness.store.task import share
+
+    if options.share is None:
+        return build_all(root, choices, _means(options))
+    part = share(options.share)
+    return [build(root, choice, means=_means(options), share=part) for choice in choices]
 
 
 def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
@@ -186,17 +221,6 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     return [needed._asdict() for needed in needs(root, names, choice.name, unparted, ranks)]
 
 
-def _store(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
-    from harness.store.build import build, verify
-    from harness.store.task import share
-
-    if options.action == "import":
-        return _import(root, options, choice)
-    if options.action == "verify":
-        return verify(root, choice)
-    return build(root, choice, means=_means(options), share=share(options.share) if options.share else None)
-
-
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
     from harness.store.imported import ImportRequest, import_graph
 
@@ -222,7 +246,7 @@ def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> 
     if choice.permutation != "none" or choice.partitioned:
         raise UserError("balance compares every permutation: leave out --permutation and --partition.")
     store = open_dataset(root, DatasetChoice(name=choice.name))
-    ratios = dict(balance(store, options.shards, options.seed))
+    ratios = dict(balance(store, options.shards, choice.seed))
     law = law_of_loops(store.n, store.nnz, options.shards)
     document = {"shards": options.shards, "most_over_mean": ratios, "law_of_loops": law}
     lines = [f"{f'{options.shards} x {options.shards} shards':22}most / mean nonzeros"]
@@ -232,9 +256,11 @@ def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> 
     return 0
 
 
-def _choice(options: argparse.Namespace) -> DatasetChoice:
+def _choices(options: argparse.Namespace) -> list[DatasetChoice]:
+    """The orders that the options name: each number of parts with each seed."""
     typed = {key: getattr(options, key) for key in DatasetChoice.model_fields}
-    return validated(DatasetChoice, typed, f"harness data {options.action}", _as_typed)
+    orders = [{**typed, "parts": parts, "seed": seed} for parts, seed in product(options.parts, options.seed)]
+    return [validated(DatasetChoice, each, f"harness data {options.action}", _as_typed) for each in orders]
 
 
 def _as_typed(key: str) -> str:

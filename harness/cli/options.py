@@ -55,6 +55,11 @@ def real(least: float, most: float) -> Callable[[str], float]:
     return number
 
 
+def several(one: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """The type of an option that takes one or more numbers, separated by commas; repetitions are dropped."""
+    return lambda text: list(dict.fromkeys(map(one, text.split(","))))
+
+
 ranks = whole(1, RANKS)
 """The type of --ranks."""
 

@@ -23,6 +23,9 @@ PACKAGES = {
 }
 """The package behind each method."""
 
+WITH_THREADS = ("hypergraph",)
+"""The methods that compute one partition with all threads. Their library works in no fork of a process that used it."""
+
 
 def library(method: str) -> Any:
     """The module behind a method."""

@@ -8,7 +8,7 @@ the user's file if so chosen) and the versions of the code, so that a changed ca
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
@@ -22,6 +22,7 @@ from harness.files import sha256_of
 from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
 from harness.graph.partition import Method, Partition, memory_of
+from harness.graph.partitioners import PACKAGES
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
 from harness.store.catalog import load_card
@@ -29,10 +30,17 @@ from harness.store.compose import Contents, check_counts, compose, contents, gen
 from harness.store.dataset_card import DatasetCard
 from harness.store.manifest import SCHEMA, FileRecord
 from harness.store.memory_store import MemoryStore
-from harness.store.partitions import bytes_of_structure, check_parts, partition_files, partition_of, structure
+from harness.store.partitions import (
+    bytes_of_structure,
+    check_parts,
+    compute_side_by_side,
+    partition_files,
+    partition_of,
+    structure,
+)
 from harness.store.reader import Store
 from harness.store.shard import Order, code_versions, write, write_share
-from harness.store.task import GIB, BuildShare, Means
+from harness.store.task import GIB, BuildShare, MakePartition, Means
 from harness.store.work import discard_if_idle, remove_store
 
 SMALL = 1 << 20
@@ -81,12 +89,14 @@ def build(
     means: Means | None = None,
     share: BuildShare | None = None,
     card: DatasetCard | None = None,
+    make_partition: MakePartition | None = None,
 ) -> Path:
     """Builds the store of a dataset, unless a whole store of the same files exists; returns its folder.
 
     `grid` sets the number of blocks along each side. Of several builders at once, one builds and the others wait. With
     a `share`, the job does that share alone, beside other jobs, or nothing if the store exists. A `card` describes a
-    dataset that the catalog lacks: its files are checked before anything is made.
+    dataset that the catalog lacks: its files are checked before anything is made. `make_partition` reads a partition
+    that is computed already.
     """
     is_new, card = card is not None, card or load_card(root, choice.name)
     folder = store_folder(root, card, choice)
@@ -103,7 +113,7 @@ def build(
     if is_new:
         graph.check()
     means = means or Means()
-    order = Order(choice, partial(dataset_partition, graph, choice, means))
+    order = Order(choice, make_partition or partial(dataset_partition, graph, choice, means))
     if share:
         write_share(graph, folder, order, means, share, grid=grid, sources=records)
     else:
@@ -117,6 +127,12 @@ def build(
             unless=lambda: _is_sound(folder, grid, sources),
         )
     return folder
+
+
+def build_all(root: Path, choices: Sequence[DatasetChoice], means: Means) -> list[Path]:
+    """Builds the stores of one dataset in several orders, its partitions first; returns the folders."""
+    made = _partitions(root, choices, means)
+    return [build(root, choice, means=means, make_partition=made.get(choice)) for choice in choices]
 
 
 @contextmanager
@@ -209,13 +225,37 @@ def dataset_partition(contents: Contents, choice: DatasetChoice, means: Means) -
         _check_memory(choice, "the graph", bytes_of_structure(contents), means)
         return structure(contents)
 
-    def allow(A: Csr) -> None:
-        method, directed = cast(Method, choice.partition), contents.card.directed
-        needed = memory_of(method, contents.n, A.nnz, choice.parts, directed=directed)
-        means.say(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
-        _check_memory(choice, choice.partition, needed, means)
-
+    allow = partial(_allow, choice, contents, means)
     return partition_of(choice, contents.n, contents.folder, graph, allow)
+
+
+def _allow(choice: DatasetChoice, contents: Contents, means: Means, A: Csr) -> int:
+    """The bytes that a method takes; more than are allowed are refused."""
+    method, directed = cast(Method, choice.partition), contents.card.directed
+    needed = memory_of(method, contents.n, A.nnz, choice.parts, directed=directed)
+    means.say(f"{choice.partition} takes about {needed / GIB:.1f} GiB of memory")
+    _check_memory(choice, choice.partition, needed, means)
+    return needed
+
+
+def _partitions(
+    root: Path, choices: Sequence[DatasetChoice], means: Means
+) -> dict[DatasetChoice, MakePartition]:
+    """Computes the partitions that no store has, as many at a time as the memory and the workers of the build allow."""
+    card, folder = load_card(root, choices[0].name), data_folder(root)
+    asked = [choice for choice in dict.fromkeys(choices) if choice.partition in PACKAGES]
+    lacking = [choice for choice in asked if not store_folder(root, card, choice).exists()]
+    if len(lacking) < 2:
+        return {}
+    _require(card, source_files(card, folder))
+    graph = contents(card, folder)
+    for choice in lacking:
+        check_parts(choice, graph.n)
+    _check_memory(lacking[0], "the graph", bytes_of_structure(graph), means)
+    A = structure(graph)
+    needed = max(_allow(choice, graph, means, A) for choice in lacking)
+    at_once = min(len(lacking), means.workers, means.memory // needed)
+    return dict(zip(lacking, compute_side_by_side(lacking, A, folder, means, at_once), strict=True))
 
 
 def _check_memory(choice: DatasetChoice, what: str, needed: int, means: Means) -> None:

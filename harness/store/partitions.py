@@ -2,15 +2,21 @@
 
 Computing a partition may take longer than all other steps of a build. So a computed partition is kept beside the
 stores, as the folder partitions/computed/NAME-METHOD-PARTS-sSEED-HASH of one array and a record. The hash stands for
-the graph's structure: a changed graph never meets an old partition. All ranks that open a graph in memory read the same
-folder. A folder that does not fit is refused and not repaired.
+the graph's structure: a changed graph never meets an old partition. Of several processes that need a partition at once,
+as all ranks that open a graph in memory do, one computes it under a lock and the others read the folder. A folder that
+does not fit is refused and not repaired.
+
+Several partitions of one graph are computed side by side in forked processes, which share the memory of the graph.
 """
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Never, cast
 
@@ -20,18 +26,20 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from harness.errors import UserError
-from harness.files import DATASETS, HashedFile, check_room, whole_folder, write_synced
+from harness.errors import RunError, UserError
+from harness.files import DATASETS, HashedFile, check_room, refusals, whole_folder, write_synced
 from harness.graph.model import Ints
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
-from harness.graph.partitioners import PACKAGES, engine
+from harness.graph.partitioners import PACKAGES, WITH_THREADS, engine
 from harness.kernels.csr import Csr
+from harness.locks import locked
 from harness.sources.stream import Piece
 from harness.spec.dataset import DatasetChoice
 from harness.store.adjacency import LARGEST, loops
 from harness.store.compose import Contents
 from harness.store.entries import BYTES, Blocking, scatter, settle
 from harness.store.manifest import FileRecord
+from harness.store.task import MakePartition, Means
 from harness.validation import Frozen, validated
 
 FOLDER = "partitions"
@@ -59,7 +67,7 @@ def partition_of(
     n: int,
     folder: Path,
     graph: Callable[[], Csr],
-    allow: Callable[[Csr], None] = lambda _: None,
+    allow: Callable[[Csr], object] = lambda _: None,
 ) -> Partition | None:
     """The partition of n vertices, None for a choice of blocks.
 
@@ -96,16 +104,84 @@ def partition_files(choice: DatasetChoice, folder: Path) -> dict[str, Path]:
     return {f"{FOLDER}/{choice.file}": path}
 
 
-def _computed(choice: DatasetChoice, A: Csr, folder: Path, allow: Callable[[Csr], None]) -> Tensor:
-    """Reads the kept partition, after computing it if there is none. Of several processes at once, the first keeps."""
+Allow = Callable[[Csr], object]
+"""Refuses to partition a graph that would take too much memory."""
+
+
+def _computed(choice: DatasetChoice, A: Csr, folder: Path, allow: Allow) -> Tensor:
+    """The partition of a graph, after computing and keeping it if no process has."""
     structure = _structure(A)
-    name = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
-    path = folder / FOLDER / "computed" / name
-    if not path.exists():
-        allow(A)
-        part, report = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
-        _keep(path, choice, structure, part, report)
+    path = _path(choice, folder, structure)
+    _compute(choice, A, path, structure, allow)
     return _read(path, choice, structure, A.rows)
+
+
+def _path(choice: DatasetChoice, folder: Path, structure: str) -> Path:
+    name = f"{choice.name}-{choice.partition}-{choice.parts}-s{choice.seed}-{structure[:10]}"
+    return folder / FOLDER / "computed" / name
+
+
+def _compute(choice: DatasetChoice, A: Csr, path: Path, structure: str, allow: Allow) -> None:
+    """Keeps a partition, unless it is kept. On a file system without locks, the first of several processes keeps."""
+    if path.exists():
+        return
+    with refusals(path, DATASETS), locked(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            allow(A)
+            part, report = parts_and_report(A, cast(Method, choice.partition), choice.parts, choice.seed)
+            _keep(path, choice, structure, part, report)
+
+
+def compute_side_by_side(
+    choices: Sequence[DatasetChoice], A: Csr, folder: Path, means: Means, at_once: int
+) -> list[MakePartition]:
+    """Computes and keeps the partitions of one graph; returns the functions that read them.
+
+    So many processes compute at a time; a method with threads of its own computes one partition after the other, here.
+    """
+    structure = _structure(A)
+    paths = [_path(choice, folder, structure) for choice in choices]
+    compute: dict[bool, list[Callable[[], None]]] = {True: [], False: []}
+    for choice, path in zip(choices, paths, strict=True):
+        one = partial(_compute, choice, A, path, structure, lambda _: None)
+        forked = at_once > 1 and choice.partition not in WITH_THREADS and not path.exists()
+        compute[forked].append(partial(_in_a_process, one) if forked else one)
+    means.in_parallel("partitioning", compute[True], at_once)
+    means.in_parallel("partitioning", compute[False], 1)
+    return [
+        partial(_read_in_order, path, choice, structure, A.rows)
+        for choice, path in zip(choices, paths, strict=True)
+    ]
+
+
+def _read_in_order(path: Path, choice: DatasetChoice, structure: str, n: int) -> Partition:
+    return in_order(_read(path, choice, structure, n), choice.parts)
+
+
+def _in_a_process(act: Callable[[], None]) -> None:
+    """Acts in a forked process, and raises its error here. A process that was killed is an error too."""
+    fork = get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=_act, args=(act, sender), daemon=True)
+    process.start()
+    process.join()
+    if receiver.poll():
+        raise receiver.recv()
+    if process.exitcode:
+        raise RunError(
+            f"a process that computed a partition ended with {process.exitcode}. If memory was short, compute fewer at "
+            "a time (--workers)."
+        )
+
+
+def _act(act: Callable[[], None], sender: Connection) -> None:
+    """Acts, sends an error, and ends the process, whose normal end would wait for threads that the fork lacks."""
+    torch.set_num_threads(1)
+    try:
+        act()
+    except (UserError, RunError) as error:
+        sender.send(error)
+    os._exit(0)
 
 
 def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor, report: dict[str, Any]) -> None:

@@ -36,6 +36,20 @@ def test_a_partitioned_store_is_built_verified_and_described(
     assert "rows_needed:" in capsys.readouterr().out
 
 
+def test_several_orders_are_built_and_verified_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
+    order = ("--partition", "metis", "--parts", "2,4", "--seed", "0,1,1")
+    built = answer(capsys, "build", *order)
+    assert answer(capsys, "verify", *order) == built
+    each = [
+        answer(capsys, "verify", "--partition", "metis", "--parts", parts, "--seed", seed)["store"]
+        for parts in "24"
+        for seed in "01"
+    ]
+    assert built == {"stores": each}
+    assert main(["data", "info", "tiny-sbm", *order]) == 2
+    assert "info takes one order" in capsys.readouterr().err
+
+
 def test_a_partition_is_another_store_than_a_permutation(capsys: pytest.CaptureFixture[str]) -> None:
     orders = [(), ("--permutation", "double"), ("--partition", "random", "--parts", "2")]
     assert len({str(answer(capsys, "build", *order)["store"]) for order in orders}) == 3

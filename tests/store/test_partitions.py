@@ -2,17 +2,19 @@
 
 import hashlib
 import json
+import os
 import shutil
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 import torch
 
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.graph import partition as engines
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
-from harness.store.build import build, open_dataset, store_folder, verify
+from harness.store.build import build, build_all, open_dataset, store_folder, verify
 from harness.store.catalog import load_card
 from harness.store.compose import compose, contents
 from harness.store.memory_store import MemoryStore
@@ -174,19 +176,100 @@ def test_a_changed_graph_never_meets_an_old_partition(root, write_card, computed
     assert len(computed) == 2
 
 
-def test_of_two_that_compute_at_once_both_use_what_the_first_kept(root, monkeypatch):
+def test_of_two_processes_that_ask_at_once_one_computes(root, monkeypatch):
+    """The second one begins while the first computes, waits for its lock, and reads what the first kept."""
+    metis, fork = engines.ENGINES["metis"], get_context("fork")
+    asked, begun = fork.Value("i", 0), fork.Event()
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def counted(*given):
+        asked.value += 1
+        begun.set()
+        assert not receiver.poll(0.5), "the second process did not wait"
+        return metis(*given)
+
+    def second():
+        begun.wait()
+        sender.send(open_dataset(root, METIS).orders.p.tolist())
+
+    monkeypatch.setitem(engines.ENGINES, "metis", counted)
+    other = fork.Process(target=second, daemon=True)
+    other.start()
+    first = open_dataset(root, METIS).orders.p.tolist()
+    assert receiver.poll(60)
+    assert receiver.recv() == first
+    other.join()
+    assert asked.value == 1
+
+
+def test_without_locks_both_use_what_the_first_kept(root, monkeypatch):
     """The slower one finds the faster one's partition where it meant to put its own."""
     metis = engines.ENGINES["metis"]
+
+    def no_locks(*_):
+        raise OSError("this file system has no locks")
 
     def overtaken(*given):
         monkeypatch.setitem(engines.ENGINES, "metis", metis)
         build(root, METIS)
         return torch.zeros(N, dtype=torch.int64)
 
+    monkeypatch.setattr("fcntl.flock", no_locks)
     monkeypatch.setitem(engines.ENGINES, "metis", overtaken)
     slow = open_dataset(root, METIS)
     assert torch.equal(slow.orders.p, open_dataset(root, METIS).orders.p)
     assert slow.bounds != (0, N, N, N, N)
+
+
+ORDERS = [
+    DatasetChoice(name="toy", partition=method, parts=parts, seed=seed)
+    for method in ("metis", "hypergraph")
+    for parts, seed in ((2, 0), (4, 0), (4, 1))
+]
+
+
+def contents_of(folders):
+    """The bytes of all files of these folders, by name."""
+    return {path.name: path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.npy"))}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 6])
+def test_partitions_do_not_depend_on_how_many_are_computed_at_once(
+    root, tmp_path, monkeypatch, computed, workers
+):
+    computed_in = root / "datasets" / "partitions" / "computed"
+    alone = [contents_of([build(root, choice)]) for choice in ORDERS]
+    kept = {folder.name: contents_of([folder]) for folder in computed_in.iterdir()}
+    for name in ("store", "partitions"):
+        shutil.rmtree(root / "datasets" / name)
+    computed.clear()
+    folders = build_all(root, ORDERS, Means(workers=workers))
+    assert [contents_of([folder]) for folder in folders] == alone
+    assert {folder.name: contents_of([folder]) for folder in computed_in.iterdir()} == kept
+    assert len(kept) == len(ORDERS)
+    assert len(computed) == (3 if workers == 1 else 0), "forked processes compute METIS, unless one is all"
+
+
+def test_as_many_are_computed_at_once_as_the_memory_allows(root, computed):
+    """Room for one: this process computes all. No room for one: none is computed."""
+    choices = ORDERS[:3]
+    with pytest.raises(UserError, match="metis has to see toy whole"):
+        build_all(root, choices, Means(memory=1 << 14, workers=4))
+    assert computed == []
+    build_all(root, choices, Means(memory=100_000, workers=4))
+    assert len(computed) == 3
+
+
+def test_what_ends_a_process_that_partitions_is_told(root, monkeypatch):
+    def refused(*_):
+        raise UserError("no such engine")
+
+    monkeypatch.setitem(engines.ENGINES, "metis", refused)
+    with pytest.raises(UserError, match="no such engine"):
+        build_all(root, ORDERS[:2], Means())
+    monkeypatch.setitem(engines.ENGINES, "metis", lambda *_: os._exit(9))
+    with pytest.raises(RunError, match=r"ended with 9.*--workers"):
+        build_all(root, ORDERS[:2], Means())
 
 
 def altered(folder, **changes):
