@@ -74,6 +74,11 @@ def scatter(source: Ints, target: Ints, to: Blocking, *, both: bool, added: bool
     return Scattered(placed, stops, loops)
 
 
+def mirrored(keys: Keys, *, diagonal: bool) -> Keys:
+    """The entries of block (I, J) replaced by their mirror images in block (J, I); loops on the diagonal have none."""
+    return keys[: mirror_keys(keys, diagonal)]
+
+
 def _places(source: Ints, target: Ints, to: Blocking, *, both: bool) -> tuple[Ends, Ends]:
     """The rows and columns of the entries of these edges and, with `both`, of the mirror images."""
     straight = _moved(target, to.rows), _moved(source, to.cols)
@@ -191,6 +196,17 @@ def place_keys(keys: Any, blocks: Any, free: Any, placed: Any) -> None:
         b = blocks[e]
         placed[free[b]] = keys[e]
         free[b] += 1
+
+
+@compiled(nogil=True)
+def mirror_keys(keys: Any, diagonal: bool) -> int:
+    """Turns keys into those of mirror images, all flagged; returns the number of these."""
+    made = 0
+    for e in range(keys.size):
+        row, col = keys[e] >> ROW, (keys[e] >> COL) & COLUMN
+        keys[made] = (col << ROW) | (row << COL) | np.uint64(1)
+        made += not (diagonal and row == col)
+    return made
 
 
 @compiled(nogil=True)

@@ -29,6 +29,7 @@ from harness.graph.partition import VERSION
 from harness.ranges import between, common, split
 from harness.spec.dataset import COMPUTED, DatasetChoice
 from harness.store.adjacency import (
+    LAYOUT,
     at_once,
     counts_of,
     degrees_of,
@@ -241,6 +242,7 @@ def _settings(
     """The settings of a build: builders of equal settings can continue each other's work."""
     return {
         "schema": SCHEMA,
+        "layout": LAYOUT,
         "side": _grid(contents, grid).vertices,
         "at_once": at_once(means.left(contents.n)),
         "sources": {name: record.sha256 for name, record in sources.items()},

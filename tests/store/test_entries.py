@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from harness.graph.order import TableMap
-from harness.store.entries import Blocking, narrowed, scatter, settle, settle_in_stripes
+from harness.store.entries import Blocking, mirrored, narrowed, scatter, settle, settle_in_stripes
 
 
 @st.composite
@@ -60,6 +60,31 @@ def test_blocks_are_those_of_the_matrix(graph, blocks, chunk, at_once, directed,
                 assert one.originals == whole.originals
     assert originals == len(set(zip(source.tolist(), target.tolist(), strict=True)))
     assert sum(each.loops for each in found[:-1]) == np.count_nonzero(source == target)
+
+
+@given(edges(), st.integers(1, 5))
+def test_mirror_images_made_later_are_those_of_scattering(graph, blocks):
+    n, *ends = graph
+    to = Blocking(n, blocks)
+    both, straight = (scatter(*ends, to, both=both) for both in (True, False))
+
+    def keys(found, i, j):
+        b = i * blocks + j
+        return found.keys[found.ends[b - 1] if b else 0 : found.ends[b]]
+
+    for i in range(blocks):
+        for j in range(blocks):
+            images = mirrored(keys(straight, j, i).copy(), diagonal=i == j)
+            made = np.concatenate([keys(straight, i, j), images])
+            assert np.array_equal(np.sort(made), np.sort(keys(both, i, j)))
+
+
+def test_a_mirror_image_may_lie_as_far_as_32_bits_allow():
+    n = 2**31 - 1
+    both, straight = (
+        scatter(np.array([n - 1]), np.array([n - 2]), Blocking(n, 1), both=both) for both in (True, False)
+    )
+    assert mirrored(straight.keys.copy(), diagonal=True).tolist() == both.keys[1:].tolist()
 
 
 def test_a_block_may_be_as_wide_as_32_bits_allow():
