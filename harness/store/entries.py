@@ -3,6 +3,8 @@
     1. scatter   an edge becomes an entry of some block, and its mirror image another; a chunk lies block by block
     2. settle    the entries of a block are sorted, and each pair is kept once
 
+Where rows and columns have one order, mirror images are made in step 2, from the entries of the mirrored block.
+
 An entry is one number of 64 bits: row, column and a flag, both counted from the block's corner, so that sorting numbers
 sorts entries. The flag is 0 for edges of the source and 1 for added entries (mirror images and loops), so that
 repetitions in the source can be counted. The blocks do not depend on the cut of the edges into chunks.
