@@ -3,8 +3,8 @@
 A Feistel network over rectangles: a number is a row and a column of the smallest near-square rectangle that holds all
 n numbers. In turn, each coordinate is shifted by a random function of the other, which is invertible. Results of n or
 more pass through the network again (cycle walking). A number takes five nanoseconds in a large batch; a table of 10^8
-numbers would take half a gigabyte. Two implementations are equal bit for bit: tensor operations and, for large batches
-on a CPU, a compiled loop.
+numbers would take half a gigabyte. Two implementations are equal bit for bit: tensor operations and, on a CPU, a
+compiled loop. Every step of a sampler shuffles some numbers, so a CPU uses the loop for any size.
 Verifier (tests/kernels/test_shuffle.py): Python's integers, and the statistics of permutations.
 """
 
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from harness.kernels.jit import compiled
 from harness.kernels.random import (
-    COMPILED_FROM,
     GOLDEN,
     G,
     Index,
@@ -62,8 +61,7 @@ class Shuffle(NamedTuple):
     def _through(self, index: Index, *, back: bool) -> Tensor:
         if isinstance(index, range):
             index = torch.arange(index.start, index.stop, index.step)
-        many = index.numel() >= COMPILED_FROM and index.device.type == "cpu"
-        return (by_loop if many else by_tensors)(self, index, back=back)
+        return (by_loop if index.device.type == "cpu" else by_tensors)(self, index, back=back)
 
 
 def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
@@ -76,14 +74,11 @@ def shuffle(seed: Seed, purpose: Purpose, n: int, number: int = 0) -> Shuffle:
 def distinct(seed: Seed, below: int, size: int, device: torch.device | None = None) -> Tensor:
     """`size` of the numbers 0 .. below - 1, ascending; each set is as likely as any other.
 
-    The work depends on the size alone. Samples need the right chance of every pair, so a draw takes all rounds. Every
-    step draws a sample, so a CPU uses the compiled loop for any size.
+    The work depends on the size alone. Samples need the right chance of every pair, so a draw takes all rounds.
     """
     assert 0 <= size <= below < LARGEST, (size, below)
     permutation = Shuffle(below, bits(seed, Purpose.SAMPLE, range(ROUNDS_OF_FEW)))
-    index = torch.arange(size, device=device)
-    way = by_loop if index.device.type == "cpu" else by_tensors
-    return way(permutation, index, back=False).sort().values
+    return permutation.at(torch.arange(size, device=device)).sort().values
 
 
 def by_loop(permutation: Shuffle, index: Tensor, *, back: bool) -> Tensor:
