@@ -7,9 +7,12 @@ Graphs have 2^14, 2^17 and 2^20 vertices of degree 16, uniform or R-MAT. A sampl
 lacks a quarter of the columns. A cell is the competitor's time over ours, the median over turns in which the two
 alternate: above 1, ours is faster. Each pair of results is compared before it is measured.
 
-The last table is of rows of 64 float32: the gather that the harness uses (torch's index_select), and the sum of rows by
-the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered rows moves
+The table of rows has 64 float32 in a row: the gather that the harness uses (torch's index_select), and the sum of rows
+by the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered rows moves
 bytes: a gather reads and writes each row once; the sum reads each row and reads and writes each target.
+
+The table of attention is of one head: the scores of all entries and their softmax row by row, and with their gradients;
+the competitor is `torch_geometric.utils.softmax` with pointers, and autograd.
 """
 
 from collections.abc import Callable
@@ -21,8 +24,12 @@ import scipy.sparse as sp
 import torch
 from measuring import Table, alternate, argument_parser, one_thread
 from spmm import matrix, rmat
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+from torch_geometric.utils import softmax
 
-from harness.kernels.csr import Csr, take, to_scipy
+from harness.kernels.attention import SLOPE, softmax_back_by_loops, softmax_by_loops, turn_by_loops, turned
+from harness.kernels.csr import Csr, row_of, take, to_scipy
 from harness.kernels.gather import scatter_matrix
 from harness.kernels.induced import induced_pair
 from harness.kernels.parts import beside, block, select_columns, select_rows
@@ -47,10 +54,12 @@ def main() -> None:
             ways = pairs(A)
             table = table or Table("graph", *ways)
             ratios = {name: competed(*pair, TURNS[scale]) for name, pair in ways.items()}
-            table.row(f"{kind} 2^{scale}", *(f"{ratio:.2f}" for ratio in ratios.values()))
-            worst = min(worst, *((ratio, f"{name}, {kind} 2^{scale}") for name, ratio in ratios.items()))
+            table.row(f"{kind} 2^{scale}", *(f"{each:.2f}" for each in ratios.values()))
+            worst = min(worst, *((each, f"{name}, {kind} 2^{scale}") for name, each in ratios.items()))
     print(f"\nWorst cell: {worst[0]:.2f} ({worst[1]}).\n")
     print_rows()
+    print()
+    print_attention(rng)
 
 
 def pairs(A: Csr) -> dict[str, Pair]:
@@ -83,9 +92,14 @@ def competed(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> 
         assert np.array_equal(mine.rowptr, other.indptr)
         assert np.array_equal(mine.col, other.indices)
         assert np.array_equal(mine.val, other.data)
+    return ratio(ours, theirs, turns)
+
+
+def ratio(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> float:
+    """The competitor's time over ours: the median over turns."""
     seconds = alternate({"ours": ours, "theirs": theirs}, turns, swap=True)
-    ratio: float = median(b / a for a, b in zip(*seconds.values(), strict=True))
-    return ratio
+    middle: float = median(b / a for a, b in zip(*seconds.values(), strict=True))
+    return middle
 
 
 def print_rows() -> None:
@@ -113,6 +127,43 @@ def speeds(scale: int) -> list[str]:
     ratio = seconds["index_add_"] / seconds["sum"]
     speed = 2 * X.nbytes / seconds["copy"] / 1e9
     return [f"{speed:.1f}", f"{100 * gather:.0f} %", f"{100 * total:.0f} %", f"{ratio:.2f}"]
+
+
+def print_attention(rng: np.random.Generator) -> None:
+    table = Table("attention", "softmax, PyG", "and gradients, PyG")
+    for scale in SCALES:
+        pairs = attention_pairs(matrix(1 << scale, *rmat(rng, scale, DEGREE)))
+        table.row(f"R-MAT 2^{scale}", *(f"{competed_closely(*pair, TURNS[scale]):.2f}" for pair in pairs))
+
+
+def attention_pairs(A: Csr) -> list[Pair]:
+    """Ours and PyG's: the softmax of the scores, and that with the gradients of both ends."""
+    A_T, row, col = turned(A), row_of(A), A.col.long()
+    d, s = (torch.randn(A.rows, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    da = torch.linspace(-1, 1, A.nnz)
+    leaves = d.clone().requires_grad_(), s.clone().requires_grad_()
+
+    def theirs(d: Tensor, s: Tensor) -> Tensor:
+        a: Tensor = softmax(leaky_relu(d[row] + s[col], SLOPE), ptr=A.rowptr)
+        return a
+
+    def ours_with_gradients() -> list[Tensor]:
+        a = softmax_by_loops(A, d, s)
+        dl, dd = softmax_back_by_loops(A, d, s, a, da.clone())
+        return [dd, turn_by_loops(A_T, a, dl)[1]]
+
+    return [
+        (lambda: [softmax_by_loops(A, d, s)], lambda: [theirs(d, s)]),
+        (ours_with_gradients, lambda: torch.autograd.grad(theirs(*leaves), leaves, da)),
+    ]
+
+
+def competed_closely(
+    ours: Callable[[], list[Tensor]], theirs: Callable[[], list[Tensor]], turns: int
+) -> float:
+    """The competitor's time over ours, once the results are about the same."""
+    torch.testing.assert_close(ours(), [*theirs()], rtol=1e-3, atol=1e-3)
+    return ratio(ours, theirs, turns)
 
 
 if __name__ == "__main__":

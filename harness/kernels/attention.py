@@ -14,16 +14,21 @@ Verifier (tests/kernels/test_attention.py): dense torch and its autograd.
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from numba import prange
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch.utils.flop_counter import register_flop_formula
 
 from harness.kernels.csr import Csr, row_of, take, transpose
+from harness.kernels.jit import compiled, over_rows
 from harness.kernels.spmm import OPERATORS, inner_products, multiply
 
 SLOPE = 0.2
 """The slope of the leaky ReLU below zero."""
+U = np.uint64
+ONE = U(1)
 
 Pair = tuple[Tensor, Tensor]
 
@@ -64,7 +69,7 @@ def columns_back(A_KN: Csr, a_QE: Tensor, dl_QE: Tensor, G_QNF: Tensor) -> Pair:
     return gradients
 
 
-# The operators compute one head after the other.
+# The operators compute one head after another.
 
 
 def _weigh(rowptr: Tensor, col: Tensor, d_QN: Tensor, s_QK: Tensor, T_QKF: Tensor) -> Pair:
@@ -103,31 +108,162 @@ def _filled(outputs: Pair, heads: Iterator[Pair]) -> Pair:
 
 def _weigh_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor) -> Pair:
     """a = softmax of the scores, row by row; Z = a T."""
-    row_E = row_of(A_NK)
-    l_E = leaky_relu(take(d_N, row_E) + take(s_K, A_NK.col), SLOPE)
-    exp_E = (l_E - take(_reduced(l_E, A_NK.rowptr, "max"), row_E)).exp()
-    a_E = exp_E / take(_reduced(exp_E, A_NK.rowptr, "sum"), row_E)
+    a_E = (softmax_by_loops if _has_loops(d_N) else softmax_by_tensors)(A_NK, d_N, s_K)
     return a_E, multiply(A_NK._replace(val=a_E), T_KF, None)
 
 
 def _rows_back_head(A_NK: Csr, d_N: Tensor, s_K: Tensor, T_KF: Tensor, a_E: Tensor, G_NF: Tensor) -> Pair:
     """dl = a (da - sum of a da) leaky', where da = G T; and dd, the sums of dl."""
-    row_E = row_of(A_NK)
     da_E = inner_products(A_NK, G_NF, T_KF)
+    return (softmax_back_by_loops if _has_loops(d_N) else softmax_back_by_tensors)(A_NK, d_N, s_K, a_E, da_E)
+
+
+def _columns_back_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
+    """dT = a^T G, and ds, the sums of dl."""
+    a_turned, ds_K = (turn_by_loops if _has_loops(a_E) else turn_by_tensors)(A_KN, a_E, dl_E)
+    return multiply(A_KN._replace(val=a_turned), G_NF, None), ds_K
+
+
+# Scores and their softmax in tensor operations: a dozen passes over the entries.
+
+
+def softmax_by_tensors(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
+    """The softmax of the scores, row by row."""
+    row_E = row_of(A_NK)
+    l_E = leaky_relu(take(d_N, row_E) + take(s_K, A_NK.col), SLOPE)
+    exp_E = (l_E - take(_reduced(l_E, A_NK.rowptr, "max"), row_E)).exp()
+    return exp_E / take(_reduced(exp_E, A_NK.rowptr, "sum"), row_E)
+
+
+def softmax_back_by_tensors(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
+    """dl and dd."""
+    row_E = row_of(A_NK)
     mean_N = _reduced(a_E * da_E, A_NK.rowptr, "sum")
     dl_E = a_E * (da_E - take(mean_N, row_E))
     dl_E = torch.where(take(d_N, row_E) + take(s_K, A_NK.col) > 0, dl_E, SLOPE * dl_E)
     return dl_E, _reduced(dl_E, A_NK.rowptr, "sum")
 
 
-def _columns_back_head(A_KN: Csr, a_E: Tensor, dl_E: Tensor, G_NF: Tensor) -> Pair:
-    """dT = a^T G, and ds, the sums of dl."""
-    dT_KF = multiply(A_KN._replace(val=take(a_E, A_KN.val)), G_NF, None)
-    return dT_KF, _reduced(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
+def turn_by_tensors(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
+    """a in the order of the transpose, and ds."""
+    return take(a_E, A_KN.val), _reduced(take(dl_E, A_KN.val), A_KN.rowptr, "sum")
 
 
 def _reduced(x_E: Tensor, rowptr: Tensor, how: str) -> Tensor:
     return torch.segment_reduce(x_E, how, offsets=rowptr, unsafe=True)
+
+
+# The same in compiled loops, for a CPU: two passes and torch's exponentials, which are vectors; and one pass back.
+# Sums are one chain of additions in the order of the entries, so bits do not depend on the number of threads.
+
+
+def _has_loops(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+def softmax_by_loops(A_NK: Csr, d_N: Tensor, s_K: Tensor) -> Tensor:
+    """The softmax of the scores, row by row."""
+    a_E = d_N.new_empty(A_NK.nnz)
+    rowptr, col, d, s, a = (x.numpy() for x in (A_NK.rowptr, A_NK.col, d_N, s_K, a_E))
+    over_rows(score_rows, score_shares, A_NK.rowptr, rowptr, col, d, s, a)
+    a_E.exp_()
+    over_rows(normalise_rows, normalise_shares, A_NK.rowptr, rowptr, a)
+    return a_E
+
+
+def softmax_back_by_loops(A_NK: Csr, d_N: Tensor, s_K: Tensor, a_E: Tensor, da_E: Tensor) -> Pair:
+    """dl, in da, and dd."""
+    dd_N, ends = torch.empty_like(d_N), (d_N.numpy(), s_K.numpy())
+    rowptr, col, a, da, dd = (x.numpy() for x in (A_NK.rowptr, A_NK.col, a_E, da_E, dd_N))
+    over_rows(softmax_back_rows, softmax_back_shares, A_NK.rowptr, rowptr, col, ends, a, da, dd)
+    return da_E, dd_N
+
+
+def turn_by_loops(A_KN: Csr, a_E: Tensor, dl_E: Tensor) -> Pair:
+    """a in the order of the transpose, and ds."""
+    turned_E, ds_K = a_E.new_empty(A_KN.nnz), a_E.new_empty(A_KN.rows)
+    arrays = (x.numpy() for x in (A_KN.rowptr, A_KN.val, a_E, dl_E, turned_E, ds_K))
+    over_rows(turn_rows, turn_shares, A_KN.rowptr, *arrays)
+    return turned_E, ds_K
+
+
+@compiled(nogil=True)
+def score_rows(rowptr: Any, col: Any, d: Any, s: Any, out: Any, rows: Any) -> None:
+    """Writes the score of every entry, less the largest of its row."""
+    for i in range(U(rows[0]), U(rows[1])):
+        first, end, largest = U(rowptr[i]), U(rowptr[i + ONE]), d.dtype.type(-np.inf)
+        for e in range(first, end):
+            score = d[i] + s[U(col[e])]
+            out[e] = score if score > 0 else d.dtype.type(SLOPE) * score
+            largest = max(largest, out[e])
+        for e in range(first, end):
+            out[e] -= largest
+
+
+@compiled(nogil=True)
+def normalise_rows(rowptr: Any, a: Any, rows: Any) -> None:
+    """Divides every entry by the sum of its row."""
+    for i in range(U(rows[0]), U(rows[1])):
+        first, end, total = U(rowptr[i]), U(rowptr[i + ONE]), a.dtype.type(0)
+        for e in range(first, end):
+            total += a[e]
+        for e in range(first, end):
+            a[e] /= total
+
+
+@compiled(nogil=True)
+def softmax_back_rows(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, rows: Any) -> None:
+    """Writes dl over da, and dd; `ends` are d and s."""
+    d, s = ends
+    for i in range(U(rows[0]), U(rows[1])):
+        first, end, mean = U(rowptr[i]), U(rowptr[i + ONE]), d.dtype.type(0)
+        for e in range(first, end):
+            mean += a[e] * da[e]
+        total = d.dtype.type(0)
+        for e in range(first, end):
+            slope = d.dtype.type(1) if d[i] + s[U(col[e])] > 0 else d.dtype.type(SLOPE)
+            da[e] = slope * (a[e] * (da[e] - mean))
+            total += da[e]
+        dd[i] = total
+
+
+@compiled(nogil=True)
+def turn_rows(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, rows: Any) -> None:
+    """Writes a in another order of the entries, and the sums of dl in that order."""
+    for i in range(U(rows[0]), U(rows[1])):
+        total = a.dtype.type(0)
+        for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
+            turned[e] = a[U(entry[e])]
+            total += dl[U(entry[e])]
+        ds[i] = total
+
+
+@compiled(parallel=True)
+def score_shares(rowptr: Any, col: Any, d: Any, s: Any, out: Any, bounds: Any) -> None:
+    """`score_rows`, a share of the rows by each thread."""
+    for share in prange(bounds.size - 1):
+        score_rows(rowptr, col, d, s, out, (bounds[share], bounds[share + 1]))
+
+
+@compiled(parallel=True)
+def normalise_shares(rowptr: Any, a: Any, bounds: Any) -> None:
+    """`normalise_rows`, a share of the rows by each thread."""
+    for share in prange(bounds.size - 1):
+        normalise_rows(rowptr, a, (bounds[share], bounds[share + 1]))
+
+
+@compiled(parallel=True)
+def softmax_back_shares(rowptr: Any, col: Any, ends: Any, a: Any, da: Any, dd: Any, bounds: Any) -> None:
+    """`softmax_back_rows`, a share of the rows by each thread."""
+    for share in prange(bounds.size - 1):
+        softmax_back_rows(rowptr, col, ends, a, da, dd, (bounds[share], bounds[share + 1]))
+
+
+@compiled(parallel=True)
+def turn_shares(rowptr: Any, entry: Any, a: Any, dl: Any, turned: Any, ds: Any, bounds: Any) -> None:
+    """`turn_rows`, a share of the rows by each thread."""
+    for share in prange(bounds.size - 1):
+        turn_rows(rowptr, entry, a, dl, turned, ds, (bounds[share], bounds[share + 1]))
 
 
 # The shapes of the operators' results.

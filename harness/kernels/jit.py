@@ -1,16 +1,20 @@
-"""The compiler of kernels: each is compiled once a machine, not once a process. Only tiles.py imports numba too.
+"""The compiler of kernels: each is compiled once a machine, not once a process.
 
-The cache of compiled code distinguishes functions by name, not by options: give a name one set of options. The
-compiler may fuse parallel loops of equal length in one function into wrong code: write one such loop a function.
+Only tiles.py and attention.py import numba too. The cache of compiled code distinguishes functions by name, not by
+options: give a name one set of options. The compiler may fuse parallel loops of equal length in one function into
+wrong code: write one such loop a function.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+import torch
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
+from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +37,37 @@ def start() -> None:
 
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
+
+
+# Threads: each computes a share of the rows of a sparse matrix.
+
+
+def over_rows(rows: Any, shares: Any, rowptr: Tensor, *operands: Any) -> None:
+    """Calls rows(*operands, (first, end)) for all rows; or, for several threads, shares(*operands, bounds)."""
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if threads == 1:
+        rows(*operands, (0, len(rowptr) - 1))
+    else:
+        numba.set_num_threads(threads)
+        shares(*operands, share_bounds(rowptr.numpy(), threads))
+
+
+@compiled()
+def share_bounds(rowptr: Any, shares: int) -> Any:
+    """The first row of every share, and the end: shares have about equal sums of rows and entries."""
+    rows = rowptr.size - 1
+    bounds = np.empty(shares + 1, np.int64)
+    for share in range(shares + 1):
+        target = (rows + rowptr[rows]) * share // shares
+        low, high = 0, rows
+        while low < high:
+            middle = (low + high) // 2
+            if middle + rowptr[middle] < target:
+                low = middle + 1
+            else:
+                high = middle
+        bounds[share] = low
+    return bounds
 
 
 # Processor instructions that numba lacks, as one call in a compiled loop: prefetch, the upper half of a product, and

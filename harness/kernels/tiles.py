@@ -28,7 +28,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from harness.kernels.csr import Csr
-from harness.kernels.jit import compiled, prefetch_line
+from harness.kernels.jit import compiled, over_rows, prefetch_line
 
 WIDE = llvmlite.binding.get_host_cpu_features().get("avx512f", False)
 VECTOR_BYTES, MOST_VECTORS = (64, 16) if WIDE else (32, 8)
@@ -89,14 +89,8 @@ def _run(rows: Any, shares: Any, A: Csr, dense: tuple[Tensor, Tensor, Tensor], a
     addresses = tuple(map(Tensor.data_ptr, operands))
     lines = -(-width * dtype.itemsize // LINE_BYTES)
     sizes = A.nnz, width, max(LINES_AHEAD // lines, 1) if asked.nbytes >= FAR_BYTES else 0, int(add)
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     for start, tail, lanes, vectors in strips(width, dtype):
-        if threads == 1:
-            rows(kinds, lanes, vectors, addresses, sizes, (start, tail), (0, A.rows))
-        else:
-            numba.set_num_threads(threads)
-            bounds = share_bounds(A.rowptr.numpy(), threads)
-            shares(kinds, lanes, vectors, addresses, sizes, (start, tail), bounds)
+        over_rows(rows, shares, A.rowptr, kinds, lanes, vectors, addresses, sizes, (start, tail))
 
 
 @cache
@@ -112,24 +106,6 @@ def strips(width: int, dtype: torch.dtype) -> list[TileColumns]:
         )
         for first, end in pairwise(bounds)
     ]
-
-
-@compiled()
-def share_bounds(rowptr: Any, shares: int) -> Any:
-    """The first row of every share, and the end: shares have about equal sums of rows and entries."""
-    rows = rowptr.size - 1
-    bounds = np.empty(shares + 1, np.int64)
-    for share in range(shares + 1):
-        target = (rows + rowptr[rows]) * share // shares
-        low, high = 0, rows
-        while low < high:
-            middle = (low + high) // 2
-            if middle + rowptr[middle] < target:
-                low = middle + 1
-            else:
-                high = middle
-        bounds[share] = low
-    return bounds
 
 
 # The instructions.

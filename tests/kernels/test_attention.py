@@ -6,7 +6,21 @@ from torch import Tensor
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.kernels.attention import COLUMNS_BACK, ROWS_BACK, WEIGH, columns_back, rows_back, turned, weigh
+from harness.kernels.attention import (
+    COLUMNS_BACK,
+    ROWS_BACK,
+    WEIGH,
+    columns_back,
+    rows_back,
+    softmax_back_by_loops,
+    softmax_back_by_tensors,
+    softmax_by_loops,
+    softmax_by_tensors,
+    turn_by_loops,
+    turn_by_tensors,
+    turned,
+    weigh,
+)
 from harness.kernels.csr import Csr, from_coo, row_of
 from harness.kernels.parts import block
 from harness.kernels.random import Purpose, integers, rectangle
@@ -59,6 +73,26 @@ def test_values_and_gradients(shape: tuple[int, int, int], dtype: torch.dtype) -
     pairs = [(Z_QNF, dense_QNF), *zip((dd_QN, ds_QK, dT_QKF), (each.grad for each in theirs), strict=True)]
     for one, other in pairs:
         torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=1000 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_loops_are_the_tensor_operations(dtype: torch.dtype) -> None:
+    A = matrix(40, 30, 600)
+    d_QN, s_QK, _ = (each.to(dtype) for each in operands(A))
+    a_E = softmax_by_tensors(A, d_QN[0], s_QK[0])
+    da_E = a_E.flip(0) - 0.1
+    dl_E, dd_N = softmax_back_by_tensors(A, d_QN[0], s_QK[0], a_E, da_E)
+    expected = [a_E, dl_E, dd_N, *turn_by_tensors(turned(A), a_E, dl_E)]
+    assert torch.get_num_threads() == 1
+    outputs = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        a = softmax_by_loops(A, d_QN[0], s_QK[0])
+        dl, dd = softmax_back_by_loops(A, d_QN[0], s_QK[0], a, da_E.clone())
+        outputs.append([a, dl, dd, *turn_by_loops(turned(A), a, dl)])
+    torch.set_num_threads(1)
+    torch.testing.assert_close(outputs[0], expected, rtol=1e-5, atol=1e-6)
+    assert all(map(torch.equal, *outputs)), "the bits depend on the number of threads"
 
 
 def test_operators_are_known_to_torch() -> None:
