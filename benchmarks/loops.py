@@ -8,8 +8,8 @@ lacks a quarter of the columns. A cell is the competitor's time over ours, the m
 alternate: above 1, ours is faster. Each pair of results is compared before it is measured.
 
 The table of rows has 64 float32 in a row: the gather that the harness uses (torch's index_select), and the sum of rows
-by the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered rows moves
-bytes: a gather reads and writes each row once; the sum reads each row and reads and writes each target.
+by the product with a scatter matrix made before. A percentage is of the speed at which a copy of the gathered rows
+moves bytes: a gather reads and writes each row once; the sum reads each row and reads and writes each target.
 
 The table of attention is of one head: the scores of all entries and their softmax row by row, and with their gradients;
 the competitor is `torch_geometric.utils.softmax` with pointers, and autograd.

@@ -187,21 +187,30 @@ class Axis:
 
     @collective
     def all_gather(
-        self, x: Tensor, *, tensor: TensorName, sizes: Sizes | None = None, out: Out = None
+        self,
+        x: Tensor,
+        *,
+        tensor: TensorName,
+        sizes: Sizes | None = None,
+        out: Out = None,
+        words: Sizes | None = None,
     ) -> Call[Tensor]:
-        """Returns every member's rows, in order, fresh or in `out`; `sizes` are the rows of each member, if uneven."""
+        """Returns every member's rows, in order, fresh or in `out`; `sizes` are the rows of each member, if uneven.
+
+        `words` is how many numbers are packed into each member's rows, if x is bytes.
+        """
         if (group := self.group) is None:
             return Nothing(x)
         rows = sizes or [x.shape[0]] * self.size
-        words = sum(rows) * prod(x.shape[1:])
+        numbers = words or [size * prod(x.shape[1:]) for size in rows]
         assert len(rows) == self.size and rows[self.index] == x.shape[0], (rows, self.index, x.shape)
         wire = self._wire_of(tensor, x.dtype)
 
         def start(later: bool) -> Started[Tensor]:
-            ring = self._ring_for(words, wire or x.dtype)
+            ring = self._ring_for(sum(rows) * prod(x.shape[1:]), wire or x.dtype)
             return collectives.all_gather(group, _plain(x), rows, wire, out, later=later, ring=ring)
 
-        return self._call(Op.ALL_GATHER, tensor, traffic.all_gather(words, x.numel()), start)
+        return self._call(Op.ALL_GATHER, tensor, traffic.all_gather(sum(numbers), numbers[self.index]), start)
 
     @collective
     def broadcast(

@@ -150,14 +150,18 @@ class Travelling(NamedTuple):
 
 
 class SummaBlocks:
-    """One rank's blocks of A and of A^T, packed to travel, and the broadcasts of SUMMA."""
+    """One rank's blocks of A and of A^T, packed to travel, and how the blocks of a product arrive.
 
-    def __init__(self, ctx: Context, layout: Split3D, layer: int, *, overlap: bool) -> None:
-        self.layout, self.layer, self.overlap = layout, layer, overlap
+    They arrive by a broadcast for each stage, or by one all-gather, whose result is in the order of the stages.
+    """
+
+    def __init__(self, ctx: Context, layout: Split3D, layer: int, *, overlap: bool, at_once: bool) -> None:
+        self.layout, self.layer, self.overlap, self.at_once = layout, layer, overlap, at_once
         self.row, self.col = ctx.at[ROW], ctx.at[COL]
         self.row_group, self.col_group = ctx.grid[COL], ctx.grid[ROW]
-        self.plane = ctx.grid.axis((ROW, COL))
+        self.plane, self.ledger = ctx.grid.axis((ROW, COL)), ctx.ledger
         self.stages = layout.stages(layer)
+        self.heights = [len(stage.vertices) for stage in self.stages]
         own = [stage for stage in self.stages if stage.col == self.col]
         starts = accumulate((len(stage.vertices) for stage in own), initial=0)
         self.starts = dict(zip(own, starts, strict=False))
@@ -173,7 +177,42 @@ class SummaBlocks:
             return Travelling(stage, form, buffer)
         return Travelling(stage, ctx.blocks.form(rows, cols, transposed=transposed), None)
 
-    def block_of_A(self, A: Travelling) -> Call[Tensor]:
+    def of_product(
+        self, A_NK: Sequence[Travelling], X_NF: Tensor, name: TensorName
+    ) -> Iterator[Sequence[Tensor]]:
+        """The packed block of A and the rows of X of each stage of A X."""
+        if self.at_once:
+            return zip(self._all_of_A(A_NK), self._all_rows(X_NF, name), strict=True)
+        stages = ((self._block_of_A(A), self._block_of_rows(X_NF, A.stage, name)) for A in A_NK)
+        return arrivals(stages, overlap=self.overlap)
+
+    def of_transposed_product(self, H_KF: Tensor, S_NH: Tensor) -> Iterator[Sequence[Tensor]]:
+        """The rows of H, which has the layout of its transpose, and those of S, of each stage of H^T S."""
+        if self.at_once:
+            sizes = self._by_column(self.heights)
+            H_VF = self.row_group.all_gather(H_KF, sizes=sizes, tensor=TensorName.H)
+            return zip(H_VF.split(self.heights), self._all_rows(S_NH, TensorName.S), strict=True)
+        stages = (
+            (self._block_of_transposed(H_KF, stage), self._block_of_rows(S_NH, stage, TensorName.S))
+            for stage in self.stages
+        )
+        return arrivals(stages, overlap=self.overlap)
+
+    def whole_rows(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
+        """The blocks of this grid row in turn: together they are whole rows of X, of this width."""
+        rows = len(self.layout.rows_of(self.row, self.layer))
+        shapes = [(rows, len(part)) for part in balanced(width, self.layout.cols)]
+        if self.at_once:
+            sizes = [rows * columns for _, columns in shapes]
+            blocks = self.row_group.all_gather(X_NF.flatten(), sizes=sizes, tensor=name).split(sizes)
+            return (block.view(shape) for block, shape in zip(blocks, shapes, strict=True))
+        broadcast = self.row_group.broadcast.call
+        stages = ([broadcast(X_NF, root=c, shape=shape, tensor=name)] for c, shape in enumerate(shapes))
+        return (X for (X,) in arrivals(stages, overlap=self.overlap))
+
+    # Broadcasts, one for each stage.
+
+    def _block_of_A(self, A: Travelling) -> Call[Tensor]:
         """Broadcasts the packed block of A of a stage along this grid row."""
         own = self.no_bytes if A.bytes is None else A.bytes
         shape, words = (A.form.bytes,), A.form.words
@@ -181,7 +220,7 @@ class SummaBlocks:
             own, root=A.stage.col, shape=shape, words=words, tensor=TensorName.A
         )
 
-    def block_of_rows(self, X_NF: Tensor, stage: Stage, name: TensorName) -> Call[Tensor]:
+    def _block_of_rows(self, X_NF: Tensor, stage: Stage, name: TensorName) -> Call[Tensor]:
         """Broadcasts the rows of X at the vertices of a stage along this grid column."""
         shape = len(stage.vertices), X_NF.shape[1]
         if stage.row == self.row:
@@ -189,20 +228,38 @@ class SummaBlocks:
             X_NF = X_NF[stage.vertices.start - first : stage.vertices.stop - first]
         return self.col_group.broadcast.call(X_NF, root=stage.row, shape=shape, tensor=name)
 
-    def block_of_transposed(self, H_KF: Tensor, stage: Stage) -> Call[Tensor]:
+    def _block_of_transposed(self, H_KF: Tensor, stage: Stage) -> Call[Tensor]:
         """Broadcasts the rows of H, in the layout of its transpose, at the vertices of a stage along this grid row."""
         shape = len(stage.vertices), H_KF.shape[1]
         if stage in self.starts:
             H_KF = H_KF[self.starts[stage] : self.starts[stage] + len(stage.vertices)]
         return self.row_group.broadcast.call(H_KF, root=stage.col, shape=shape, tensor=TensorName.H)
 
-    def whole_rows(self, X_NF: Tensor, width: int, name: TensorName) -> Iterator[Tensor]:
-        """Broadcasts the blocks of this grid row in turn: together they are whole rows of X, of this width."""
-        rows = len(self.layout.rows_of(self.row, self.layer))
-        shapes = [(rows, len(part)) for part in balanced(width, self.layout.cols)]
-        broadcast = self.row_group.broadcast.call
-        stages = ([broadcast(X_NF, root=c, shape=shape, tensor=name)] for c, shape in enumerate(shapes))
-        return (X for (X,) in arrivals(stages, overlap=self.overlap))
+    # All-gathers, whose results are cut by stages.
+
+    def _all_of_A(self, A_NK: Sequence[Travelling]) -> Iterator[Tensor]:
+        own = [A.bytes for A in A_NK if A.bytes is not None]
+        sizes, words = [A.form.bytes for A in A_NK], [A.form.words for A in A_NK]
+        with self.ledger.op(Op.COPY, tensor=TensorName.A):
+            mine = own[0] if len(own) == 1 else torch.cat([self.no_bytes, *own])
+        everything = self.row_group.all_gather(
+            mine, sizes=self._by_column(sizes), words=self._by_column(words), tensor=TensorName.A
+        )
+        for A, packed in zip(A_NK, everything.split(sizes), strict=True):
+            with self.ledger.op(Op.COPY, tensor=TensorName.A):
+                yield packed if packed.storage_offset() % A.form.dtype.itemsize == 0 else packed.clone()
+
+    def _all_rows(self, X_NF: Tensor, name: TensorName) -> Sequence[Tensor]:
+        sizes = [len(rows) for rows in self.layout.layer(self.layer)]
+        X_VF = self.col_group.all_gather(X_NF, sizes=sizes, tensor=name)
+        return list(X_VF.split(self.heights))
+
+    def _by_column(self, sizes: Sequence[int]) -> list[int]:
+        """The sums over the stages of each grid column."""
+        sums = [0] * self.layout.cols
+        for stage, size in zip(self.stages, sizes, strict=True):
+            sums[stage.col] += size
+        return sums
 
     def gathered(self, Y: Tensor, down: Sequence[range], across: Sequence[range]) -> Tensor:
         """Gathers a matrix from the blocks of all ranks of this fibre layer."""

@@ -14,7 +14,7 @@ from math import gcd, log2
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.autograd import Function
 
@@ -34,7 +34,7 @@ from harness.strategy import (
     Words,
     packed_bytes,
 )
-from strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, arrivals, transposed_layout
+from strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, transposed_layout
 from strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, Moved, nothing_to_keep
 
 
@@ -44,10 +44,18 @@ class BlockParams(MessageParams):
     weight_gradient: Literal["summa", "S", "T"] = "summa"
     """Y = H^T S by a dense SUMMA, for which H is transposed; or from the rows of S that S W^T needs anyway; or
     Y = T^T G from the rows of T that T W needed, which spares the first layer its S."""
+    moves: Literal["broadcasts", "all_gather"] = "broadcasts"
+    """The blocks of a product arrive stage by stage; or all at once, in fewer calls, for which there must be room."""
     overlap: bool = False
     """Blocks of the next stage are under way while the blocks of this stage are multiplied."""
     block: int | None = Field(None, ge=1, examples=[17])
     """The most vertices that a stage contracts over (the paper's b); None: as many as one rank has."""
+
+    @model_validator(mode="after")
+    def _has_stages(self) -> "BlockParams":
+        if (self.overlap or self.block) and self.moves == "all_gather":
+            raise ValueError("overlap and block are about stages; an all_gather has none: use broadcasts")
+        return self
 
 
 class Convolve2D(Function):
@@ -95,9 +103,10 @@ class Summa(RowOperators):
     def __init__(self, ctx: Context, strategy: "TwoD") -> None:
         super().__init__(ctx, strategy, over=strategy.axes_of_rows, across=COL)
         self.strategy, self.at, self.layout = strategy, ctx.at, strategy.layout
-        self.overlap, self.weight_gradient = strategy.params.overlap, strategy.params.weight_gradient
+        self.weight_gradient = strategy.params.weight_gradient
         self.combine_first = ctx.spec.model.order == "combine_first"
-        self.blocks = SummaBlocks(ctx, self.layout, strategy.layer(ctx.at), overlap=self.overlap)
+        overlap, at_once = strategy.params.overlap, strategy.params.moves == "all_gather"
+        self.blocks = SummaBlocks(ctx, self.layout, strategy.layer(ctx.at), overlap=overlap, at_once=at_once)
         self.fibre = ctx.grid.axis(tuple(axis for axis in strategy.axes if axis is FIBRE))
         self.A_NK, self.A_T_NK = self.blocks.A_NK, self.blocks.A_T_NK
 
@@ -117,10 +126,8 @@ class Summa(RowOperators):
         1. In each stage a block of A arrives along the grid row, a block of H along the grid column.
         2. In 3D, the partial products of the fibre layers are summed; each layer keeps its part of the rows.
         """
-        blocks = self.blocks
-        stages = ((blocks.block_of_A(A), blocks.block_of_rows(H_NF, A.stage, moves)) for A in A_NK)
         T_NF = None
-        for A, (packed, H_KF) in zip(A_NK, arrivals(stages, overlap=self.overlap), strict=True):
+        for A, (packed, H_KF) in zip(A_NK, self.blocks.of_product(A_NK, H_NF, moves), strict=True):
             T_NF = self.kernels.spmm(unpack(packed, A.form), H_KF, makes, add_to=T_NF)
         if T_NF is None:
             T_NF = H_NF.new_zeros((len(self.layout.block(self.at[ROW])), H_NF.shape[1]))
@@ -153,13 +160,9 @@ class Summa(RowOperators):
         """
         blocks, layout = self.blocks, self.layout
         H_KF = transposed_layout(H_NF, f_in, layout, blocks.layer, blocks.plane)
-        stages = (
-            (blocks.block_of_transposed(H_KF, stage), blocks.block_of_rows(S_NH, stage, TensorName.S))
-            for stage in blocks.stages
-        )
         down, across = balanced(f_in, layout.rows), balanced(f_out, layout.cols)
         Y = H_NF.new_zeros((len(down[self.at[ROW]]), S_NH.shape[1]))
-        for H_K, S_K in arrivals(stages, overlap=self.overlap):
+        for H_K, S_K in blocks.of_transposed_product(H_KF, S_NH):
             Y = self.kernels.gemm(H_K.T, S_K, TensorName.DW, add_to=Y)
         return blocks.gathered(self.fibre.all_reduce(Y, tensor=TensorName.DW), down, across)
 
@@ -265,33 +268,38 @@ class TwoD(RowStrategy):
         def product(
             direction: Direction, layer: int, factor: TensorName, makes: TensorName, width: int
         ) -> None:
-            words.put(direction, layer, Op.BROADCAST, COL, TensorName.A, A[direction])
+            words.put(direction, layer, self.move, COL, TensorName.A, A[direction])
             for op, axis, rows, sums in moved:
                 block = rows * len(self.columns(at, width))
                 words.put(direction, layer, op, axis, makes if sums else factor, block)
 
         for layer, (f_in, f_out) in enumerate(self.shapes):
             if self.spec.model.order == "combine_first":
-                words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.H, own * f_in)
+                words.put(FORWARD, layer, self.move, COL, TensorName.H, own * f_in)
                 product(FORWARD, layer, TensorName.T, TensorName.Z, f_out)
             else:
                 product(FORWARD, layer, TensorName.H, TensorName.T, f_in)
-                words.put(FORWARD, layer, Op.BROADCAST, COL, TensorName.T, own * f_in)
+                words.put(FORWARD, layer, self.move, COL, TensorName.T, own * f_in)
             if self.wants_dH(layer) or way != "T":
                 product(BACKWARD, layer, TensorName.G, TensorName.S, f_out)
             if self.wants_dH(layer) or way == "S":
-                words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.S, own * f_out)
+                words.put(BACKWARD, layer, self.move, COL, TensorName.S, own * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
         if self.facts.task == "single-label":
             words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.LOSS, 2 * own)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
         return words
 
+    @property
+    def move(self) -> Op:
+        """The collective by which blocks reach the ranks that multiply by them."""
+        return Op.ALL_GATHER if self.params.moves == "all_gather" else Op.BROADCAST
+
     def moved(self, at: Coordinates) -> list[Moved]:
         """The dense rows that one product with A moves: rows of H, and in 3D the sum of partial products."""
         contracted = sum(map(len, self.layout.layer(self.layer(at))))
         sums = Moved(Op.REDUCE_SCATTER, FIBRE, len(self.layout.block(at[ROW])), sums=True)
-        return [Moved(Op.BROADCAST, ROW, contracted), *([sums] if FIBRE in self.grid else [])]
+        return [Moved(self.move, ROW, contracted), *([sums] if FIBRE in self.grid else [])]
 
     def _words_of_A(self, at: Coordinates, counts: Counts, *, transposed: bool) -> int:
         """The words of A in one product: row pointers of every stage, and a value and a column for each nonzero."""
@@ -323,8 +331,8 @@ class TwoD(RowStrategy):
         stays = len(common(rows, share)) * len(common(down, cols))
         words.put(BACKWARD, layer, Op.SEND, (ROW, COL), TensorName.H, len(self.rows(at)) * own_in - stays)
         words.put(BACKWARD, layer, Op.RECV, (ROW, COL), TensorName.H, len(share) * len(down) - stays)
-        words.put(BACKWARD, layer, Op.BROADCAST, COL, TensorName.H, total * len(down))
-        words.put(BACKWARD, layer, Op.BROADCAST, ROW, TensorName.S, total * own_out)
+        words.put(BACKWARD, layer, self.move, COL, TensorName.H, total * len(down))
+        words.put(BACKWARD, layer, self.move, ROW, TensorName.S, total * own_out)
         if FIBRE in self.grid:
             words.put(BACKWARD, layer, Op.ALL_REDUCE, FIBRE, TensorName.DW, len(down) * own_out)
         words.put(BACKWARD, layer, Op.ALL_GATHER, (ROW, COL), TensorName.DW, f_in * f_out)

@@ -107,6 +107,16 @@ def test_3d_moves_less_than_the_paper_says_by_the_sum_that_a_product_with_w_does
     assert sent["backward", Op.REDUCE_SCATTER] == n * (16 + 8) // side**2
 
 
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [("cagnet-2d", {"row": 3, "col": 2}), ("cagnet-3d", {"row": 2, "col": 1, "fibre": 2})],
+)
+def test_all_blocks_at_once_are_as_many_words(name: str, grid: dict[str, int]) -> None:
+    staged, at_once = (payload(ready(name, grid, moves=moves)) for moves in ("broadcasts", "all_gather"))
+    assert at_once.total() == staged.total()
+    assert {op for _, op in at_once} == {op for _, op in staged} - {Op.BROADCAST}
+
+
 def test_keeping_a_product_sends_fewer_words() -> None:
     for name, grid in (("cagnet-1d", {"p": 4}), ("cagnet-1.5d", {"row": 2, "col": 2})):
         kept, papers = payload(ready(name, grid, weight_gradient="T")), payload(ready(name, grid))
@@ -128,6 +138,7 @@ def test_keeping_a_product_sends_fewer_words() -> None:
         ("cagnet-2d", {"row": 1, "col": 9}, {}, "use a grid of at most 8 columns"),
         ("cagnet-1d", {"p": 5000}, {}, "5000 ranks for 4096 vertices"),
         ("cagnet-1d", {"p": 2}, {"moves": "all_gather", "overlap": True}, "has no stages"),
+        ("cagnet-2d", {"row": 1, "col": 2}, {"moves": "all_gather", "block": 9}, "an all_gather has none"),
         ("cagnet-2d", {"row": 1, "col": 2}, {"block": 0}, "greater than or equal to 1"),
     ],
 )
