@@ -24,6 +24,7 @@ import yaml
 from measuring import Gcn, Table, alternate, argument_parser, one_thread, spec_of, trainer_of
 from torch import Tensor
 
+from harness.kernels.csr import on_device, row_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import COMPUTING, MOVING, HostClock, Op, Phase
 from harness.run.trainer import Trainer
@@ -33,6 +34,7 @@ from harness.store.build import open_dataset
 
 HIDDEN, ROUNDS, WARM = 16, 3, 3
 PYG = ("pyg csr", "pyg edge_index")
+CPU = torch.device("cpu")
 
 
 class Case(NamedTuple):
@@ -64,29 +66,33 @@ class Case(NamedTuple):
         return trainer_of(self.spec())
 
 
-def reference_models(spec: Spec) -> dict[str, Gcn]:
+def reference_models(spec: Spec, device: torch.device = CPU) -> dict[str, Gcn]:
     """PyTorch Geometric's GCNConv on a normalised graph, by a CSR tensor or an edge_index, and plain torch."""
     from torch_geometric.nn import GCNConv
 
     blocks = open_dataset(project_root(), spec.dataset)
     everyone = range(blocks.n)
-    A = blocks.adjacency(everyone, everyone)
+    A = on_device(blocks.adjacency(everyone, everyone), device)
     val, col = A.val.float(), A.col.long()
     csr = torch.sparse_csr_tensor(A.rowptr, col, val, size=A.shape)
-    edges = torch.stack([col, torch.repeat_interleave(torch.arange(blocks.n), A.rowptr.diff())])
-    X = blocks.feature_block(everyone, range(blocks.features))
-    lr, data = spec.training.lr, (X, blocks.labels(everyone), blocks.split(everyone) == 1)
+    edges = torch.stack([col, row_of(A)])
+    X = blocks.feature_block(everyone, range(blocks.features)).to(device)
+    lr = spec.training.lr
+    data = X, blocks.labels(everyone).to(device), (blocks.split(everyone) == 1).to(device)
     sizes = [blocks.features, *[spec.model.hidden] * (spec.model.layers - 1), blocks.classes]
 
     shapes = list(pairwise(sizes))
 
     def pyg(*graph: Tensor) -> Gcn:
-        layers = [GCNConv(*shape, normalize=False, bias=False) for shape in shapes]
+        layers = [GCNConv(*shape, normalize=False, bias=False).to(device) for shape in shapes]
         trained = [weight for layer in layers for weight in layer.parameters()]
         return Gcn(lambda i, H: layers[i](H, *graph), len(layers), trained, data, lr)
 
     def plain() -> Gcn:
-        weights = [torch.nn.init.xavier_uniform_(torch.empty(shape)).requires_grad_() for shape in shapes]
+        weights = [
+            torch.nn.init.xavier_uniform_(torch.empty(shape, device=device)).requires_grad_()
+            for shape in shapes
+        ]
         return Gcn(lambda i, H: (csr @ H) @ weights[i], len(weights), weights, data, lr)
 
     return {PYG[0]: pyg(csr), PYG[1]: pyg(edges, val), "plain torch": plain()}

@@ -26,7 +26,7 @@ from harness.figures.palette import COLOURS
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.kernels import Csr, cast
-from harness.ledger import MOVING, SAMPLING, HostClock, Ledger, Op
+from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
 from harness.run.open_run import open_run
 from harness.run.rank_tables import gather
 from harness.run.trainer import Trainer
@@ -89,11 +89,14 @@ def spec_of(asked: dict[str, Any]) -> Spec:
     return spec
 
 
-def trainer_of(spec: Spec, *, recording: bool = True, clock: HostClock | None = None) -> Trainer:
-    """This rank's trainer."""
+def trainer_of(
+    spec: Spec, *, recording: bool = True, clock: Clock | None = None, device: torch.device | None = None
+) -> Trainer:
+    """This rank's trainer; without a device, on the CPU."""
     strategy, blocks = open_run(project_root(), spec)
+    clock = clock or (clock_for(device) if device else None)
     ledger, composed_from = Ledger(clock, recording=recording), spec.machine.composed_from
-    grid = Grid.build(strategy.grid, ledger, composed_from=composed_from, wire=strategy.wire)
+    grid = Grid.build(strategy.grid, ledger, device, composed_from, strategy.wire)
     return Trainer(strategy, grid, blocks)
 
 

@@ -12,7 +12,9 @@ missing.
 import os
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 from measuring import SPEED_LOST, argument_parser
 
@@ -154,20 +156,23 @@ def main() -> None:
     names = parser.parse_args().names or list(COMMANDS)
     if unknown := set(names) - set(COMMANDS):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
+    for name in names:
+        page = project_root() / "benchmarks" / "results" / f"{name}.md"
+        keep_page(page, COMMANDS[name])
+        print(page, flush=True)
+
+
+def keep_page(page: Path, commands: list[str], until: float = inf) -> None:
+    """Runs the commands that an unfinished page of this commit lacks, and then puts the page in its place.
+
+    After `until`, by the monotonic clock, no command is started: the page stays unfinished.
+    """
     root = project_root()
     settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": ".", **load_machine(root, "local").allocator}
     os.environ.update(settings)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    folder = root / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    for name in names:
-        record(root, folder / f"{name}.md", COMMANDS[name], settings)
-        print(folder / f"{name}.md", flush=True)
-
-
-def record(root: Path, page: Path, commands: list[str], settings: dict[str, str]) -> None:
-    """Runs the commands that an unfinished page of this commit lacks, and then puts the page in its place."""
     unfinished = page.with_suffix(".md.part")
+    page.parent.mkdir(exist_ok=True)
     title, about = f"# {page.stem}", origin(root, settings)
     commit = about.partition("Commit ")[2].split()[0]
     text = unfinished.read_text() if unfinished.exists() else ""
@@ -177,7 +182,9 @@ def record(root: Path, page: Path, commands: list[str], settings: dict[str, str]
     if open_testbed := standing(commands[:done]):
         ran(root, open_testbed)
     code = 0
-    for command in commands[done:]:
+    for number, command in enumerate(commands[done:], done):
+        if monotonic() > until:
+            sys.exit(f"{unfinished} lacks {len(commands) - number} parts, for which there was no time.")
         printed, code = ran(root, command)
         if code not in (0, SPEED_LOST):
             sys.exit(
@@ -200,10 +207,11 @@ def origin(root: Path, settings: dict[str, str]) -> str:
     """A paragraph with the machine, the commit, the versions and the settings of the numbers below."""
     facts = provenance(root)
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpu = f", {facts['gpu']}" if facts["gpu"] else ""
     state = ", with changes" if facts["dirty"] else ""
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
     return (
-        f"{facts['cores']} cores of {facts['cpu']}, {gib:.0f} GiB, load {facts['load_average']:.1f} at the start. "
+        f"{facts['cores']} cores of {facts['cpu']}, {gib:.0f} GiB{gpu}, load {facts['load_average']:.1f} at the start. "
         f"Commit {facts['commit'][:10]}{state}. {versions}. "
         + " ".join(f"{key}={value}" for key, value in settings.items())
         + "."

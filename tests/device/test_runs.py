@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 Environment = dict[str, str]
+ROOT = Path(__file__).parents[2]
 
 
 def harness(environment: Environment, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -74,3 +75,12 @@ def test_a_device_without_memory_is_on_record(with_gpus: Environment, tmp_path: 
 def test_links_between_gpus_are_measured(with_gpus: Environment) -> None:
     done = harness(with_gpus, "doctor", "--links", "--machine", "local-gpu", "--ranks", "2")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_run_list_of_a_gpu_works(with_gpus: Environment) -> None:
+    command = [sys.executable, "benchmarks/gpu.py", "--quick", "waits", "products", "epochs", "samples"]
+    environment = {**with_gpus, "PYTHONPATH": f"{with_gpus['PYTHONPATH']}:{ROOT}"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert {"| cagnet-3d | 0 |  |", "| plexus | 0 |  |"} <= set(done.stdout.splitlines())
+    assert [done.stdout.count(title) for title in ("GFLOP/s", "serial, ms", "sampled")] == [1, 1, 1]

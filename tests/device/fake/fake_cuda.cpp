@@ -366,6 +366,7 @@ struct Hooks final : at::CUDAHooksInterface {
   bool isBuilt() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  std::string showConfig() const override { return "fake CUDA"; }
   int getNumGPUs() const override { return devices; }
   DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(devices.load()); }
   DeviceIndex current_device() const override { return ::current_device; }

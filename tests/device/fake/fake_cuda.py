@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,6 +24,10 @@ BUILT = PROJECT / "build" / "fake_cuda"
 Wait = tuple[str, str]
 """What the host waited for, and the file and line of the project that made it wait."""
 waits: Counter[Wait] = Counter()
+UNWARNED = ("host to device, pinned", "synchronize device")
+"""Of these torch does not warn: no host waits for the one, and the other is what the caller asked for."""
+debug = SimpleNamespace(sync="default")
+"""What `torch.cuda.set_sync_debug_mode` chose; a wait is no error in any mode."""
 
 
 def built() -> Path:
@@ -125,8 +130,12 @@ class OnStream:
 
 
 def note(what: str) -> None:
-    """Counts a wait under the innermost line of the project that caused it."""
-    waits[what, place()] += 1
+    """Counts a wait under the innermost line of the project that caused it, and warns of it where torch would."""
+    where = place()
+    waits[what, where] += 1
+    if debug.sync == "warn" and what not in UNWARNED:
+        file, _, line = where.rpartition(":")
+        warnings.warn_explicit(f"called a synchronizing CUDA operation: {what}", UserWarning, file, int(line))
 
 
 def place() -> str:
@@ -137,7 +146,7 @@ def place() -> str:
         if file.is_relative_to(PROJECT) and file.relative_to(PROJECT).parts[0] in ("harness", "strategies"):
             return f"{file.relative_to(PROJECT)}:{frame.f_lineno}"
         frame = frame.f_back
-    return "outside of the project"
+    return "outside of the project:0"
 
 
 def install() -> None:
@@ -172,6 +181,7 @@ def install() -> None:
         "stream": OnStream,
         "current_stream": Stream,
         "default_stream": Stream,
+        "set_sync_debug_mode": lambda mode: setattr(debug, "sync", mode),
         "synchronize": lambda *_: note("synchronize device"),
         "is_current_stream_capturing": lambda: False,
         "empty_cache": lambda: None,
