@@ -6,29 +6,17 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from harness.doctor.examined import Examined, answer, text_of
+from harness.doctor.gpus import gpus
 from harness.errors import UserError
 from harness.slurm.site import FILE, Site, load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.root import project_root, results_folder
-
-PATIENCE = 20
-"""Seconds that a command may take to answer."""
-
-
-@dataclass(frozen=True)
-class Examined:
-    """An item of the survey. `missing` is for items that the harness needs; a merely useful one is never missing."""
-
-    what: str
-    found: str
-    missing: bool = False
 
 
 def survey(given: str | None) -> Iterator[Examined]:
@@ -37,15 +25,6 @@ def survey(given: str | None) -> Iterator[Examined]:
     yield from machine()
     yield from folders(given)
     yield from slurm(given)
-
-
-def answer(*command: str) -> str | None:
-    """The output of a command; None if the command is absent, fails or does not end in time."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 # Python, its packages, and the tools beside it.
@@ -89,10 +68,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-# Cores, memory, GPUs and their library of collectives, network interfaces.
+# Cores, memory, GPUs, network interfaces.
 
 DEVICES = Path("/sys/class/net")
-NO_GPU = "none on this machine: strategies run on CPU ranks over gloo"
 
 
 def machine() -> Iterator[Examined]:
@@ -100,44 +78,19 @@ def machine() -> Iterator[Examined]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Examined("cores", f"{cores}: that many ranks run at full speed")
     yield Examined("memory", f"{memory / 2**30:.0f} GiB")
-    yield Examined("GPU", _gpus())
-    yield Examined("NCCL", _nccl())
+    yield from gpus()
     yield Examined("interfaces", ", ".join(map(_interface, _up())) or "none is up but the loopback")
     yield _name()
 
 
-def _gpus() -> str:
-    nvidia = answer("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    if nvidia:
-        names = nvidia.splitlines()
-        return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    amd = answer("rocm-smi", "--showid") or ""
-    shown = {line.split(":")[0] for line in amd.splitlines() if line.startswith("GPU[")}
-    return f"{len(shown)} by rocm-smi" if shown else NO_GPU
-
-
-def _nccl() -> str:
-    """The NCCL package beside torch. Only `harness doctor --links` shows whether NCCL works."""
-    packages = [(str(each.metadata["Name"]), each.version) for each in distributions()]
-    nccl = [f"{name} {version}" for name, version in packages if name.startswith(("nvidia-nccl", "rccl"))]
-    return ", ".join(nccl) or "no package of it: only gloo, or torch's own"
-
-
 def _up() -> list[Path]:
     devices = sorted(DEVICES.iterdir()) if DEVICES.is_dir() else []
-    return [device for device in devices if device.name != "lo" and _read(device / "operstate") == "up"]
+    return [device for device in devices if device.name != "lo" and text_of(device / "operstate") == "up"]
 
 
 def _interface(device: Path) -> str:
-    speed = _read(device / "speed")
+    speed = text_of(device / "speed")
     return f"{device.name} ({int(speed) / 1000:g} Gbit/s)" if speed.isdigit() else device.name
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _name() -> Examined:
