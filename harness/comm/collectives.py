@@ -110,7 +110,8 @@ def all_gather(
     Small buffers and uneven sizes, which gloo's own all-gather refuses, travel as one all-to-all in which every member
     sends the same rows to all. Padding to the longest costs up to four times as much. One broadcast from each member,
     all at once, needs no copies and takes a tenth to a half less time at 16 MiB, but up to twice the time of small
-    calls on four ranks, and as many library calls as members (benchmarks/collectives.py).
+    calls on four ranks, and as many library calls as members (benchmarks/collectives.py). NCCL issues these broadcasts
+    together as one call.
     """
     piece = _packed(x, wire)
     buffer, land = landing((sum(sizes), *x.shape[1:]), x.dtype, x.device, wire, out)
@@ -120,6 +121,8 @@ def all_gather(
         return Started(ring.gather(blocks, later=later), land, buffer.nbytes)
     if len(set(sizes)) == 1 and not (_has_rounds(group) and buffer.nbytes <= SMALL_GATHER):
         works = _works(_all_gather_single(buffer, piece, group=group, async_op=later))
+    elif dist.get_backend(group) == "nccl":
+        works = _works(dist.all_gather(list(buffer.split(list(sizes))), piece, group=group, async_op=later))
     else:
         copies, same = torch.cat([piece] * len(sizes)), [len(piece)] * len(sizes)
         works = _all_to_all(group, copies, same, buffer, sizes, later, None)

@@ -116,6 +116,11 @@ def gather_uneven() -> None:
     gather(ones(4), ones(2 - engine.rank()))
 
 
+def gather_other_sizes() -> None:
+    rank = engine.rank()
+    dist.all_gather([ones(2 - rank), ones(1 + rank)], ones(1))
+
+
 def in_another_order() -> None:
     if engine.rank():
         dist.all_reduce(ones(2))
@@ -142,6 +147,7 @@ BROKEN_RULES = {
     reduce_uneven: "members disagree on all_reduce",
     reduce_types: "members disagree on all_reduce",
     gather_uneven: "output tensor size must be equal to world_size times input tensor size",
+    gather_other_sizes: "a member expects other sizes",
     in_another_order: "members disagree",
     exchange_other_sizes: "all_to_all",
     receive_in_another_order: "match in the order of their calls",

@@ -25,7 +25,7 @@ TYPES = {
         )
     )
 }
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier")
+OPERATIONS = ("all_reduce", "all_gather", "all_gather_uneven", "reduce_scatter", "all_to_all", "broadcast", "barrier")
 SIGNATURE = 6
 
 
@@ -182,6 +182,27 @@ class FakeNccl(dist.ProcessGroup):
         return hidden([out], carry)
 
     all_gather_single = _allgather_base
+
+    def allgather(self, outs: Sequence[Sequence[Tensor]], xs: Sequence[Tensor], opts: Any = None) -> Later:
+        """Uneven sizes are broadcasts from each member; every member knows all sizes."""
+        (parts,), (x,) = outs, self._host(*xs)
+        parts = self._host(*parts)
+        self._agree("all_gather_uneven", TYPES[x.dtype])
+        expected = [part.numel() for part in parts]
+        if any(told != expected for told in self._told(expected)) or x.numel() != expected[self._rank]:
+            raise NcclError(f"all_gather at {place()}: a member expects other sizes than {expected}")
+        with unseen():
+            own = x.view(-1).clone()  # it may be a part of the result
+
+        def carry(copies: Sequence[Tensor]) -> None:
+            for root, copy in enumerate(copies):
+                if root == self._rank:
+                    copy.view(-1).copy_(own)
+                options = dist.BroadcastOptions()
+                options.rootRank = root
+                self._wait(self._gloo.broadcast([copy], options))
+
+        return hidden(parts, carry)
 
     def _reduce_scatter_base(self, out: Tensor, x: Tensor, opts: Any = None) -> Later:
         if out.dtype != x.dtype or x.numel() != out.numel() * self._size:
