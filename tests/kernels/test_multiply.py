@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from harness.kernels import tiles
 from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy
+from harness.kernels.jit import share_bounds
 from harness.kernels.random import Purpose, integers, uniform
 from harness.kernels.spmm import by_library, by_tiles, inner_products, multiply
 
@@ -150,7 +151,7 @@ def test_a_vector_costs_one_fused_multiply_add(features, vectors):
 
 @given(st.from_type(Csr), st.integers(1, 9))
 def test_shares_are_all_rows_once_and_balanced(A, shares):
-    bounds = tiles.share_bounds(A.rowptr.numpy(), shares)
+    bounds = share_bounds(A.rowptr.numpy(), shares)
     assert bounds.tolist() == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, A.rows)
     work = np.diff(A.rowptr.numpy()[bounds] + bounds)
