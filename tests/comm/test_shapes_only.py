@@ -5,10 +5,10 @@ same words as that rank does when it really runs.
 """
 
 import torch
-import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.comm import engine
+from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Key, Ledger, Phase, TensorName
 
@@ -46,9 +46,7 @@ def step_for_real() -> Rows:
 
 
 def step_on_shapes(rank: int) -> Rows:
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", rank=rank, world_size=6, store=FakeStore())
+    engine.start(Engine.REPLAY, RankPlace(rank, 6))
     grid = Grid.build(SHAPE, Ledger())  # groups are made of real numbers: before the mode
     with FakeTensorMode():
         rows = step(grid)

@@ -25,7 +25,15 @@ TYPES = {
         )
     )
 }
-OPERATIONS = ("all_reduce", "all_gather", "all_gather_uneven", "reduce_scatter", "all_to_all", "broadcast", "barrier")
+OPERATIONS = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_uneven",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "barrier",
+)
 SIGNATURE = 6
 
 
