@@ -7,7 +7,7 @@ shows the time that the consumer waits.
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -21,6 +21,8 @@ class BackgroundThread:
         self._device = device
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._used: list[Any] = []
+        """The items whose kernels may still run: the stream would hand their memory to the item that it makes."""
 
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""
@@ -28,8 +30,9 @@ class BackgroundThread:
             return make
         if self._stream is None:
             return self._thread.submit(make).result
-        # Kernels that were launched before may still read the memory that is handed to this item.
+        # Every item but the last is used up, and the stream waits for the kernels that use it: now it may be freed.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        del self._used[:-1]
         return partial(self._arrived, self._thread.submit(self._made, self._stream, make))
 
     def each(self, numbers: Iterable[int], make: Callable[[int], T]) -> Iterator[tuple[int, Callable[[], T]]]:
@@ -48,6 +51,7 @@ class BackgroundThread:
         """The item, which the consumer's stream waits for; the host waits only until its kernels are launched."""
         item, made = coming.result()
         torch.cuda.current_stream(self._device).wait_event(made)
+        self._used.append(item)
         return item
 
 

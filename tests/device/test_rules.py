@@ -92,6 +92,82 @@ def test_waits_are_counted(on_gpus: OnGpus, action: str, waits: dict[str, int]) 
     assert on_gpus(1, waits_of, action) == [waits]
 
 
+# Streams: work that another stream may not have finished is not touched.
+
+
+def on_another_stream() -> tuple[torch.Tensor, torch.Stream]:
+    """A tensor that a stream of its own computes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        return torch.relu(ones(8)), stream
+
+
+def read_without_waiting() -> None:
+    x, _ = on_another_stream()
+    x.sum()
+
+
+def write_without_waiting() -> None:
+    x, stream = on_another_stream()
+    torch.cuda.current_stream().wait_stream(stream)
+    x.sum()
+    with torch.cuda.stream(stream):
+        x.zero_()
+
+
+def begin_without_waiting() -> None:
+    x = ones(8) + 1
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.sum()
+
+
+def free_too_early() -> None:
+    x, stream = on_another_stream()
+    torch.cuda.current_stream().wait_stream(stream)
+    x.sum()
+    del x
+    with torch.cuda.stream(stream):
+        ones(8)
+
+
+RACES = {
+    read_without_waiting: "which writes the same memory",
+    write_without_waiting: "which reads the same memory",
+    begin_without_waiting: "which writes the same memory",
+    free_too_early: "unknown to record_stream",
+}
+
+
+@pytest.mark.parametrize("race", RACES, ids=lambda race: race.__name__)
+def test_races_between_streams_are_refused(on_gpus: OnGpus, race: Callable[[], None]) -> None:
+    with pytest.raises(RankError, match=RACES[race]):
+        on_gpus(1, race)
+
+
+def wait_in_every_way() -> None:
+    x, stream = on_another_stream()
+    torch.cuda.current_stream().wait_event(stream.record_event())
+    x.sum()
+    x.record_stream(torch.cuda.current_stream())
+    del x
+    with torch.cuda.stream(stream):
+        y = ones(8)
+    stream.synchronize()
+    y.sum()
+    z, _ = on_another_stream()
+    torch.cuda.synchronize()
+    z.sum()
+    last, stream = on_another_stream()
+    with torch.cuda.stream(stream):
+        last.sum().item()
+    last.sum()
+
+
+def test_streams_that_wait_may_share_memory(on_gpus: OnGpus) -> None:
+    on_gpus(1, wait_in_every_way)
+
+
 # NCCL.
 
 

@@ -4,8 +4,8 @@
 // the memory of its operands. So `x.is_cuda`, kernels registered for CUDA and autograd's device threads are those of a
 // GPU. Counted are the operations for which a host waits: copies to it, and results whose shape depends on values.
 //
-// Reading order: memory, crossing (device tensors as host tensors, and back), examine (a GPU's refusals and waits),
-// run_on_host (the fallback of all operators), streams, hooks.
+// Reading order: the order of streams, memory, crossing (device tensors as host tensors, and back), examine (a GPU's
+// refusals and waits), run_on_host (the fallback of all operators), streams and events, hooks.
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -41,6 +41,97 @@ static void report(const std::string& wait) {
   if (!answer) throw py::error_already_set();
 }
 
+// ------------------------------------------------------------------------------------------------ the order of streams
+//
+// Work is done when it is issued, but a GPU promises no order between streams. So every piece of work has a number, its
+// tick, and a stream knows of each other stream the last tick that it has waited for. Work that touches memory which
+// another stream wrote, or writes memory which another stream reads, must know that stream's tick: anything else is a
+// race, and an error.
+
+using Key = int64_t;  // a stream of a device
+using Ticks = std::map<Key, uint64_t>;
+
+struct Memory {
+  Key owner;  // the stream that was current when it was handed out, to which it returns
+  Key writer;
+  uint64_t written = 0;
+  Ticks readers;
+  std::set<Key> recorded;  // by record_stream: it is not handed out again before these are done with it
+};
+
+static thread_local c10::StreamId current_stream[MOST_DEVICES] = {};
+static std::mutex order;
+static std::map<Key, Ticks> known;
+static Ticks known_by_host;
+static std::map<const void*, Memory> memories;
+static std::map<Key, std::vector<Memory>> free_memories;
+
+static Key key_of(DeviceIndex index, c10::StreamId id) { return (Key(index) << 32) | id; }
+static Key current_key(DeviceIndex index) { return key_of(index, current_stream[index]); }
+static void merge(Ticks& into, const Ticks& other) {
+  for (auto [stream, tick] : other) into[stream] = std::max(into[stream], tick);
+}
+
+static void require_done(const Ticks& ticks, Key own, Key other, uint64_t tick, const std::string& what, const char* did) {
+  auto found = ticks.find(other);
+  TORCH_CHECK(own == other || tick == 0 || (found != ticks.end() && tick <= found->second), "race: ", what, " on stream ",
+              own & 0xffffffff, " does not wait for stream ", other & 0xffffffff, ", which ", did);
+}
+
+static void hand_out(const void* data, DeviceIndex index) {
+  std::lock_guard<std::mutex> held(order);
+  auto own = current_key(index);
+  auto& ticks = known[own];
+  merge(ticks, known_by_host);
+  auto free = std::move(free_memories[own]);
+  free_memories.erase(own);
+  for (auto& memory : free) {
+    memory.readers[memory.writer] = std::max(memory.readers[memory.writer], memory.written);
+    for (auto [stream, tick] : memory.readers)
+      if (!memory.recorded.count(stream))
+        require_done(ticks, own, stream, tick, "memory that is handed out again", "may still use it, unknown to record_stream");
+  }
+  memories[data] = Memory{own, own};
+}
+
+static void take_back(const void* data) {
+  std::lock_guard<std::mutex> held(order);
+  auto found = memories.find(data);
+  if (found == memories.end()) return;
+  free_memories[found->second.owner].push_back(std::move(found->second));
+  memories.erase(found);
+}
+
+using Places = std::set<const void*>;
+
+static void launch(const std::string& name, DeviceIndex index, const Places& read, const Places& written) {
+  std::lock_guard<std::mutex> held(order);
+  auto own = current_key(index);
+  auto& ticks = known[own];
+  merge(ticks, known_by_host);
+  auto now = ++ticks[own];
+  auto touch = [&](const void* data, bool writes) {
+    auto found = memories.find(data);
+    if (found == memories.end()) return;
+    auto& memory = found->second;
+    require_done(ticks, own, memory.writer, memory.written, name, "writes the same memory");
+    if (!writes) {
+      memory.readers[own] = now;
+      return;
+    }
+    for (auto [stream, tick] : memory.readers) require_done(ticks, own, stream, tick, name, "reads the same memory");
+    memory.writer = own, memory.written = now, memory.readers.clear();
+  };
+  for (auto data : read) touch(data, false);
+  for (auto data : written) touch(data, true);
+}
+
+// The host has waited for the current stream.
+static void host_waited(DeviceIndex index) {
+  std::lock_guard<std::mutex> held(order);
+  merge(known_by_host, known[current_key(index)]);
+}
+
 // ------------------------------------------------------------------------------------------------------------- memory
 //
 // A storage of the device holds the host's storage whose bytes it shows; one of the host, while a kernel runs, holds the
@@ -57,7 +148,10 @@ struct Kept {
 
 static void release(void* context) {
   auto* kept = static_cast<Kept*>(context);
-  if (kept->bytes) allocated[kept->index] -= kept->bytes;
+  if (kept->bytes) {
+    take_back(kept->other.data());
+    allocated[kept->index] -= kept->bytes;
+  }
   delete kept;
 }
 
@@ -74,6 +168,7 @@ static void charge(DeviceIndex index, int64_t bytes) {
 static c10::DataPtr shown_on_device(const c10::Storage& host, DeviceIndex index) {
   auto bytes = static_cast<int64_t>(host.nbytes());
   charge(index, bytes);
+  if (bytes) hand_out(host.data(), index);
   return {const_cast<void*>(host.data()), new Kept{host, bytes, index}, &release, c10::Device(CUDA, index)};
 }
 
@@ -172,6 +267,15 @@ struct Crossing {
   }
 };
 
+// The memory of a tensor on a device.
+static void add_places(const Tensor& x, Places& places) {
+  if (!on_device(x)) return;
+  if (is_csr(x))
+    for (auto& part : {csr(x)->compressed_indices(), csr(x)->plain_indices(), csr(x)->values()}) add_places(part, places);
+  else
+    places.insert(x.storage().data());
+}
+
 template <class F>
 static IValue each_tensor(const IValue& value, F f) {
   if (value.isTensor()) return f(value.toTensor());
@@ -206,7 +310,8 @@ static const Names INDEXING{"aten::index", "aten::index_put", "aten::index_put_"
 
 static bool is_mask(const Tensor& x) { return x.scalar_type() == c10::kBool || x.scalar_type() == c10::kByte; }
 
-static void examine(const c10::FunctionSchema& schema, const std::vector<IValue>& args) {
+// True if the host waits for the result.
+static bool examine(const c10::FunctionSchema& schema, const std::vector<IValue>& args) {
   const auto& name = schema.name();
   const bool copies = COPIES.count(name), indexing = INDEXING.count(name);
   bool masked = false, host_indices = false;
@@ -233,6 +338,7 @@ static void examine(const c10::FunctionSchema& schema, const std::vector<IValue>
   if (name == "aten::repeat_interleave" && schema.overload_name() == "Tensor") waits = args[1].isNone();
   if (name == "aten::_index_put_impl_" || name == "aten::index_put_") waits = masked && args[2].toTensor().numel() != 1;
   if (waits) report(name.substr(6));
+  return waits;
 }
 
 // ------------------------------------------------------------------------------------------- the fallback of operators
@@ -241,11 +347,15 @@ static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   const auto& schema = op.schema();
   const auto taken = schema.arguments().size(), given = schema.returns().size();
   std::vector<IValue> args(stack->end() - taken, stack->end());
-  examine(schema, args);
+  const bool waits = examine(schema, args);
   Crossing crossing;
+  Places read, written;
   bool sparse = false, result_on_device = false;
-  for (auto& arg : args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    auto& arg = args[i];
+    const auto* alias = schema.arguments()[i].alias_info();
     arg = each_tensor(arg, [&](const Tensor& x) {
+      if (!alias || alias->isWrite()) add_places(x, alias ? written : read);  // of a view nothing is touched
       result_on_device |= on_device(x);
       sparse |= is_csr(x);
       return crossing.in(x);
@@ -259,10 +369,14 @@ static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   }
   torch::jit::drop(*stack, taken);
   stack->insert(stack->end(), args.begin(), args.end());
+  const auto before = crossing.storages.size();
   op.redispatchBoxed(c10::DispatchKeySet(sparse ? DispatchKey::SparseCsrCPU : DispatchKey::CPU), stack);
   for (auto it = stack->end() - given; it != stack->end(); ++it)
     *it = each_tensor(*it, [&](const Tensor& x) { return result_on_device ? crossing.out(x) : x; });
   crossing.settle();
+  for (auto i = before; i < crossing.storages.size(); ++i) written.insert(crossing.storages[i].first.data());
+  launch(schema.name(), crossing.index, read, written);
+  if (waits) host_waited(crossing.index);
 }
 
 static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
@@ -272,25 +386,64 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   Crossing crossing;
   at::AutoDispatchBelowADInplaceOrView guard;
   crossing.in(self).copy_(crossing.in(src), non_blocking);
+  Places read, written;
+  add_places(src, read);
+  add_places(self, written);
+  launch("aten::copy_", crossing.index, read, written);
+  if (!on_device(self)) host_waited(crossing.index);
   return self;
+}
+
+static void record_stream(Tensor& self, c10::Stream stream) {
+  Places places;
+  add_places(self, places);
+  std::lock_guard<std::mutex> held(order);
+  for (auto data : places)
+    if (memories.count(data)) memories[data].recorded.insert(key_of(stream.device_index(), stream.id()));
 }
 
 static auto fallback() { return torch::CppFunction::makeFromBoxedFunction<&run_on_host>(); }
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(fallback()); }
 TORCH_LIBRARY_IMPL(_, SparseCsrCUDA, m) { m.fallback(fallback()); }
-TORCH_LIBRARY_IMPL(aten, CUDA, m) { m.impl("copy_", copy_); }
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("copy_", copy_);
+  m.impl("record_stream", record_stream);
+}
 TORCH_LIBRARY_IMPL(aten, SparseCsrCUDA, m) {  // their general kernels refuse, and come before a fallback
   for (auto name : {"values", "crow_indices", "col_indices", "_nnz"}) m.impl(name, fallback());
 }
 
 // -------------------------------------------------------------------------------------------------- streams and events
 //
-// Work of all streams is done when it is issued: streams are numbers, and events are times.
+// A stream is a number. An event is a time, and what its stream knew at that time.
 
-static thread_local c10::StreamId current_stream[MOST_DEVICES] = {};
 static std::atomic<c10::StreamId> last_stream{0};
-using Clock = std::chrono::steady_clock;
+
+struct Recorded {
+  std::chrono::steady_clock::time_point time;
+  Ticks ticks;
+};
+
+static Ticks ticks_of(DeviceIndex index, c10::StreamId id) {
+  std::lock_guard<std::mutex> held(order);
+  return known[key_of(index, id)];
+}
+
+static void wait_for(DeviceIndex index, c10::StreamId id, const Ticks& ticks) {
+  std::lock_guard<std::mutex> held(order);
+  merge(known[key_of(index, id)], ticks);
+}
+
+static void host_wait_for(const Ticks& ticks) {
+  std::lock_guard<std::mutex> held(order);
+  merge(known_by_host, ticks);
+}
+
+static void host_wait_for_all() {
+  std::lock_guard<std::mutex> held(order);
+  for (auto& [stream, ticks] : known) merge(known_by_host, ticks);
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   Guard() = default;
@@ -317,19 +470,30 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(devices.load()); }
-  void destroyEvent(void* event, DeviceIndex) const noexcept override { delete static_cast<Clock::time_point*>(event); }
-  void record(void** event, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {
-    if (!*event) *event = new Clock::time_point;
-    *static_cast<Clock::time_point*>(*event) = Clock::now();
+  void destroyEvent(void* event, DeviceIndex) const noexcept override { delete static_cast<Recorded*>(event); }
+  void record(void** event, const c10::Stream& stream, DeviceIndex, c10::EventFlag) const override {
+    if (!*event) *event = new Recorded;
+    *static_cast<Recorded*>(*event) = {std::chrono::steady_clock::now(), ticks_of(stream.device_index(), stream.id())};
   }
-  void block(void*, const c10::Stream&) const override {}
+  void block(void* event, const c10::Stream& stream) const override {
+    wait_for(stream.device_index(), stream.id(), static_cast<Recorded*>(event)->ticks);
+  }
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { report("synchronize stream"); }
-  void synchronizeEvent(void*) const override { report("synchronize event"); }
-  void synchronizeDevice(DeviceIndex) const override { report("synchronize device"); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    host_wait_for(ticks_of(stream.device_index(), stream.id()));
+    report("synchronize stream");
+  }
+  void synchronizeEvent(void* event) const override {
+    host_wait_for(static_cast<Recorded*>(event)->ticks);
+    report("synchronize event");
+  }
+  void synchronizeDevice(DeviceIndex) const override {
+    host_wait_for_all();
+    report("synchronize device");
+  }
   double elapsedTime(void* a, void* b, DeviceIndex) const override {
-    auto between = *static_cast<Clock::time_point*>(b) - *static_cast<Clock::time_point*>(a);
+    auto between = static_cast<Recorded*>(b)->time - static_cast<Recorded*>(a)->time;
     return std::chrono::duration<double, std::milli>(between).count();
   }
 };
@@ -394,9 +558,18 @@ struct SetAllocator {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("listen", [](py::object f) { listener = f.is_none() ? nullptr : f.release().ptr(); });
   m.def("hush", [](int by) { quiet += by; }, "no waits are reported while the sum is above zero");
-  m.def("host", [](const Tensor& x) { return Crossing().in(x); }, "a tensor of the host in the same memory");
+  m.def("host", [](const Tensor& x) {
+    Crossing crossing;
+    auto here = crossing.in(x);
+    Places read;
+    add_places(x, read);
+    launch("a call to other ranks", crossing.index, read, {});
+    return here;
+  }, "a tensor of the host in the same memory, for a call to other ranks");
   m.def("device_count", [] { return devices.load(); });
   m.def("set_device_count", [](int count) { devices = std::min(count, MOST_DEVICES); });
+  m.def("current_stream", [](int index) { return current_stream[index]; });
+  m.def("synchronize", [] { host_wait_for_all(); });
   m.def("current_device", [] { return int(current_device); });
   m.def("set_device", [](int index) { current_device = static_cast<DeviceIndex>(index); });
   m.def("allocated", [](int index) { return allocated[index].load(); });

@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 import warnings
 from collections import Counter
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -66,69 +67,6 @@ def loaded() -> Any:
     return sys.modules["fake_cuda_devices"]
 
 
-class Stream:
-    """A stream whose work is done as soon as it is issued."""
-
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        import torch
-
-        self.device = torch.device("cuda", loaded().current_device()) if device is None else device
-
-    def wait_stream(self, other: "Stream") -> None: ...
-
-    def wait_event(self, event: "Event") -> None: ...
-
-    def synchronize(self) -> None:
-        note("synchronize stream")
-
-    def record_event(self, event: "Event | None" = None) -> "Event":
-        event = event or Event()
-        event.record()
-        return event
-
-    def query(self) -> bool:
-        return True
-
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class Event:
-    """The time at which it was recorded."""
-
-    def __init__(self, enable_timing: bool = False, **_: Any) -> None:
-        self.timed = enable_timing
-        self.at: float | None = None
-
-    def record(self, stream: Any = None) -> None:
-        self.at = time.perf_counter()
-
-    def wait(self, stream: Any = None) -> None: ...
-
-    def synchronize(self) -> None:
-        note("synchronize event")
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: "Event") -> float:
-        if not (self.timed and other.timed) or self.at is None or other.at is None:
-            raise ValueError("Both events must be created with argument 'enable_timing=True' and recorded.")
-        return (other.at - self.at) * 1e3
-
-
-class OnStream:
-    """The context of a stream."""
-
-    def __init__(self, stream: Any) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 def note(what: str) -> None:
     """Counts a wait under the innermost line of the project that caused it, and warns of it where torch would."""
     where = place()
@@ -163,6 +101,14 @@ def install() -> None:
         number = device if isinstance(device, int) else torch.device(device).index
         return int(devices.current_device()) if number is None else int(number)
 
+    def stream_of(device: int, number: int) -> Any:
+        kind = torch._C._autograd.DeviceType.CUDA
+        return torch.Stream(stream_id=number, device_index=device, device_type=int(kind))
+
+    def synchronize(_device: Any = None) -> None:
+        devices.synchronize()
+        note("synchronize device")
+
     answers = {
         "_lazy_init": lambda: None,
         "_is_in_bad_fork": lambda: False,
@@ -176,13 +122,13 @@ def install() -> None:
         "get_device_properties": lambda *_: SimpleNamespace(
             name="fake", major=9, minor=0, total_memory=devices.limit(), multi_processor_count=1
         ),
-        "Stream": Stream,
-        "Event": Event,
-        "stream": OnStream,
-        "current_stream": Stream,
-        "default_stream": Stream,
+        "Stream": lambda device=None: torch.Stream(device=torch.device("cuda", index(device))),
+        "Event": partial(torch.Event, device="cuda"),
+        "stream": lambda stream: nullcontext() if stream is None else stream,
+        "current_stream": lambda device=None: stream_of(index(device), devices.current_stream(index(device))),
+        "default_stream": lambda device=None: stream_of(index(device), 0),
         "set_sync_debug_mode": lambda mode: setattr(debug, "sync", mode),
-        "synchronize": lambda *_: note("synchronize device"),
+        "synchronize": synchronize,
         "is_current_stream_capturing": lambda: False,
         "empty_cache": lambda: None,
         "memory_allocated": lambda device=None: devices.allocated(index(device)),
