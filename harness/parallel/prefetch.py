@@ -4,6 +4,7 @@ In a replay of shapes alone an item is made when it is asked for. Making an item
 shows the time that the consumer waits.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -23,6 +24,12 @@ class BackgroundThread:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._used: list[Any] = []
         """The items whose kernels may still run: the stream would hand their memory to the item that it makes."""
+
+    def __del__(self) -> None:
+        """An item that nobody took reads memory that is freed after this."""
+        if self._stream is not None and not sys.is_finalizing():
+            self._thread.shutdown()
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""

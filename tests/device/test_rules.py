@@ -1,5 +1,6 @@
 """The fake GPUs refuse what GPUs refuse: each rule is broken on purpose."""
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from harness.comm import engine
 from harness.launch.worker_pool import RankError
+from harness.parallel.prefetch import Prefetcher
 
 OnGpus = Callable[..., list[Any]]
 
@@ -166,6 +168,25 @@ def wait_in_every_way() -> None:
 
 def test_streams_that_wait_may_share_memory(on_gpus: OnGpus) -> None:
     on_gpus(1, wait_in_every_way)
+
+
+def drop_while_the_next_is_made() -> list[float]:
+    dropped = threading.Event()
+
+    def make(number: int) -> torch.Tensor:
+        if number:
+            dropped.wait()
+        return torch.relu(ones(8) + number)
+
+    items = Prefetcher(make, torch.device("cuda", 0))
+    used = [items.take(0).sum()]  # nobody else has the item while the next is made
+    dropped.set()
+    used += [items.take(number).sum() for number in (1, 2)]
+    return [float(each) for each in used]
+
+
+def test_a_prefetched_item_stays_until_it_was_used(on_gpus: OnGpus) -> None:
+    assert on_gpus(1, drop_while_the_next_is_made) == [[8.0, 16.0, 24.0]]
 
 
 # NCCL.
