@@ -14,7 +14,10 @@ Ratios are of medians over the same turns. One thread a rank.
 """
 
 import argparse
+import os
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 from statistics import median
 from time import process_time, thread_time
 from typing import NamedTuple
@@ -197,21 +200,42 @@ def rank_cpu(case: Case, turns: int) -> CpuSeconds:
 
 
 def compare_kernels(options: argparse.Namespace) -> None:
-    """The CPU seconds of all ranks. Serial training is measured before and after each strategy, on the same cores."""
+    """The CPU seconds of all ranks. Serial training is measured before and after each strategy, alone and on all cores.
+
+    Kernels on all cores at once share caches and the way to memory, in any strategy.
+    """
     table = Table(
-        "strategy", "kernels, ms", "to serial", "collectives", "their threads", "rest", "ms, all ranks"
+        "strategy",
+        "kernels, ms",
+        "to serial",
+        "to serial on all cores",
+        "collectives",
+        "their threads",
+        "rest",
+        "ms, all ranks",
     )
     with Pool() as pool:
         for name in options.competitors:
             strategy, _, grid = name.partition("@")
             case = Case(strategy, options.dataset, options.ranks, grid or None, options.hidden)
             alone = case._replace(strategy="serial", ranks=1, grid=None)
-            before = rank_cpu(alone, options.turns)
+            before = serial_kernels(alone, options.turns)
             ranks = pool.run(case.ranks, rank_cpu, case, options.turns)
-            serial = (before.kernels + rank_cpu(alone, options.turns).kernels) / 2
+            after = serial_kernels(alone, options.turns)
             total = CpuSeconds(*map(sum, zip(*ranks, strict=True)))
+            serial = [f"{2 * total.kernels / (a + b):.2f}" for a, b in zip(before, after, strict=True)]
             cells = [f"{1e3 * seconds:.1f}" for seconds in (*total[1:], sum(total))]
-            table.row(name, f"{1e3 * total.kernels:.1f}", f"{total.kernels / serial:.2f}", *cells)
+            table.row(name, f"{1e3 * total.kernels:.1f}", *serial, *cells)
+
+
+def serial_kernels(case: Case, turns: int) -> tuple[float, float]:
+    """The kernels of serial training: alone, and of the mean training if there is one on each core."""
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as everywhere:
+        list(everywhere.map(rank_cpu, [case] * cores, [1] * cores))
+        at_once = everywhere.map(rank_cpu, [case] * cores, [3 * turns] * cores)
+        together = sum(seconds.kernels for seconds in at_once) / cores
+    return rank_cpu(case, turns).kernels, together
 
 
 class Recorded(NamedTuple):
