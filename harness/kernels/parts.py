@@ -263,9 +263,9 @@ def copy_rows(A: tuple[Any, Any, Any], rows: Any, B: tuple[Any, Any, Any]) -> No
     """Copies the entries of the selected rows."""
     rowptr, col, val = A
     _, out_col, out_val = B
-    at = U(0)
+    places, at = _places(rowptr, col, val), U(0)
     for i in range(U(rows.size)):
-        _prefetch_row(A, rows, i)
+        _prefetch_row(rowptr, rows, i, places)
         row = U(rows[i])
         first, entries = U(rowptr[row]), U(rowptr[row + ONE] - rowptr[row])
         for k in range(entries):
@@ -303,9 +303,10 @@ def keep_entries(
     rowptr, col, val = A
     bits, before = sample
     out_rowptr, out_col, out_val = S
+    places = _places(rowptr, col, val)
     at = out_rowptr[U(0)] = U(0)
     for i in range(U(rows.size)):
-        _prefetch_row(A, rows, i)
+        _prefetch_row(rowptr, rows, i, places)
         row, begin = U(rows[i]), at
         for e in range(U(rowptr[row]), U(rowptr[row + ONE])):
             j = U(col[e])
@@ -323,17 +324,25 @@ def keep_entries(
 
 
 @compiled(forceinline=True)
-def _prefetch_row(A: tuple[Any, Any, Any], rows: Any, i: Any) -> None:
-    rowptr, col, val = A
+def _places(rowptr: Any, col: Any, val: Any) -> Any:
+    """The address of each array and the size of its numbers, for a loop: numba counts references whenever it is asked
+    for the address of an array, which takes longer than the copy of a row."""
+    pointers, cols, vals = U(rowptr.ctypes.data), U(col.ctypes.data), U(val.ctypes.data)
+    return pointers, U(rowptr.itemsize), cols, U(col.itemsize), vals, U(val.itemsize)
+
+
+@compiled(forceinline=True)
+def _prefetch_row(rowptr: Any, rows: Any, i: Any, places: Any) -> None:
+    pointers, pointer_size, cols, col_size, vals, val_size = places
     if i + AHEAD + AHEAD < U(rows.size):
-        prefetch(U(rowptr.ctypes.data) + U(rowptr.itemsize) * U(rows[i + AHEAD + AHEAD]))
+        prefetch(pointers + pointer_size * U(rows[i + AHEAD + AHEAD]))
     if i + AHEAD < U(rows.size):
         row = U(rows[i + AHEAD])
         first, last = U(rowptr[row]), U(rowptr[row + ONE])
-        for byte in range(U(col.itemsize) * first, U(col.itemsize) * last, LINE):
-            prefetch(U(col.ctypes.data) + byte)
-        for byte in range(U(val.itemsize) * first, U(val.itemsize) * last, LINE):
-            prefetch(U(val.ctypes.data) + byte)
+        for byte in range(col_size * first, col_size * last, LINE):
+            prefetch(cols + byte)
+        for byte in range(val_size * first, val_size * last, LINE):
+            prefetch(vals + byte)
 
 
 # The compiled loops of assembly: the lengths of rows, then the entries, then the values.
