@@ -315,12 +315,14 @@ def _multiply(_typing: Any, code: Any, addresses: Any, sizes: Any, strip: Any, r
             return [vectors.add_product(total, a, x, fused=fused) for total, x in zip(sums, h, strict=True)]
 
         def row(i: Any, first: Any, end: Any) -> None:
-            places = tile.places(Z, i)
-            sums = either(
-                builder, adds, lambda: [*map(vectors.read, places)], lambda: [vectors.zero] * tile.count
-            )
-            for place, total in zip(places, tile.each_entry(first, end, sums, entry), strict=True):
-                vectors.write(total, place)
+            filled = builder.icmp_unsigned("<", first, end)  # most rows of a small block are empty
+            with builder.if_then(builder.or_(filled, builder.not_(adds))):
+                places = tile.places(Z, i)
+                sums = either(
+                    builder, adds, lambda: [*map(vectors.read, places)], lambda: [vectors.zero] * tile.count
+                )
+                for place, total in zip(places, tile.each_entry(first, end, sums, entry), strict=True):
+                    vectors.write(total, place)
 
         tile.each_row(row)
         return context.get_dummy_value()
