@@ -4,11 +4,12 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 `meta`), and the process group sends nothing (torch's backend `fake`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import torch
 import torch.distributed as dist
@@ -38,12 +39,39 @@ ATEN = torch.ops.aten
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
 
 
+class LiveBytes:
+    """The bytes of the tensors that were made under a meter and are not yet freed, and the most at any time."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._seen: set[int] = set()
+
+    def made(self, things: Iterable[Any], *, before: bool = False) -> None:
+        """Takes notice of tensors; with `before`, of tensors that were made before, which do not count."""
+        for x in _tensors(things):
+            if not x.is_meta:  # the host's
+                continue
+            storage = x.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            self.now += 0 if before else size
+            self.peak = max(self.peak, self.now)
+            finalize(storage, self._freed, key, 0 if before else size)
+
+    def _freed(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.now -= size
+
+
 class Meter(TorchDispatchMode):
-    """`with Meter(ledger):` meters the operators inside, those of the backward pass included."""
+    """`with Meter(ledger):` meters the operators inside, those of the backward pass included, and the memory."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ledger = ledger
+        self.memory = LiveBytes()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -54,7 +82,9 @@ class Meter(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.memory.made((*args, *kwargs.values()), before=True)
         result = func(*args, **kwargs)
+        self.memory.made((result,))
         if _computes(func):
             formula = flop_registry.get(func.overloadpacket)
             flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
@@ -65,13 +95,15 @@ class Meter(TorchDispatchMode):
 
 def _bytes(things: Iterable[Any]) -> int:
     """The bytes of the tensors among arguments, and in lists among them."""
-    total = 0
+    return sum(x.nbytes for x in _tensors(things))
+
+
+def _tensors(things: Iterable[Any]) -> Iterator[Tensor]:
     for thing in things:
         if isinstance(thing, Tensor):
-            total += thing.nbytes
+            yield thing
         elif isinstance(thing, list | tuple):
-            total += _bytes(thing)
-    return total
+            yield from _tensors(thing)
 
 
 def _computes(func: Any) -> bool:
@@ -207,6 +239,8 @@ class Replayed:
     """Every kernel and every call, in the order of their issue."""
     entries: dict[Key, Amounts]
     persistent_bytes: dict[TensorName, int]
+    peak_bytes: int
+    """The most that the rank holds at any time of an epoch: with activations, gradients and buffers of messages."""
 
 
 def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> Replayed:
@@ -220,12 +254,12 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
     try:
         grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
-        trainer = Trainer(strategy, grid, shapes)
-        with Meter(tape):
+        with Meter(tape) as meter:
+            trainer = Trainer(strategy, grid, shapes)
             entries = trainer.epoch().entries
     finally:
         engine.stop()
-    return Replayed(rank, tape.events, entries, trainer.ctx.memory.persistent_bytes())
+    return Replayed(rank, tape.events, entries, trainer.ctx.memory.persistent_bytes(), meter.memory.peak)
 
 
 # The memory that a rank would hold and the words that it would receive, for every strategy.

@@ -211,6 +211,7 @@ def _document(spec: "Spec", facts: "Facts", replayed: "Replayed") -> dict[str, A
             for event in replayed.events
         ],
         "persistent_bytes": {name.value: size for name, size in replayed.persistent_bytes.items()},
+        "peak_bytes": replayed.peak_bytes,
     }
 
 
@@ -236,5 +237,6 @@ def _page(spec: "Spec", facts: "Facts", replayed: "Replayed") -> str:
     sizes = "counted in its store" if facts.exact else "expected from its card"
     return (
         f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {sizes}\n\n{columns(rows)}\n\n"
-        f"{len(replayed.events):,} events. Held during the whole epoch, MB: {held}."
+        f"{len(replayed.events):,} events. Held during the whole epoch, MB: {held}. With activations, gradients and "
+        f"buffers of messages at most {replayed.peak_bytes / 1e6:.3g}."
     )

@@ -23,3 +23,5 @@ def test_a_page_and_its_data_say_the_same(capsys: pytest.CaptureFixture[str]) ->
     assert f"{n * 64:,}" in page
     assert sum(row["words_payload"] for row in data["events"] if row["op"] == "broadcast") == words
     assert data["persistent_bytes"]["X"] == 2048 * 64 * 4
+    assert data["peak_bytes"] > sum(data["persistent_bytes"].values()) + 3 * 2048 * 16 * 4
+    assert f"at most {data['peak_bytes'] / 1e6:.3g}." in page

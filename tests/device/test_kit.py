@@ -1,11 +1,13 @@
 """Every strategy on GPUs: equal to serial training, to its formulas and to its replay, without waits in its epochs."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import pytest
+import torch
 
 from harness.check import check
 from harness.check.case import Case
@@ -15,6 +17,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy, registered
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 
@@ -62,6 +65,18 @@ def steady_waits(case: Case) -> Counter[tuple[str, str]]:
     return waits
 
 
+def peak_of_an_epoch(case: Case) -> int:
+    """The most bytes of this rank's device from the making of a trainer to the end of its first epoch."""
+    strategy = case.strategy()
+    device = engine.device_of(Engine.NCCL, engine.rank())
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    grid = Grid.build(strategy.grid, Ledger(), device, wire=strategy.wire)
+    Trainer(strategy, grid, case.store()).epoch()
+    return torch.cuda.max_memory_allocated() - before
+
+
 def case_of(name: str, kind: str, grid: dict[AxisName, int], params: dict[str, Any]) -> Case:
     strategy = load_strategy(name)
     spec = {
@@ -100,3 +115,13 @@ def test_no_host_waits_in_an_epoch(
             (what, line): n for (what, line), n in waits.items() if line.partition(":")[0] not in allowed
         }
         assert not {key: n for key, n in other.items() if key[0] != PINNED}
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])
+def test_a_replay_knows_the_peak_of_memory(on_gpus: Callable[..., list[Any]], name: str) -> None:
+    """But for the row pointers of 32 bits that a library of sparse products wants, which shapes alone do without."""
+    strategy = load_strategy(name)
+    world = next(ranks for ranks in (4, 3, 2, 1) if strategy.grids(ranks))
+    case = case_of(name, "gcn", strategy.grids(world)[0], {})
+    for rank, peak in enumerate(on_gpus(world, peak_of_an_epoch, case)):
+        assert replay(case.strategy(), rank, case.store()).peak_bytes == pytest.approx(peak, rel=0.03)
