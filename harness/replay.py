@@ -23,6 +23,7 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec
 from harness.graph.blocks import Blocks
+from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import MOVING, NOBODY, Amounts, Key, Ledger, Op, Scope, TensorName
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
@@ -30,13 +31,44 @@ from harness.spec.spec import Spec, grid_text
 from harness.strategy import Facts, Strategy, admit
 from harness.strategy.facts import ShapeBlocks
 
-# The meter charges the flops and bytes of every operator to the key that is current on a ledger.
+# The meter charges the flops and bytes of every operator to the key that is current on a tape, and keeps the shapes of
+# products.
 #
 # Flops are by the formulas of torch and of `harness.kernels.spmm`. Bytes are those of the operands and of
 # the result, each read or written once. Messages are no kernels: the axes count them.
 
 ATEN = torch.ops.aten
+DENSE = {ATEN.mm, ATEN.addmm, ATEN.addmm_}
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
+
+
+class Product(NamedTuple):
+    """The shape of one product, (rows x inner) times (inner x columns), and what its operands are made of."""
+
+    rows: int
+    inner: int
+    columns: int
+    nonzeros: int
+    """The nonzeros of the first operand; 0 for a dense product."""
+    values: str
+    """The type of the values, as in float32."""
+    indices: str
+    """The type of the columns of a sparse operand; nothing for a dense product."""
+
+
+def _product(func: Any, args: tuple[Any, ...]) -> Product | None:
+    """The product that an operator computes; None for an operator of another kind."""
+    if func in (PRODUCT, PRODUCT_ADD):
+        rowptr, col, val, inner, H = args[-5:]  # before them comes the sum that is added to
+        return Product(len(rowptr) - 1, inner, H.shape[1], len(val), _type(val), _type(col))
+    if func.overloadpacket in DENSE:
+        X, Y = [x for x in args if isinstance(x, Tensor)][-2:]
+        return Product(X.shape[0], X.shape[1], Y.shape[1], 0, _type(X), "")
+    return None
+
+
+def _type(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 class LiveBytes:
@@ -66,11 +98,11 @@ class LiveBytes:
 
 
 class Meter(TorchDispatchMode):
-    """`with Meter(ledger):` meters the operators inside, those of the backward pass included, and the memory."""
+    """`with Meter(tape):` meters the operators inside, those of the backward pass included, and the memory."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, tape: "Tape") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = ledger
+        self._tape = tape
         self.memory = LiveBytes()
 
     @classmethod
@@ -89,7 +121,9 @@ class Meter(TorchDispatchMode):
             formula = flop_registry.get(func.overloadpacket)
             flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
             touched = _bytes(args) + _bytes(kwargs.values()) + _bytes((result,))
-            self._ledger.add(self._ledger.here, flops=flops, bytes_touched=touched)
+            self._tape.add(self._tape.here, flops=flops, bytes_touched=touched)
+            if product := _product(func, args):
+                self._tape.multiplied(product)
         return result
 
 
@@ -129,6 +163,7 @@ class Event:
 
     key: Key
     amounts: Amounts = field(default_factory=Amounts)
+    products: list[Product] = field(default_factory=list)
     leaves: bool = False
     """The call's result is waited for in a later event."""
     waits_for: int = NOBODY
@@ -144,6 +179,7 @@ class OutlineEvent(NamedTuple):
     words_received: float
     bytes: int
     flops: int
+    products: tuple[Product, ...]
     leaves: bool
     waits_for: int
 
@@ -164,6 +200,7 @@ def _outlined(event: Event, position: Mapping[int, int]) -> OutlineEvent:
         amounts.words_received,
         amounts.bytes,
         amounts.flops,
+        tuple(event.products),
         event.leaves,
         position.get(event.waits_for, NOBODY),
     )
@@ -210,6 +247,11 @@ class Tape(Ledger):
             amounts = self._event(key).amounts
             for name, value in more.items():
                 setattr(amounts, name, getattr(amounts, name) + value)
+
+    def multiplied(self, product: Product) -> None:
+        """Keeps the shape of a product of the current event."""
+        if self.recording:
+            self._event(self.here).products.append(product)
 
     def leave(self) -> Any:
         mark = super().leave()

@@ -208,7 +208,7 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:
-    """A replay on shapes has the same calls and waits in the same order on these ranks, and holds as many bytes."""
+    """A replay on shapes has the calls, products and waits of the ranks in the same order, and holds as many bytes."""
     strategy, store = case.strategy(), case.store()
     wrong, heavier, lines, count = list[Mismatch](), list[Mismatch](), 0, 0
     for number in replayed_ranks:
@@ -242,7 +242,10 @@ def _event(line: OutlineEvent | None) -> str:
         return "no event"
     key, *_ = line
     at = [str(part) for part in key if part is not None]
-    numbers = [f"{name} = {value:,}" for name, value in list(line._asdict().items())[1:] if value]
+    counted = [(name, value) for name, value in list(line._asdict().items())[1:] if value]
+    numbers = [
+        f"{name} = {value:,}" if name != "products" else f"{name} = {value}" for name, value in counted
+    ]
     return f"[{' '.join(at)}: {', '.join(numbers)}]"
 
 

@@ -207,7 +207,12 @@ def _document(spec: "Spec", facts: "Facts", replayed: "Replayed") -> dict[str, A
         "facts": asdict(facts),
         "entries": [_row(key, amounts) for key, amounts in replayed.entries.items()],
         "events": [
-            {**_row(event.key, event.amounts), "leaves": event.leaves, "waits_for": event.waits_for}
+            {
+                **_row(event.key, event.amounts),
+                "products": [product._asdict() for product in event.products],
+                "leaves": event.leaves,
+                "waits_for": event.waits_for,
+            }
             for event in replayed.events
         ],
         "persistent_bytes": {name.value: size for name, size in replayed.persistent_bytes.items()},
