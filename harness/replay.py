@@ -314,6 +314,8 @@ class Needs(NamedTuple):
     grid: str | None = None
     """The grid with the fewest words; the first of several."""
     persistent_bytes: int | None = None
+    peak_bytes: int | None = None
+    """The most that the rank holds at any time of an epoch."""
     words_received: int | None = None
     """The words of an epoch."""
     grids: int | None = None
@@ -332,6 +334,7 @@ class _OnGrid(NamedTuple):
     words: int
     grid: str
     persistent_bytes: int
+    peak_bytes: int
 
 
 def _needs(root: Path, name: str, dataset: str, facts: Facts, ranks: int) -> Needs:
@@ -349,10 +352,20 @@ def _needs(root: Path, name: str, dataset: str, facts: Facts, ranks: int) -> Nee
     if not replays:
         return Needs(name, refused=refusals[0])
     best, worst = min(replays, key=lambda one: one.words), max(replays, key=lambda one: one.words)
-    return Needs(name, best.grid, best.persistent_bytes, best.words, len(replays), worst.grid, worst.words)
+    return Needs(
+        name,
+        best.grid,
+        best.persistent_bytes,
+        best.peak_bytes,
+        best.words,
+        len(replays),
+        worst.grid,
+        worst.words,
+    )
 
 
 def _on_grid(name: str, spec: Spec, facts: Facts) -> _OnGrid:
     replayed = replay(admit(load_strategy(name), spec, facts))
     received = round(sum(amounts.words_received for amounts in replayed.entries.values()))
-    return _OnGrid(received, grid_text(spec.grid), sum(replayed.persistent_bytes.values()))
+    held = sum(replayed.persistent_bytes.values())
+    return _OnGrid(received, grid_text(spec.grid), held, replayed.peak_bytes)

@@ -20,12 +20,14 @@ def test_every_strategy_says_what_it_needs_or_why_not():
         spec = make_spec(root, {"strategy": "plexus", "dataset": "reddit", "ranks": 8, "grid": grid}, "test")
         replayed = replay(admit(load_strategy("plexus"), spec, FACTS))
         words = round(sum(amounts.words_received for amounts in replayed.entries.values()))
-        on_grids[grid_text(spec.grid)] = words, sum(replayed.persistent_bytes.values())
+        held = sum(replayed.persistent_bytes.values())
+        on_grids[grid_text(spec.grid)] = words, held, replayed.peak_bytes
     assert plexus.grids == len(on_grids) == 10, "ways to write 8 as a product of three"
-    assert (plexus.words_received, plexus.persistent_bytes) == on_grids[plexus.grid]
-    assert plexus.words_received == min(words for words, _ in on_grids.values())
+    assert (plexus.words_received, plexus.persistent_bytes, plexus.peak_bytes) == on_grids[plexus.grid]
+    assert plexus.peak_bytes > plexus.persistent_bytes
+    assert plexus.words_received == min(words for words, *_ in on_grids.values())
     assert plexus.worst_words_received == on_grids[plexus.worst_grid][0]
-    assert plexus.worst_words_received == max(words for words, _ in on_grids.values())
+    assert plexus.worst_words_received == max(words for words, *_ in on_grids.values())
     assert plexus.words_received < plexus.worst_words_received
     features = 4000 * 40 + 2 * 4000 * 16
     assert found["cagnet-1d"].words_received > 7 / 8 * features, "each epoch all other ranks' rows come by"
