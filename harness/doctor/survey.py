@@ -6,17 +6,48 @@ import platform
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distributions, version
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
-from harness.doctor.examined import Examined, answer, text_of
-from harness.doctor.gpus import gpus
 from harness.errors import UserError
 from harness.slurm.site import FILE, Site, load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.root import project_root, results_folder
+
+PATIENCE = 20
+"""Seconds that a command may take to answer."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """An item of the survey. `missing` is for items that the harness needs; a merely useful one is never missing."""
+
+    what: str
+    found: str
+    missing: bool = False
+
+
+def answer(*command: str) -> str | None:
+    """The output of a command; None if the command is absent, fails or does not end in time."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def text_of(path: Path) -> str:
+    """The text of a small file; nothing if the file cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def survey(given: str | None) -> Iterator[Examined]:
@@ -102,6 +133,118 @@ def _name() -> Examined:
         return Examined("name", f"{name} has no address: name `interfaces` in the machine's card")
     lonely = ", the loopback: over several nodes the machine's card must name `interfaces`"
     return Examined("name", f"{name} is {address}" + (lonely if address.startswith("127.") else ""))
+
+
+# The GPUs as ranks find them: driver, links, NUMA nodes, torch's build, devices against ranks, peers. Torch is imported
+# only where a command of the driver shows a GPU.
+
+NO_GPU = "none on this machine: strategies run on CPU ranks over gloo"
+NODES, BUS = Path("/sys/devices/system/node"), Path("/sys/bus/pci/devices")
+
+
+class Gpu(NamedTuple):
+    """What nvidia-smi says of a GPU."""
+
+    name: str
+    driver_version: str
+    bus: str
+    generation: str
+    lanes: str
+
+
+QUERY = "--query-gpu=name,driver_version,pci.bus_id,pcie.link.gen.current,pcie.link.width.current"
+
+
+def gpus() -> Iterator[Examined]:
+    """All that is known of the GPUs, and of the library of their collectives."""
+    shown = answer("nvidia-smi", QUERY, "--format=csv,noheader") or ""
+    found = [
+        Gpu(*line.split(", ")) for line in shown.splitlines() if line.count(", ") == len(Gpu._fields) - 1
+    ]
+    names = [gpu.name for gpu in found] or _of_amd()
+    yield Examined(
+        "GPU", ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or NO_GPU
+    )
+    yield Examined("NCCL", _nccl())
+    if found:
+        yield Examined("driver", ", ".join(sorted({gpu.driver_version for gpu in found})))
+        yield Examined("PCIe", ", ".join(f"generation {gpu.generation} x{gpu.lanes}" for gpu in found))
+        yield from _nearness(found)
+    if names:
+        yield from _in_torch()
+
+
+def _of_amd() -> list[str]:
+    lines = (answer("rocm-smi", "--showid") or "").splitlines()
+    return ["GPU by rocm-smi"] * len({line.split(":")[0] for line in lines if line.startswith("GPU[")})
+
+
+def _nccl() -> str:
+    """The NCCL package beside torch. Only `harness doctor --links` shows whether NCCL works."""
+    packages = [(str(each.metadata["Name"]), each.version) for each in distributions()]
+    nccl = [f"{name} {version}" for name, version in packages if name.startswith(("nvidia-nccl", "rccl"))]
+    return ", ".join(nccl) or "no package of it: only gloo, or torch's own"
+
+
+def _nearness(found: list[Gpu]) -> Iterator[Examined]:
+    """The NUMA node of each GPU. A rank that may use no core of the node copies through the other processor."""
+    places = [text_of(BUS / gpu.bus.lower().removeprefix("0000") / "numa_node") for gpu in found]
+    if not any(place.isdigit() for place in places):
+        return
+    allowed = os.sched_getaffinity(0)
+    far = [
+        str(number)
+        for number, place in enumerate(places)
+        if place.isdigit() and not allowed & set(_cores(text_of(NODES / f"node{place}" / "cpulist")))
+    ]
+    state = f"; this process may use no core near GPU {', '.join(far)}" if far else ""
+    yield Examined("NUMA", f"the GPUs are at the nodes {', '.join(places)}{state}")
+
+
+def _cores(listed: str) -> set[int]:
+    """The cores of a list such as 0-3,8-11."""
+    spans = [span.partition("-") for span in listed.split(",") if span]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
+
+
+def _in_torch() -> Iterator[Examined]:
+    """What torch makes of the GPUs that the driver shows."""
+    import torch
+
+    from harness.comm.engine import VISIBLE
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+    if not (torch.version.cuda or torch.version.hip):
+        idle = f"{torch.__version__} is for neither CUDA nor ROCm, and the GPUs stay idle"
+        yield Examined("torch's build", f"{idle}: README.md says which torch to install", missing=True)
+        return
+    if not torch.cuda.is_available():
+        hiding = [f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ]
+        reason = f"{' '.join(hiding)} hides them" if hiding else f"the driver may be too old for {build}"
+        yield Examined("torch's build", f"{torch.__version__} finds no GPU: {reason}", missing=True)
+        return
+    yield Examined("torch's build", f"{torch.__version__} for {build}")
+    devices = torch.cuda.device_count()
+    yield _seen(devices)
+    apart = [
+        f"{one} and {other}"
+        for one, other in combinations(range(devices), 2)
+        if not torch.cuda.can_device_access_peer(one, other)
+    ]
+    if devices > 1:
+        yield Examined(
+            "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"
+        )
+    yield Examined("self-test", "harness check cagnet-1d --quick --machine local-gpu takes a minute")
+
+
+def _seen(devices: int) -> Examined:
+    """The devices that torch sees, against the ranks that Slurm starts on a node."""
+    seen, ranks = f"torch sees {devices}", os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    if ranks.isdigit() and int(ranks) > devices:
+        advice = "start at most as many ranks as there are devices, or ask for more devices"
+        return Examined("devices", f"{seen}, and {ranks} ranks start on a node: {advice}", missing=True)
+    return Examined("devices", f"{seen}: that many ranks, each with a GPU of its own")
 
 
 # The folders of a project: whether they may be written, and whether other nodes see them.

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.doctor.examined import Examined
-from harness.doctor.survey import file_system, slurm
+from harness.doctor.survey import Examined, file_system, slurm
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = {

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.doctor import gpus as examined
-from harness.doctor.gpus import gpus
+from harness.doctor import survey
+from harness.doctor.survey import gpus
 
 NAMES = ("NVIDIA H100", "NVIDIA H100")
 
@@ -22,8 +22,8 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     for name in ("SLURM_NTASKS_PER_NODE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(examined, "BUS", tmp_path)
-    monkeypatch.setattr(examined, "NODES", tmp_path)
+    monkeypatch.setattr(survey, "BUS", tmp_path)
+    monkeypatch.setattr(survey, "NODES", tmp_path)
     cores = (100000, min(os.sched_getaffinity(0)))
     for node, core in enumerate(cores):
         (tmp_path / f"0000:{node}5:00.0").mkdir()
