@@ -88,7 +88,11 @@ def hidden(buffers: Sequence[Tensor], carry: Callable[[Sequence[Tensor]], None])
 
 
 class FakeNccl(dist.ProcessGroup):
-    """A process group whose backend says that it is NCCL."""
+    """A process group whose backend says that it is NCCL.
+
+    Gloo receives copies only: its threads keep a message for a moment after the call, and the memory of a tensor that
+    the caller has freed must be free at once, as on a GPU.
+    """
 
     class Options:
         """The options that torch sets on NCCL's groups."""
@@ -169,7 +173,8 @@ class FakeNccl(dist.ProcessGroup):
         (x,) = self._host(*tensors)
         self._agree("broadcast", TYPES[x.dtype], x.numel(), opts.rootRank)
         if opts.rootRank == self._rank:
-            self._gloo.broadcast([x], opts).wait()
+            with unseen():
+                self._gloo.broadcast([x.clone()], opts).wait()
             return Later(lambda: None)
         return hidden([x], lambda copies: self._wait(self._gloo.broadcast(list(copies), opts)))
 
@@ -241,8 +246,11 @@ class FakeNccl(dist.ProcessGroup):
         if arriving != receive:
             raise NcclError(f"all_to_all at {place()}: sent are {arriving} rows, received {receive}")
 
+        with unseen():
+            sent = x.clone()
+
         def carry(copies: Sequence[Tensor]) -> None:
-            self._wait(self._gloo.alltoall_base(copies[0], x, receive, send, dist.AllToAllOptions()))
+            self._wait(self._gloo.alltoall_base(copies[0], sent, receive, send, dist.AllToAllOptions()))
 
         return hidden([out], carry)
 
