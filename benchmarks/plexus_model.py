@@ -6,7 +6,7 @@
 A point is a graph, a number of ranks and a grid: the products of an epoch, forward and backward, of the rank at the
 origin. Each kernel is timed alone in this process, the median of several calls. Three layers, hidden 128, trained
 features. Equation 4.4 as in strategies/plexus/formulas.py is fitted with an intercept and without, by least squares
-with no coefficient below zero (`harness.cost`), and judged by 1000 random splits into 70 and 30 percent. Beside
+with no coefficient below zero, and judged by 1000 random splits into 70 and 30 percent. Beside
 it stands a model by kernels, fitted to relative errors: its terms are what a product reads and writes. The last lines
 are for a machine's card.
 """
@@ -25,7 +25,6 @@ from scipy.optimize import nnls
 from scipy.stats import spearmanr
 
 from harness.comm.layout import grids_of
-from harness.cost import fitted
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
@@ -33,7 +32,7 @@ from harness.parallel.roles import LayerShare, roles_of, share_of
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.build import open_dataset
-from strategies.plexus.formulas import Terms, terms_of_the_code, terms_of_the_paper
+from strategies.plexus.formulas import Coefficients, Terms, terms_of_the_code, terms_of_the_paper
 from strategies.plexus.plexus import FIRST
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -115,6 +114,19 @@ def linear(*, intercept: bool) -> Callable[[Numbers, Numbers], Model]:
     return fit
 
 
+def fitted(terms: Numbers, ms: Numbers, *, intercept: bool) -> Coefficients:
+    """The coefficients with the least squared error that are not negative.
+
+    An ordinary regression gives a term within the noise either sign, and a negative coefficient predicts negative times
+    wherever its term is large.
+    """
+    columns = np.column_stack([terms, np.full(len(terms), float(intercept))])
+    largest = np.abs(columns).max(axis=0)
+    scale = np.where(largest > 0, largest, 1.0)  # the terms are many orders of magnitude apart
+    coefficients, _ = nnls(columns / scale, ms)
+    return Coefficients(*(coefficients / scale).tolist())
+
+
 def by_kernels(terms: Numbers, ms: Numbers) -> Model:
     """A fit to relative errors: by absolute ones large graphs alone would decide."""
     coefficients, _ = nnls(terms / ms[:, None], np.ones(len(ms)))
@@ -129,8 +141,8 @@ def main() -> None:
     print(f"{len(sample)} points of {len(GRAPHS)} graphs, {ms.min():.1f} to {ms.max():.1f} ms\n")
     compare_models(sample, ms)
     compare_shapes(sample)
-    best = fitted(np.array([point.code for point in sample]), ms)
-    print("\nspmm:")
+    best = fitted(np.array([point.code for point in sample]), ms, intercept=False)
+    print("\nplexus_model:")
     for name in Terms._fields:
         print(f"  {name}: {getattr(best, name):.3g}")
 

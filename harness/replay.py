@@ -122,8 +122,7 @@ class Meter(TorchDispatchMode):
             flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
             touched = _bytes(args) + _bytes(kwargs.values()) + _bytes((result,))
             self._tape.add(self._tape.here, flops=flops, bytes_touched=touched)
-            if product := _product(func, args):
-                self._tape.multiplied(product)
+            self._tape.computed(_product(func, args), touched)
         return result
 
 
@@ -164,10 +163,18 @@ class Event:
     key: Key
     amounts: Amounts = field(default_factory=Amounts)
     products: list[Product] = field(default_factory=list)
+    kernels: int = 0
+    """The number of kernels that are no products."""
+    streamed: int = 0
+    """The bytes that these kernels read and write."""
+    drawn: int = 0
+    """The entries of A that the host sampled."""
     leaves: bool = False
     """The call's result is waited for in a later event."""
     waits_for: int = NOBODY
     """The number of the event whose call this event waits for."""
+    travels_with: int = NOBODY
+    """The number of the event in whose call the words of this event travel."""
 
 
 class OutlineEvent(NamedTuple):
@@ -230,6 +237,7 @@ class Tape(Ledger):
         self.events: list[Event] = []
         self._open: Event | None = None
         self._wait: Event | None = None
+        self._companions: dict[Key, Event] = {}
         self._left: dict[int, int] = {}
         """The number of a call's event, by the mark at which the call left."""
 
@@ -244,14 +252,23 @@ class Tape(Ledger):
     def add(self, key: Key, **more: float) -> None:
         super().add(key, **more)
         if "seconds" not in more and "in_flight_seconds" not in more:  # sums at the end of an epoch
-            amounts = self._event(key).amounts
+            event = self._event(key) if key == self.here else self._companion(key)
             for name, value in more.items():
-                setattr(amounts, name, getattr(amounts, name) + value)
+                setattr(event.amounts, name, getattr(event.amounts, name) + value)
 
-    def multiplied(self, product: Product) -> None:
-        """Keeps the shape of a product of the current event."""
+    def computed(self, product: Product | None, touched: int) -> None:
+        """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
+        if not self.recording:
+            return
+        event = self._event(self.here)
+        if product:
+            event.products.append(product)
+        else:
+            event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
+
+    def drew(self, entries: int) -> None:
         if self.recording:
-            self._event(self.here).products.append(product)
+            self._event(self.here).drawn += entries
 
     def leave(self) -> Any:
         mark = super().leave()
@@ -269,7 +286,17 @@ class Tape(Ledger):
         if self._open is None or self._open.key != key:
             self._open = Event(key)
             self.events.append(self._open)
+            self._companions = {}
         return self._open
+
+    def _companion(self, key: Key) -> Event:
+        """The event of another row whose words travel in the call of the current event."""
+        leader = self._event(self.here)
+        if key not in self._companions:
+            number = next(i for i in range(len(self.events) - 1, -1, -1) if self.events[i] is leader)
+            self._companions[key] = Event(key, travels_with=number)
+            self.events.append(self._companions[key])
+        return self._companions[key]
 
 
 @dataclass(frozen=True)
@@ -279,14 +306,21 @@ class Replayed:
     rank: int
     events: list[Event]
     """Every kernel and every call, in the order of their issue."""
+    first_of_step: list[int]
+    """The number of each step's first event."""
     entries: dict[Key, Amounts]
     persistent_bytes: dict[TensorName, int]
     peak_bytes: int
     """The most that the rank holds at any time of an epoch: with activations, gradients and buffers of messages."""
 
 
-def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> Replayed:
-    """Replays an epoch of a rank. With `blocks` sizes are exact; without, they are expected from the graph's facts."""
+def replay(
+    strategy: Strategy, rank: int = 0, blocks: Blocks | None = None, *, steps: int | None = None
+) -> Replayed:
+    """Replays an epoch of a rank, or its first steps only.
+
+    With `blocks` sizes are exact; without, they are expected from the graph's facts.
+    """
     world = strategy.spec.ranks
     if not 0 <= rank < world:
         raise UserError(f"rank = {rank}: the ranks of this world are 0 to {world - 1}.")
@@ -298,10 +332,16 @@ def replay(strategy: Strategy, rank: int = 0, blocks: Blocks | None = None) -> R
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, shapes)
-            entries = trainer.epoch().entries
+            tape.start()
+            first_of_step = []
+            for _ in range(trainer.steps if steps is None else min(steps, trainer.steps)):
+                first_of_step.append(len(tape.events))
+                trainer.step()
+            entries = tape.stop()
     finally:
         engine.stop()
-    return Replayed(rank, tape.events, entries, trainer.ctx.memory.persistent_bytes(), meter.memory.peak)
+    held = trainer.ctx.memory.persistent_bytes()
+    return Replayed(rank, tape.events, first_of_step, entries, held, meter.memory.peak)
 
 
 # The memory that a rank would hold and the words that it would receive, for every strategy.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import __version__
-from harness.cli import data, listing, planning, proving, reporting, running
+from harness.cli import data, listing, planning, predicting, proving, reporting, running
 from harness.cli.options import Parser
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root, results_folder
@@ -95,6 +95,6 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in (listing, data, planning, running, proving, reporting):
+    for module in (listing, data, planning, predicting, running, proving, reporting):
         module.add_verbs(verbs)
     return parser

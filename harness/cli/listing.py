@@ -25,18 +25,28 @@ def add_verbs(verbs: Verbs) -> None:
         _doctor,
         "Check this machine: what it can run, and what is missing.",
         "Prints a line for each item; the exit code is 1 if one is missing. With --links, measures the bandwidth and "
-        "the latency between ranks instead, for about 30 seconds.",
+        "the latency between ranks instead, for about 30 seconds. With --calibrate, measures links and kernels, about "
+        "a minute on a quiet machine, and writes them into the card as the rates and links of predictions.",
+    )
+    doctor.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure kernels and links, and write them into the machine card",
     )
     doctor.add_argument(
         "--links", action="store_true", help="measure all-reduces between ranks, here or in this Slurm job"
     )
     doctor.add_argument(
-        "--ranks", type=ranks, default=2, metavar="P", help="links: the number of ranks (default 2)"
+        "--ranks",
+        type=ranks,
+        default=2,
+        metavar="P",
+        help="links and calibrate: the number of ranks (default 2)",
     )
     doctor.add_argument(
         "--machine",
         metavar="NAME",
-        help="links: the machine card (default: that of config/site.yaml, or local)",
+        help="links and calibrate: the machine card (default: that of config/site.yaml, or local)",
     )
     doctor.add_argument(
         "--write",
@@ -50,10 +60,12 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    if options.calibrate:
+        return _calibrate(options)
     if options.links:
         return _links(options)
     if options.write is not None or options.machine is not None:
-        raise UserError("doctor takes --machine and --write together with --links.")
+        raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
     items = list(survey(options.root))
     rows = [("MISSING" if item.missing else "ok", item.what, item.found) for item in items]
     show(options, [asdict(item) for item in items], columns(rows))
@@ -75,6 +87,20 @@ def _links(options: argparse.Namespace) -> int:
     if options.write is not None:
         text += f"\n{write_card(root, name, options.write, measured)}"
     show(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)
+    return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    import yaml
+
+    from harness.doctor.calibrate import calibrated, write_sections
+    from harness.slurm.site import load_site
+
+    root = project_root(options.root)
+    name = options.machine or load_site(root).machine or "local"
+    sections = calibrated(root, name, options.ranks, say)
+    path = write_sections(root, name, sections)
+    show(options, sections, f"{yaml.safe_dump(sections, sort_keys=False, width=120)}\nwritten to {path}")
     return 0
 
 

@@ -38,7 +38,7 @@ def add_verbs(verbs: Verbs) -> None:
         _plan,
         "List the grids of a strategy, or the runs of an experiment, before anything runs.",
         "With --strategy and --ranks, prints every valid grid. With --dataset too, says for each grid whether it can "
-        "train on that graph; if the machine card gives bandwidths, it also predicts the epoch time and puts the "
+        "train on that graph; if the machine card has rates and links, it also predicts the epoch time and puts the "
         "fastest grid first. With --experiment, prints the id and the label of every run.",
     )
     plan.add_argument("--strategy", metavar="NAME", help="the strategy whose grids are listed")
@@ -116,8 +116,8 @@ def _grids(options: argparse.Namespace) -> int:
         show(options, grids, "\n".join(grid_text(grid) for grid in grids))
         return 0
     judged = sorted(_judged(options, grids), key=JudgedGrid.order)
-    predicts = any(grid.communication is not None for grid in judged)
-    titles = [("grid", "products ms", "communication ms", "epoch ms", "")] if predicts else []
+    predicts = any(grid.seconds is not None for grid in judged)
+    titles = [("grid", "epoch ms", "waiting ms", "")] if predicts else []
     rows = titles + [grid.row(predicts=predicts) for grid in judged]
     show(options, [grid._asdict() for grid in judged], columns(rows))
     return 0
@@ -128,38 +128,37 @@ class JudgedGrid(NamedTuple):
 
     grid: dict["AxisName", int]
     refused: str | None
-    products: float | None = None
-    communication: float | None = None
+    seconds: float | None = None
+    waiting: float | None = None
 
     def order(self) -> tuple[bool, float]:
-        return self.refused is not None, (self.products or 0) + (self.communication or 0)
+        return self.refused is not None, self.seconds or 0.0
 
     def row(self, *, predicts: bool) -> tuple[str, ...]:
-        parts = (self.products, self.communication)
-        epoch = None if None in parts else sum(part or 0.0 for part in parts)
-        times = (*parts, epoch) if predicts else ()
-        cells = ("" if self.refused else "-" if time is None else f"{1e3 * time:.3g}" for time in times)
+        times = (self.seconds, self.waiting) if predicts else ()
+        cells = ("" if time is None else f"{1e3 * time:.3g}" for time in times)
         return grid_text(self.grid), *cells, f"refused: {self.refused}" if self.refused else "runs"
 
 
 def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[JudgedGrid]":
-    """Every grid, admitted or refused, with the predicted times of an epoch if the machine card has links."""
-    from harness.cost import predict
+    """Every grid, admitted or refused, with the predicted times of rank 0 if the machine card has rates and links."""
+    from harness.predict.prediction import predict
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
-    from harness.strategy import BlockCounts, ShapeBlocks, admit
+    from harness.strategy import admit
 
     root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
     card = load_machine_card(root, specs[0].machine.name)
-    counts = BlockCounts(ShapeBlocks(facts, specs[0].dataset.permutation))
     for grid, spec in zip(grids, specs, strict=True):
         try:
             ready = admit(strategy, spec, facts)
+            predicted = predict(ready, card, ranks=[0]) if card.rates and card.links else None
         except UserError as refusal:
             yield JudgedGrid(grid, str(refusal))
         else:
-            yield JudgedGrid(grid, None, *(predict(ready, card, counts) if card.links else ()))
+            times = (predicted.seconds.value, predicted.waiting) if predicted else ()
+            yield JudgedGrid(grid, None, *times)
 
 
 def _facts(options: argparse.Namespace) -> "Facts":

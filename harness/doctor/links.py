@@ -34,7 +34,7 @@ from harness.launch.rank_starter import rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.spec.machine_card import MACHINES, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import results_folder
-from harness.validation import legal_name, shown
+from harness.validation import RANKS, legal_name, shown
 
 LONGEST = 120.0
 """Seconds after which the measurement is ended: the ranks themselves stop after thirty."""
@@ -92,18 +92,46 @@ def write_card(root: Path, machine: str, name: str, measured: Measured) -> Path:
     return path
 
 
-def links(measured: Measured, per_node: int) -> dict[str, Any]:
-    """The `links` of a card. Rows of larger axes come last: of those that are not above an axis, the last holds."""
+def links(measured: Measured, per_node: int, *, on_cores: bool = False) -> dict[str, Any]:
+    """The `links` of a card. Rows of larger axes come last: of those that are not above an axis, the last holds.
+
+    With `on_cores` the ranks are those of one machine without devices of their own: a message takes as long as the
+    cores are busy with it, and the links themselves take next to no time.
+    """
     rows = sorted(measured.rows, key=lambda row: (row.before, row.size))
     inside = [row.gbs for row in rows if row.before * row.size <= per_node]
     leaving = [row.gbs * min(per_node, row.before) for row in rows if row.before * row.size > per_node]
+    hops = 2 * (max(row.before * row.size for row in rows) - 1)
+    latency = constant(measured.latency_us / hops, 1.5)
+    intra, node = max(inside or leaving), max(leaving or inside)
+    if on_cores:
+        return {
+            "devices_per_node": RANKS,
+            "intra_gbs": constant(100.0, 2.0, ASSUMED),
+            "node_gbs": constant(100.0, 2.0, ASSUMED),
+            "intra_latency_us": latency,
+            "latency_us": dict(latency),
+            "all_to_all_share": constant(1.0, 1.5, ASSUMED),
+            "cpu_gbs": constant(intra, 1.5),
+        }
     return {
         "devices_per_node": per_node,
-        "intra_gbs": max(inside or leaving),
-        "node_gbs": max(leaving or inside),
-        "latency_us": round(measured.latency_us, 1),
+        "intra_gbs": constant(intra, 1.3),
+        "node_gbs": constant(node, 1.3),
+        "intra_latency_us": latency,
+        "latency_us": dict(latency),
+        "all_to_all_share": constant(0.5, 2.0, ASSUMED),
         "measured": [{**row.model_dump(), "gbs": float(f"{row.gbs:.4g}")} for row in rows],
     }
+
+
+ASSUMED = "assumed"
+
+
+def constant(value: float, within: float, source: str = "") -> dict[str, Any]:
+    """A constant of a card, measured now unless another source is named."""
+    measured = f"measured by harness doctor, {time.strftime('%Y-%m-%d')}"
+    return {"value": float(f"{value:.4g}"), "within": within, "source": source or measured}
 
 
 # The measurement in one rank.

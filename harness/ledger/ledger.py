@@ -195,6 +195,9 @@ class Ledger:
         if self.recording:
             self.add(self.here, calls=1, words_payload=payload, words_received=received, bytes=bytes)
 
+    def drew(self, entries: int) -> None:
+        """Notes that the host sampled so many entries of A; only a tape of a replay keeps the number."""
+
     def leave(self) -> Any:
         """Marks the start of an asynchronous call; `landing` and `flew` take the mark that is returned."""
         return self.clock.mark()

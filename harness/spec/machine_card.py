@@ -9,32 +9,85 @@ from harness.documents import read_yaml
 from harness.validation import Frozen, unknown, validated
 
 
+class Constant(Frozen):
+    """A number of a machine, the interval of its true value, and where it was taken from."""
+
+    value: float = Field(gt=0, allow_inf_nan=False)
+    within: float = Field(ge=1, allow_inf_nan=False)
+    """The true value lies between value / within and value * within."""
+    source: str = Field(min_length=1)
+    """A page, a command, or `assumed`."""
+
+
+class SpmmTerms(Frozen):
+    """Nanoseconds of the product of a sparse matrix (m x k) with a dense one (k x n): the sum of five terms.
+
+    No term is negative: a sum with a negative one predicts negative times wherever that term is large.
+    """
+
+    entry_column: float = Field(ge=0, allow_inf_nan=False)
+    """For each nonzero and column of the dense matrix: rows that are read and added up."""
+    entry: float = Field(ge=0, allow_inf_nan=False)
+    """For each nonzero: its column and its value."""
+    row_column: float = Field(ge=0, allow_inf_nan=False)
+    """For each number of the result."""
+    row: float = Field(ge=0, allow_inf_nan=False)
+    call: float = Field(ge=0, allow_inf_nan=False)
+    within: float = Field(ge=1, allow_inf_nan=False)
+    """The true time lies between the sum divided and the sum multiplied by this."""
+    source: str = Field(min_length=1)
+
+
+class Rates(Frozen):
+    """The speed of the device of one rank. A GB is 2^30 bytes."""
+
+    tflops: Constant
+    """The peak of dense products in float32, in 10^12 operations a second."""
+    memory_gbs: Constant
+    """The peak bandwidth of the device's memory, in GB a second."""
+    efficiency: Constant
+    """The share of both peaks that kernels reach."""
+    launch_us: Constant
+    """The time of a kernel that computes next to nothing."""
+    sample_ns: Constant
+    """The time of an entry of A that the host samples, the numbering of its vertices included."""
+    spmm: SpmmTerms
+    cores_per_node: int | None = Field(None, ge=1)
+    """The cores that the ranks of a node share; None where every rank has a device of its own."""
+
+
 class MeasuredLink(Frozen):
     """The bandwidth of a collective over axes of at least `size` ranks, neighbours at least `before` ranks apart."""
 
     before: int = Field(ge=1)
     size: int = Field(ge=2)
-    gbs: float = Field(gt=0)
+    gbs: float = Field(gt=0, allow_inf_nan=False)
 
 
 class Links(Frozen):
     """The network of the predictions. A GB is 2^30 bytes; ranks fill one node after the other."""
 
     devices_per_node: int = Field(ge=1)
-    intra_gbs: float = Field(gt=0)
+    intra_gbs: Constant
     """GB a second between devices of a node."""
-    node_gbs: float = Field(gt=0)
+    node_gbs: Constant
     """GB a second into or out of a node, all its devices together."""
-    latency_us: float | None = Field(None, gt=0)
-    """The latency of the smallest all-reduce of all ranks, by `harness doctor --links`. Predictions leave it out."""
+    intra_latency_us: Constant
+    """The time of a message without words inside a node."""
+    latency_us: Constant
+    """The time of a message without words between nodes."""
+    all_to_all_share: Constant
+    """The share of the bandwidth that an all-to-all reaches: its messages collide."""
+    cpu_gbs: Constant | None = None
+    """GB a second that a core receives and sends at once, where messages take time of the cores that compute."""
     measured: tuple[MeasuredLink, ...] = ()
     """The measured bandwidths; an axis takes the last row that is not above the axis."""
 
 
-class SpmmModel(Frozen):
-    """Coefficients of Plexus' equation 4.4, in milliseconds (`strategies.plexus.formulas`).
+class PlexusModel(Frozen):
+    """The coefficients of Plexus' own model of products, equation 4.4, in milliseconds (`strategies.plexus.formulas`).
 
-    No coefficient is negative: the terms grow without bound, and no product takes negative time.
+    Predictions take the rates of the device; this model is for the paper's figure 5.
     """
 
     flops: float = Field(ge=0)
@@ -103,8 +156,10 @@ class MachineCard(Machine):
 
     memory_gb: float | None = Field(None, gt=0)
     """The memory of a rank, which `largest` fills. A GB is 2^30 bytes."""
+    rates: Rates | None = None
+    """The speed of a rank's device; None on a machine for which nothing is predicted."""
     links: Links | None = None
-    spmm: SpmmModel | None = None
+    plexus_model: PlexusModel | None = None
     slurm: Slurm | None = None
     """The nodes of a Slurm machine; None for a machine of one node."""
     start_seconds: float = Field(120, gt=0, allow_inf_nan=False)

@@ -212,10 +212,6 @@ class Strategy(ABC):
         at = self.coordinates(rank)
         return [self.weight(weight, at) for weight in self.weights]
 
-    def product_terms(self) -> tuple[float, float, float] | None:
-        """Flops, forward shape and backward shape of the products with A, for a cost model; None without one."""
-        return None
-
     def promised(self) -> Promise:
         """The relation of its numbers to serial training's, with these parameters."""
         return self.promise

@@ -22,6 +22,20 @@ class Terms(NamedTuple):
     backward: float
 
 
+class Coefficients(NamedTuple):
+    """The coefficients of equation 4.4, in milliseconds."""
+
+    flops: float
+    forward: float
+    backward: float
+    intercept: float = 0.0
+
+
+def product_milliseconds(terms: Terms, coefficients: Coefficients) -> float:
+    """The milliseconds of an epoch's products with A by equation 4.4, which is linear in its terms."""
+    return coefficients.intercept + sum(term * each for term, each in zip(terms, coefficients[:3], strict=True))
+
+
 def terms_of_the_code(
     grid: Mapping[AxisName, int], first: Roles, vertices: int, nonzeros: int, widths: Sequence[int]
 ) -> Terms:

@@ -190,8 +190,8 @@ class Plexus(Strategy):
         words.put(FORWARD, -1, Op.ALL_REDUCE, (R, S), TensorName.LOSS, 1)
         return words
 
-    def product_terms(self) -> Terms:
-        """The terms of section 4.1, in the spelling of the authors' code."""
+    def model_terms(self) -> Terms:
+        """The terms of the paper's own model of the products (section 4.1), in the spelling of the authors' code."""
         dense = [d for d, _ in self.shapes]
         return terms_of_the_code(self.grid, FIRST, self.facts.vertices, self.facts.nonzeros, dense)
 

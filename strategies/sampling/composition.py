@@ -239,6 +239,7 @@ class Feed:
         """Draws a mini-batch and begins to fetch its features."""
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
             batch = self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
+            self.ctx.ledger.drew(sum(A.nnz for A in batch.A))
         return batch, self.store.begin(number, batch.vertices[0], later=self.prefetch)
 
 

@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from harness.cli import main
-from harness.cost import bandwidth
 from harness.doctor.links import Measured, axes, measure, new_card, write_card
 from harness.errors import RunError, UserError
+from harness.ledger import AxisName
+from harness.predict.pricing import bandwidth, placed
 from harness.spec.machine_card import MeasuredLink, load_machine_card
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +31,10 @@ def test_predictions_take_from_the_written_card_what_was_measured(tmp_path: Path
     write_card(tmp_path, "mine", "mine-measured", Measured(rows[::-1], 12.34))
     card = load_machine_card(tmp_path, "mine-measured")
     assert card.links and card.slurm
-    assert card.links.latency_us == 12.3
+    assert card.links.latency_us.value == pytest.approx(12.34 / 14, rel=1e-3)
     for row in rows:
-        assert bandwidth(card.links, row.before, row.size) == pytest.approx(row.gbs, rel=1e-3)
+        axis = placed({AxisName.X: row.size, AxisName.Y: row.before}, "x", card.links)
+        assert bandwidth(card.links, axis) == pytest.approx(row.gbs, rel=1e-3)
     with pytest.raises(UserError, match=r"--write mine: .*exists"):
         write_card(tmp_path, "mine", "mine", Measured(rows, 1.0))
 

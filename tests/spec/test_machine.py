@@ -11,6 +11,7 @@ from harness.spec.machine_card import MachineCard, list_machines, load_machine_c
 from harness.validation import validated
 
 ROOT = Path(__file__).parents[2]
+CONSTANT = {"value": 1.0, "within": 1.0, "source": "assumed"}
 CARD: dict[str, Any] = {
     "name": "whole",
     "composed_from": 1,
@@ -19,12 +20,21 @@ CARD: dict[str, Any] = {
     "start_seconds": 1.0,
     "links": {
         "devices_per_node": 1,
-        "intra_gbs": 1.0,
-        "node_gbs": 1.0,
-        "latency_us": 1.0,
+        **dict.fromkeys(
+            ("intra_gbs", "node_gbs", "intra_latency_us", "latency_us", "all_to_all_share", "cpu_gbs"),
+            CONSTANT,
+        ),
         "measured": [{"before": 1, "size": 2, "gbs": 1.0}],
     },
-    "spmm": {"flops": 1.0, "forward": 1.0, "backward": 1.0, "intercept": 1.0},
+    "rates": {
+        **dict.fromkeys(("tflops", "memory_gbs", "efficiency", "launch_us", "sample_ns"), CONSTANT),
+        "spmm": {
+            **dict.fromkeys(("entry_column", "entry", "row_column", "row", "call", "within"), 1.0),
+            "source": "assumed",
+        },
+        "cores_per_node": 1,
+    },
+    "plexus_model": {"flops": 1.0, "forward": 1.0, "backward": 1.0, "intercept": 1.0},
     "slurm": {
         "ranks_per_node": 1,
         "cpus_per_rank": 1,

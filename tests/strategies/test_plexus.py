@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
-from harness import cost
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
 from harness.comm.layout import grids_of
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger, Op
+from harness.predict.pricing import ring_seconds
 from harness.registry import load_strategy
 from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategy import (
+    WORD,
     BlockCounts,
     Context,
     Facts,
@@ -31,7 +32,7 @@ from harness.strategy import (
     admit,
     facts_of,
 )
-from strategies.plexus.formulas import words_of_the_authors
+from strategies.plexus.formulas import Coefficients, product_milliseconds, words_of_the_authors
 from strategies.plexus.plexus import FIRST
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
@@ -228,21 +229,21 @@ def test_a_partition_is_refused() -> None:
 def test_the_model_is_that_of_the_authors_code(grid: str, products: float, communication: float) -> None:
     """Milliseconds of ogbn-products on 64 Perlmutter devices; what is not padded and the loss change less than 3 %."""
     strategy, card = ready(grid), load_machine_card(ROOT, "perlmutter")
-    assert card.spmm is not None
+    assert card.plexus_model is not None
     assert card.links is not None
-    terms = strategy.product_terms()
-    assert terms is not None
-    assert cost.products(terms, card.spmm) == pytest.approx(products / 1e3, rel=0.005)
+    coefficients = Coefficients(*card.plexus_model.model_dump().values())
+    assert product_milliseconds(strategy.model_terms(), coefficients) == pytest.approx(products, rel=0.005)
     words = strategy.words(dict.fromkeys(strategy.axes, 0), BlockCounts(ShapeBlocks(PRODUCTS)))
-    moving = cost.communication(words, strategy.grid, card.links, "float32")
-    assert moving == pytest.approx(communication / 1e3, rel=0.03)
+    seconds = ring_seconds(words, strategy.grid, card.links, WORD["float32"])
+    assert 1e3 * seconds == pytest.approx(communication, rel=0.03)
 
 
 def test_its_order_of_the_grids_is_that_of_the_kernels_that_the_authors_timed() -> None:
     """The authors' 28 measured times of the products of ogbn-products on 64 devices, in milliseconds."""
-    fitted = load_machine_card(ROOT, "perlmutter").spmm
-    assert fitted is not None
-    predicted = [cost.products(ready(grid).product_terms() or (0, 0, 0), fitted) for grid in TIMED]
+    card = load_machine_card(ROOT, "perlmutter")
+    assert card.plexus_model is not None
+    coefficients = Coefficients(*card.plexus_model.model_dump().values())
+    predicted = [product_milliseconds(ready(grid).model_terms(), coefficients) for grid in TIMED]
     assert spearmanr(predicted, list(TIMED.values())).statistic > 0.9
 
 

@@ -1,0 +1,216 @@
+"""Predicted epochs beside measured ones, here; and the model of sparse products beside published kernel times.
+
+    python benchmarks/prediction.py loopback --ranks 4
+    python benchmarks/testbed up --hosts 4 --rate 200mbit
+    python benchmarks/testbed run -- python benchmarks/prediction.py links --rate 200
+    python benchmarks/testbed down
+    python benchmarks/prediction.py products
+
+`loopback` and `links` train every strategy on every grid that admits the graph, three layers of hidden 64, and predict
+the same epochs by the cards local.yaml and ethernet.yaml, as `harness doctor --calibrate` measured them. All ranks
+share the cores of this machine. An observed time is the slowest rank's, the median of epochs. The rank correlation and
+the median error are those of one graph, world and link rate; nothing is pooled.
+
+`products` fits the five terms of a sparse product to the 40 scaling points that Plexus' authors publish
+(benchmarks/data/plexus_spmm_points.csv) and predicts their 28 grids of 64 devices, which the fit has not seen.
+"""
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from measuring import Table, argument_parser, in_a_process, on_hosts, spec_of, train_in_turns, trainer_of
+from scipy.stats import spearmanr
+
+from harness.doctor.calibrate import fit_terms
+from harness.errors import UserError
+from harness.launch.worker_pool import Pool
+from harness.ledger import AxisName
+from harness.parallel.roles import roles_of, share_of
+from harness.predict.prediction import priced, replayed_ranks
+from harness.predict.pricing import MICRO, NANO, spmm_terms
+from harness.registry import load_strategy, registered
+from harness.replay import Product
+from harness.run.open_run import open_run
+from harness.spec.machine_card import MachineCard, load_machine_card
+from harness.spec.root import project_root
+from harness.spec.spec import Spec, grid_text
+from strategies.plexus.plexus import FIRST
+
+DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
+CORES = len(os.sched_getaffinity(0))
+LEFT_OUT = {
+    "pyg": "it samples by a library that is not among the packages",
+    "serial": "it has one rank",
+}
+TCP = 0.95
+"""The share of a link's rate that messages reach (benchmarks/results/links.md)."""
+
+
+class Timed(NamedTuple):
+    """An epoch of a strategy on a grid: predicted, with the ends of the interval, and observed."""
+
+    strategy: str
+    grid: str
+    predicted: float
+    low: float
+    high: float
+    observed: float
+
+
+def requests(dataset: str, ranks: int, machine: str) -> list[dict[str, Any]]:
+    """Every strategy on every grid of so many ranks that admits the graph."""
+    found = []
+    for name in [point.name for point in registered() if point.name not in LEFT_OUT]:
+        strategy = load_strategy(name)
+        for grid in strategy.grids(ranks):
+            request = {
+                "strategy": name,
+                "dataset": dataset,
+                "ranks": ranks,
+                "grid": grid,
+                "model": {"hidden": HIDDEN},
+                "training": {"batch": BATCH if strategy.mini_batches else 0},
+                "machine": machine,
+            }
+            try:
+                open_run(project_root(), spec_of(request))
+            except UserError:
+                continue
+            found.append(request)
+    return found
+
+
+def observed(specs: list[Spec], epochs: int) -> list[float] | None:
+    """The seconds of an epoch of every spec on the slowest rank; on rank 0."""
+    torch.set_num_threads(1)
+    seconds = []
+    for spec in specs:
+        trainer = trainer_of(spec)
+        seconds += [turns.median() for turns in train_in_turns([trainer], epochs)]
+        trainer.ctx.grid.settle()
+    return seconds or None
+
+
+def predicted(specs: list[Spec], card: MachineCard) -> list[tuple[float, float, float]]:
+    """The predicted epochs of ranks that share the cores of this machine."""
+    seconds = []
+    for spec in specs:
+        epochs = replayed_ranks(*open_run(project_root(), spec))
+        interval = priced(epochs, card, CORES).seconds
+        seconds.append((interval.value, interval.low, interval.high))
+    return seconds
+
+
+def compared(specs: list[Spec], card: MachineCard, times: list[float]) -> Iterator[Timed]:
+    told = in_a_process(predicted, specs, card)  # a rank of a world cannot replay another
+    for spec, (value, low, high), time in zip(specs, told, times, strict=True):
+        yield Timed(spec.strategy.name, grid_text(spec.grid, " "), value, low, high, time)
+
+
+def show(timed: list[Timed], what: str) -> None:
+    """A row for each grid, and what the group says as a whole."""
+    table = Table("strategy", "grid", "predicted ms", "between", "observed ms", "predicted over observed")
+    for each in timed:
+        between = f"{1e3 * each.low:.3g} - {1e3 * each.high:.3g}"
+        ratio = each.predicted / each.observed
+        times = f"{1e3 * each.predicted:.3g}", between, f"{1e3 * each.observed:.3g}"
+        table.row(each.strategy, each.grid, *times, f"{ratio:.2f}")
+    ours, theirs = np.array([[each.predicted, each.observed] for each in timed]).T
+    fastest = theirs[ours.argmin()] / theirs.min()
+    inside = sum(each.low <= each.observed <= each.high for each in timed)
+    print(
+        f"\n{what}: rank correlation {spearmanr(ours, theirs).statistic:.3f}, median error "
+        f"{100 * np.median(abs(ours / theirs - 1)):.0f} %, {inside} of {len(timed)} inside their intervals; the first "
+        f"choice takes {fastest:.2f} times the fastest"
+    )
+
+
+def on_loopback(dataset: str, ranks: int, epochs: int) -> None:
+    specs = [spec_of(request) for request in requests(dataset, ranks, "local")]
+    with Pool() as pool:
+        times = pool.run(ranks, observed, specs, epochs, patience=1800)[0]
+    card = load_machine_card(project_root(), "local")
+    show(list(compared(specs, card, times)), f"{dataset}, {ranks} ranks, loopback")
+
+
+def on_links(dataset: str, rate: float, epochs: int) -> None:
+    with on_hosts() as place:
+        specs = [spec_of(request) for request in requests(dataset, place.world, "ethernet")]
+        times = observed(specs, epochs)
+    if place.rank == 0 and times:
+        card = load_machine_card(project_root(), "ethernet")
+        assert card.links
+        gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / (1 << 30)})
+        card = card.model_copy(update={"links": card.links.model_copy(update={"node_gbs": gbs})})
+        what = f"{dataset}, {place.world} ranks, links of {rate:g} Mbit/s"
+        show(list(compared(specs, card, times)), what)
+
+
+# The published kernels.
+
+POINTS = Path(__file__).parent / "data" / "plexus_spmm_points.csv"
+
+
+def terms_of_epoch(point: dict[str, str]) -> np.ndarray[Any, Any]:
+    """The sums of the five terms over the products of an epoch of the rank at the origin."""
+    n, nonzeros = int(point["n"]), int(point["nnz"])
+    grid = {axis: int(point[axis.value]) for axis in (AxisName.X, AxisName.Y, AxisName.Z)}
+    origin, total = dict.fromkeys(grid, 0), np.zeros(5)
+    for layer, d in enumerate((int(point["d0"]), int(point["d1"]), int(point["d2"]))):
+        share = share_of(roles_of(layer, FIRST), grid, origin, n, (d, d))
+        for rows, inner in ((share.N, share.K), (share.K, share.N)):
+            entries = round(nonzeros * len(rows) * len(inner) / n**2)
+            product = Product(len(rows), len(inner), len(share.F), entries, "float32", "int32")
+            total += spmm_terms(product)
+    return total
+
+
+def products() -> None:
+    points = list(csv.DictReader(POINTS.open()))
+    terms = np.array([terms_of_epoch(point) for point in points])
+    seconds = np.array([float(point["spmm_ms_per_epoch"]) for point in points]) * 1e3 * MICRO
+    fitted = np.array([point["set"] == "scaling" for point in points])
+    coefficients = fit_terms(terms[fitted], seconds[fitted])
+    names = ("entry_column", "entry", "row_column", "row", "call")
+    print(
+        "nanoseconds: "
+        + ", ".join(f"{name} {c / NANO:.3g}" for name, c in zip(names, coefficients, strict=True))
+    )
+    table = Table("points", "count", "rank correlation", "median error", "largest", "within 1.35")
+    for name, some in (("fitted: scaling", fitted), ("held out: 28 grids of 64", ~fitted)):
+        ratio = terms[some] @ coefficients / seconds[some]
+        error = abs(ratio - 1)
+        table.row(
+            name,
+            str(some.sum()),
+            f"{spearmanr(ratio * seconds[some], seconds[some]).statistic:.3f}",
+            f"{100 * np.median(error):.1f} %",
+            f"{100 * error.max():.0f} %",
+            f"{100 * np.mean(np.maximum(ratio, 1 / ratio) <= 1.35):.0f} %",
+        )
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("what", choices=("loopback", "links", "products"))
+    parser.add_argument("--dataset", default=DATASET)
+    parser.add_argument("--ranks", type=int, default=4, help="for loopback")
+    parser.add_argument("--rate", type=float, default=200, help="for links: Mbit/s")
+    parser.add_argument("--epochs", type=int, default=5)
+    options = parser.parse_args()
+    match options.what:
+        case "loopback":
+            on_loopback(options.dataset, options.ranks, options.epochs)
+        case "links":
+            on_links(options.dataset, options.rate, options.epochs)
+        case "products":
+            products()
+
+
+if __name__ == "__main__":
+    main()

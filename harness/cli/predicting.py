@@ -1,0 +1,330 @@
+"""harness predict and harness advise: the time of an epoch on a machine that need not be at hand, and the choice."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.options import (
+    Verbs,
+    add_settings,
+    add_verb,
+    columns,
+    ranks,
+    say,
+    settings,
+    several,
+    show,
+)
+from harness.errors import UserError
+from harness.spec.root import project_root
+from harness.spec.spec import grid_text
+
+if TYPE_CHECKING:
+    from harness.graph.blocks import Blocks
+    from harness.predict.advice import Advice, Option
+    from harness.predict.prediction import Prediction
+    from harness.spec.machine_card import MachineCard
+    from harness.strategy import Facts, Strategy
+
+GB = 1 << 30
+
+
+def add_verbs(verbs: Verbs) -> None:
+    predict = add_verb(
+        verbs,
+        "predict",
+        _predict,
+        "Predict the time of an epoch on a machine that has a card, before anything runs there.",
+        "Replays the strategy's own code on shapes, prices its kernels and calls by the constants of the card "
+        "config/machines/NAME.yaml, and plays the ranks against each other. The interval is that of the constants.",
+    )
+    predict.add_argument("--strategy", required=True, metavar="NAME", help="the strategy")
+    predict.add_argument(
+        "--ranks", type=several(ranks), default=[1], metavar="A,B,C", help="the numbers of ranks (default 1)"
+    )
+    predict.add_argument(
+        "--grid",
+        metavar="2x2x2",
+        help="the sizes of the strategy's axes, or best: the fastest grid (default: the strategy's first choice)",
+    )
+    predict.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write each prediction as the record of a run under DIR, for tables and figures",
+    )
+    _add_common(predict)
+    advise = add_verb(
+        verbs,
+        "advise",
+        _advise,
+        "Say which strategy and grid are the fastest for a graph on a machine.",
+        "Predicts every strategy on every grid of so many ranks, with the same model, and ranks full-graph training by "
+        "the time of an epoch and mini-batch training by the time for each training vertex.",
+    )
+    advise.add_argument("--ranks", type=ranks, required=True, metavar="P", help="the number of ranks")
+    advise.add_argument("--model", metavar="KIND", help="gcn, sage or gat (default: gcn)")
+    advise.add_argument(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="the memory of a rank (default: that of the machine's card)",
+    )
+    advise.add_argument(
+        "--accuracy",
+        choices=("exact", "estimator"),
+        help="only strategies whose numbers are those of serial training, or an unbiased estimate of these too",
+    )
+    _add_common(advise)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dataset", required=True, metavar="NAME", help="a graph: its store if it is built, else its card"
+    )
+    parser.add_argument(
+        "--machine", default="local", metavar="NAME", help="the machine card (default: local)"
+    )
+    parser.add_argument(
+        "--from-card", action="store_true", help="take the graph's sizes from its card even if it is built"
+    )
+    add_settings(parser)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from harness.predict.predicted_record import record_prediction
+    from harness.predict.prediction import check_card, predict
+
+    root = project_root(options.root)
+    card, (facts, blocks) = _card(root, options), _graph(root, options)
+    check_card(card)
+    rows, answers = list[tuple[str, ...]]([PREDICTED]), []
+    for count in options.ranks:
+        strategy = _fastest(root, options, card, facts, blocks, count)
+        predicted = predict(strategy, card, blocks)
+        rows.append((str(count), grid_text(strategy.spec.grid), *_cells(predicted, card)))
+        answers.append({"ranks": count, "grid": strategy.grid, **_document(predicted)})
+        if options.out:
+            record_prediction(root, options.out, strategy.spec, facts, card, predicted)
+    sizes = "counted in its store" if facts.exact else "expected from its card"
+    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {sizes}"
+    show(options, answers, f"{head}\n\n{columns(rows)}")
+    return 0
+
+
+PREDICTED = ("ranks", "grid", "epoch ms", "between", "waiting", "words", "peak GB", "limited by")
+
+
+def _cells(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
+    """Everything of a prediction but its ranks and grid."""
+    seconds, peak = predicted.seconds, predicted.peak_bytes / GB
+    fits = card.memory_gb is None or peak <= card.memory_gb
+    name = predicted.limited_by
+    return (
+        f"{1e3 * seconds.value:.3g}",
+        f"{1e3 * seconds.low:.3g} - {1e3 * seconds.high:.3g}",
+        f"{100 * predicted.waiting / seconds.value:.0f} %",
+        f"{predicted.words_received:.3g}",
+        f"{peak:.3g}" if fits else f"{peak:.3g}: out of memory",
+        f"{name}, {100 * predicted.shares[name]:.0f} %",
+    )
+
+
+def _document(predicted: "Prediction") -> dict[str, Any]:
+    return {
+        "seconds": vars(predicted.seconds),
+        "entries": [{**key._asdict(), "seconds": seconds} for key, seconds in predicted.entries.items()],
+        "waiting": predicted.waiting,
+        "words_received": predicted.words_received,
+        "peak_bytes": predicted.peak_bytes,
+        "shares": dict(predicted.shares),
+    }
+
+
+def _fastest(
+    root: Path,
+    options: argparse.Namespace,
+    card: "MachineCard",
+    facts: "Facts",
+    blocks: "Blocks | None",
+    count: int,
+) -> "Strategy":
+    """The strategy on the grid that is asked for; with `best`, on the grid that is predicted to be the fastest."""
+    from harness.predict.prediction import predict
+    from harness.registry import load_strategy
+
+    kind, asked = load_strategy(options.strategy), settings(options.set)
+    if options.grid != "best":
+        return _ready(root, options, kind.name, count, options.grid, asked, facts)
+    ready, reasons = _on_all_grids(root, options, kind.name, count, asked, facts)
+    if not ready:
+        raise UserError(reasons[0] if reasons else f"{kind.name} has no grid of {count} ranks.")
+    return min(ready, key=lambda each: predict(each, card, blocks, ranks=[0]).seconds.value)
+
+
+def _ready(
+    root: Path,
+    options: argparse.Namespace,
+    name: str,
+    count: int,
+    grid: Any,
+    asked: dict[str, Any],
+    facts: "Facts",
+) -> "Strategy":
+    from harness.experiment.defaults import make_spec, nested
+    from harness.registry import load_strategy
+    from harness.strategy import admit
+
+    request = {
+        "strategy.name": name,
+        "dataset.name": options.dataset,
+        "ranks": count,
+        "grid": grid,
+        "machine": options.machine,
+    }
+    return admit(load_strategy(name), make_spec(root, nested({**request, **asked}), "the options"), facts)
+
+
+def _on_all_grids(
+    root: Path, options: argparse.Namespace, name: str, count: int, asked: dict[str, Any], facts: "Facts"
+) -> "tuple[list[Strategy], list[str]]":
+    """The strategy on every grid that admits it, and the reasons of the others."""
+    from harness.registry import load_strategy
+
+    ready, reasons = [], []
+    for grid in load_strategy(name).grids(count):
+        try:
+            ready.append(_ready(root, options, name, count, grid, asked, facts))
+        except UserError as refusal:
+            reasons.append(str(refusal))
+    return ready, reasons
+
+
+def _card(root: Path, options: argparse.Namespace) -> "MachineCard":
+    from harness.spec.machine_card import load_machine_card
+
+    return load_machine_card(root, options.machine)
+
+
+def _graph(root: Path, options: argparse.Namespace) -> "tuple[Facts, Blocks | None]":
+    """The facts and the blocks of a store; of a graph that is not built, the facts that its card expects."""
+    from harness.experiment.expected_facts import facts_of_card
+    from harness.spec.dataset import DatasetChoice
+    from harness.store.build import open_dataset
+    from harness.store.catalog import load_card
+    from harness.strategy import facts_of
+    from harness.validation import validated
+
+    if not options.from_card:
+        try:
+            blocks = open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset"))
+        except UserError:
+            pass
+        else:
+            return facts_of(blocks), blocks
+    return facts_of_card(load_card(root, options.dataset)), None
+
+
+BATCH = 1024
+"""The mini-batch of advice, unless training.batch is given."""
+
+
+def _advise(options: argparse.Namespace) -> int:
+    from harness.predict.advice import advise
+    from harness.predict.prediction import check_card
+
+    root = project_root(options.root)
+    card, (facts, blocks) = _card(root, options), _graph(root, options)
+    check_card(card)
+    if options.memory is not None:
+        card = card.model_copy(update={"memory_gb": options.memory})
+    advice = advise(_candidates(root, options, facts), card, blocks)
+    show(options, _advice_document(advice), _advice_page(options, facts, card, advice))
+    return 0
+
+
+def _candidates(
+    root: Path, options: argparse.Namespace, facts: "Facts"
+) -> "Iterator[tuple[str, Sequence[Strategy], str]]":
+    """Every strategy that promises enough, on the grids that admit it, or the reason why none does."""
+    from harness.predict.advice import promises
+    from harness.registry import load_strategy, registered
+
+    asked = settings(options.set)
+    if options.model:
+        asked["model.kind"] = options.model
+    for point in registered():
+        try:
+            kind = load_strategy(point.name)
+        except UserError as refusal:  # a plugin that is broken keeps no other from being listed
+            yield point.name, [], str(refusal)
+            continue
+        if kind.promise not in promises(options.accuracy):
+            continue
+        say(f"predicting {point.name}")
+        batch = {"training.batch": min(BATCH, facts.vertices)} if kind.mini_batches else {}
+        ready, reasons = _on_all_grids(root, options, point.name, options.ranks, {**batch, **asked}, facts)
+        yield point.name, ready, reasons[0] if reasons else f"it has no grid of {options.ranks} ranks"
+
+
+def _advice_document(advice: "Advice") -> dict[str, Any]:
+    def listed(choices: "Sequence[Option]") -> list[dict[str, Any]]:
+        return [
+            {"strategy": each.strategy.name, "grid": each.strategy.grid, **_document(each.prediction)}
+            for each in choices
+        ]
+
+    return {
+        "full_graph": listed(advice.full_graph),
+        "mini_batch": listed(advice.mini_batch),
+        "too_large": listed(advice.too_large),
+        "refused": [vars(refusal) for refusal in advice.refused],
+    }
+
+
+def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard", advice: "Advice") -> str:
+    sizes = "counted in its store" if facts.exact else "expected from its card"
+    lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {sizes}"]
+    title = ("strategy", "grid", *PREDICTED[2:], "")
+    for name, choices in (
+        ("The full graph, by the time of an epoch", advice.full_graph),
+        ("Mini-batches, by the time for each training vertex", advice.mini_batch),
+    ):
+        if choices:
+            lines += ["", name, "", columns([title, *_advised(choices, card)]), *_turning(choices, card)]
+    for each in advice.too_large:
+        peak = each.prediction.peak_bytes / GB
+        lines += [
+            "",
+            f"{each.strategy.name}: too large, {peak:.3g} GB of {card.memory_gb:g} on its smallest grid",
+        ]
+    if advice.refused:
+        rows = [(refusal.strategy, refusal.reason) for refusal in advice.refused]
+        lines += ["", "No prediction", "", columns(rows)]
+    return "\n".join(lines)
+
+
+def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tuple[str, ...]]":
+    from harness.predict.advice import ties
+
+    for choice, tie in zip(choices, ties(choices, card), strict=True):
+        cells = _cells(choice.prediction, card)
+        yield choice.strategy.name, choice.grid, *cells, "ties with the first" if tie else ""
+
+
+def _turning(choices: "Sequence[Option]", card: "MachineCard") -> list[str]:
+    """What would change the first choice."""
+    from harness.predict.advice import turned_by
+
+    first = choices[0]
+    other = next((each for each in choices if each.strategy.name != first.strategy.name), None)
+    if other is None:
+        return []
+    _, constants = turned_by(first, other, card)
+    if not constants:
+        return [f"No constant of the card alone puts {other.strategy.name} before {first.strategy.name}."]
+    return [
+        f"Within their intervals, {', '.join(constants)} alone can put {other.strategy.name} before "
+        f"{first.strategy.name}."
+    ]

@@ -1,0 +1,203 @@
+"""Measures the rates of this machine's device and the links between its ranks, for predictions, and writes its card.
+
+sparse products   graphs of two kinds and several sizes, at widths from 1 to 256; five terms that are not negative
+                  are fitted to relative errors
+dense products    the median rate of the products of a layer
+memory            the median rate of an elementwise kernel on tensors of several sizes
+launch            a step on a tiny graph, over the number of its kernels: the share of the host is included
+links             all-reduces between ranks (`harness.doctor.links`)
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from harness.check.case import check_graph
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
+from harness.doctor.links import GB, constant, links, measure
+from harness.files import write_text
+from harness.kernels import Csr, from_coo, on_device
+from harness.kernels.spmm import spmm
+from harness.ledger import AxisName, Ledger
+from harness.predict.pricing import MICRO, NANO, spmm_terms
+from harness.registry import load_strategy
+from harness.replay import Meter, Product, Tape
+from harness.run.trainer import Trainer
+from harness.sources.rmat import Rmat
+from harness.spec.machine_card import MACHINES, Machine, load_machine
+from harness.spec.spec import Spec
+from harness.store.memory_store import MemoryStore
+from harness.strategy import Facts, facts_of
+
+SCALES, WIDTHS, DEGREES = (11, 14, 17), (1, 4, 16, 41, 128, 256), (4, 24)
+LAYERS = ((1 << 12, 64, 64), (1 << 15, 128, 128), (1 << 17, 128, 16), (128, 1 << 15, 128))
+STREAMED = (1 << 14, 1 << 18, 1 << 22)
+"""Rows by columns by columns of dense products, and elements of an elementwise kernel."""
+BATCHES = (256, 2048)
+"""Vertices of the two mini-batches."""
+TURNS, MOST_TURNS, SECONDS = 7, 50, 1.0
+INSIDE = 0.9
+"""The share of the measured times that lie inside an interval."""
+
+
+def calibrated(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The sections `rates` and `links` of a card, as measured here and now."""
+    card = load_machine(root, machine)
+    device = engine.device_of(Engine(card.engine), 0)
+    torch.set_num_threads(card.threads_per_rank)
+    tell("measuring kernels, about a minute")
+    rates, on_cores = _rates(card, device), card.engine == "gloo"
+    return {"rates": rates, "links": links(measure(root, machine, ranks, tell), ranks, on_cores=on_cores)}
+
+
+def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
+    """Replaces sections of a card, and leaves all others as they are, their comments included."""
+    path = root / MACHINES / f"{machine}.yaml"
+    text = path.read_text()
+    for name in sections:
+        text = re.sub(rf"(?m)^{name}:.*\n(?:[ #].*\n|\n(?= ))*", "", text)
+    write_text(path, text.rstrip() + "\n\n" + yaml.safe_dump(sections, sort_keys=False, width=120))
+    return path
+
+
+def _median(values: list[float]) -> dict[str, Any]:
+    """The median and the interval of most of the values."""
+    return constant(median(values), _within([value / median(values) for value in values]))
+
+
+def _within(ratios: list[float]) -> float:
+    """The factor that holds most of these ratios on both sides of 1; rounded up."""
+    return round(float(np.quantile([max(ratio, 1 / ratio) for ratio in ratios], INSIDE)) + 0.005, 2)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The lower quartile of the times of some calls, after one that is not timed: others may use the machine too."""
+    work()
+    taken: list[float] = []
+    while len(taken) < TURNS or (sum(taken) < SECONDS / 10 and len(taken) < MOST_TURNS):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - begun)
+        if sum(taken) > SECONDS:
+            break
+    return float(np.quantile(taken, 0.25))
+
+
+# Kernels.
+
+
+def _rates(machine: Machine, device: torch.device) -> dict[str, Any]:
+    launch = _launch_seconds(machine, device)
+    dense, streamed = [], []
+    for m, k, n in LAYERS:
+        X, Y = torch.rand(m, k, device=device), torch.rand(k, n, device=device)
+        dense.append(2 * m * k * n / _seconds(lambda X=X, Y=Y: X @ Y, device))  # type: ignore[misc]
+    for size in STREAMED:
+        x, y = torch.rand(size, device=device), torch.rand(size, device=device)
+        streamed.append(3 * x.nbytes / _seconds(lambda x=x, y=y: x + y, device))  # type: ignore[misc]
+    return {
+        "tflops": _median([rate / 1e12 for rate in dense]),
+        "memory_gbs": _median([rate / GB for rate in streamed]),
+        "efficiency": constant(1.0, 1.0, "measured rates are reached"),
+        "launch_us": constant(launch / MICRO, 1.5),
+        "sample_ns": constant(_sample_seconds(machine) / NANO, 1.5),
+        "spmm": _spmm(device),
+        **({} if device.type == "cuda" else {"cores_per_node": len(os.sched_getaffinity(0))}),
+    }
+
+
+def _launch_seconds(machine: Machine, device: torch.device) -> float:
+    """The seconds of a step on a tiny graph, over the number of its kernels."""
+    graph = MemoryStore(check_graph(50))
+    spec = _spec(machine, "serial", {"p": 1}, 0)
+    strategy = load_strategy("serial")(spec, facts_of(graph))
+
+    def trainer(ledger: Ledger) -> Trainer:
+        return Trainer(strategy, Grid.build({AxisName.P: 1}, ledger, device), graph)
+
+    counted = Tape()
+    with Meter(counted):
+        trainer(counted).epoch()
+    kernels = sum(event.kernels + len(event.products) for event in counted.events)
+    timed = trainer(Ledger())
+    return _seconds(lambda: [timed.epoch() for _ in range(20)], device) / 20 / kernels
+
+
+def _sample_seconds(machine: Machine) -> float:
+    """The seconds of a sampled entry."""
+    A = next(_graphs())
+    facts = Facts(A.rows, A.nnz, 1, 2, directed=True, labelled=A.rows, training=A.rows)
+    taken, entries = [], []
+    for batch in BATCHES:
+        spec = _spec(machine, "graphsage", {"d": 1}, batch)
+        sampled = partial(load_strategy("graphsage")(spec, facts).mini_batch, 0, 0, A, torch.arange(A.rows))
+        taken.append(_seconds(sampled, torch.device("cpu")))
+        entries.append(sum(each.nnz for each in sampled().A))
+    return (taken[1] - taken[0]) / (entries[1] - entries[0])
+
+
+def _spec(machine: Machine, strategy: str, grid: dict[str, int], batch: int) -> Spec:
+    return Spec.model_validate(
+        {
+            "strategy": strategy,
+            "dataset": "check",
+            "ranks": 1,
+            "grid": grid,
+            "training": {"batch": batch},
+            "machine": machine.model_dump(),
+        }
+    )
+
+
+def _spmm(device: torch.device) -> dict[str, Any]:
+    """The five terms, fitted to relative errors, and the interval of most products."""
+    terms, taken = [], []
+    for A in _graphs():
+        for width in WIDTHS:
+            H = torch.rand(A.cols, width, device=device)
+            A_here = on_device(A, device)
+            taken.append(_seconds(lambda A=A_here, H=H: spmm(A, H), device))  # type: ignore[misc]
+            terms.append(spmm_terms(Product(A.rows, A.cols, width, A.nnz, "float32", "int32")))
+    fitted = fit_terms(np.array(terms, dtype=np.float64), np.array(taken))
+    ratios = (np.array(terms) @ fitted / np.array(taken)).tolist()
+    names = ("entry_column", "entry", "row_column", "row", "call")
+    values = {name: float(f"{each / NANO:.4g}") for name, each in zip(names, fitted.tolist(), strict=True)}
+    return {**values, "within": _within(ratios), "source": constant(1.0, 1.0)["source"]}
+
+
+def fit_terms(terms: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The coefficients of terms, none negative, with the least squares of relative errors."""
+    from scipy.optimize import nnls
+
+    relative = terms / seconds[:, None]
+    largest = relative.max(axis=0)
+    coefficients, _ = nnls(relative / largest, np.ones(len(seconds)))
+    return np.asarray(coefficients / largest)
+
+
+def _graphs() -> Iterator[Csr]:
+    """Graphs with a power law and uniform ones, of few and of many entries in a row."""
+    for scale in SCALES:
+        for degree in DEGREES:
+            generator = Rmat(scale, degree, seed=0)
+            ends = generator.edges(range(generator.draws))
+            n = generator.n
+            uniform = torch.randint(n, (2, generator.draws), generator=torch.Generator().manual_seed(0))
+            for source, target in (ends, uniform):
+                yield from_coo(target, source, torch.ones(len(source)), (n, n), sum_duplicates=True)

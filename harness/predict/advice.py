@@ -1,0 +1,136 @@
+"""Advice: all strategies and grids for a graph on a machine, ranked by predicted time.
+
+1. Every grid of every strategy is predicted by its first rank alone.
+2. The fastest grids of each strategy that fit into the memory are predicted in full, with their intervals.
+3. Full-graph strategies are ranked by the time of an epoch, strategies of mini-batches by the time for each training
+   vertex that is visited: their epochs differ in what a vertex learns from.
+
+Two predictions share the constants of a card. Their order is decided only if the constants cannot turn it within their
+intervals; otherwise the two tie.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import log, sqrt
+
+from harness.errors import UserError
+from harness.graph.blocks import Blocks
+from harness.predict.prediction import Prediction, predict
+from harness.predict.pricing import constants
+from harness.spec.machine_card import MachineCard
+from harness.spec.spec import grid_text
+from harness.strategy import Promise, Strategy
+
+FULL = 2
+"""The grids of each strategy that are predicted in full."""
+GB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Option:
+    """A strategy on a grid, and its prediction."""
+
+    strategy: Strategy
+    prediction: Prediction
+
+    @property
+    def grid(self) -> str:
+        return grid_text(self.strategy.spec.grid)
+
+    @property
+    def mini_batches(self) -> bool:
+        return self.strategy.mini_batches
+
+    @property
+    def visited(self) -> int:
+        """The training vertices that an epoch visits."""
+        return max(1, self.strategy.facts.trained_on(self.strategy.spec.protocol))
+
+    @property
+    def cost(self) -> float:
+        """Seconds of an epoch for each training vertex: epochs of one graph compare as their times do."""
+        return self.prediction.seconds.value / self.visited
+
+    def fits(self, card: MachineCard) -> bool:
+        """False if the predicted peak is above the memory of a rank."""
+        return card.memory_gb is None or self.prediction.peak_bytes <= card.memory_gb * GB
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A strategy without a choice, and the reason."""
+
+    strategy: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The choices, the fastest first; and the strategies that have none."""
+
+    full_graph: list[Option]
+    mini_batch: list[Option]
+    refused: list[Refusal]
+    too_large: list[Option]
+    """The choices with the lowest peak of memory, of strategies all of whose grids are too large."""
+
+
+def advise(
+    candidates: Iterable[tuple[str, Sequence[Strategy], str]],
+    card: MachineCard,
+    blocks: Blocks | None = None,
+) -> Advice:
+    """Ranks strategies: each by its name, on the grids that admit it, with the reason if none does."""
+    chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
+    for name, strategies, reason in candidates:
+        quick, reasons = list[Option](), [reason]
+        for strategy in strategies:
+            try:
+                quick.append(Option(strategy, predict(strategy, card, blocks, ranks=[0])))
+            except UserError as refusal:
+                reasons.append(str(refusal))
+        if not quick:
+            refused.append(Refusal(name, reasons[-1]))
+            continue
+        fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
+        if not fitting:
+            too_large.append(min(quick, key=lambda choice: choice.prediction.peak_bytes))
+        full = [
+            replace(choice, prediction=predict(choice.strategy, card, blocks)) for choice in fitting[:FULL]
+        ]
+        chosen += [choice for choice in full if choice.fits(card)]
+    ranked = sorted(chosen, key=lambda choice: choice.cost)
+    return Advice(
+        [choice for choice in ranked if not choice.mini_batches],
+        [choice for choice in ranked if choice.mini_batches],
+        refused,
+        too_large,
+    )
+
+
+def turned_by(one: Option, other: Option, card: MachineCard) -> tuple[bool, list[str]]:
+    """Whether two choices tie, and the constants that alone could turn their order."""
+    apart = abs(log(one.cost / other.cost))
+    together, turning = 0.0, []
+    for name, (within, _) in constants(card).items():
+        first, second = (log(1 + each.prediction.shares[name] * (within - 1)) for each in (one, other))
+        together += (first - second) ** 2
+        if abs(first - second) >= apart:
+            turning.append(name)
+    return sqrt(together) >= apart, turning
+
+
+def promises(accuracy: str | None) -> set[Promise]:
+    """The promises that a wish for accuracy accepts."""
+    accepted: dict[str | None, set[Promise]] = {
+        None: set(Promise),
+        "exact": {Promise.EXACT},
+        "estimator": {Promise.EXACT, Promise.ESTIMATOR},
+    }
+    return accepted[accuracy]
+
+
+def ties(choices: Sequence[Option], card: MachineCard) -> Iterator[bool]:
+    """For each choice, whether it ties with the first."""
+    for choice in choices:
+        yield choice is not choices[0] and turned_by(choices[0], choice, card)[0]

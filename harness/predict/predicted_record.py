@@ -1,0 +1,79 @@
+"""A prediction as the record of a run, of source `predicted`: tables and figures show it beside what was measured."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.ledger import Amounts, Key
+from harness.predict.prediction import Prediction
+from harness.results.record import write_record
+from harness.run.provenance import provenance
+from harness.run.rank_tables import entry
+from harness.spec.machine_card import MachineCard
+from harness.spec.spec import Spec, digest
+from harness.strategy import Facts
+
+
+def record_prediction(
+    root: Path, runs: Path, spec: Spec, facts: Facts, card: MachineCard, predicted: Prediction
+) -> Path:
+    """Writes the run folder of a prediction; the same prediction has the same run id."""
+    constants = {
+        name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))
+    }
+    run_id = digest({"spec": spec.model_dump(mode="json"), "constants": constants, "exact": facts.exact})
+    fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * (1 << 30)
+    seconds = predicted.seconds
+    record = {
+        "run_id": run_id,
+        "label": f"{spec.label.rsplit('-', 1)[0]}-predicted-{run_id[:6]}",
+        "status": "ok" if fits else "oom",
+        "source": "predicted",
+        "summary": {
+            "epochs": 1,
+            "epoch_seconds_median": seconds.value,
+            "vertices_per_second": facts.vertices / seconds.value,
+        }
+        if fits
+        else {},
+        "provenance": provenance(root),
+        "error": None
+        if fits
+        else {
+            "rank": predicted.rank,
+            "type": "OutOfMemoryError",
+            "message": f"a rank would hold {predicted.peak_bytes / (1 << 30):.1f} GB of {card.memory_gb:g}",
+        },
+        "predicted": {
+            "seconds_low": seconds.low,
+            "seconds_high": seconds.high,
+            "limited_by": predicted.limited_by,
+            "shares": dict(predicted.shares),
+            "sizes": "counted" if facts.exact else "expected",
+            "constants": constants,
+        },
+    }
+    return write_record(runs, spec.model_dump(mode="json"), record, _tables(predicted))
+
+
+def _tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
+    at = {"epoch": 0, "rank": predicted.rank}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "epochs": [{**at, "seconds": predicted.seconds.value, "loss": None}],
+        "ledger": [{**at, **_entry(key, seconds)} for key, seconds in predicted.entries.items()],
+        "memory": [
+            {
+                "rank": predicted.rank,
+                "host_peak_bytes": 0,
+                "device_peak_bytes": predicted.peak_bytes,
+                "persistent_bytes": 0,
+                "tensor": "",
+            }
+        ],
+    }
+    return {name: pd.DataFrame(each) for name, each in rows.items()}
+
+
+def _entry(key: Key, seconds: float) -> dict[str, Any]:
+    return entry(key, Amounts(seconds=seconds))

@@ -1,0 +1,276 @@
+"""Predicts an epoch on a machine that need not be at hand: replayed ranks, priced by a card, played against each other.
+
+Every constant of a card has an interval. The parts of the time are scaled by the interval of each constant in turn, and
+the deviations are added as independent ones are: by their squares, in the logarithm of the time.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.comm.layout import coordinates, rank_at
+from harness.errors import UserError
+from harness.graph.blocks import Blocks
+from harness.ledger import MOVING, NOBODY, AxisName, Key, Op
+from harness.predict.pricing import (
+    AxisPlace,
+    CallBytes,
+    Seconds,
+    TimePart,
+    between,
+    call_seconds,
+    constants,
+    kernel_seconds,
+    placed,
+)
+from harness.predict.timeline import Item, Message, Played, play
+from harness.replay import Event, Replayed, replay
+from harness.spec.machine_card import MACHINES, Links, MachineCard
+from harness.strategy import Strategy
+
+STEPS = 3
+"""The steps that are replayed: all later steps are as the last of these."""
+ALL_RANKS = 16
+"""The largest world of a graph at hand of which all ranks are replayed."""
+
+
+@dataclass(frozen=True)
+class SecondsBetween:
+    """A predicted number, and the interval that the intervals of the constants give."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The epoch of the rank that ends last."""
+
+    rank: int
+    seconds: SecondsBetween
+    entries: Mapping[Key, float]
+    """The seconds under each key; they add up to the epoch."""
+    waiting: float
+    """The seconds among these in which the rank waits for messages."""
+    words_received: float
+    """The words that the rank receives in an epoch."""
+    peak_bytes: int
+    """The most bytes that a replayed rank holds at any time."""
+    shares: Mapping[str, float]
+    """By constant of the card: the share of the epoch that is proportional to the constant."""
+
+    @property
+    def limited_by(self) -> str:
+        """The constant that most of the epoch is proportional to."""
+        return max(self.shares, key=lambda name: self.shares[name])
+
+
+def check_card(card: MachineCard) -> None:
+    """Refuses a card that lacks what a prediction needs."""
+    if missing := [name for name in ("rates", "links") if getattr(card, name) is None]:
+        raise UserError(
+            f"{MACHINES}/{card.name}.yaml has no {' and no '.join(missing)}, so nothing can be predicted for it. Add "
+            "them as in config/machines/perlmutter.yaml, or measure them with harness doctor --calibrate."
+        )
+
+
+def predict(
+    strategy: Strategy, card: MachineCard, blocks: Blocks | None = None, ranks: Sequence[int] | None = None
+) -> Prediction:
+    """Predicts an epoch, by some ranks alone if asked.
+
+    With `blocks` sizes are exact; without, they are expected from the graph's facts.
+    """
+    check_card(card)
+    assert card.rates
+    return priced(replayed_ranks(strategy, blocks, ranks), card, card.rates.cores_per_node)
+
+
+def replayed_ranks(
+    strategy: Strategy, blocks: Blocks | None = None, ranks: Sequence[int] | None = None
+) -> "list[RankEpoch]":
+    """The ranks that are played against each other."""
+    ranks = ranks or extremes(strategy, blocks)
+    return [
+        RankEpoch(strategy, replay(strategy, rank, blocks, steps=STEPS), frozenset(ranks)) for rank in ranks
+    ]
+
+
+def extremes(strategy: Strategy, blocks: Blocks | None) -> Sequence[int]:
+    """All ranks of a small world whose graph is at hand; else the corners of the grid.
+
+    Where nonzeros lie evenly, the corners have the largest and the smallest blocks, and all kinds of neighbours.
+    """
+    grid, world = strategy.grid, strategy.spec.ranks
+    if blocks and world <= ALL_RANKS:
+        return range(world)
+    corners = product(*(sorted({0, size - 1}) for size in grid.values()))
+    return sorted(rank_at(grid, dict(zip(grid, corner, strict=True))) for corner in corners)
+
+
+def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: int | None) -> Prediction:
+    """The prediction for some ranks of a world, which share so many cores, if any."""
+    on_card = [OnCard(epoch, card) for epoch in epochs]
+    played = play([each.items for each in on_card], cores)
+    last, line = max(zip(on_card, played, strict=True), key=lambda pair: pair[0].seconds(pair[1]))
+    seconds, parts = last.seconds(line), np.zeros(len(TimePart))
+    entries, waiting = defaultdict[Key, float](float), 0.0
+    for each in line.slices:
+        lasts = each.seconds * last.repeated(each.item)
+        entries[last.epoch.replayed.events[each.item].key] += lasts
+        waiting += lasts * each.waits
+        parts += lasts * last.shares(each.item, waits=each.waits)
+    shares, deviation = {}, 0.0
+    for name, (within, scaled) in constants(card).items():
+        shares[name] = float(parts[list(scaled)].sum()) / seconds
+        deviation += log(1 + shares[name] * (within - 1)) ** 2
+    spread = exp(sqrt(deviation))
+    return Prediction(
+        last.epoch.replayed.rank,
+        SecondsBetween(seconds, seconds / spread, seconds * spread),
+        dict(entries),
+        waiting,
+        last.epoch.words_received,
+        max(epoch.replayed.peak_bytes for epoch in epochs),
+        shares,
+    )
+
+
+class IssuedCall(NamedTuple):
+    """A collective, or one message of an exchange."""
+
+    name: Message
+    key: Key
+    moved: CallBytes
+    peer: int | None
+    """The other rank of a message."""
+    posted: bool
+    """Whether this rank contributes to the message, or only waits for it."""
+
+
+class RankEpoch:
+    """The steps of one rank, and the items that they are on a machine."""
+
+    def __init__(self, strategy: Strategy, replayed: Replayed, played: frozenset[int]) -> None:
+        """`played` are the ranks whose items are played against these."""
+        self.strategy, self.replayed, self.played = strategy, replayed, played
+        self.grid, self.at = strategy.grid, strategy.coordinates(replayed.rank)
+        self.repetitions = strategy.steps - len(replayed.first_of_step)
+        """The steps of an epoch beyond those that were replayed."""
+        self.calls = self._calls()
+
+    @property
+    def words_received(self) -> float:
+        """The words of the whole epoch."""
+        words = [event.amounts.words_received for event in self.replayed.events]
+        return sum(words) + self.repetitions * sum(words[self.replayed.first_of_step[-1] :])
+
+    def names(self, number: int) -> list[Message]:
+        """The messages of the event of this number."""
+        return [call.name for call in self.calls.get(number, ())]
+
+    def placed(self, call: IssuedCall, links: Links) -> AxisPlace:
+        """The axis of a call on the nodes of a machine."""
+        assert call.key.axis
+        if call.peer is None:
+            return placed(self.grid, call.key.axis, links)
+        return between(self.replayed.rank, call.peer, self.strategy.spec.ranks, links)
+
+    def _calls(self) -> "dict[int, list[IssuedCall]]":
+        """The calls of the rank, by the event that issues them; an exchange has several messages."""
+        calls: dict[int, list[IssuedCall]] = {}
+        issued: Counter[Message] = Counter()
+        for number, event in enumerate(self.replayed.events):
+            if event.key.op not in MOVING or (not event.amounts.calls and event.travels_with == NOBODY):
+                continue
+            leader = number if event.travels_with == NOBODY else event.travels_with
+            moved = _moved(event)
+            if event.key.op in (Op.SEND, Op.RECV):
+                call = self._message(event.key, moved)
+            elif leader != number:  # words of another layer, in the same call
+                first = calls[leader][0]
+                calls[leader][0] = first._replace(moved=_together(first.moved, moved))
+                continue
+            else:
+                others = tuple(sorted(item for item in self.at.items() if item[0] not in _axes(event.key)))
+                call = IssuedCall((event.key.axis, others), event.key, moved, None, posted=True)
+            issued[call.name] += 1
+            named = call._replace(name=(call.name, issued[call.name]))
+            calls.setdefault(leader, []).append(named)
+        return calls
+
+    def _message(self, key: Key, moved: CallBytes) -> "IssuedCall":
+        """A message between two ranks. Its sender posts it; the receiver does where the sender is not played."""
+        here = self.replayed.rank
+        there = rank_at(self.grid, {**self.at, **_place(self.grid, _axes(key), key.peer)})
+        ends = (here, there) if key.op is Op.SEND else (there, here)
+        posted = here == ends[0] or ends[0] not in self.played
+        name = (*ends, key.direction, key.layer, key.tensor)
+        return IssuedCall(name, key, moved, there, posted=posted)
+
+
+class OnCard:
+    """The steps of one rank with their seconds on a machine."""
+
+    def __init__(self, epoch: RankEpoch, card: MachineCard) -> None:
+        assert card.rates and card.links
+        self.epoch, self.items = epoch, list[Item]()
+        self._work: list[Seconds] = []
+        self._links: dict[int, Seconds] = {}
+        for number, event in enumerate(epoch.replayed.events):
+            work, posts = kernel_seconds(event, card.rates), []
+            for call in epoch.calls.get(number, ()):
+                on_cores, on_links = call_seconds(call.moved, epoch.placed(call, card.links), card)
+                work += on_cores
+                self._links[number] = self._links.get(number, 0.0) + on_links
+                if call.posted:
+                    posts.append((call.name, float(on_links.sum())))
+            waits_for = event.waits_for if event.waits_for != NOBODY else number
+            needs = () if event.leaves else epoch.names(waits_for)
+            self.items.append(Item(float(work.sum()), posts, needs))
+            self._work.append(work)
+
+    def seconds(self, line: Played) -> float:
+        """The seconds of the whole epoch: steps beyond those that were replayed are as the last of these."""
+        first = self.epoch.replayed.first_of_step[-1]
+        return line.ends[-1] + self.epoch.repetitions * (
+            line.ends[-1] - (line.ends[first - 1] if first else 0.0)
+        )
+
+    def repeated(self, item: int) -> int:
+        """The number of times that an item stands for in the whole epoch."""
+        return 1 + self.epoch.repetitions * (item >= self.epoch.replayed.first_of_step[-1])
+
+    def shares(self, item: int, *, waits: bool) -> Seconds:
+        """The share of each part in the work of an item, or in the messages that the item waits for."""
+        event = self.epoch.replayed.events[item]
+        number = event.waits_for if event.waits_for != NOBODY else item
+        seconds = self._links.get(number) if waits else self._work[item]
+        total = 0.0 if seconds is None else float(seconds.sum())
+        return seconds / total if seconds is not None and total else np.zeros(len(TimePart))
+
+
+def _axes(key: Key) -> list[AxisName]:
+    return [AxisName(name) for name in (key.axis or "").split("+")]
+
+
+def _moved(event: Event) -> CallBytes:
+    """The bytes of a call, in the type that travels."""
+    amounts = event.amounts
+    width = amounts.bytes / amounts.words_payload if amounts.words_payload else 0.0
+    return CallBytes(event.key.op, amounts.bytes, width * amounts.words_received)
+
+
+def _together(one: CallBytes, other: CallBytes) -> CallBytes:
+    return CallBytes(one.op, one.whole + other.whole, one.received + other.received)
+
+
+def _place(grid: Mapping[AxisName, int], axes: Sequence[AxisName], index: int) -> dict[AxisName, int]:
+    """The coordinates of a member of an axis, or of several axes as one."""
+    return coordinates({axis: grid[axis] for axis in axes}, index)

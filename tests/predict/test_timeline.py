@@ -1,0 +1,59 @@
+"""Ranks played against each other: who waits for whom, how long, and what cores and links allow."""
+
+import pytest
+
+from harness.predict.timeline import Item, Slice, play
+
+
+def ends(*ranks: list[Item], cores: int | None = None) -> list[list[float]]:
+    return [each.ends for each in play(ranks, cores)]
+
+
+def test_work_follows_work() -> None:
+    (alone,) = play([[Item(1.0), Item(0.0), Item(2.0)]])
+    assert alone.ends == [1, 1, 3]
+    assert alone.slices == [Slice(0, 1.0, False), Slice(2, 2.0, False)]
+
+
+def test_a_collective_starts_with_its_last_member() -> None:
+    early, late = [Item(1.0, [("c", 0.5)], ["c"])], [Item(3.0, [("c", 0.5)], ["c"])]
+    first, second = play([early, late])
+    assert first.ends == second.ends == [3.5]
+    assert first.slices == [Slice(0, 1.0, False), Slice(0, 2.5, True)]
+
+
+def test_the_longest_share_of_a_call_counts() -> None:
+    assert ends([Item(0.0, [("c", 0.5)], ["c"])], [Item(0.0, [("c", 2.0)], ["c"])]) == [[2.0], [2.0]]
+
+
+def test_work_hides_a_call_that_is_waited_for_later() -> None:
+    rank = [Item(1.0, [("c", 2.0)]), Item(1.5), Item(0.0, (), ["c"]), Item(1.0)]
+    assert ends(rank) == [[1.0, 2.5, 3.0, 4.0]]
+
+
+def test_the_links_of_a_rank_carry_one_message_at_a_time() -> None:
+    rank = [Item(0.0, [("a", 2.0)]), Item(0.0, [("b", 1.0)]), Item(0.0, (), ["b"])]
+    assert ends(rank) == [[0.0, 0.0, 3.0]]
+
+
+def test_a_receiver_waits_for_its_sender_alone() -> None:
+    sender, receiver = [Item(2.0, [("m", 1.0)]), Item(5.0)], [Item(0.5, (), ["m"])]
+    assert ends(sender, receiver) == [[2.0, 7.0], [3.0]]
+
+
+def test_ranks_share_cores_only_while_they_work() -> None:
+    """Four ranks on two cores take twice as long; a rank that waits leaves its core to the others."""
+    assert ends(*[[Item(1.0)]] * 4, cores=2) == [[2.0]] * 4
+    busy, waits = [Item(3.0)], [Item(1.0, [("c", 10.0)], ["c"])]
+    assert ends(busy, waits, cores=1) == [pytest.approx([4.0]), pytest.approx([12.0])]
+
+
+def test_slices_add_up_to_the_end() -> None:
+    ranks = [[Item(0.1 * (i + j), [((i // 2, j), 0.3)], [(i // 2, j)]) for j in range(7)] for i in range(4)]
+    for each in play(ranks, cores=3):
+        assert sum(part.seconds for part in each.slices) == pytest.approx(each.ends[-1])
+
+
+def test_a_message_that_nobody_posts_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="no rank posts"):
+        play([[Item(1.0, (), ["never"])]])
