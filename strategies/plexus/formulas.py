@@ -33,7 +33,9 @@ class Coefficients(NamedTuple):
 
 def product_milliseconds(terms: Terms, coefficients: Coefficients) -> float:
     """The milliseconds of an epoch's products with A by equation 4.4, which is linear in its terms."""
-    return coefficients.intercept + sum(term * each for term, each in zip(terms, coefficients[:3], strict=True))
+    return coefficients.intercept + sum(
+        term * each for term, each in zip(terms, coefficients[:3], strict=True)
+    )
 
 
 def terms_of_the_code(

@@ -80,9 +80,9 @@ def test_a_machine_without_rates_is_refused_with_the_way_out(capsys: pytest.Capt
 
 
 def test_advice_ranks_strategies_and_says_what_limits_them(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["advise", "--dataset", "cora", "--machine", "perlmutter", "--ranks", "2", "--from-card"]
+    asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "2", "--from-card"]
     page = answer(capsys, *asked, "--accuracy", "exact")
-    assert page.startswith("cora on perlmutter, 2 ranks; sizes expected from its card")
+    assert page.startswith("tiny-sbm on perlmutter, 2 ranks; sizes expected from its card")
     assert "The full graph, by the time of an epoch" in page
     assert "Within their intervals" in page or "No constant of the card alone" in page
     assert "pipegcn" not in page
@@ -93,7 +93,7 @@ def test_advice_ranks_strategies_and_says_what_limits_them(capsys: pytest.Captur
 
 
 def test_advice_leaves_out_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["advise", "--dataset", "cora", "--machine", "perlmutter", "--ranks", "2", "--from-card"]
-    page = answer(capsys, *asked, "--memory", "0.001", "--accuracy", "exact")
+    asked = ["advise", "--dataset", "tiny-sbm", "--machine", "perlmutter", "--ranks", "2", "--from-card"]
+    page = answer(capsys, *asked, "--memory", "0.00001", "--accuracy", "exact")
     assert "too large" in page
     assert "The full graph" not in page

@@ -150,7 +150,7 @@ def test_plan_puts_the_grids_in_the_order_of_what_they_should_take(
     ]
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    epochs = [one["products"] + one["communication"] for one in found]
+    epochs = [one["seconds"] for one in found]
     assert len(found) == 10
     assert epochs == sorted(epochs)
     assert main(asked) == 0
@@ -160,12 +160,10 @@ def test_plan_puts_the_grids_in_the_order_of_what_they_should_take(
     assert len(rows) == 10
 
 
-def test_plan_without_a_model_says_what_moves_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_predicts_nothing_for_a_machine_without_rates(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["plan", "--strategy", "cagnet-2d", "--dataset", "tiny-sbm", "--ranks", "4"]
-    assert main([*asked, "--set", "machine=perlmutter", "--json"]) == 0
-    for one in json.loads(capsys.readouterr().out):
-        assert one["products"] is None
-        assert one["refused"] or one["communication"] > 0
+    assert main([*asked, "--set", "machine=local-gpu", "--json"]) == 0
+    assert [one["seconds"] for one in json.loads(capsys.readouterr().out)] == [None] * 3
 
 
 def test_a_grid_that_is_refused_stands_among_those_with_times(capsys: pytest.CaptureFixture[str]) -> None:

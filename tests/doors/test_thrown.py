@@ -122,11 +122,17 @@ EXPERIMENT = {
     "published": {"machine": "local", "runs": [{"strategy": "serial", "dataset": "tiny-sbm"}]},
 }
 SITE = {"machine": "local", "account": "a", "sbatch": "--exclusive", "minutes": 5, "job_minutes": 60.0}
+CONSTANT = {"value": 3.0, "within": 1.5, "source": "s"}
 MACHINE = {
     "device": "cpu",
     "threads_per_rank": 1,
     "memory_gb": 2,
-    "links": {"devices_per_node": 2, "intra_gbs": 3.0, "node_gbs": 1.5, "measured": []},
+    "links": {
+        "devices_per_node": 2,
+        **dict.fromkeys(("intra_gbs", "node_gbs", "intra_latency_us", "latency_us"), CONSTANT),
+        "all_to_all_share": CONSTANT,
+        "measured": [],
+    },
     "slurm": {"ranks_per_node": 4, "partition": "p", "minutes": 3, "environment": {"A": "b"}},
 }
 
