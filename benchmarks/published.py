@@ -9,7 +9,7 @@ to so many devices, never faster) holds or does not; it has no width. Claims tha
 the reason, and count as missed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import exp, log, sqrt
 from statistics import median
@@ -21,7 +21,7 @@ from harness.experiment.defaults import make_spec, nested
 from harness.experiment.expected_facts import facts_of_card
 from harness.ledger import MOVING, AxisName
 from harness.parallel.roles import roles_of, share_of
-from harness.predict.prediction import Prediction, predict
+from harness.predict.prediction import RESIDUAL, Prediction, predict
 from harness.predict.pricing import bandwidth, constants, placed, spmm_seconds
 from harness.registry import load_strategy
 from harness.replay import Product
@@ -86,14 +86,18 @@ class Claim(NamedTuple):
 def epoch(
     strategy: str, dataset: str, machine: str, ranks: int, grid: str, settings: tuple[Any, ...]
 ) -> Prediction:
-    """The prediction of an epoch; sizes are those of the dataset's card."""
-    root = project_root()
+    """The prediction of an epoch, by the dataset's card. `summit-1` is Summit with a rank on each node."""
+    root, (machine, *alone) = project_root(), machine.split("-1")
     asked = {"strategy.name": strategy, "dataset.name": dataset, "ranks": ranks, "machine": machine}
     if grid:
         asked["grid"] = grid
     facts = facts_of_card(load_card(root, dataset))
     spec = make_spec(root, nested({**asked, **dict(settings)}), "benchmark")
-    return predict(admit(load_strategy(strategy), spec, facts), load_machine_card(root, machine))
+    card = load_machine_card(root, machine)
+    if alone and card.links:
+        links = card.links.model_copy(update={"devices_per_node": 1})
+        card = card.model_copy(update={"links": links})
+    return predict(admit(load_strategy(strategy), spec, facts), card)
 
 
 def told(
@@ -108,14 +112,9 @@ def plexus(dataset: str, ranks: int) -> Prediction:
     return told("plexus", dataset, "perlmutter-measured", ranks, GRIDS[dataset][ranks], PLEXUS)
 
 
-def seconds(one: Prediction) -> Band:
-    return Band(one.seconds.value, one.seconds.low, one.seconds.high)
-
-
-def ratio(one: Prediction, other: Prediction, machine: str, other_machine: str | None = None) -> Band:
+def ratio(one: Prediction, other: Prediction, machine: str) -> Band:
     """The seconds of one epoch over those of another on the same machine."""
-    assert other_machine in (None, machine)
-    apart = 0.0
+    apart = log(RESIDUAL) ** 2
     for name, (within, _) in constants(load_machine_card(project_root(), machine)).items():
         both = [log(1 + each.shares[name] * (within - 1)) for each in (one, other)]
         apart += (both[0] - both[1]) ** 2
@@ -123,7 +122,7 @@ def ratio(one: Prediction, other: Prediction, machine: str, other_machine: str |
     return Band(value, value / spread, value * spread)
 
 
-def envelope(bands: Iterator[Band]) -> Band:
+def envelope(bands: Iterable[Band]) -> Band:
     """The interval of all settings; the value is that of the first."""
     first, *others = bands
     every = [first, *others]
@@ -184,14 +183,14 @@ def crossing() -> bool:
 # CAGNET.
 
 
-def cagnet(name: str, dataset: str, ranks: int, hidden: int = 16) -> Prediction:
-    """The 1.5D scheme is on its fastest grid with replication 2 or 4."""
+def cagnet(name: str, dataset: str, ranks: int, hidden: int = 16, machine: str = "summit") -> Prediction:
+    """The 1.5D scheme is on its fastest grid with replication 1, 2 or 4."""
     settings = {**CAGNET, "model.hidden": hidden}
     if name != "cagnet-1.5d":
-        return told(name, dataset, "summit", ranks, "", settings)
+        return told(name, dataset, machine, ranks, "", settings)
     grids = [f"{ranks // c}x{c}" for c in (1, 2, 4) if ranks % (c * c) == 0]
     return min(
-        (told(name, dataset, "summit", ranks, grid, settings) for grid in grids),
+        (told(name, dataset, machine, ranks, grid, settings) for grid in grids),
         key=lambda each: each.seconds.value,
     )
 
@@ -199,14 +198,16 @@ def cagnet(name: str, dataset: str, ranks: int, hidden: int = 16) -> Prediction:
 FIGURE_1 = {"reddit": (4, 16, 36, 64), "cagnet-amazon": (16, 36, 64, 100), "cagnet-protein": (36, 64, 100)}
 
 
-def bars(dataset: str) -> list[Prediction]:
-    """The bars of figure 1: 1D, 1.5D and 2D."""
+def largest(dataset: str, machine: str = "summit") -> Prediction:
+    """The largest bar of figure 1, or of figure 2 with one device a node: 1D, 1.5D and 2D."""
     names = ("cagnet-1d", "cagnet-1.5d", "cagnet-2d")
-    return [cagnet(name, dataset, ranks) for ranks in FIGURE_1[dataset] for name in names]
+    bars = [cagnet(name, dataset, ranks, 16, machine) for ranks in FIGURE_1[dataset] for name in names]
+    return max(bars, key=lambda each: each.seconds.value)
 
 
-def largest(dataset: str) -> Band:
-    return seconds(max(bars(dataset), key=lambda each: each.seconds.value))
+def under_the_axis(bar: Prediction, top: float) -> bool:
+    """An axis says no more than that its largest bar is not above the top tick."""
+    return bar.seconds.low <= top
 
 
 def two_d_never_wins() -> bool:
@@ -338,8 +339,24 @@ CLAIMS = [
         "1.5D on reddit, 4",
         lambda: cagnet("cagnet-1.5d", "reddit", 4).seconds.low <= 0.05,
     ),
-    Claim("CAG-064", 3.0, "largest bar of figure 1, Amazon, s", lambda: largest("cagnet-amazon")),
-    Claim("CAG-065", 2.5, "largest bar of figure 1, Protein, s", lambda: largest("cagnet-protein")),
+    Claim(
+        "CAG-064",
+        "at most 3.0 s",
+        "bars of figure 1, Amazon",
+        lambda: under_the_axis(largest("cagnet-amazon"), 3.0),
+    ),
+    Claim(
+        "CAG-065",
+        "at most 2.5 s",
+        "bars of figure 1, Protein",
+        lambda: under_the_axis(largest("cagnet-protein"), 2.5),
+    ),
+    Claim(
+        "CAG-067",
+        "at most 1.5 s",
+        "bars of figure 2, Protein",
+        lambda: under_the_axis(largest("cagnet-protein", "summit-1"), 1.5),
+    ),
     Claim(
         "CAG-075",
         "to 36 only",
@@ -418,7 +435,6 @@ CLAIMS = [
 ]
 NOT_REACHED = {
     "PLX-177, 180, 188, 189": "BNS-GCN: rows at the boundaries of METIS parts, which a card does not say",
-    "CAG-067": "one device a node: summit.yaml has six",
     "SGN-093": "a forward pass alone: epochs are predicted",
     "G3-068, 070, 111, 113, 116": "DistDGL: rows that are drawn, which a card does not say",
     "MBS-004": "Quiver: hits of a cache, which a card does not say",

@@ -3,7 +3,7 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `sampling` and `scalegnn` need root. One thread, and the
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need root. One thread, and the
 allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by the output of each
 command. If the recording of a page is stopped, the next one on the same commit continues with the commands that are
 missing.
@@ -42,6 +42,21 @@ SCHEMES = [
 TESTBED_COMMANDS = ("benchmarks/testbed up", "benchmarks/testbed down")
 
 COMMANDS = {
+    "prediction": [
+        "benchmarks/prediction.py products",
+        "benchmarks/prediction.py loopback --ranks 4",
+        "benchmarks/prediction.py loopback --ranks 8",
+        "benchmarks/testbed up --hosts 4 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 200",
+        "benchmarks/testbed down",
+        "benchmarks/testbed up --hosts 8 --rate 200mbit",
+        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 200 --epochs 2",
+        "benchmarks/testbed down",
+        "benchmarks/testbed up --hosts 4 --rate 400mbit",
+        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 400 --dataset amazon-shape --epochs 1",
+        "benchmarks/testbed down",
+        "benchmarks/published.py",
+    ],
     "bench": ["benchmarks/bench.py"],
     "epoch": [
         "benchmarks/epoch.py serial --dataset sbm-4096",

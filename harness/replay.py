@@ -7,7 +7,6 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -21,14 +20,12 @@ from harness.comm import engine
 from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
 from harness.ledger import MOVING, NOBODY, Amounts, Key, Ledger, Op, Scope, TensorName
-from harness.registry import load_strategy
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec, grid_text
-from harness.strategy import Facts, Strategy, admit
+from harness.spec.spec import grid_text
+from harness.strategy import Candidate, Strategy
 from harness.strategy.facts import ShapeBlocks
 
 # The meter charges the flops and bytes of every operator to the key that is current on a tape, and keeps the shapes of
@@ -365,47 +362,32 @@ class Needs(NamedTuple):
     refused: str | None = None
 
 
-def needs(root: Path, names: Iterable[str], dataset: str, facts: Facts, ranks: int) -> list[Needs]:
-    """The needs of each strategy on its best grid of so many ranks, with the default model."""
-    return [_needs(root, name, dataset, facts, ranks) for name in names]
+def needs(candidates: Iterable[Candidate]) -> list[Needs]:
+    """The needs of each strategy on its best grid."""
+    return [_needs(candidate) for candidate in candidates]
 
 
-class _OnGrid(NamedTuple):
-    words: int
-    grid: str
-    persistent_bytes: int
-    peak_bytes: int
-
-
-def _needs(root: Path, name: str, dataset: str, facts: Facts, ranks: int) -> Needs:
-    replays, refusals = [], []
-    request = {"strategy": name, "dataset": dataset, "ranks": ranks}
-    try:
-        grids = load_strategy(name).grids(ranks)
-    except UserError as refusal:  # a plugin that is broken keeps no other from being listed
-        return Needs(name, refused=str(refusal))
-    for grid in [{"grid": grid} for grid in grids] or [{}]:  # the spec refuses a strategy without a grid
+def _needs(candidate: Candidate) -> Needs:
+    replays, refused = [], [candidate.reason]
+    for strategy in candidate.ready:
         try:
-            replays.append(_on_grid(name, make_spec(root, request | grid, name), facts))
+            replays.append((grid_text(strategy.spec.grid), replay(strategy)))
         except UserError as refusal:
-            refusals.append(str(refusal))
+            refused.append(str(refusal))
     if not replays:
-        return Needs(name, refused=refusals[0])
-    best, worst = min(replays, key=lambda one: one.words), max(replays, key=lambda one: one.words)
+        return Needs(candidate.name, refused=refused[-1])
+    best, worst = min(replays, key=_received), max(replays, key=_received)
     return Needs(
-        name,
-        best.grid,
-        best.persistent_bytes,
-        best.peak_bytes,
-        best.words,
+        candidate.name,
+        best[0],
+        sum(best[1].persistent_bytes.values()),
+        best[1].peak_bytes,
+        _received(best),
         len(replays),
-        worst.grid,
-        worst.words,
+        worst[0],
+        _received(worst),
     )
 
 
-def _on_grid(name: str, spec: Spec, facts: Facts) -> _OnGrid:
-    replayed = replay(admit(load_strategy(name), spec, facts))
-    received = round(sum(amounts.words_received for amounts in replayed.entries.values()))
-    held = sum(replayed.persistent_bytes.values())
-    return _OnGrid(received, grid_text(spec.grid), held, replayed.peak_bytes)
+def _received(replayed: tuple[str, Replayed]) -> int:
+    return round(sum(amounts.words_received for amounts in replayed[1].entries.values()))

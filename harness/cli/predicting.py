@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.predict.advice import Advice, Option
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
-    from harness.strategy import Facts, Strategy
+    from harness.strategy import Candidate, Facts, Strategy
 
 GB = 1 << 30
 
@@ -101,7 +101,7 @@ def _predict(options: argparse.Namespace) -> int:
     check_card(card)
     rows, answers = list[tuple[str, ...]]([PREDICTED]), []
     for count in options.ranks:
-        strategy = _fastest(root, options, card, facts, blocks, count)
+        strategy = _strategy(root, options, facts, count)
         predicted = predict(strategy, card, blocks)
         rows.append((str(count), grid_text(strategy.spec.grid), *_cells(predicted, card)))
         answers.append({"ranks": count, "grid": strategy.grid, **_document(predicted)})
@@ -142,63 +142,25 @@ def _document(predicted: "Prediction") -> dict[str, Any]:
     }
 
 
-def _fastest(
-    root: Path,
-    options: argparse.Namespace,
-    card: "MachineCard",
-    facts: "Facts",
-    blocks: "Blocks | None",
-    count: int,
-) -> "Strategy":
-    """The strategy on the grid that is asked for; with `best`, on the grid that is predicted to be the fastest."""
-    from harness.predict.prediction import predict
-    from harness.registry import load_strategy
-
-    kind, asked = load_strategy(options.strategy), settings(options.set)
-    if options.grid != "best":
-        return _ready(root, options, kind.name, count, options.grid, asked, facts)
-    ready, reasons = _on_all_grids(root, options, kind.name, count, asked, facts)
-    if not ready:
-        raise UserError(reasons[0] if reasons else f"{kind.name} has no grid of {count} ranks.")
-    return min(ready, key=lambda each: predict(each, card, blocks, ranks=[0]).seconds.value)
-
-
-def _ready(
-    root: Path,
-    options: argparse.Namespace,
-    name: str,
-    count: int,
-    grid: Any,
-    asked: dict[str, Any],
-    facts: "Facts",
-) -> "Strategy":
-    from harness.experiment.defaults import make_spec, nested
+def _strategy(root: Path, options: argparse.Namespace, facts: "Facts", count: int) -> "Strategy":
+    """The strategy as asked for, on so many ranks."""
+    from harness.experiment.defaults import make_spec
     from harness.registry import load_strategy
     from harness.strategy import admit
 
-    request = {
-        "strategy.name": name,
-        "dataset.name": options.dataset,
-        "ranks": count,
-        "grid": grid,
-        "machine": options.machine,
-    }
-    return admit(load_strategy(name), make_spec(root, nested({**request, **asked}), "the options"), facts)
+    request = _request(options, count)
+    request["strategy"] = {**request.get("strategy", {}), "name": options.strategy}
+    if options.grid:
+        request["grid"] = options.grid
+    spec = make_spec(root, request, "the options")
+    return admit(load_strategy(options.strategy), spec, facts)
 
 
-def _on_all_grids(
-    root: Path, options: argparse.Namespace, name: str, count: int, asked: dict[str, Any], facts: "Facts"
-) -> "tuple[list[Strategy], list[str]]":
-    """The strategy on every grid that admits it, and the reasons of the others."""
-    from harness.registry import load_strategy
+def _request(options: argparse.Namespace, count: int) -> dict[str, Any]:
+    from harness.experiment.defaults import nested
 
-    ready, reasons = [], []
-    for grid in load_strategy(name).grids(count):
-        try:
-            ready.append(_ready(root, options, name, count, grid, asked, facts))
-        except UserError as refusal:
-            reasons.append(str(refusal))
-    return ready, reasons
+    asked = {"dataset.name": options.dataset, "ranks": count, "machine": options.machine}
+    return nested({**asked, **settings(options.set)})
 
 
 def _card(root: Path, options: argparse.Namespace) -> "MachineCard":
@@ -244,28 +206,23 @@ def _advise(options: argparse.Namespace) -> int:
     return 0
 
 
-def _candidates(
-    root: Path, options: argparse.Namespace, facts: "Facts"
-) -> "Iterator[tuple[str, Sequence[Strategy], str]]":
-    """Every strategy that promises enough, on the grids that admit it, or the reason why none does."""
+def _candidates(root: Path, options: argparse.Namespace, facts: "Facts") -> "Iterator[Candidate]":
+    """Every strategy that promises enough, on the grids that admit it."""
+    from harness.experiment.defaults import on_all_grids
     from harness.predict.advice import promises
     from harness.registry import load_strategy, registered
 
-    asked = settings(options.set)
-    if options.model:
-        asked["model.kind"] = options.model
     for point in registered():
-        try:
-            kind = load_strategy(point.name)
-        except UserError as refusal:  # a plugin that is broken keeps no other from being listed
-            yield point.name, [], str(refusal)
-            continue
+        kind, request = load_strategy(point.name), _request(options, options.ranks)
         if kind.promise not in promises(options.accuracy):
             continue
         say(f"predicting {point.name}")
-        batch = {"training.batch": min(BATCH, facts.vertices)} if kind.mini_batches else {}
-        ready, reasons = _on_all_grids(root, options, point.name, options.ranks, {**batch, **asked}, facts)
-        yield point.name, ready, reasons[0] if reasons else f"it has no grid of {options.ranks} ranks"
+        if options.model:
+            request["model"] = {**request.get("model", {}), "kind": options.model}
+        if kind.mini_batches:
+            batch = {"batch": min(BATCH, facts.vertices)}
+            request["training"] = {**batch, **request.get("training", {})}
+        yield on_all_grids(root, point.name, request, facts, "the options")
 
 
 def _advice_document(advice: "Advice") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A request becomes a whole spec: `largest` becomes a number, and defaults fill the missing keys."""
+"""A request becomes a whole spec: `best` and `largest` become grids and numbers, and defaults fill the missing keys."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from harness.registry import load_strategy
 from harness.spec.machine_card import Machine, load_machine, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
-from harness.strategy import BlockCounts, ShapeBlocks, admit
+from harness.strategy import BlockCounts, Candidate, Facts, ShapeBlocks, admit
 from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
 from harness.validation import shown, validated
@@ -85,32 +85,34 @@ def ranks_of(request: Mapping[str, Any], where: str) -> int:
 def _grid(strategy: type[Strategy], grid: Any, ranks: int, where: str) -> dict[AxisName, int] | Any:
     if not isinstance(grid, str | dict | None):
         raise UserError(
-            f"{where}: grid = {shown(grid)} is not accepted: sizes as 2x2, a mapping of axes to sizes, all or "
+            f"{where}: grid = {shown(grid)} is not accepted: sizes as 2x2, a mapping of axes to sizes, all, {BEST} or "
             f"{LARGEST}."
         )
     return grid if isinstance(grid, dict) else parse_grid(strategy, grid, ranks)
 
 
-# `largest`: a grid, or a parameter that counts, as large as the memory of a rank allows by the strategy's
-# formulas.
+# `best`: the grid that is predicted to be the fastest. `largest`: a grid, or a parameter that counts, as large as the
+# memory of a rank allows by the strategy's formulas.
 #
 #   1. The grid on which a rank holds most.
 #   2. Each such parameter, up to the number from which on more changes nothing.
 #
 # Sizes are those of the dataset's card, so the choice does not depend on any build. The spec records the choice.
 
-LARGEST = "largest"
+BEST, LARGEST = "best", "largest"
 GB = 1 << 30
 
 Request = dict[str, Any]
 
 
 def chosen(root: Path, request: Request, where: str) -> Request:
-    """The request with every `largest` replaced; its strategy and dataset are mappings."""
+    """The request with `best` and every `largest` replaced; its strategy and dataset are mappings."""
     asked = {**request, **{key: named(request, key, where) for key in ("strategy", "dataset")}}
     memory = asked.pop("memory_gb", None)
     params = asked["strategy"].get("params", {})
     open_params = [key for key, value in params.items() if value == LARGEST]
+    if asked.get("grid") == BEST:
+        asked = best_grid(root, asked, where)
     if asked.get("grid") != LARGEST and not open_params:
         if memory is not None:
             raise UserError(
@@ -126,6 +128,39 @@ def chosen(root: Path, request: Request, where: str) -> Request:
     for key in open_params:
         asked = _largest_param(asked, key, size, budget)
     return asked
+
+
+def best_grid(root: Path, asked: Request, where: str) -> Request:
+    """The request on the grid that is predicted to be the fastest, by the cards of its machine and its dataset."""
+    from harness.predict.prediction import check_card, predict
+
+    card = load_machine_card(root, asked.get("machine", "local"))
+    check_card(card)
+    name = asked["strategy"]["name"]
+    found = on_all_grids(root, name, asked, facts_of_card(load_card(root, asked["dataset"]["name"])), where)
+    if not found.ready:
+        raise UserError(f"{where}: grid = {BEST}: {found.reason}")
+    fastest = min(found.ready, key=lambda each: predict(each, card, ranks=[0]).seconds.value)
+    return {**asked, "grid": dict(fastest.spec.grid)}
+
+
+def on_all_grids(root: Path, name: str, request: Request, facts: Facts, where: str) -> Candidate:
+    """A strategy on every grid that admits the request."""
+    ready, reasons = list[Strategy](), list[str]()
+    try:
+        strategy = load_strategy(name)
+        grids = strategy.grids(ranks_of(request, where))
+    except UserError as refusal:  # a plugin that is broken keeps no other from being listed
+        return Candidate(name, [], str(refusal))
+    for grid in grids:
+        choice = {**request.get("strategy", {}), "name": name}
+        try:
+            spec = make_spec(root, {**request, "strategy": choice, "grid": grid}, where)
+            ready.append(admit(strategy, spec, facts))
+        except UserError as refusal:
+            reasons.append(str(refusal))
+    none = f"{name} has no grid of {ranks_of(request, where)} ranks."
+    return Candidate(name, ready, reasons[0] if reasons else none)
 
 
 def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:

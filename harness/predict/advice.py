@@ -5,8 +5,8 @@
 3. Full-graph strategies are ranked by the time of an epoch, strategies of mini-batches by the time for each training
    vertex that is visited: their epochs differ in what a vertex learns from.
 
-Two predictions share the constants of a card. Their order is decided only if the constants cannot turn it within their
-intervals; otherwise the two tie.
+Two predictions share the constants of a card. Their order is decided only if neither what the model leaves out nor the
+constants, within their intervals, can turn it; otherwise the two tie.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ from math import log, sqrt
 
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
-from harness.predict.prediction import Prediction, predict
+from harness.predict.prediction import RESIDUAL, Prediction, predict
 from harness.predict.pricing import constants
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
-from harness.strategy import Promise, Strategy
+from harness.strategy import Candidate, Promise, Strategy
 
 FULL = 2
 """The grids of each strategy that are predicted in full."""
@@ -76,21 +76,21 @@ class Advice:
 
 
 def advise(
-    candidates: Iterable[tuple[str, Sequence[Strategy], str]],
+    candidates: Iterable[Candidate],
     card: MachineCard,
     blocks: Blocks | None = None,
 ) -> Advice:
-    """Ranks strategies: each by its name, on the grids that admit it, with the reason if none does."""
+    """Ranks strategies, each on the grids that admit it."""
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
-    for name, strategies, reason in candidates:
-        quick, reasons = list[Option](), [reason]
-        for strategy in strategies:
+    for candidate in candidates:
+        quick, reasons = list[Option](), [candidate.reason]
+        for strategy in candidate.ready:
             try:
                 quick.append(Option(strategy, predict(strategy, card, blocks, ranks=[0])))
             except UserError as refusal:
                 reasons.append(str(refusal))
         if not quick:
-            refused.append(Refusal(name, reasons[-1]))
+            refused.append(Refusal(candidate.name, reasons[-1]))
             continue
         fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
         if not fitting:
@@ -111,7 +111,7 @@ def advise(
 def turned_by(one: Option, other: Option, card: MachineCard) -> tuple[bool, list[str]]:
     """Whether two choices tie, and the constants that alone could turn their order."""
     apart = abs(log(one.cost / other.cost))
-    together, turning = 0.0, []
+    together, turning = log(RESIDUAL) ** 2, []
     for name, (within, _) in constants(card).items():
         first, second = (log(1 + each.prediction.shares[name] * (within - 1)) for each in (one, other))
         together += (first - second) ** 2

@@ -1,6 +1,7 @@
 """The contract between the harness and a strategy, and the objects that a strategy works with."""
 
 from harness.comm.layout import Coordinates as Coordinates
+from harness.strategy.admit import Candidate as Candidate
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import Context as Context
 from harness.strategy.context import RemoteRows as RemoteRows

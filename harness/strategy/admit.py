@@ -1,6 +1,8 @@
 """Admission of a spec: checks that its strategy can run on its graph, and gives the reason if not."""
 
+from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.ledger import AxisName
@@ -8,6 +10,14 @@ from harness.spec.spec import PARTS, ModelChoice, Spec, grid_text
 from harness.strategy.contract import Strategy
 from harness.strategy.facts import Facts
 from harness.validation import shown
+
+
+class Candidate(NamedTuple):
+    """A strategy by its name, ready on every grid that admits it, and the reason if none does."""
+
+    name: str
+    ready: Sequence[Strategy]
+    reason: str
 
 
 def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:

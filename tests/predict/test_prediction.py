@@ -16,7 +16,7 @@ from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Facts, Strategy, admit, facts_of
+from harness.strategy import Candidate, Facts, Strategy, admit, facts_of
 
 ROOT = Path(__file__).parents[2]
 STORE = MemoryStore(check_graph(211))
@@ -131,9 +131,11 @@ def test_the_interval_is_wider_where_constants_are() -> None:
 
 def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
     candidates = [
-        ("plexus", [ready("plexus", {"x": x, "y": 4 // x, "z": 1}, PRODUCTS) for x in (1, 2, 4)], ""),
-        ("cagnet-1d", [ready("cagnet-1d", {"p": 4}, PRODUCTS)], ""),
-        ("graphsage", [], "it has no grid"),
+        Candidate(
+            "plexus", [ready("plexus", {"x": x, "y": 4 // x, "z": 1}, PRODUCTS) for x in (1, 2, 4)], ""
+        ),
+        Candidate("cagnet-1d", [ready("cagnet-1d", {"p": 4}, PRODUCTS)], ""),
+        Candidate("graphsage", [], "it has no grid"),
     ]
     advice = advise(candidates, PERLMUTTER)
     costs = [choice.cost for choice in advice.full_graph]
@@ -153,7 +155,7 @@ def made_up(seconds: float, spmm: float, node: float) -> Option:
 
 
 def test_choices_that_hang_on_the_same_constants_do_not_tie() -> None:
-    alike = turned_by(made_up(1.0, 0.5, 0.5), made_up(1.1, 0.5, 0.5), PERLMUTTER)
-    other = turned_by(made_up(1.0, 1.0, 0.0), made_up(1.1, 0.0, 1.0), PERLMUTTER)
+    alike = turned_by(made_up(1.0, 0.5, 0.5), made_up(1.3, 0.5, 0.5), PERLMUTTER)
+    other = turned_by(made_up(1.0, 1.0, 0.0), made_up(1.2, 0.0, 1.0), PERLMUTTER)
     assert alike == (False, [])
     assert other == (True, ["rates.spmm", "links.node_gbs"])

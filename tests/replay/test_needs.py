@@ -1,6 +1,6 @@
 """What a graph would take of a rank is what a replay of it counts, for whoever has a grid."""
 
-from harness.experiment.defaults import make_spec
+from harness.experiment.defaults import make_spec, on_all_grids
 from harness.registry import load_strategy
 from harness.replay import needs, replay
 from harness.spec.root import project_root
@@ -12,7 +12,10 @@ FACTS = Facts(4000, 60_000, 40, 8, False, 4000, 1000, exact=False)
 
 def test_every_strategy_says_what_it_needs_or_why_not():
     root = project_root()
-    found = {one.strategy: one for one in needs(root, ["cagnet-1d", "plexus", "serial"], "reddit", FACTS, 8)}
+    request = {"dataset": "reddit", "ranks": 8}
+    names = ("cagnet-1d", "plexus", "serial")
+    candidates = [on_all_grids(root, name, request, FACTS, name) for name in names]
+    found = {one.strategy: one for one in needs(candidates)}
     assert "serial has no grid" in found["serial"].refused
     assert found["serial"].persistent_bytes is None
     plexus, on_grids = found["plexus"], {}
