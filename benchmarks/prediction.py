@@ -7,9 +7,10 @@
     python benchmarks/prediction.py products
 
 `loopback` and `links` train every strategy on every grid that admits the graph, three layers of hidden 64, and predict
-the same epochs by the cards local.yaml and ethernet.yaml, as `harness doctor --calibrate` measured them. All ranks
-share the cores of this machine. An observed time is the slowest rank's, the median of epochs. The rank correlation and
-the median error are those of one graph, world and link rate; nothing is pooled.
+the same epochs by the cards local.yaml and ethernet.yaml, as `harness doctor --calibrate` measured them. They also
+emulate an epoch on the same links, with the kernels as a tape has them (`harness emulate`). All ranks share the cores of
+this machine. An observed time is the slowest rank's, the median of epochs. Rank correlations and median errors are those
+of one graph, world and link rate; nothing is pooled.
 
 `products` fits the five terms of a sparse product to the 40 scaling points that Plexus' authors publish
 (benchmarks/data/plexus_spmm_points.csv) and predicts their 28 grids of 64 devices, which the fit has not seen.
@@ -24,18 +25,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from measuring import Table, argument_parser, in_a_process, on_hosts, spec_of, train_in_turns, trainer_of
+from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from harness.comm.grid import Grid
 from harness.doctor.calibrate import fit_terms
 from harness.errors import UserError
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
+from harness.ledger.tape import Event, Product, Tape
 from harness.parallel.roles import roles_of, share_of
-from harness.predict.prediction import priced, replayed_ranks
+from harness.predict.prediction import RankEpoch, SecondsBetween, priced, replayed_ranks
 from harness.predict.pricing import MICRO, NANO, spmm_terms
 from harness.registry import load_strategy, registered
-from harness.replay import Product
+from harness.replay import Replayed
 from harness.run.open_run import open_run
+from harness.run.rank_tables import gather
+from harness.run.trainer import Trainer
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
@@ -43,6 +49,7 @@ from strategies.plexus.plexus import FIRST
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
 CORES = len(os.sched_getaffinity(0))
+Numbers = NDArray[np.float64]
 LEFT_OUT = {
     "pyg": "it samples by a library that is not among the packages",
     "serial": "it has one rank",
@@ -51,14 +58,22 @@ TCP = 0.95
 """The share of a link's rate that messages reach (benchmarks/results/links.md)."""
 
 
+class Observed(NamedTuple):
+    """An epoch of the slowest rank; and another one on tape, rank by rank."""
+
+    seconds: float
+    tapes: list[list[Event]]
+
+
 class Timed(NamedTuple):
-    """An epoch of a strategy on a grid: predicted, with the ends of the interval, and observed."""
+    """An epoch of a strategy on a grid: predicted, with the ends of the interval, emulated, and observed."""
 
     strategy: str
     grid: str
     predicted: float
     low: float
     high: float
+    emulated: float
     observed: float
 
 
@@ -85,49 +100,83 @@ def requests(dataset: str, ranks: int, machine: str) -> list[dict[str, Any]]:
     return found
 
 
-def observed(specs: list[Spec], epochs: int) -> list[float] | None:
-    """The seconds of an epoch of every spec on the slowest rank; on rank 0."""
+def observed(specs: list[Spec], epochs: int) -> list[Observed]:
+    """An epoch of every spec; on rank 0."""
     torch.set_num_threads(1)
     seconds = []
     for spec in specs:
         trainer = trainer_of(spec)
-        seconds += [turns.median() for turns in train_in_turns([trainer], epochs)]
+        timed = [turns.median() for turns in train_in_turns([trainer], epochs)]
         trainer.ctx.grid.settle()
-    return seconds or None
-
-
-def predicted(specs: list[Spec], card: MachineCard) -> list[tuple[float, float, float]]:
-    """The predicted epochs of ranks that share the cores of this machine."""
-    seconds = []
-    for spec in specs:
-        epochs = replayed_ranks(*open_run(project_root(), spec))
-        interval = priced(epochs, card, CORES).seconds
-        seconds.append((interval.value, interval.low, interval.high))
+        tape = Tape(timed=True)
+        strategy, blocks = open_run(project_root(), spec)
+        grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
+        taped = Trainer(strategy, grid, blocks)
+        for _ in range(2):
+            taped.epoch()
+        tape.recording = False
+        tapes = gather(grid.world, tape.events)
+        grid.settle()
+        seconds += [Observed(each, tapes) for each in timed]
     return seconds
 
 
-def compared(specs: list[Spec], card: MachineCard, times: list[float]) -> Iterator[Timed]:
-    told = in_a_process(predicted, specs, card)  # a rank of a world cannot replay another
-    for spec, (value, low, high), time in zip(specs, told, times, strict=True):
-        yield Timed(spec.strategy.name, grid_text(spec.grid, " "), value, low, high, time)
+def predicted(
+    specs: list[Spec], card: MachineCard, tapes: list[list[list[Event]]]
+) -> list[tuple[SecondsBetween, float]]:
+    """The predicted and the emulated epochs of ranks that share the cores of this machine."""
+    seconds = []
+    for spec, taped in zip(specs, tapes, strict=True):
+        strategy, blocks = open_run(project_root(), spec)
+        everyone = frozenset(range(spec.ranks))
+        emulated = [
+            RankEpoch(strategy, Replayed(rank, events, [0], {}, {}, 0), everyone, measured=True)
+            for rank, events in enumerate(taped)
+        ]
+        epochs = replayed_ranks(strategy, blocks)
+        told, played = (priced(each, card, CORES).seconds for each in (epochs, emulated))
+        seconds.append((told, played.value))
+    return seconds
+
+
+def compared(specs: list[Spec], card: MachineCard, times: list[Observed]) -> Iterator[Timed]:
+    tapes = [time.tapes for time in times]
+    told = in_a_process(predicted, specs, card, tapes)  # a rank of a world cannot replay another
+    for spec, (between, emulated), time in zip(specs, told, times, strict=True):
+        name, grid = spec.strategy.name, grid_text(spec.grid, " ")
+        yield Timed(name, grid, between.value, between.low, between.high, emulated, time.seconds)
 
 
 def show(timed: list[Timed], what: str) -> None:
     """A row for each grid, and what the group says as a whole."""
-    table = Table("strategy", "grid", "predicted ms", "between", "observed ms", "predicted over observed")
+    titles = ("strategy", "grid", "observed ms", "predicted ms", "between", "over observed", "emulated ms")
+    table = Table(*titles, "over observed")
     for each in timed:
         between = f"{1e3 * each.low:.3g} - {1e3 * each.high:.3g}"
-        ratio = each.predicted / each.observed
-        times = f"{1e3 * each.predicted:.3g}", between, f"{1e3 * each.observed:.3g}"
-        table.row(each.strategy, each.grid, *times, f"{ratio:.2f}")
-    ours, theirs = np.array([[each.predicted, each.observed] for each in timed]).T
-    fastest = theirs[ours.argmin()] / theirs.min()
+        ratios = (f"{number / each.observed:.2f}" for number in (each.predicted, each.emulated))
+        observed, predicted, emulated = (
+            f"{1e3 * number:.3g}" for number in (each.observed, each.predicted, each.emulated)
+        )
+        first, second = ratios
+        table.row(each.strategy, each.grid, observed, predicted, between, first, emulated, second)
+    predictions, emulations, observations = np.array(
+        [[each.predicted, each.emulated, each.observed] for each in timed]
+    ).T
     inside = sum(each.low <= each.observed <= each.high for each in timed)
-    most = np.quantile(np.maximum(ours / theirs, theirs / ours), 0.8)
+    first = observations[predictions.argmin()] / observations.min()
     print(
-        f"\n{what}: rank correlation {spearmanr(ours, theirs).statistic:.3f}, median error "
-        f"{100 * np.median(abs(ours / theirs - 1)):.0f} %, four of five within a factor of {most:.2f}, {inside} of "
-        f"{len(timed)} inside their intervals; the first choice takes {fastest:.2f} times the fastest"
+        f"\n{what}: {judged('predicted', predictions, observations)}; {inside} of {len(timed)} inside their "
+        f"intervals, the first choice takes {first:.2f} times the fastest; "
+        f"{judged('emulated', emulations, observations)}"
+    )
+
+
+def judged(what: str, ours: Numbers, theirs: Numbers) -> str:
+    """The rank correlation and the errors of predictions."""
+    most = np.quantile(np.maximum(ours / theirs, theirs / ours), 0.8)
+    return (
+        f"{what}: rank correlation {spearmanr(ours, theirs).statistic:.3f}, median error "
+        f"{100 * np.median(abs(ours / theirs - 1)):.0f} %, four of five within a factor of {most:.2f}"
     )
 
 

@@ -20,11 +20,11 @@ from measuring import Table, argument_parser
 from harness.experiment.defaults import make_spec, nested
 from harness.experiment.expected_facts import facts_of_card
 from harness.ledger import MOVING, AxisName
+from harness.ledger.tape import Product
 from harness.parallel.roles import roles_of, share_of
 from harness.predict.prediction import RESIDUAL, Prediction, predict
 from harness.predict.pricing import bandwidth, constants, placed, spmm_seconds
 from harness.registry import load_strategy
-from harness.replay import Product
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
 from harness.store.catalog import load_card

@@ -3,10 +3,10 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need root. One thread, and the
-allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by the output of each
-command. If the recording of a page is stopped, the next one on the same commit continues with the commands that are
-missing.
+`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need root. One
+thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by the
+output of each command. If the recording of a page is stopped, the next one on the same commit continues with the
+commands that are missing.
 """
 
 import os

@@ -4,9 +4,8 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 `meta`), and the process group sends nothing (torch's backend `fake`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -22,7 +21,8 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
-from harness.ledger import MOVING, NOBODY, Amounts, Key, Ledger, Op, Scope, TensorName
+from harness.ledger import Amounts, Key, TensorName
+from harness.ledger.tape import Event, Product, Tape
 from harness.run.trainer import Trainer
 from harness.spec.spec import grid_text
 from harness.strategy import Candidate, Strategy
@@ -37,20 +37,6 @@ from harness.strategy.facts import ShapeBlocks
 ATEN = torch.ops.aten
 DENSE = {ATEN.mm, ATEN.addmm, ATEN.addmm_}
 ONLY_ALLOCATE = {ATEN.empty, ATEN.empty_strided, ATEN.empty_like, ATEN.new_empty, ATEN.new_empty_strided}
-
-
-class Product(NamedTuple):
-    """The shape of one product, (rows x inner) times (inner x columns), and what its operands are made of."""
-
-    rows: int
-    inner: int
-    columns: int
-    nonzeros: int
-    """The nonzeros of the first operand; 0 for a dense product."""
-    values: str
-    """The type of the values, as in float32."""
-    indices: str
-    """The type of the columns of a sparse operand; nothing for a dense product."""
 
 
 def _product(func: Any, args: tuple[Any, ...]) -> Product | None:
@@ -97,7 +83,7 @@ class LiveBytes:
 class Meter(TorchDispatchMode):
     """`with Meter(tape):` meters the operators inside, those of the backward pass included, and the memory."""
 
-    def __init__(self, tape: "Tape") -> None:
+    def __init__(self, tape: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape
         self.memory = LiveBytes()
@@ -142,158 +128,6 @@ def _computes(func: Any) -> bool:
         and not func.is_view
         and func.overloadpacket not in ONLY_ALLOCATE
     )
-
-
-# The tape is a ledger that also keeps the order of kernels and calls, one event each.
-#
-# A tape works in a run as well as in a replay, so the two can be compared event by event. Its clock counts
-# how often it was read: a time that is the same on every machine.
-
-ALGORITHM = MOVING | {Op.SPMM, Op.GEMM}
-"""The ops of an algorithm, whatever the engine. Copies and sums may differ between engines."""
-
-
-@dataclass(slots=True)
-class Event:
-    """A stretch under one key with amounts, or the wait for a call that left earlier."""
-
-    key: Key
-    amounts: Amounts = field(default_factory=Amounts)
-    products: list[Product] = field(default_factory=list)
-    kernels: int = 0
-    """The number of kernels that are no products."""
-    streamed: int = 0
-    """The bytes that these kernels read and write."""
-    drawn: int = 0
-    """The entries of A that the host sampled."""
-    leaves: bool = False
-    """The call's result is waited for in a later event."""
-    waits_for: int = NOBODY
-    """The number of the event whose call this event waits for."""
-    travels_with: int = NOBODY
-    """The number of the event in whose call the words of this event travel."""
-
-
-class OutlineEvent(NamedTuple):
-    """An event without times, for comparison; a wait names its call by the position in the outline."""
-
-    key: Key
-    calls: int
-    words_payload: float
-    words_received: float
-    bytes: int
-    flops: int
-    products: tuple[Product, ...]
-    leaves: bool
-    waits_for: int
-
-
-def outline(events: Sequence[Event]) -> list[OutlineEvent]:
-    """The events of the algorithm, in order."""
-    kept = [number for number, event in enumerate(events) if event.key.op in ALGORITHM]
-    position = {number: index for index, number in enumerate(kept)}
-    return [_outlined(events[number], position) for number in kept]
-
-
-def _outlined(event: Event, position: Mapping[int, int]) -> OutlineEvent:
-    amounts = event.amounts
-    return OutlineEvent(
-        event.key,
-        amounts.calls,
-        amounts.words_payload,
-        amounts.words_received,
-        amounts.bytes,
-        amounts.flops,
-        tuple(event.products),
-        event.leaves,
-        position.get(event.waits_for, NOBODY),
-    )
-
-
-class CountingClock:
-    """A clock whose marks are 0, 1, 2 and so on."""
-
-    def __init__(self) -> None:
-        self._marks = count()
-
-    def mark(self) -> int:
-        return next(self._marks)
-
-    def settle(self) -> None:
-        """Does nothing: counts can be read at any time."""
-
-    def between(self, earlier: int, later: int) -> float:
-        return float(later - earlier)
-
-
-class Tape(Ledger):
-    """A ledger that also has the events of an epoch, in order."""
-
-    def __init__(self) -> None:
-        super().__init__(CountingClock())
-        self.events: list[Event] = []
-        self._open: Event | None = None
-        self._wait: Event | None = None
-        self._companions: dict[Key, Event] = {}
-        self._left: dict[int, int] = {}
-        """The number of a call's event, by the mark at which the call left."""
-
-    def start(self) -> None:
-        self.events, self._left = [], {}
-        super().start()
-
-    def move_to(self, key: Key) -> Key:
-        self._open, self._wait = self._wait, None
-        return super().move_to(key)
-
-    def add(self, key: Key, **more: float) -> None:
-        super().add(key, **more)
-        if "seconds" not in more and "in_flight_seconds" not in more:  # sums at the end of an epoch
-            event = self._event(key) if key == self.here else self._companion(key)
-            for name, value in more.items():
-                setattr(event.amounts, name, getattr(event.amounts, name) + value)
-
-    def computed(self, product: Product | None, touched: int) -> None:
-        """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
-        if not self.recording:
-            return
-        event = self._event(self.here)
-        if product:
-            event.products.append(product)
-        else:
-            event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
-
-    def drew(self, entries: int) -> None:
-        if self.recording:
-            self._event(self.here).drawn += entries
-
-    def leave(self) -> Any:
-        mark = super().leave()
-        self._left[mark] = len(self.events)
-        self._event(self.here).leaves = True
-        return mark
-
-    def landing(self, key: Key, left: Any) -> Scope:
-        if left in self._left:
-            self._wait = Event(key, waits_for=self._left.pop(left))
-            self.events.append(self._wait)
-        return super().landing(key, left)
-
-    def _event(self, key: Key) -> Event:
-        if self._open is None or self._open.key != key:
-            self._open = Event(key)
-            self.events.append(self._open)
-            self._companions = {}
-        return self._open
-
-    def _companion(self, key: Key) -> Event:
-        """The event of another row whose words travel in the call of the current event."""
-        leader = self._event(self.here)
-        if key not in self._companions:
-            number = next(i for i in range(len(self.events) - 1, -1, -1) if self.events[i] is leader)
-            self._companions[key] = Event(key, travels_with=number)
-            self.events.append(self._companions[key])
-        return self._companions[key]
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from harness.graph.partition import Method, in_order, parts_of
 from harness.graph.vertex_data import uniform_label_sets, uniform_labels
 from harness.kernels.random import Purpose, integers, rectangle
 from harness.ledger import AxisName, TensorName
+from harness.ledger.tape import OutlineEvent, Tape, outline
 from harness.models import Hits
 from harness.registry import load_strategy
-from harness.replay import Meter, OutlineEvent, Tape, outline
+from harness.replay import Meter
 from harness.run.checksums import checksum, compare, everyone
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED

@@ -18,8 +18,9 @@ from harness.graph.blocks import Blocks
 from harness.graph.model import TRAIN
 from harness.kernels.csr import Csr, from_scipy, to_scipy
 from harness.ledger import TensorName
+from harness.ledger.tape import OutlineEvent, outline
 from harness.registry import load_strategy
-from harness.replay import OutlineEvent, outline, replay
+from harness.replay import replay
 from harness.spec.spec import Protocol
 from harness.strategy import Counts, Piece, Strategy, WordsKey
 

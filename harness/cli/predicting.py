@@ -1,9 +1,9 @@
-"""harness predict and harness advise: the time of an epoch on a machine that need not be at hand, and the choice."""
+"""harness predict, emulate and advise: the time of an epoch on a machine that need not be at hand, and the choice."""
 
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
     Verbs,
@@ -15,9 +15,10 @@ from harness.cli.options import (
     settings,
     several,
     show,
+    whole,
 )
 from harness.errors import UserError
-from harness.spec.root import project_root
+from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
 
 if TYPE_CHECKING:
@@ -76,7 +77,27 @@ def add_verbs(verbs: Verbs) -> None:
         choices=("exact", "estimator"),
         help="only strategies whose numbers are those of serial training, or an unbiased estimate of these too",
     )
+    advise.add_argument(
+        "--tune",
+        type=whole(1, 100),
+        metavar="N",
+        help="run the N best of each list here for a few epochs, and say where prediction and measurement part",
+    )
     _add_common(advise)
+
+    emulate = add_verb(
+        verbs,
+        "emulate",
+        _emulate,
+        "Show how long an epoch of a run would take on the links of another machine.",
+        "Takes the kernels as they were measured and the calls by the machine's card. The run needs a tape: "
+        "harness run ... --set measure.tape=true.",
+    )
+    emulate.add_argument("run", metavar="RUN", help="the folder of a run, or its id under results/runs")
+    emulate.add_argument("--machine", required=True, metavar="NAME", help="the machine card with the links")
+    emulate.add_argument(
+        "--out", type=Path, metavar="DIR", help="write the emulation as the record of a run under DIR"
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -188,6 +209,29 @@ def _graph(root: Path, options: argparse.Namespace) -> "tuple[Facts, Blocks | No
     return facts_of_card(load_card(root, options.dataset)), None
 
 
+TUNING_EPOCHS = 5
+
+
+def _emulate(options: argparse.Namespace) -> int:
+    from harness.predict.emulation import emulate
+    from harness.predict.predicted_record import record_prediction
+
+    root = project_root(options.root)
+    card, folder = _card(root, options), Path(options.run)
+    if not folder.is_dir():
+        folder = results_folder(root) / "runs" / options.run
+    emulated = emulate(folder, card)
+    predicted = emulated.prediction
+    cells = (str(emulated.spec.ranks), grid_text(emulated.spec.grid), *_cells(predicted, card))
+    name, dataset = emulated.spec.strategy.name, emulated.spec.dataset.name
+    head = f"{name} on {dataset}, measured kernels on the links of {card.name}"
+    if options.out:
+        facts = emulated.facts
+        record_prediction(root, options.out, emulated.spec, facts, card, predicted, emulates=folder.name)
+    show(options, _document(predicted), f"{head}\n\n{columns([PREDICTED, cells])}")
+    return 0
+
+
 BATCH = 1024
 """The mini-batch of advice, unless training.batch is given."""
 
@@ -202,8 +246,58 @@ def _advise(options: argparse.Namespace) -> int:
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
     advice = advise(_candidates(root, options, facts), card, blocks)
-    show(options, _advice_document(advice), _advice_page(options, facts, card, advice))
+    document, page = _advice_document(advice), _advice_page(options, facts, card, advice)
+    if options.tune:
+        tuned = list(_tuned(root, options.tune, advice))
+        rows = [TUNED, *(each.row() for each in tuned)]
+        document["tuned"] = [each._asdict() for each in tuned]
+        page += f"\n\nMeasured here\n\n{columns(rows)}"
+    show(options, document, page)
     return 0
+
+
+TUNED = ("strategy", "grid", "predicted ms", "measured ms", "predicted over measured", "")
+
+
+class Tuned(NamedTuple):
+    """An option that was predicted and run; no seconds if the run did not succeed."""
+
+    strategy: str
+    grid: str
+    predicted: float
+    measured: float | None
+    why: str
+
+    def row(self) -> tuple[str, ...]:
+        ran = self.measured is not None
+        measured = f"{1e3 * self.measured:.3g}" if self.measured else ""
+        ratio = f"{self.predicted / self.measured:.2f}" if self.measured else ""
+        return (
+            self.strategy,
+            self.grid,
+            f"{1e3 * self.predicted:.3g}",
+            measured,
+            ratio,
+            "" if ran else self.why,
+        )
+
+
+def _tuned(root: Path, count: int, advice: "Advice") -> "Iterator[Tuned]":
+    """Runs the first options of each list for a few epochs; a run that has a record is not repeated."""
+    from harness.launch.launch import series
+    from harness.results.record import read_record
+
+    best = [*advice.full_graph[:count], *advice.mini_batch[:count]]
+    specs = [option.strategy.spec for option in best]
+    shorter = [
+        spec.model_copy(update={"training": spec.training.model_copy(update={"epochs": TUNING_EPOCHS})})
+        for spec in specs
+    ]
+    outcomes = series(shorter, root, results_folder(root) / "runs", say, fresh=False)
+    for option, outcome in zip(best, outcomes, strict=True):
+        summary = read_record(outcome.folder).record["summary"] if outcome.folder else {}
+        told = option.strategy.name, option.grid, option.prediction.seconds.value
+        yield Tuned(*told, summary.get("epoch_seconds_median"), outcome.why or "the run did not succeed")
 
 
 def _candidates(root: Path, options: argparse.Namespace, facts: "Facts") -> "Iterator[Candidate]":

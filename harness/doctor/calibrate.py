@@ -31,9 +31,10 @@ from harness.files import write_text
 from harness.kernels import Csr, from_coo, on_device
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName, Ledger
+from harness.ledger.tape import Product, Tape
 from harness.predict.pricing import MICRO, NANO, spmm_terms
 from harness.registry import load_strategy
-from harness.replay import Meter, Product, Tape
+from harness.replay import Meter
 from harness.run.trainer import Trainer
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MACHINES, Machine, load_machine

@@ -1,4 +1,4 @@
-"""A prediction as the record of a run, of source `predicted`: tables and figures show it beside what was measured."""
+"""A prediction or an emulation as the record of a run: tables and figures show it beside what was measured."""
 
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,28 @@ from harness.strategy import Facts
 
 
 def record_prediction(
-    root: Path, runs: Path, spec: Spec, facts: Facts, card: MachineCard, predicted: Prediction
+    root: Path,
+    runs: Path,
+    spec: Spec,
+    facts: Facts,
+    card: MachineCard,
+    predicted: Prediction,
+    emulates: str = "",
 ) -> Path:
-    """Writes the run folder of a prediction; the same prediction has the same run id."""
+    """Writes the run folder of a prediction, or of an emulation of a run; the same one has the same run id."""
+    source = "emulated" if emulates else "predicted"
     constants = {
         name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))
     }
-    run_id = digest({"spec": spec.model_dump(mode="json"), "constants": constants, "exact": facts.exact})
+    parts = {"spec": spec.model_dump(mode="json"), "constants": constants, "exact": facts.exact}
+    run_id = digest(parts | ({"run": emulates} if emulates else {}))
     fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * (1 << 30)
     seconds = predicted.seconds
     record = {
         "run_id": run_id,
-        "label": f"{spec.label.rsplit('-', 1)[0]}-predicted-{run_id[:6]}",
+        "label": f"{spec.label.rsplit('-', 1)[0]}-{source}-{run_id[:6]}",
         "status": "ok" if fits else "oom",
-        "source": "predicted",
+        "source": source,
         "summary": {
             "epochs": 1,
             "epoch_seconds_median": seconds.value,
@@ -51,6 +59,7 @@ def record_prediction(
             "limited_by": predicted.limited_by,
             "shares": dict(predicted.shares),
             "sizes": "counted" if facts.exact else "expected",
+            "run": emulates,
             "constants": constants,
         },
     }

@@ -18,6 +18,7 @@ from harness.comm.layout import coordinates, rank_at
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.ledger import MOVING, NOBODY, AxisName, Key, Op
+from harness.ledger.tape import Event
 from harness.predict.pricing import (
     AxisPlace,
     CallBytes,
@@ -30,7 +31,7 @@ from harness.predict.pricing import (
     placed,
 )
 from harness.predict.timeline import Item, Message, Played, play
-from harness.replay import Event, Replayed, replay
+from harness.replay import Replayed, replay
 from harness.spec.machine_card import MACHINES, Links, MachineCard
 from harness.strategy import Strategy
 
@@ -101,8 +102,10 @@ def replayed_ranks(
 ) -> "list[RankEpoch]":
     """The ranks that are played against each other."""
     ranks = ranks or extremes(strategy, blocks)
+    replays = [replay(strategy, rank, blocks, steps=STEPS) for rank in ranks]
     return [
-        RankEpoch(strategy, replay(strategy, rank, blocks, steps=STEPS), frozenset(ranks)) for rank in ranks
+        RankEpoch(strategy, each, frozenset(ranks), strategy.steps - len(each.first_of_step))
+        for each in replays
     ]
 
 
@@ -159,14 +162,24 @@ class IssuedCall(NamedTuple):
 
 
 class RankEpoch:
-    """The steps of one rank, and the items that they are on a machine."""
+    """The steps of one rank and their calls."""
 
-    def __init__(self, strategy: Strategy, replayed: Replayed, played: frozenset[int]) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        replayed: Replayed,
+        played: frozenset[int],
+        repetitions: int = 0,
+        *,
+        measured: bool = False,
+    ) -> None:
         """`played` are the ranks whose items are played against these."""
         self.strategy, self.replayed, self.played = strategy, replayed, played
         self.grid, self.at = strategy.grid, strategy.coordinates(replayed.rank)
-        self.repetitions = strategy.steps - len(replayed.first_of_step)
+        self.repetitions = repetitions
         """The steps of an epoch beyond those that were replayed."""
+        self.measured = measured
+        """Whether the events have the seconds of the processor on which they ran, instead of shapes."""
         self.calls = self._calls()
 
     @property
@@ -229,6 +242,8 @@ class OnCard:
         self._links: dict[int, Seconds] = {}
         for number, event in enumerate(epoch.replayed.events):
             work, posts = kernel_seconds(event, card.rates), []
+            if epoch.measured:
+                work[TimePart.MEASURED] = event.cpu_seconds
             for call in epoch.calls.get(number, ()):
                 on_cores, on_links = call_seconds(call.moved, epoch.placed(call, card.links), card)
                 work += on_cores

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from harness.comm.collectives import SMALL_GATHER, SMALL_REDUCTION
 from harness.comm.ring_collectives import PIECES
 from harness.ledger import AxisName, Op
-from harness.replay import Event, Product
+from harness.ledger.tape import Event, Product
 from harness.spec.machine_card import Constant, Links, MachineCard, Rates, SpmmTerms
 from harness.strategy import Words
 
@@ -50,6 +50,8 @@ class TimePart(IntEnum):
     INTRA_LATENCY = auto()
     LATENCY = auto()
     CPU = auto()
+    MEASURED = auto()
+    """Kernels that were measured, and hang on no constant."""
 
 
 Seconds = NDArray[np.float64]

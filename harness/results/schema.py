@@ -16,7 +16,7 @@ SCHEMA = 1
 another number are refused."""
 
 MISSING = "missing"
-SOURCES = ("measured", "external", "predicted", "published")
+SOURCES = ("measured", "external", "emulated", "predicted", "published")
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"
@@ -52,6 +52,17 @@ EPOCH_AND_RANK = _part(
     ("epoch", INTEGER, "number of the epoch; timed ones count from 0, warm-up epochs are negative"),
     ("rank", INTEGER, "the rank that measured it"),
 )
+
+KEY = (
+    ("layer", INTEGER),
+    ("direction", TEXT),
+    ("phase", TEXT),
+    ("op", TEXT),
+    ("axis", TEXT),
+    ("peer", INTEGER),
+    ("tensor", TEXT),
+)
+"""The columns of a key of the ledger."""
 
 EPOCHS = TableSchema(
     "epochs",
@@ -152,7 +163,26 @@ UTILISATION = TableSchema(
     ),
 )
 
-RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION)}
+TAPE = TableSchema(
+    "tape",
+    "one event of the last epoch on one rank, in order, if the spec asks for it (measure.tape)",
+    EPOCH_AND_RANK
+    + _part(
+        "",
+        ("event", INTEGER, "number of the event on this rank, from 0"),
+        *((name, dtype, "as in the table ledger") for name, dtype in KEY),
+        ("calls", INTEGER, "number of calls"),
+        ("words_payload", REAL, "elements of the full logical buffers"),
+        ("words_received", REAL, "elements that a ring brings to this rank"),
+        ("bytes", INTEGER, "bytes handed to the library, padding and wire type included"),
+        ("cpu_seconds", REAL, "seconds that the processor spent on the event"),
+        ("leaves", TRUTH, "whether the result of its call is waited for in a later event"),
+        ("waits_for", INTEGER, "the event whose call this event waits for; -1 for none"),
+        ("travels_with", INTEGER, "the event in whose call the words of this event travel; -1 for its own"),
+    ),
+)
+
+RUN_TABLES = {table.name: table for table in (EPOCHS, LEDGER, ACCURACY, MEMORY, UTILISATION, TAPE)}
 
 RUN_ID = Column("run_id", TEXT, "hash of the spec; names the run folder and joins the tables", "record")
 
@@ -173,7 +203,7 @@ RUNS = TableSchema(
             (
                 "source",
                 TEXT,
-                "measured, external (another program), predicted or published; empty when missing",
+                "measured, external (another program), emulated, predicted or published; empty when missing",
             ),
         ),
         *_part(
@@ -223,6 +253,7 @@ RUNS = TableSchema(
                 NULLABLE,
                 "milliseconds of a window of the table utilisation; 0: no windows",
             ),
+            ("measure.tape", TRUTH, "whether the last epoch was recorded event by event"),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),
             ("machine.name", TEXT, "the machine card"),

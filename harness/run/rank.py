@@ -20,6 +20,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
+from harness.ledger.tape import Tape
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.load import Reading, driver_of, read_beside
@@ -82,13 +83,16 @@ def run(
     strategy, blocks = open_run(root, spec)
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
-        ledger = Ledger(clock_for(device))
+        clock = clock_for(device)
+        ledger = Tape(clock, timed=True) if spec.measure.tape else Ledger(clock)
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
         make_ready(strategy, grid, blocks)
         trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, affinity=affinity())
         first_epoch = time.time()
         with read_beside(driver_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
+        if isinstance(ledger, Tape):
+            tables.add_tape(ledger.events)
         ranks = gather(grid.world, tables)
         grid.settle()
     finally:

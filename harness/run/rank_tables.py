@@ -6,7 +6,7 @@ rank, even a signal that no process can handle, the file has its finished epochs
 
 import pickle
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import torch
 
 from harness.comm.axis import Axis
-from harness.ledger import Amounts, Key, TensorName
+from harness.ledger import Amounts, Direction, Key, Op, Phase, TensorName
+from harness.ledger.tape import Event
 from harness.models import Hits
 from harness.results.schema import RUN_TABLES
 from harness.run.fault import Fault
@@ -38,6 +39,7 @@ class RankTables:
     accuracy: list[Row] = field(default_factory=list)
     utilisation: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
+    tape: list[Row] = field(default_factory=list)
     words_formula: float = 0
     """The payload words of the epoch in which the rank sent most, by the strategy's own account."""
     chosen: dict[str, str] = field(default_factory=dict)
@@ -55,6 +57,12 @@ class RankTables:
         self.ledger.extend({**at, **entry(key, amounts)} for key, amounts in epoch.entries.items())
         self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
+
+    def add_tape(self, events: Sequence[Event]) -> None:
+        """Adds the events of the last epoch."""
+        at = {"epoch": self.epochs[-1]["epoch"], "rank": self.rank}
+        for number, event in enumerate(events):
+            self.tape.append({**at, "event": number, **event_row(event)})
 
     def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
         """Adds the accuracies of the whole graph, on rank 0 alone."""
@@ -110,6 +118,35 @@ def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
 
 
 def entry(key: Key, amounts: Amounts) -> Row:
+    return {**key_row(key), **asdict(amounts)}
+
+
+def event_row(event: Event) -> Row:
+    """An event of a tape, without what only a replay knows."""
+    counted = {name: getattr(event.amounts, name) for name in COUNTED}
+    order = {name: getattr(event, name) for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
+    return {**key_row(event.key), **counted, **order}
+
+
+COUNTED = ("calls", "words_payload", "words_received", "bytes")
+
+
+def event_of(row: Mapping[str, Any]) -> Event:
+    """The event of a row."""
+    key = Key(
+        Phase(row["phase"]),
+        row["layer"],
+        Direction(row["direction"]),
+        Op(row["op"]),
+        row["axis"] or None,
+        row["peer"],
+        TensorName(row["tensor"]) if row["tensor"] else None,
+    )
+    order = {name: row[name] for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
+    return Event(key, Amounts(**{name: row[name] for name in COUNTED}), **order)
+
+
+def key_row(key: Key) -> Row:
     return {
         "layer": key.layer,
         "direction": key.direction.value,
@@ -118,7 +155,6 @@ def entry(key: Key, amounts: Amounts) -> Row:
         "axis": key.axis or "",
         "peer": key.peer,
         "tensor": key.tensor.value if key.tensor else "",
-        **asdict(amounts),
     }
 
 

@@ -9,7 +9,14 @@ import json
 from math import prod
 from typing import Any, Literal
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
@@ -106,6 +113,13 @@ class Measure(Frozen):
 
     utilisation_ms: int = Field(0, ge=0, le=86_400_000)
     """Milliseconds of the windows for which the utilisation of a rank is recorded; 0 records nothing."""
+    tape: bool = False
+    """Whether the last epoch is recorded event by event, for `harness emulate`."""
+
+    @model_serializer(mode="wrap")
+    def _without_a_tape(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run without a tape has the id that it had before there were tapes."""
+        return {key: value for key, value in dumped(self).items() if key != "tape" or value}
 
 
 class Spec(Frozen):

@@ -97,3 +97,24 @@ def test_advice_leaves_out_what_does_not_fit(capsys: pytest.CaptureFixture[str])
     page = answer(capsys, *asked, "--memory", "0.00001", "--accuracy", "exact")
     assert "too large" in page
     assert "The full graph" not in page
+
+
+def test_tuning_sets_what_was_measured_beside_what_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
+    asked = [
+        "advise",
+        "--dataset",
+        "tiny-sbm",
+        "--ranks",
+        "2",
+        "--tune",
+        "1",
+        "--accuracy",
+        "exact",
+        "--json",
+    ]
+    (tuned,) = json.loads(answer(capsys, *asked))["tuned"]
+    assert tuned["predicted"] > 0
+    assert tuned["measured"] > 0

@@ -16,8 +16,9 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.experiment.expected_facts import facts_of_card
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.ledger.tape import Tape, outline
 from harness.registry import load_strategy
-from harness.replay import Meter, Tape, outline, replay
+from harness.replay import Meter, replay
 from harness.spec.spec import Spec
 from harness.store.dataset_card import DatasetCard
 from harness.store.memory_store import MemoryStore

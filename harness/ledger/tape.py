@@ -1,0 +1,197 @@
+"""A tape is a ledger that also keeps the order of kernels and calls, one event each.
+
+A tape works in a run as well as in a replay, so the two can be compared event by event. In a replay its clock counts
+how often it was read: a time that is the same on every machine. In a run it can keep the seconds that the processor
+spends on each event (`timed`): those do not grow where ranks share cores and wait for each other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from time import thread_time
+from typing import Any, NamedTuple
+
+from harness.ledger.ledger import NOBODY, Amounts, Clock, Key, Ledger, Scope
+from harness.ledger.vocabulary import MOVING, Op
+
+
+class Product(NamedTuple):
+    """The shape of one product, (rows x inner) times (inner x columns), and what its operands are made of."""
+
+    rows: int
+    inner: int
+    columns: int
+    nonzeros: int
+    """The nonzeros of the first operand; 0 for a dense product."""
+    values: str
+    """The type of the values, as in float32."""
+    indices: str
+    """The type of the columns of a sparse operand; nothing for a dense product."""
+
+
+ALGORITHM = MOVING | {Op.SPMM, Op.GEMM}
+"""The ops of an algorithm, whatever the engine. Copies and sums may differ between engines."""
+
+
+@dataclass(slots=True)
+class Event:
+    """A stretch under one key with amounts, or the wait for a call that left earlier."""
+
+    key: Key
+    amounts: Amounts = field(default_factory=Amounts)
+    products: list[Product] = field(default_factory=list)
+    kernels: int = 0
+    """The number of kernels that are no products."""
+    streamed: int = 0
+    """The bytes that these kernels read and write."""
+    drawn: int = 0
+    """The entries of A that the host sampled."""
+    leaves: bool = False
+    """The call's result is waited for in a later event."""
+    waits_for: int = NOBODY
+    """The number of the event whose call this event waits for."""
+    travels_with: int = NOBODY
+    """The number of the event in whose call the words of this event travel."""
+    cpu_seconds: float = 0.0
+    """The seconds that the processor spent on this event, in a timed tape."""
+
+
+class OutlineEvent(NamedTuple):
+    """An event without times, for comparison; a wait names its call by the position in the outline."""
+
+    key: Key
+    calls: int
+    words_payload: float
+    words_received: float
+    bytes: int
+    flops: int
+    products: tuple[Product, ...]
+    leaves: bool
+    waits_for: int
+
+
+def outline(events: Sequence[Event]) -> list[OutlineEvent]:
+    """The events of the algorithm, in order."""
+    kept = [number for number, event in enumerate(events) if event.key.op in ALGORITHM]
+    position = {number: index for index, number in enumerate(kept)}
+    return [_outlined(events[number], position) for number in kept]
+
+
+def _outlined(event: Event, position: Mapping[int, int]) -> OutlineEvent:
+    amounts = event.amounts
+    return OutlineEvent(
+        event.key,
+        amounts.calls,
+        amounts.words_payload,
+        amounts.words_received,
+        amounts.bytes,
+        amounts.flops,
+        tuple(event.products),
+        event.leaves,
+        position.get(event.waits_for, NOBODY),
+    )
+
+
+class CountingClock:
+    """A clock whose marks are 0, 1, 2 and so on."""
+
+    def __init__(self) -> None:
+        self._marks = count()
+
+    def mark(self) -> int:
+        return next(self._marks)
+
+    def settle(self) -> None:
+        """Does nothing: counts can be read at any time."""
+
+    def between(self, earlier: int, later: int) -> float:
+        return float(later - earlier)
+
+
+class Tape(Ledger):
+    """A ledger that also has the events of an epoch, in order."""
+
+    def __init__(self, clock: Clock | None = None, *, timed: bool = False) -> None:
+        super().__init__(clock or CountingClock())
+        self._timed, self._since = timed, 0.0
+        self.events: list[Event] = []
+        self._open: Event | None = None
+        self._wait: Event | None = None
+        self._companions: dict[Key, Event] = {}
+        self._left: dict[int, int] = {}
+        """The number of a call's event, by the mark at which the call left."""
+
+    def start(self) -> None:
+        self.events, self._left, self._open, self._wait = [], {}, None, None
+        super().start()
+        self._since = thread_time()
+
+    def stop(self) -> dict[Key, Amounts]:
+        self._spend()
+        return super().stop()
+
+    def _spend(self) -> None:
+        """Charges the processor's time since the last change of the key to the current event."""
+        if self._timed and self.recording:
+            now = thread_time()
+            self._event(self.here).cpu_seconds += now - self._since
+            self._since = now
+
+    def move_to(self, key: Key) -> Key:
+        if self._wait is None:
+            self._spend()
+        self._open, self._wait = self._wait, None
+        return super().move_to(key)
+
+    def add(self, key: Key, **more: float) -> None:
+        super().add(key, **more)
+        if "seconds" not in more and "in_flight_seconds" not in more:  # sums at the end of an epoch
+            event = self._event(key) if key == self.here else self._companion(key)
+            for name, value in more.items():
+                setattr(event.amounts, name, getattr(event.amounts, name) + value)
+
+    def computed(self, product: Product | None, touched: int) -> None:
+        """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
+        if not self.recording:
+            return
+        event = self._event(self.here)
+        if product:
+            event.products.append(product)
+        else:
+            event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
+
+    def drew(self, entries: int) -> None:
+        if self.recording:
+            self._event(self.here).drawn += entries
+
+    def leave(self) -> Any:
+        mark, event = super().leave(), self._event(self.here)
+        event.leaves = True
+        self._left[mark] = self._number(event)
+        return mark
+
+    def landing(self, key: Key, left: Any) -> Scope:
+        if left in self._left:
+            self._spend()
+            self._wait = Event(key, waits_for=self._left.pop(left))
+            self.events.append(self._wait)
+        return super().landing(key, left)
+
+    def _event(self, key: Key) -> Event:
+        if self._open is None or self._open.key != key:
+            self._open = Event(key)
+            self.events.append(self._open)
+            self._companions = {}
+        return self._open
+
+    def _companion(self, key: Key) -> Event:
+        """The event of another row whose words travel in the call of the current event."""
+        leader = self._event(self.here)
+        if key not in self._companions:
+            self._companions[key] = Event(key, travels_with=self._number(leader))
+            self.events.append(self._companions[key])
+        return self._companions[key]
+
+    def _number(self, event: Event) -> int:
+        """The number of one of the last events."""
+        return next(number for number in reversed(range(len(self.events))) if self.events[number] is event)
