@@ -8,9 +8,9 @@
 
 `loopback` and `links` train every strategy on every grid that admits the graph, three layers of hidden 64, and predict
 the same epochs by the cards local.yaml and ethernet.yaml, as `harness doctor --calibrate` measured them. They also
-emulate an epoch on the same links, with the kernels as a tape has them (`harness emulate`). All ranks share the cores of
-this machine. An observed time is the slowest rank's, the median of epochs. Rank correlations and median errors are those
-of one graph, world and link rate; nothing is pooled.
+emulate an epoch on the same links, with the kernels as a tape has them (`harness emulate`). All ranks share the cores
+of this machine. An observed time is the slowest rank's, the median of epochs. Rank correlations and median errors are
+those of one graph, world and link rate; nothing is pooled.
 
 `products` fits the five terms of a sparse product to the 40 scaling points that Plexus' authors publish
 (benchmarks/data/plexus_spmm_points.csv) and predicts their 28 grids of 64 devices, which the fit has not seen.

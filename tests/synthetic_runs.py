@@ -13,6 +13,7 @@ import pandas as pd
 from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
+from harness.results.schema import TAPE
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec
 
@@ -96,7 +97,20 @@ def make_tables(spec: Spec, compute: float, talk: float, noise: float = 0.03) ->
         for rank in range(spec.ranks)
         for tensor, peak, size in (("", 2**28, 0), ("A", 0, 2**24), ("W", 0, 2**16))
     ]
-    frames = {"epochs": epochs, "ledger": ledger, "accuracy": accuracy, "memory": memory}
+    tape = [
+        {
+            **{name: value for name, value in row.items() if name in TAPE.names},
+            **{
+                "event": 0,
+                "cpu_seconds": row["seconds"],
+                "leaves": False,
+                "waits_for": -1,
+                "travels_with": -1,
+            },
+        }
+        for row in ledger[:3]
+    ]
+    frames = {"epochs": epochs, "ledger": ledger, "accuracy": accuracy, "memory": memory, "tape": tape}
     return {name: pd.DataFrame(rows) for name, rows in {**frames, "utilisation": utilisation}.items()}
 
 

@@ -35,6 +35,7 @@ from harness.replay import Replayed, replay
 from harness.spec.machine_card import MACHINES, Links, MachineCard
 from harness.strategy import Strategy
 
+LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
 STEPS = 3
 """The steps that are replayed: all later steps are as the last of these."""
 ALL_RANKS = 16
@@ -246,7 +247,10 @@ class OnCard:
                 work[TimePart.MEASURED] = event.cpu_seconds
             for call in epoch.calls.get(number, ()):
                 on_cores, on_links = call_seconds(call.moved, epoch.placed(call, card.links), card)
-                work += on_cores
+                if epoch.measured:  # the cores' share was measured, but for the time until they wake
+                    on_links = on_links + np.where(LATENCIES, on_cores, 0.0)
+                else:
+                    work += on_cores
                 self._links[number] = self._links.get(number, 0.0) + on_links
                 if call.posted:
                     posts.append((call.name, float(on_links.sum())))
