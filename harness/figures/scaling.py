@@ -2,8 +2,8 @@
 
 Times are absolute, never speedups. A line joins the medians over launches, a band shows their range, dots beside each
 median are the launches, and a dotted line is ideal scaling from each curve's first measured point. Measured lines are
-solid, predicted lines dashed. Lines of other programs have hollow markers; published numbers are hollow markers alone.
-Runs that did not finish stand in a strip at the top, over their number of ranks.
+solid, predicted lines dashed, emulated lines dashed and dotted. Lines of other programs have hollow markers; published
+numbers are hollow markers alone. Runs that did not finish stand in a strip at the top, over their number of ranks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from matplotlib.transforms import ScaledTranslation
 from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import Unit, seconds_axis, tried_axis, unit_of
-from harness.figures.palette import FAINT, INK, MUTED, PAPER, Dash
+from harness.figures.palette import DOT_DASH, FAINT, INK, MUTED, PAPER, Dash
 from harness.figures.panels import Curve, Panel, curves, in_order
 
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
@@ -91,7 +91,7 @@ def _ideal_ends(lines: list[Curve], times: list[float]) -> list[float]:
 def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
     """The line of a curve, for the axes or for the legend."""
     look, hollow = curve.look, curve.source in ("published", "external")
-    styles: dict[str, Any] = {"predicted": look.dash, "published": "none"}
+    styles: dict[str, Any] = {"predicted": look.dash, "emulated": DOT_DASH, "published": "none"}
     return Line2D(
         x,
         y,

@@ -17,6 +17,7 @@ Runs = pd.DataFrame
 STORE = [f"dataset.{key}" for key in DatasetChoice.model_fields]
 QUOTED = {
     "external": ("run of another program", "runs of other programs"),
+    "emulated": ("run emulated on other links", "runs emulated on other links"),
     "predicted": ("number predicted", "numbers predicted"),
     "published": ("number published", "numbers published"),
 }
