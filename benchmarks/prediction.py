@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from measuring import Table, argument_parser, in_a_process, on_hosts, spec_of, train_in_turns, trainer_of
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
@@ -118,7 +119,15 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         tapes = gather(grid.world, tape.events)
         grid.settle()
         seconds += [Observed(each, tapes) for each in timed]
+        leave_groups()
     return seconds
+
+
+def leave_groups() -> None:
+    """Ends all groups but the world's: the threads of hundreds of groups would slow the epochs that come last."""
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
 
 
 def predicted(

@@ -15,6 +15,7 @@ from harness.validation import RANKS, clipped
 
 if TYPE_CHECKING:
     from harness.spec.spec import Spec
+    from harness.strategy import Facts
 
 Verbs = Any  # argparse does not name the type of its sub-parsers
 Act = Callable[[argparse.Namespace], int]
@@ -100,6 +101,13 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def sizes_of(facts: "Facts") -> str:
+    """Where the sizes of a graph come from."""
+    return (
+        "counted in its store" if facts.exact else "expected from its card, in a random order of the vertices"
     )
 
 

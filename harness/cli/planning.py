@@ -17,6 +17,7 @@ from harness.cli.options import (
     ranks,
     requested,
     show,
+    sizes_of,
 )
 from harness.errors import UserError
 from harness.spec.root import project_root
@@ -238,9 +239,8 @@ def _page(spec: "Spec", facts: "Facts", replayed: "Replayed") -> str:
             numbers = (f"{counted[0]:,}", f"{counted[1]:,.0f}", f"{counted[2]:.3g}", f"{counted[3]:.3g}")
             rows.append((*("" if part is None else str(part) for part in parts), *numbers))
     held = ", ".join(f"{name} {size / 1e6:.3g}" for name, size in replayed.persistent_bytes.items())
-    sizes = "counted in its store" if facts.exact else "expected from its card"
     return (
-        f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {sizes}\n\n{columns(rows)}\n\n"
+        f"{spec.label}, rank {replayed.rank} of {spec.ranks}; sizes {sizes_of(facts)}\n\n{columns(rows)}\n\n"
         f"{len(replayed.events):,} events. Held during the whole epoch, MB: {held}. With activations, gradients and "
         f"buffers of messages at most {replayed.peak_bytes / 1e6:.3g}."
     )

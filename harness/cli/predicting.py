@@ -15,6 +15,7 @@ from harness.cli.options import (
     settings,
     several,
     show,
+    sizes_of,
     whole,
 )
 from harness.errors import UserError
@@ -128,8 +129,7 @@ def _predict(options: argparse.Namespace) -> int:
         answers.append({"ranks": count, "grid": strategy.grid, **_document(predicted)})
         if options.out:
             record_prediction(root, options.out, strategy.spec, facts, card, predicted)
-    sizes = "counted in its store" if facts.exact else "expected from its card"
-    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {sizes}"
+    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {sizes_of(facts)}"
     show(options, answers, f"{head}\n\n{columns(rows)}")
     return 0
 
@@ -335,8 +335,7 @@ def _advice_document(advice: "Advice") -> dict[str, Any]:
 
 
 def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard", advice: "Advice") -> str:
-    sizes = "counted in its store" if facts.exact else "expected from its card"
-    lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {sizes}"]
+    lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {sizes_of(facts)}"]
     title = ("strategy", "grid", *PREDICTED[2:], "")
     for name, choices in (
         ("The full graph, by the time of an epoch", advice.full_graph),
