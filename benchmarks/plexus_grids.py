@@ -38,7 +38,7 @@ from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
-from harness.strategy import WORD, BlockCounts, Facts, ShapeBlocks, Strategy, admit
+from harness.strategy import WORD, BlockCounts, Facts, Ready, ShapeBlocks, Strategy, admit
 from strategies.plexus.formulas import Coefficients, product_milliseconds
 from strategies.plexus.plexus import Plexus
 
@@ -61,7 +61,7 @@ def request(dataset: str, grid: dict[AxisName, int], ranks: int, machine: str) -
 
 def forecast(strategy: Strategy, blocks: Blocks | None = None) -> Prediction:
     """The prediction of an epoch by the card of the strategy's machine."""
-    return predict(strategy, load_machine_card(project_root(), strategy.spec.machine.name), blocks)
+    return predict(Ready(strategy, blocks), load_machine_card(project_root(), strategy.spec.machine.name))
 
 
 def by_the_paper(strategy: Strategy) -> tuple[float, float]:

@@ -46,6 +46,7 @@ from harness.run.trainer import Trainer
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
+from harness.strategy import Ready
 from strategies.plexus.plexus import FIRST
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
@@ -136,13 +137,13 @@ def predicted(
     """The predicted and the emulated epochs of ranks that share the cores of this machine."""
     seconds = []
     for spec, taped in zip(specs, tapes, strict=True):
-        strategy, blocks = open_run(project_root(), spec)
+        ready = Ready(*open_run(project_root(), spec))
         everyone = frozenset(range(spec.ranks))
         emulated = [
-            RankEpoch(strategy, Replayed(rank, events, [0], {}, {}, 0), everyone, measured=True)
+            RankEpoch(ready.strategy, Replayed(rank, events, [0], {}, {}, 0), everyone, measured=True)
             for rank, events in enumerate(taped)
         ]
-        epochs = replayed_ranks(strategy, blocks)
+        epochs = replayed_ranks(ready, range(spec.ranks))
         told, played = (priced(each, card, CORES).seconds for each in (epochs, emulated))
         seconds.append((told, played.value))
     return seconds

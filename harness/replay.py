@@ -203,9 +203,9 @@ def needs(candidates: Iterable[Candidate]) -> list[Needs]:
 
 def _needs(candidate: Candidate) -> Needs:
     replays, refused = [], [candidate.reason]
-    for strategy in candidate.ready:
+    for strategy, blocks in candidate.ready:
         try:
-            replays.append((grid_text(strategy.spec.grid), replay(strategy)))
+            replays.append((grid_text(strategy.spec.grid), replay(strategy, blocks=blocks)))
         except UserError as refusal:
             refused.append(str(refusal))
     if not replays:

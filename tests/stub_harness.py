@@ -61,7 +61,7 @@ def plan(options: argparse.Namespace) -> None:
         spec["ranks"] = spec.get("ranks", 1)
         run_id = canonical_hash(spec)[:16]
         runs.append({"run_id": run_id, "label": f"label-of-{run_id}", "spec": spec})
-    text = json.dumps({"schema": 2, "runs": runs})
+    text = json.dumps({"schema": 2, "experiment": "smoke", "cost": "3 node-hours predicted", "runs": runs})
     Path(options.out).parent.mkdir(parents=True, exist_ok=True)
     Path(options.out).write_text(text)
 

@@ -322,6 +322,7 @@ def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Proj
     output = project.snakemake("--profile", "slurm", "--dry-run")
     jobs = re.search(r"^run +(\d+)$", output, flags=re.MULTILINE)
     assert jobs and 3 <= int(jobs[1]) < smoke_runs() / 2
+    assert "smoke: 3 node-hours predicted" in output, "the cost that `harness plan` tells"
     (plan,) = (project.folder / "results" / "plans").glob(f"smoke-machine={machine}-*.json")
     machines = {run["spec"]["machine"]["name"] for run in json.loads(plan.read_text())["runs"]}
     assert machines == {machine}

@@ -209,7 +209,7 @@ def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Non
 def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> list[dict[str, Any]]:
     """The needs of every strategy, by the store or, before a build, by the card."""
     from harness.experiment.defaults import on_all_grids
-    from harness.experiment.expected_facts import facts_of_card
+    from harness.experiment.known_graph import KnownGraph, facts_of_card
     from harness.registry import registered
     from harness.replay import needs
     from harness.store.build import open_dataset
@@ -217,8 +217,11 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
     from harness.strategy import facts_of
 
     facts = facts_of(open_dataset(root, choice)) if built else facts_of_card(load_card(root, choice.name))
-    request, unparted = {"dataset": choice.name, "ranks": ranks}, replace(facts, bounds=None)
-    each = [on_all_grids(root, point.name, request, unparted, point.name) for point in registered()]
+    request, unparted = (
+        {"dataset": choice.name, "ranks": ranks},
+        KnownGraph(replace(facts, bounds=None), None),
+    )
+    each = [on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in registered()]
     return [needed._asdict() for needed in needs(each)]
 
 

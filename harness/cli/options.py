@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from harness.documents import yaml_value
 from harness.errors import UserError
@@ -56,8 +56,11 @@ def real(least: float, most: float) -> Callable[[str], float]:
     return number
 
 
-def several(one: Callable[[str], int]) -> Callable[[str], list[int]]:
-    """The type of an option that takes one or more numbers, separated by commas; repetitions are dropped."""
+T = TypeVar("T")
+
+
+def several(one: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """The type of an option that takes one or more values, separated by commas; repetitions are dropped."""
     return lambda text: list(dict.fromkeys(map(one, text.split(","))))
 
 

@@ -103,7 +103,8 @@ def _experiment(options: argparse.Namespace) -> int:
     document = plan(project_root(options.root), experiment, options.machine)
     if options.out:
         write_text(options.out, json.dumps(document, indent=1) + "\n")
-    show(options, document, columns([(run["run_id"], run["label"]) for run in document["runs"]]))
+    runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
+    show(options, document, f"{runs}\n\n{document['cost']}")
     return 0
 
 
@@ -146,14 +147,14 @@ def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> 
     from harness.predict.prediction import predict
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
-    from harness.strategy import admit
+    from harness.strategy import Ready, admit
 
     root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
     card = load_machine_card(root, specs[0].machine.name)
     for grid, spec in zip(grids, specs, strict=True):
         try:
-            ready = admit(strategy, spec, facts)
+            ready = Ready(admit(strategy, spec, facts))
             predicted = predict(ready, card, ranks=[0]) if card.rates and card.links else None
         except UserError as refusal:
             yield JudgedGrid(grid, str(refusal))
@@ -163,7 +164,7 @@ def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> 
 
 
 def _facts(options: argparse.Namespace) -> "Facts":
-    from harness.experiment.expected_facts import facts_of_card
+    from harness.experiment.known_graph import facts_of_card
     from harness.spec.dataset import DatasetChoice
     from harness.store.build import open_dataset
     from harness.store.catalog import load_card
@@ -188,7 +189,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _admitted(root: Path, spec: "Spec", *, from_card: bool) -> "tuple[Strategy, Blocks | None]":
-    from harness.experiment.expected_facts import facts_of_card
+    from harness.experiment.known_graph import facts_of_card
     from harness.registry import load_strategy
     from harness.run.open_run import open_run
     from harness.store.catalog import load_card

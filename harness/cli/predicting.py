@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,11 +24,11 @@ from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
 
 if TYPE_CHECKING:
-    from harness.graph.blocks import Blocks
-    from harness.predict.advice import Advice, Option
+    from harness.experiment.known_graph import KnowGraph
+    from harness.predict.advice import Advice, Option, Predictor
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
-    from harness.strategy import Candidate, Facts, Strategy
+    from harness.strategy import Candidate, Facts, Ready
 
 GB = 1 << 30
 
@@ -79,6 +80,11 @@ def add_verbs(verbs: Verbs) -> None:
         help="only strategies whose numbers are those of serial training, or an unbiased estimate of these too",
     )
     advise.add_argument(
+        "--partition",
+        metavar="NAME",
+        help="the partition for strategies that split the vertices into parts (default: blocks of equal size)",
+    )
+    advise.add_argument(
         "--tune",
         type=whole(1, 100),
         metavar="N",
@@ -111,25 +117,33 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-card", action="store_true", help="take the graph's sizes from its card even if it is built"
     )
+    parser.add_argument(
+        "--twins",
+        type=several(str),
+        default=[],
+        metavar="1/256,1/64,1/16",
+        help="the scales of three twins, which are built: strategies that split the vertices into parts have "
+        "their sizes from these",
+    )
     add_settings(parser)
 
 
 def _predict(options: argparse.Namespace) -> int:
     from harness.predict.predicted_record import record_prediction
-    from harness.predict.prediction import check_card, predict
+    from harness.predict.prediction import check_card
 
     root = project_root(options.root)
-    card, (facts, blocks) = _card(root, options), _graph(root, options)
+    card, know, predicts = _card(root, options), _know(root, options), _predictor(root, options)
     check_card(card)
     rows, answers = list[tuple[str, ...]]([PREDICTED]), []
     for count in options.ranks:
-        strategy = _strategy(root, options, facts, count)
-        predicted = predict(strategy, card, blocks)
+        ready = _ready(root, options, know, count)
+        strategy, predicted = ready.strategy, predicts(ready, card)
         rows.append((str(count), grid_text(strategy.spec.grid), *_cells(predicted, card)))
         answers.append({"ranks": count, "grid": strategy.grid, **_document(predicted)})
         if options.out:
-            record_prediction(root, options.out, strategy.spec, facts, card, predicted)
-    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {sizes_of(facts)}"
+            record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
+    head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {_sizes(options, strategy.facts)}"
     show(options, answers, f"{head}\n\n{columns(rows)}")
     return 0
 
@@ -163,18 +177,19 @@ def _document(predicted: "Prediction") -> dict[str, Any]:
     }
 
 
-def _strategy(root: Path, options: argparse.Namespace, facts: "Facts", count: int) -> "Strategy":
+def _ready(root: Path, options: argparse.Namespace, know: "KnowGraph", count: int) -> "Ready":
     """The strategy as asked for, on so many ranks."""
     from harness.experiment.defaults import make_spec
     from harness.registry import load_strategy
-    from harness.strategy import admit
+    from harness.strategy import Ready, admit
 
     request = _request(options, count)
     request["strategy"] = {**request.get("strategy", {}), "name": options.strategy}
     if options.grid:
         request["grid"] = options.grid
     spec = make_spec(root, request, "the options")
-    return admit(load_strategy(options.strategy), spec, facts)
+    graph = know(spec.dataset)
+    return Ready(admit(load_strategy(options.strategy), spec, graph.facts), graph.blocks)
 
 
 def _request(options: argparse.Namespace, count: int) -> dict[str, Any]:
@@ -190,23 +205,42 @@ def _card(root: Path, options: argparse.Namespace) -> "MachineCard":
     return load_machine_card(root, options.machine)
 
 
-def _graph(root: Path, options: argparse.Namespace) -> "tuple[Facts, Blocks | None]":
-    """The facts and the blocks of a store; of a graph that is not built, the facts that its card expects."""
-    from harness.experiment.expected_facts import facts_of_card
-    from harness.spec.dataset import DatasetChoice
-    from harness.store.build import open_dataset
+def _know(root: Path, options: argparse.Namespace) -> "KnowGraph":
+    """What is known of the graph in an order: with twins, no more than its card tells."""
+    from harness.experiment.known_graph import KnownGraph, facts_of_card, known_graph
     from harness.store.catalog import load_card
-    from harness.strategy import facts_of
-    from harness.validation import validated
 
-    if not options.from_card:
-        try:
-            blocks = open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset"))
-        except UserError:
-            pass
-        else:
-            return facts_of(blocks), blocks
-    return facts_of_card(load_card(root, options.dataset)), None
+    if options.twins:
+        expected = KnownGraph(facts_of_card(load_card(root, options.dataset)), None)
+        return lambda _: expected
+    return cache(lambda choice: known_graph(root, choice, from_card=options.from_card))
+
+
+def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
+    """Predicts from the twins of the graph, if there are any, what depends on the parts of the vertices."""
+    from harness.experiment.known_graph import on_twins
+    from harness.predict.prediction import Prediction, predict
+    from harness.predict.twins import TWINS, predict_from_twins
+    from harness.strategy import Ready
+
+    if not options.twins:
+        return predict
+    if len(options.twins) != TWINS:
+        raise UserError(f"--twins takes {TWINS} scales: two would not tell where a size stops growing.")
+
+    def from_twins(ready: Ready, card: "MachineCard", ranks: Sequence[int] | None = None) -> Prediction:
+        strategy = ready.strategy
+        if strategy.partitioned_over is None:
+            return predict(ready, card, ranks)
+        return predict_from_twins(strategy, card, on_twins(root, strategy, options.twins, say), ranks)
+
+    return from_twins
+
+
+def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
+    """Where the sizes are from, for a headline."""
+    twins = f"; those of parts from its twins of {', '.join(options.twins)}" if options.twins else ""
+    return sizes_of(facts) + twins
 
 
 TUNING_EPOCHS = 5
@@ -239,13 +273,16 @@ BATCH = 1024
 def _advise(options: argparse.Namespace) -> int:
     from harness.predict.advice import advise
     from harness.predict.prediction import check_card
+    from harness.spec.dataset import DatasetChoice
+    from harness.validation import validated
 
     root = project_root(options.root)
-    card, (facts, blocks) = _card(root, options), _graph(root, options)
+    card, know = _card(root, options), _know(root, options)
     check_card(card)
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
-    advice = advise(_candidates(root, options, facts), card, blocks)
+    facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
+    advice = advise(_candidates(root, options, know, facts), card, _predictor(root, options))
     document, page = _advice_document(advice), _advice_page(options, facts, card, advice)
     if options.tune:
         tuned = list(_tuned(root, options.tune, advice))
@@ -300,7 +337,9 @@ def _tuned(root: Path, count: int, advice: "Advice") -> "Iterator[Tuned]":
         yield Tuned(*told, summary.get("epoch_seconds_median"), outcome.why or "the run did not succeed")
 
 
-def _candidates(root: Path, options: argparse.Namespace, facts: "Facts") -> "Iterator[Candidate]":
+def _candidates(
+    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts"
+) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
     from harness.experiment.defaults import on_all_grids
     from harness.predict.advice import promises
@@ -316,7 +355,9 @@ def _candidates(root: Path, options: argparse.Namespace, facts: "Facts") -> "Ite
         if kind.mini_batches:
             batch = {"batch": min(BATCH, facts.vertices)}
             request["training"] = {**batch, **request.get("training", {})}
-        yield on_all_grids(root, point.name, request, facts, "the options")
+        if options.partition and kind.partitioned_over:
+            request["dataset"] = {**request["dataset"], "partition": options.partition}
+        yield on_all_grids(root, point.name, request, know, "the options")
 
 
 def _advice_document(advice: "Advice") -> dict[str, Any]:
@@ -335,7 +376,7 @@ def _advice_document(advice: "Advice") -> dict[str, Any]:
 
 
 def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard", advice: "Advice") -> str:
-    lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {sizes_of(facts)}"]
+    lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {_sizes(options, facts)}"]
     title = ("strategy", "grid", *PREDICTED[2:], "")
     for name, choices in (
         ("The full graph, by the time of an epoch", advice.full_graph),

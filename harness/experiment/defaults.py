@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.experiment.expected_facts import facts_of_card
+from harness.experiment.known_graph import KnowGraph, KnownGraph, facts_of_card
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine, load_machine, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
-from harness.strategy import BlockCounts, Candidate, Facts, ShapeBlocks, admit
+from harness.strategy import BlockCounts, Candidate, Ready, ShapeBlocks, admit
 from harness.strategy.admit import parse_grid
 from harness.strategy.contract import Strategy
 from harness.validation import shown, validated
@@ -137,16 +137,17 @@ def best_grid(root: Path, asked: Request, where: str) -> Request:
     card = load_machine_card(root, asked.get("machine", "local"))
     check_card(card)
     name = asked["strategy"]["name"]
-    found = on_all_grids(root, name, asked, facts_of_card(load_card(root, asked["dataset"]["name"])), where)
+    expected = KnownGraph(facts_of_card(load_card(root, asked["dataset"]["name"])), None)
+    found = on_all_grids(root, name, asked, lambda _: expected, where)
     if not found.ready:
         raise UserError(f"{where}: grid = {BEST}: {found.reason}")
     fastest = min(found.ready, key=lambda each: predict(each, card, ranks=[0]).seconds.value)
-    return {**asked, "grid": dict(fastest.spec.grid)}
+    return {**asked, "grid": dict(fastest.strategy.spec.grid)}
 
 
-def on_all_grids(root: Path, name: str, request: Request, facts: Facts, where: str) -> Candidate:
+def on_all_grids(root: Path, name: str, request: Request, know: KnowGraph, where: str) -> Candidate:
     """A strategy on every grid that admits the request."""
-    ready, reasons = list[Strategy](), list[str]()
+    ready, reasons = list[Ready](), list[str]()
     try:
         strategy = load_strategy(name)
         grids = strategy.grids(ranks_of(request, where))
@@ -156,7 +157,8 @@ def on_all_grids(root: Path, name: str, request: Request, facts: Facts, where: s
         choice = {**request.get("strategy", {}), "name": name}
         try:
             spec = make_spec(root, {**request, "strategy": choice, "grid": grid}, where)
-            ready.append(admit(strategy, spec, facts))
+            graph = know(spec.dataset)
+            ready.append(Ready(admit(strategy, spec, graph.facts), graph.blocks))
         except UserError as refusal:
             reasons.append(str(refusal))
     none = f"{name} has no grid of {ranks_of(request, where)} ranks."

@@ -12,6 +12,7 @@ from pydantic import Field
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec, named, ranks_of
+from harness.experiment.plan_cost import costs, total
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.plan import plan_of
@@ -70,8 +71,10 @@ def expand(root: Path, experiment: Experiment, machine: str = "local") -> list[S
 
 def plan(root: Path, experiment: Experiment, machine: str = "local") -> dict[str, Any]:
     """The expanded experiment as a document, which the workflow reads."""
-    content = experiment.model_dump(mode="json")
-    return plan_of(experiment.name, digest(content), expand(root, experiment, machine))
+    content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine)
+    each = costs(root, specs)
+    of_runs = {run_id: cost._asdict() for run_id, cost in each.items()}
+    return plan_of(experiment.name, digest(content), specs, of_runs, str(total(root, specs, each)))
 
 
 def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:

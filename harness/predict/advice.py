@@ -12,14 +12,14 @@ constants, within their intervals, can turn it; otherwise the two tie.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log, sqrt
+from typing import Protocol
 
 from harness.errors import UserError
-from harness.graph.blocks import Blocks
 from harness.predict.prediction import RESIDUAL, Prediction, predict
 from harness.predict.pricing import constants
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
-from harness.strategy import Candidate, Promise, Strategy
+from harness.strategy import Candidate, Promise, Ready, Strategy
 
 FULL = 2
 """The grids of each strategy that are predicted in full."""
@@ -30,8 +30,12 @@ GB = 1 << 30
 class Option:
     """A strategy on a grid, and its prediction."""
 
-    strategy: Strategy
+    ready: Ready
     prediction: Prediction
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.ready.strategy
 
     @property
     def grid(self) -> str:
@@ -75,18 +79,20 @@ class Advice:
     """The choices with the lowest peak of memory, of strategies all of whose grids are too large."""
 
 
-def advise(
-    candidates: Iterable[Candidate],
-    card: MachineCard,
-    blocks: Blocks | None = None,
-) -> Advice:
+class Predictor(Protocol):
+    """A way to predict an epoch, by some ranks alone if asked."""
+
+    def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction: ...
+
+
+def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predictor = predict) -> Advice:
     """Ranks strategies, each on the grids that admit it."""
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
     for candidate in candidates:
         quick, reasons = list[Option](), [candidate.reason]
-        for strategy in candidate.ready:
+        for ready in candidate.ready:
             try:
-                quick.append(Option(strategy, predict(strategy, card, blocks, ranks=[0])))
+                quick.append(Option(ready, predicts(ready, card, ranks=[0])))
             except UserError as refusal:
                 reasons.append(str(refusal))
         if not quick:
@@ -95,9 +101,7 @@ def advise(
         fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
         if not fitting:
             too_large.append(min(quick, key=lambda choice: choice.prediction.peak_bytes))
-        full = [
-            replace(choice, prediction=predict(choice.strategy, card, blocks)) for choice in fitting[:FULL]
-        ]
+        full = [replace(choice, prediction=predicts(choice.ready, card)) for choice in fitting[:FULL]]
         chosen += [choice for choice in full if choice.fits(card)]
     ranked = sorted(chosen, key=lambda choice: choice.cost)
     return Advice(

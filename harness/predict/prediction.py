@@ -33,7 +33,7 @@ from harness.predict.pricing import (
 from harness.predict.timeline import Item, Message, Played, play
 from harness.replay import Replayed, replay
 from harness.spec.machine_card import MACHINES, Links, MachineCard
-from harness.strategy import Strategy
+from harness.strategy import Ready, Strategy
 
 LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
 STEPS = 3
@@ -86,23 +86,19 @@ def check_card(card: MachineCard) -> None:
         )
 
 
-def predict(
-    strategy: Strategy, card: MachineCard, blocks: Blocks | None = None, ranks: Sequence[int] | None = None
-) -> Prediction:
+def predict(ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
     """Predicts an epoch, by some ranks alone if asked.
 
-    With `blocks` sizes are exact; without, they are expected from the graph's facts.
+    Sizes are exact if the blocks of the graph are at hand; else they are expected from its facts.
     """
     check_card(card)
     assert card.rates
-    return priced(replayed_ranks(strategy, blocks, ranks), card, card.rates.cores_per_node)
+    return priced(replayed_ranks(ready, ranks or extremes(ready)), card, card.rates.cores_per_node)
 
 
-def replayed_ranks(
-    strategy: Strategy, blocks: Blocks | None = None, ranks: Sequence[int] | None = None
-) -> "list[RankEpoch]":
-    """The ranks that are played against each other."""
-    ranks = ranks or extremes(strategy, blocks)
+def replayed_ranks(ready: Ready, ranks: Sequence[int]) -> "list[RankEpoch]":
+    """Ranks that are played against each other."""
+    strategy, blocks = ready
     replays = [replay(strategy, rank, blocks, steps=STEPS) for rank in ranks]
     return [
         RankEpoch(strategy, each, frozenset(ranks), strategy.steps - len(each.first_of_step))
@@ -110,16 +106,27 @@ def replayed_ranks(
     ]
 
 
-def extremes(strategy: Strategy, blocks: Blocks | None) -> Sequence[int]:
-    """All ranks of a small world whose graph is at hand; else the corners of the grid.
+def extremes(ready: Ready) -> list[int]:
+    """All ranks of a small world whose graph is at hand; else the corners of the grid and the rank with most nonzeros.
 
     Where nonzeros lie evenly, the corners have the largest and the smallest blocks, and all kinds of neighbours.
     """
+    strategy, blocks = ready
     grid, world = strategy.grid, strategy.spec.ranks
     if blocks and world <= ALL_RANKS:
-        return range(world)
+        return list(range(world))
     corners = product(*(sorted({0, size - 1}) for size in grid.values()))
-    return sorted(rank_at(grid, dict(zip(grid, corner, strict=True))) for corner in corners)
+    ranks = {rank_at(grid, dict(zip(grid, corner, strict=True))) for corner in corners}
+    return sorted(ranks | _heaviest(strategy, blocks))
+
+
+def _heaviest(strategy: Strategy, blocks: Blocks | None) -> set[int]:
+    """The rank of the part with most nonzeros, where each rank has a part."""
+    axis, everyone = strategy.partitioned_over, range(strategy.facts.vertices)
+    if not (blocks and axis and strategy.facts.bounds) or strategy.grid[axis] != strategy.spec.ranks:
+        return set()
+    nonzeros = [blocks.adjacency(rows, everyone).nnz for rows in strategy.facts.blocks(strategy.spec.ranks)]
+    return {nonzeros.index(max(nonzeros))}
 
 
 def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: int | None) -> Prediction:

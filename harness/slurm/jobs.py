@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.slurm.resources import Resources, geometry, job, one_node, place
-from harness.slurm.run_history import RunHistory, job_minutes
+from harness.slurm.run_history import RunHistory, job_minutes, run_minutes
 from harness.slurm.site import Site, slurm_of
 from harness.spec.machine_card import Slurm
 from harness.spec.spec import digest
@@ -91,9 +91,15 @@ class Jobs:
         slurm = self._slurm[specs[0]["machine"]["name"]]
         if slurm is None:
             return one_node(max(map(_processors, specs)), None, UNKNOWN_MINUTES)
-        ids = self.batches[batch]
-        left = [spec for run_id, spec in zip(ids, specs, strict=True) if not history.settled(run_id)]
-        return job([spec["ranks"] for spec in specs], slurm, job_minutes(left, slurm, history))
+        left = [self._runs[run_id] for run_id in self.batches[batch] if not history.settled(run_id)]
+        limits = [run_minutes(run["spec"], slurm, history, _predicted(run)) for run in left]
+        return job([spec["ranks"] for spec in specs], slurm, job_minutes(limits, slurm))
+
+
+def _predicted(run: Mapping[str, Any]) -> float | None:
+    """The seconds that a run is predicted to take at most."""
+    cost = run.get("cost")
+    return cost["most"] if cost else None
 
 
 def _processors(spec: Mapping[str, Any]) -> int:

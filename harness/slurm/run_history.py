@@ -32,7 +32,7 @@ class RunHistory:
 
     def seconds(self, spec: dict[str, Any]) -> float | None:
         """The time of the last run like this one, from its start to its record."""
-        return self._lasted.get(_likeness(spec))
+        return self._lasted.get(likeness(spec))
 
     @cached_property
     def _lasted(self) -> dict[str, float]:
@@ -42,11 +42,11 @@ class RunHistory:
             with suppress(KeyError, TypeError):
                 if record["status"] == "ok" and record.get("source") != "external":
                     started, finished = record["provenance"]["started"], record["provenance"]["finished"]
-                    ended.append((finished, finished - started, _likeness(spec)))
+                    ended.append((finished, finished - started, likeness(spec)))
         return {likeness: seconds for _, seconds, likeness in sorted(ended)}
 
 
-def _likeness(spec: dict[str, Any]) -> str:
+def likeness(spec: dict[str, Any]) -> str:
     return canonical_json({key: value for key, value in spec.items() if key not in UNLIKE})
 
 
@@ -68,19 +68,25 @@ AROUND = 5.0
 """Minutes of a job before its first run and after its last."""
 
 
-def run_minutes(spec: dict[str, Any], slurm: Slurm, history: RunHistory) -> float:
-    """The limit of a run: MARGIN times its last like and START, or the machine card's `minutes`."""
-    last = history.seconds(spec)
-    return slurm.minutes if last is None else MARGIN * last / 60 + START
+def run_minutes(
+    spec: dict[str, Any], slurm: Slurm, history: RunHistory, predicted: float | None = None
+) -> float:
+    """The limit of a run: MARGIN times its last like and START.
+
+    Without an earlier run it is the machine card's `minutes`, or more if the seconds that are predicted at most need
+    more. A prediction shortens no limit: a run that exceeds its limit counts as one that takes too long.
+    """
+    if (last := history.seconds(spec)) is not None:
+        return MARGIN * last / 60 + START
+    return max(slurm.minutes, MARGIN * (predicted or 0) / 60 + START)
 
 
-def job_minutes(specs: Sequence[dict[str, Any]], slurm: Slurm, history: RunHistory) -> float:
+def job_minutes(each: Sequence[float], slurm: Slurm) -> float:
     """The limit of a job whose runs go one after the other: the sum of their limits, with one START.
 
     The limit is at most the machine card's `job_minutes`, unless one run needs more. The remaining runs are left to
     another job.
     """
-    each = [run_minutes(spec, slurm, history) for spec in specs]
     most = max(each, default=START)
     known = sum(minutes - START for minutes in each) + START
     return min(max(known, most), max(slurm.job_minutes, most)) + AROUND

@@ -1,6 +1,6 @@
 """The plan of an experiment: all its runs in one document, by `harness plan --out` for `collect` and workflows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ class Run(Frozen):
     run_id: str = Field(pattern="^[0-9a-f]{16}$")
     label: str
     spec: dict[str, JsonValue]
+    cost: dict[str, JsonValue] | None = None
+    """The predicted cost (`harness.experiment.plan_cost`), if any."""
 
 
 class Plan(BaseModel):
@@ -28,12 +30,16 @@ class Plan(BaseModel):
     runs: list[Run]
 
 
-def plan_of(experiment: str, digest: str, specs: Iterable[Spec]) -> dict[str, Any]:
-    """The document of a plan."""
+def plan_of(
+    experiment: str, digest: str, specs: Iterable[Spec], costs: Mapping[str, Mapping[str, Any]], cost: str
+) -> dict[str, Any]:
+    """The document of a plan; `costs` are those of runs, by run id, and `cost` is that of all in words."""
     runs = [
-        {"run_id": spec.run_id, "label": spec.label, "spec": spec.model_dump(mode="json")} for spec in specs
+        {"run_id": spec.run_id, "label": spec.label, "spec": spec.model_dump(mode="json")}
+        | ({"cost": dict(costs[spec.run_id])} if spec.run_id in costs else {})
+        for spec in specs
     ]
-    return {"schema": SCHEMA, "experiment": experiment, "hash": digest, "runs": runs}
+    return {"schema": SCHEMA, "experiment": experiment, "hash": digest, "cost": cost, "runs": runs}
 
 
 def read_plan(path: Path) -> dict[str, dict[str, Any]]:

@@ -81,6 +81,12 @@ def open_dataset(root: Path, choice: DatasetChoice, dtype: torch.dtype = torch.f
     raise _not_built(folder, choice)
 
 
+def is_built(root: Path, choice: DatasetChoice) -> bool:
+    """True if `open_dataset` finds the dataset, in its store or in memory."""
+    card = load_card(root, choice.name)
+    return store_folder(root, card, choice).exists() or _is_small(card)
+
+
 def build(
     root: Path,
     choice: DatasetChoice,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.model import NO_LABEL, TRAIN, Graph, StageCounts
+from harness.graph.model import NO_LABEL, TRAIN, Graph, StageCounts, labelled
 from harness.graph.normalise import normalise
 from harness.graph.vertex_data import (
     all_train,
@@ -88,6 +88,8 @@ class Contents:
             raise UserError(
                 f"dataset {self.card.name} has no training vertex: its split and its labels leave none."
             )
+        counted = {"labelled": labelled(y), "training": split == TRAIN}
+        _compare(self.card, {name: int(chosen.sum()) for name, chosen in counted.items()})
         return Vertices(y, split)
 
     def features(self, vertices: Index, y: Tensor) -> Tensor:
@@ -246,8 +248,12 @@ def source_files(card: DatasetCard, folder: Path) -> dict[str, Path]:
 
 def check_counts(card: DatasetCard, n: int, features: int, counts: StageCounts) -> None:
     """Refuses a graph that is not the one its card promises."""
-    actual = {"n": n, "features": features, **asdict(counts)}
-    expected = card.expected.model_dump(exclude_none=True, exclude={"tolerance"})
+    _compare(card, {"n": n, "features": features, **asdict(counts)})
+
+
+def _compare(card: DatasetCard, actual: dict[str, int]) -> None:
+    """Refuses counts that are not those that the card expects."""
+    expected = card.expected.model_dump(exclude_none=True, include=set(actual))
     wrong = [
         f"{key} is {actual[key]:,}, expected {value:,}" + (f" within {share:.3%}" if share else "")
         for key, value in expected.items()

@@ -112,6 +112,10 @@ class Expected(Frozen):
     """The relative error of nnz_sym and nnz_adj, for a published number that is rounded or a graph that is drawn."""
     features: int | None = None
     """The width of features that a file brings."""
+    labelled: int | None = None
+    """The vertices that have a label."""
+    training: int | None = None
+    """Those among them in the training split."""
 
 
 class DatasetCard(Frozen):

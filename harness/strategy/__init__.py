@@ -2,6 +2,7 @@
 
 from harness.comm.layout import Coordinates as Coordinates
 from harness.strategy.admit import Candidate as Candidate
+from harness.strategy.admit import Ready as Ready
 from harness.strategy.admit import admit as admit
 from harness.strategy.context import Context as Context
 from harness.strategy.context import RemoteRows as RemoteRows

@@ -5,6 +5,7 @@ from math import prod
 from typing import NamedTuple
 
 from harness.errors import UserError
+from harness.graph.blocks import Blocks
 from harness.ledger import AxisName
 from harness.spec.spec import PARTS, ModelChoice, Spec, grid_text
 from harness.strategy.contract import Strategy
@@ -12,11 +13,18 @@ from harness.strategy.facts import Facts
 from harness.validation import shown
 
 
+class Ready(NamedTuple):
+    """A strategy that was admitted, and the blocks of its graph if they are at hand."""
+
+    strategy: Strategy
+    blocks: Blocks | None = None
+
+
 class Candidate(NamedTuple):
     """A strategy by its name, ready on every grid that admits it, and the reason if none does."""
 
     name: str
-    ready: Sequence[Strategy]
+    ready: Sequence[Ready]
     reason: str
 
 

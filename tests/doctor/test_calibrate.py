@@ -34,7 +34,7 @@ def test_it_writes_what_it_measured_and_keeps_the_rest(
     (folder / "mine.yaml").write_text("# What a person wrote.\ndevice: cpu\n")
     monkeypatch.setattr(calibrate, "SCALES", (6, 8))
     monkeypatch.setattr(calibrate, "WIDTHS", (1, 8))
-    monkeypatch.setattr(calibrate, "BATCHES", (8, 32))
+    monkeypatch.setattr(calibrate, "BATCH", 32)
     monkeypatch.setattr(calibrate, "LAYERS", ((64, 8, 8), (256, 16, 16)))
     monkeypatch.setattr(calibrate, "STREAMED", (1 << 10, 1 << 12))
     links = Measured([MeasuredLink(before=1, size=2, gbs=1.5)], 200.0)

@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec
-from harness.experiment.expected_facts import facts_of_card
+from harness.experiment.known_graph import facts_of_card
 from harness.registry import load_strategy
 from harness.spec.root import project_root
 from harness.spec.spec import Spec

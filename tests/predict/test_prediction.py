@@ -16,7 +16,7 @@ from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Candidate, Facts, Strategy, admit, facts_of
+from harness.strategy import Candidate, Facts, Ready, Strategy, admit, facts_of
 
 ROOT = Path(__file__).parents[2]
 STORE = MemoryStore(check_graph(211))
@@ -51,8 +51,8 @@ def first_grid(name: str) -> dict[AxisName, int]:
 def test_every_strategy_is_predicted_with_all_ranks(name: str) -> None:
     """The parts add up, the words are those of the formula, and the same prediction twice is equal to the bit."""
     strategy = ready(name, first_grid(name))
-    predicted = predict(strategy, PERLMUTTER, STORE)
-    assert predicted == predict(strategy, PERLMUTTER, STORE)
+    predicted = predict(Ready(strategy, STORE), PERLMUTTER)
+    assert predicted == predict(Ready(strategy, STORE), PERLMUTTER)
     seconds = predicted.seconds
     assert 0 < seconds.low <= seconds.value <= seconds.high < 10
     assert sum(predicted.entries.values()) == pytest.approx(seconds.value)
@@ -63,7 +63,7 @@ def test_every_strategy_is_predicted_with_all_ranks(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if not load_strategy(name).mini_batches])
 def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
     strategy = ready(name, first_grid(name))
-    predicted = predict(strategy, PERLMUTTER, STORE)
+    predicted = predict(Ready(strategy, STORE), PERLMUTTER)
     whole = replay(strategy, predicted.rank, STORE)
     assert predicted.words_received == sum(each.words_received for each in whole.entries.values())
 
@@ -72,7 +72,7 @@ def test_steps_that_are_not_replayed_are_as_the_last() -> None:
     """ScaleGNN's steps are alike: of three, and of all."""
     strategy = ready("scalegnn", {"d": 1, "x": 2, "y": 1, "z": 1}, batch=20)
     assert strategy.steps > 5
-    few = predict(strategy, PERLMUTTER, STORE)
+    few = predict(Ready(strategy, STORE), PERLMUTTER)
     ranks = frozenset(range(2))
     every = [RankEpoch(strategy, replay(strategy, rank, STORE), ranks) for rank in ranks]
     assert few.seconds.value == pytest.approx(priced(every, PERLMUTTER, None).seconds.value, rel=0.02)
@@ -85,9 +85,9 @@ def test_the_cards_predict_times_for_tall_grids_of_large_graphs(name: str, grid:
     strategy = ready("plexus", dict(zip("xyz", grid, strict=True)), PRODUCTS)
     if not (card.rates and card.links):
         with pytest.raises(UserError, match=f"{name}.yaml has no rates and no links"):
-            predict(strategy, card)
+            predict(Ready(strategy), card)
         return
-    predicted = predict(strategy, card)
+    predicted = predict(Ready(strategy), card)
     assert 1e-4 < predicted.seconds.low < predicted.seconds.high < 1e4
 
 
@@ -110,8 +110,8 @@ def better(card: MachineCard, section: str, key: str, factor: float) -> MachineC
 )
 def test_a_share_is_what_a_better_constant_saves(section: str, key: str, factor: float) -> None:
     strategy = ready("plexus", {"x": 4, "y": 2, "z": 2}, PRODUCTS)
-    before = predict(strategy, PERLMUTTER)
-    after = predict(strategy, better(PERLMUTTER, section, key, factor))
+    before = predict(Ready(strategy), PERLMUTTER)
+    after = predict(Ready(strategy), better(PERLMUTTER, section, key, factor))
     saved = 1 - after.seconds.value / before.seconds.value
     assert saved == pytest.approx(before.shares[f"{section}.{key}"] * (1 - 1 / 1.01), abs=2e-4)
 
@@ -121,9 +121,10 @@ def test_the_interval_is_wider_where_constants_are() -> None:
     assert PERLMUTTER.rates
     loose = PERLMUTTER.rates.spmm.model_copy(update={"within": 3.0})
     wide = predict(
-        strategy, PERLMUTTER.model_copy(update={"rates": PERLMUTTER.rates.model_copy(update={"spmm": loose})})
+        Ready(strategy),
+        PERLMUTTER.model_copy(update={"rates": PERLMUTTER.rates.model_copy(update={"spmm": loose})}),
     )
-    narrow = predict(strategy, PERLMUTTER)
+    narrow = predict(Ready(strategy), PERLMUTTER)
     assert wide.seconds.value == narrow.seconds.value
     assert wide.seconds.high > narrow.seconds.high
     assert wide.seconds.value / wide.seconds.low == pytest.approx(wide.seconds.high / wide.seconds.value)
@@ -132,9 +133,9 @@ def test_the_interval_is_wider_where_constants_are() -> None:
 def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
     candidates = [
         Candidate(
-            "plexus", [ready("plexus", {"x": x, "y": 4 // x, "z": 1}, PRODUCTS) for x in (1, 2, 4)], ""
+            "plexus", [Ready(ready("plexus", {"x": x, "y": 4 // x, "z": 1}, PRODUCTS)) for x in (1, 2, 4)], ""
         ),
-        Candidate("cagnet-1d", [ready("cagnet-1d", {"p": 4}, PRODUCTS)], ""),
+        Candidate("cagnet-1d", [Ready(ready("cagnet-1d", {"p": 4}, PRODUCTS))], ""),
         Candidate("graphsage", [], "it has no grid"),
     ]
     advice = advise(candidates, PERLMUTTER)
@@ -150,8 +151,8 @@ def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
 def made_up(seconds: float, spmm: float, node: float) -> Option:
     strategy = ready("cagnet-1d", {"p": 4}, PRODUCTS)
     shares = dict.fromkeys(constants(PERLMUTTER), 0.0) | {"rates.spmm": spmm, "links.node_gbs": node}
-    interval = predict(strategy, PERLMUTTER, ranks=[0]).seconds.__class__(seconds, seconds, seconds)
-    return Option(strategy, Prediction(0, interval, {}, 0.0, 0.0, 0, shares))
+    interval = predict(Ready(strategy), PERLMUTTER, ranks=[0]).seconds.__class__(seconds, seconds, seconds)
+    return Option(Ready(strategy), Prediction(0, interval, {}, 0.0, 0.0, 0, shares))
 
 
 def test_choices_that_hang_on_the_same_constants_do_not_tie() -> None:

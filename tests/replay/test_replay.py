@@ -14,7 +14,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
 from harness.errors import UserError
-from harness.experiment.expected_facts import facts_of_card
+from harness.experiment.known_graph import facts_of_card
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.ledger.tape import Tape, outline
 from harness.registry import load_strategy
@@ -220,6 +220,8 @@ def test_a_card_says_what_to_expect() -> None:
         split={"kind": "file"}, features={"kind": "file"}, expected={"n": 9, "nnz_adj": 70, "features": 5}
     )
     assert facts_of_card(brought) == Facts(9, 70, 5, 3, False, 9, 9, exact=False)
+    known = card(split={"kind": "file"}, expected={"n": 9, "nnz_adj": 70, "labelled": 6, "training": 4})
+    assert (facts_of_card(known).labelled, facts_of_card(known).training) == (6, 4)
     stored = card(expected={"n": 100, "stored": 300})
     assert facts_of_card(stored).nonzeros == facts_of_card(card()).nonzeros == 2 * 300 + 100
     drawn = card(expected={}, source={"kind": "sbm", "n": 50, "mean_degree": 6, "homophily": 0.5})

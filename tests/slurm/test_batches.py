@@ -91,18 +91,31 @@ def test_a_run_may_take_what_the_last_like_it_took_with_a_margin(tmp_path: Path)
     assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == pytest.approx(MARGIN * 20 + START)
 
 
-def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may(tmp_path: Path) -> None:
-    one, history = run(4)["spec"], RunHistory(tmp_path)
-    assert job_minutes([one], SLURM, history) == SLURM.minutes + AROUND
-    assert job_minutes([one] * 3, SLURM, history) == pytest.approx(
-        3 * (SLURM.minutes - START) + START + AROUND
+def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may() -> None:
+    assert job_minutes([10], SLURM) == 10 + AROUND
+    assert job_minutes([10] * 3, SLURM) == pytest.approx(3 * (10 - START) + START + AROUND)
+    assert job_minutes([10] * 50, SLURM) == SLURM.job_minutes + AROUND
+    assert job_minutes([300], SLURM) == 300 + AROUND, "a run that is longer than shared jobs gets its time"
+    assert 0 < job_minutes([], SLURM) <= START + AROUND, "a job that finds all done"
+
+
+def test_a_prediction_lengthens_the_limit_of_a_run_that_was_never_made(tmp_path: Path) -> None:
+    asked, never = run(4)["spec"], RunHistory(tmp_path)
+    assert run_minutes(asked, SLURM, never, predicted=2.0) == SLURM.minutes, "no prediction shortens a limit"
+    assert run_minutes(asked, SLURM, never, predicted=3600.0) == MARGIN * 60 + START
+    record(tmp_path, "a", asked, 600)
+    assert run_minutes(asked, SLURM, RunHistory(tmp_path), predicted=3600.0) == MARGIN * 10 + START
+
+
+def test_the_job_of_a_run_has_the_time_that_its_plan_tells(tmp_path: Path) -> None:
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    (tmp_path / "config" / "machines" / "cluster.yaml").write_text(
+        "slurm: {ranks_per_node: 4, minutes: 30}\n"
     )
-    assert job_minutes([one] * 50, SLURM, history) == SLURM.job_minutes + AROUND
-    long = SLURM.model_copy(update={"minutes": 300})
-    assert job_minutes([one], long, history) == 300 + AROUND, (
-        "a run that is longer than shared jobs gets its time"
-    )
-    assert 0 < job_minutes([], SLURM, history) <= START + AROUND, "a job that finds all done"
+    asked = {run_id: {**one, "cost": {"most": 7200.0}} for run_id, one in runs(run(4)).items()}
+    jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs")
+    (batch,) = jobs.batches
+    assert jobs.run(batch, 1)["runtime"] == MARGIN * 120 + START + AROUND
 
 
 def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None:

@@ -119,6 +119,8 @@ def test_nonzeros_may_be_off_by_the_tolerance_and_nothing_else_may(make_card, tm
             message = refused(make_card(expected={key: far, "tolerance": 0.05}), tmp_path)
             assert f"{key} is {counts[key]:,}, expected {far:,} within 5.000%" in message
     assert "n is 53, expected 54" in refused(make_card(expected={"n": 54, "tolerance": 0.05}), tmp_path)
+    others = refused(make_card(expected={"labelled": 52, "training": 54, "n": 53}), tmp_path)
+    assert "labelled is 53, expected 52; training is" in others
 
 
 @pytest.mark.parametrize("field", ["features", "labels", "split", "edges"])

@@ -99,6 +99,8 @@ def read_plan(path, file, options):
         raise WorkflowError(
             f"{file} has schema {plan['schema']}, not {PLAN_SCHEMA}. Delete it and try again."
         )
+    if workflow.output_settings.dryrun:
+        print(f"{plan['experiment']}: {plan['cost']}", file=sys.stderr)
     return {run["run_id"]: run for run in plan["runs"]}
 
 
