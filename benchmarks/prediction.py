@@ -56,7 +56,7 @@ LEFT_OUT = {
     "pyg": "it samples by a library that is not among the packages",
     "serial": "it has one rank",
 }
-TCP = 0.95
+TCP = 0.94
 """The share of a link's rate that messages reach (benchmarks/results/links.md)."""
 
 
