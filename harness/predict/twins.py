@@ -90,6 +90,8 @@ def _wider(seconds: SecondsBetween, off: float) -> SecondsBetween:
 def _check_sizes(strategy: Strategy, twins: Sequence[Ready]) -> None:
     """Refuses twins whose features have another width, or whose epochs have too few steps to show the usual one."""
     spec, facts = strategy.spec, strategy.facts
+    if len({twin.strategy.facts.vertices for twin in twins}) < TWINS:
+        raise UserError(f"two twins of {spec.dataset.name} have equally many vertices: take others.")
     for twin in twins:
         name = twin.strategy.spec.dataset.name
         if (twin.strategy.facts.features, twin.strategy.facts.classes) != (facts.features, facts.classes):
