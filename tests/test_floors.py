@@ -4,6 +4,7 @@ The size of the house is a law too: its limits may fall, and rise for a new room
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -15,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 FLOORS = (
-    "errors validation documents ranges files locks",
+    "errors validation documents ranges files locks device",
     "ledger",
     "spec",
     "kernels",
@@ -44,6 +45,7 @@ FLOORS = (
 )
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
 STRATEGIES_MAY_USE = {
+    "device",
     "errors",
     "ledger",
     "kernels",
@@ -54,9 +56,10 @@ STRATEGIES_MAY_USE = {
     "validation",
     "ranges",
 }
+ASK_TORCH_FOR_GPUS = {"harness/device.py", "harness/doctor/survey.py"}
 READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
 
-MODULES = 245
+MODULES = 246
 SINGLE_IMPORTERS = 55
 LOADED_BY_THE_CONTRACT = 45
 DEPTH_OF_STRATEGIES = 3
@@ -122,6 +125,16 @@ def test_the_contract_reads_no_files() -> None:
     ours = [name for name in loaded if name.split(".")[0] == "harness"]
     assert len(ours) <= LOADED_BY_THE_CONTRACT, ours
     assert not READERS_OF_FILES & {name.split(".")[1] for name in ours if "." in name}
+
+
+def test_one_module_asks_torch_for_gpus() -> None:
+    """And the survey of a machine, which tells of torch's build, too."""
+    asks = {
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if re.search(r"torch\.cuda|\.is_cuda\b|== \"cuda\"", path.read_text())
+    }
+    assert asks == ASK_TORCH_FOR_GPUS
 
 
 def test_there_are_few_modules_and_few_with_a_single_importer() -> None:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from harness.device import gpu, gpus, is_gpu
 from harness.errors import UserError
 
 
@@ -135,7 +136,7 @@ def start(
             world_size=at.world,
             store=store,
             timeout=timeout,
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if is_gpu(device) else None,
         )
     finally:
         sys.excepthook = hook
@@ -187,27 +188,25 @@ def most_ranks(engine: Engine) -> int | None:
     if engine is not Engine.NCCL:
         return None
     device_of(engine, 0)  # or a refusal with its reason
-    return torch.cuda.device_count()
+    return gpus()
 
 
 def device_of(engine: Engine, local_rank: int) -> torch.device:
     """The device on which a rank of this machine computes; it becomes the current one."""
     if engine is not Engine.NCCL:
         return torch.device("meta" if engine is Engine.REPLAY else "cpu")
-    if not (torch.cuda.is_available() and dist.is_nccl_available()):
+    if not (gpus() and dist.is_nccl_available()):
         raise UserError(
             f"The engine nccl needs a GPU and a torch built for it; this torch ({torch.__version__}) "
             "has none. Choose a machine card whose engine is gloo, or install torch for CUDA."
         )
     index = 0 if _bound(os.environ) else local_rank
-    if index >= torch.cuda.device_count():
+    if index >= gpus():
         raise UserError(
-            f"Local rank {local_rank} has no GPU: this machine shows {torch.cuda.device_count()}. "
+            f"Local rank {local_rank} has no GPU: this machine shows {gpus()}. "
             "Start at most as many ranks on a machine as it has GPUs."
         )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device
+    return gpu(index)
 
 
 def _bound(environ: Mapping[str, str]) -> bool:

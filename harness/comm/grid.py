@@ -18,6 +18,7 @@ from harness.comm.call import settle
 from harness.comm.collectives import Group
 from harness.comm.layout import coordinates, rank_at
 from harness.comm.ring_collectives import RingCollectives
+from harness.device import is_gpu
 from harness.errors import UserError
 from harness.ledger import AxisName, Ledger
 
@@ -60,7 +61,7 @@ class Grid:
         _check(shape, world)
         mesh = None
         if world > 1:
-            kind = "cuda" if device.type == "cuda" else "cpu"
+            kind = device.type if is_gpu(device) else "cpu"
             mesh = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
         rank = engine.rank()
         return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, composed_from, wire, mesh)

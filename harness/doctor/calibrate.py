@@ -26,6 +26,7 @@ from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.device import is_gpu, settle
 from harness.doctor.links import GB, constant, links, measure
 from harness.files import write_text
 from harness.kernels import Csr, from_coo, on_device
@@ -88,12 +89,10 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     work()
     taken: list[float] = []
     while len(taken) < TURNS or (sum(taken) < SECONDS / 10 and len(taken) < MOST_TURNS):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        settle(device)
         begun = time.perf_counter()
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        settle(device)
         taken.append(time.perf_counter() - begun)
         if sum(taken) > SECONDS:
             break
@@ -119,7 +118,7 @@ def _rates(machine: Machine, device: torch.device) -> dict[str, Any]:
         "launch_us": constant(launch / MICRO, 1.5),
         "sample_ns": constant(_sample_seconds(machine) / NANO, 1.5),
         "spmm": _spmm(device),
-        **({} if device.type == "cuda" else {"cores_per_node": len(os.sched_getaffinity(0))}),
+        **({} if is_gpu(device) else {"cores_per_node": len(os.sched_getaffinity(0))}),
     }
 
 

@@ -24,6 +24,7 @@ from harness.comm import engine, traffic
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.device import settle
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, sweep, write_text
@@ -199,8 +200,7 @@ def _seconds(grid: Grid, axis: Axis, size: int, patience: float, rounds: int) ->
         grid.world.barrier()
         start = time.perf_counter()
         axis.all_reduce(buffer, tensor=TensorName.H)
-        if axis.device.type == "cuda":
-            torch.cuda.synchronize(axis.device)
+        settle(axis.device)
         seconds = torch.tensor(
             [time.perf_counter() - start, time.perf_counter() - begun], dtype=torch.float64
         )

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.device import uploaded
+
 
 class Csr(NamedTuple):
     """rowptr int64 (rows + 1), col int32 (int64 for wide matrices) and val (nonzeros), and the width.
@@ -80,13 +82,6 @@ def on_device(A: Csr, device: torch.device | str) -> Csr:
 def streamed(A: Csr, device: torch.device) -> Csr:
     """The same matrix on a device, for one step: the host does not wait until it is there."""
     return Csr(uploaded(A.rowptr, device), uploaded(A.col, device), uploaded(A.val, device), A.cols)
-
-
-def uploaded(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
-    return (
-        x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and x.is_cpu else x.to(device)
-    )
 
 
 def row_of(A: Csr) -> Tensor:

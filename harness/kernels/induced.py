@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.device import on_gpu
 from harness.kernels.csr import Csr, arrays, index_dtype, row_of, take
 from harness.kernels.jit import compiled
 from harness.kernels.parts import ONE, U, columns_by_tensors, rows_by_tensors, select_both
@@ -23,7 +24,7 @@ def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: floa
     """
     if A.val.is_meta:
         return _shapes(A, rows, cols, diagonal)
-    if A.val.is_cuda:
+    if on_gpu(A.val):
         return by_tensors(A, rows, cols, diagonal, chance)
     S = select_both(A, rows, cols, (diagonal, 1 / chance))
     S_T = Csr(

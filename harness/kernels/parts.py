@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from harness.device import on_gpu
 from harness.kernels.csr import Csr, arrays, from_coo, index_dtype, row_of, take
 from harness.kernels.jit import compiled, ones_in, prefetch
 
@@ -24,7 +25,7 @@ def block(A: Csr, rows: range, cols: range) -> Csr:
     """A[rows, cols] with local indices. Whole rows are views of A."""
     assert rows.step == cols.step == 1
     rows = range(min(rows.start, A.rows), min(max(rows.stop, rows.start), A.rows))
-    if len(cols) < A.cols and not A.val.is_cuda:
+    if len(cols) < A.cols and not on_gpu(A.val):
         return assemble([Placed(A, rows, cols, 0, 0)], (len(rows), len(cols)))
     rowptr = A.rowptr[rows.start : rows.stop + 1]
     first, last = (int(rowptr[0]), int(rowptr[-1])) if A.rows else (0, 0)
@@ -41,7 +42,7 @@ def block(A: Csr, rows: range, cols: range) -> Csr:
 
 def select_rows(A: Csr, rows: Tensor) -> Csr:
     """A[rows] = Q A, where Q has a single 1 in each row. Rows may repeat, in any order."""
-    if A.val.is_cuda:
+    if on_gpu(A.val):
         return rows_by_tensors(A, rows)
     rowptr = torch.empty(len(rows) + 1, dtype=torch.int64)
     nnz = point_to_rows(A.rowptr.numpy(), rows.numpy(), rowptr.numpy())
@@ -70,7 +71,7 @@ def below(pieces: Sequence[Csr]) -> Csr:
 
 def select_columns(A: Csr, cols: Tensor) -> Csr:
     """A[:, cols]. Columns may not repeat; ascending columns save a sort."""
-    if A.val.is_cuda or not bool((cols.diff() > 0).all()):
+    if on_gpu(A.val) or not bool((cols.diff() > 0).all()):
         return columns_by_tensors(A, cols)
     return select_both(A, torch.arange(A.rows), cols)
 

@@ -7,6 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from harness.device import settle
 from harness.kernels.csr import Csr
 from harness.kernels.spmm import aggregate, spmm
 from harness.ledger import Ledger, Op, TensorName, follow
@@ -27,8 +28,7 @@ def autotune(ways: Mapping[str, Callable[[], object]], device: torch.device) -> 
         for name, way in ways.items():
             begun = perf_counter()
             way()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            settle(device)
             if turn >= 0:
                 seconds[name].append(perf_counter() - begun)
     return min(ways, key=lambda name: median(seconds[name]))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 
+from harness.device import on_gpu
 from harness.kernels.csr import Csr
 
 # A product has one way on each device. Verifier (tests/kernels/test_multiply.py): scipy.
@@ -26,7 +27,7 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
         return add_to.add_(multiply(A, H, None))
-    return (by_library if H.is_cuda else by_tiles)(A, H.contiguous(), add_to)
+    return (by_library if on_gpu(H) else by_tiles)(A, H.contiguous(), add_to)
 
 
 def by_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -45,7 +46,7 @@ def by_tiles(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
 
 def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
     """x_i y_j for every entry (i, j) of A; the entry's value does not count."""
-    if X.is_cuda:
+    if on_gpu(X):
         places = _sparse(A._replace(val=X.new_zeros(A.col.shape)))
         products: Tensor = torch.sparse.sampled_addmm(places, X, Y.contiguous().T, beta=0).values()
         return products

@@ -48,29 +48,11 @@ class HostClock:
         return later - earlier
 
 
-class DeviceClock:
-    """Events on the current compute stream of a GPU, read once after the epoch."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._cuda = torch.cuda
-
-    def mark(self) -> torch.cuda.Event:
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def settle(self) -> None:
-        self._cuda.synchronize()
-
-    def between(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
-        return float(earlier.elapsed_time(later)) / 1e3
-
-
 def clock_for(device: torch.device) -> Clock:
     """The clock that tells the truth about work on this device."""
-    return DeviceClock() if device.type == "cuda" else HostClock()
+    from harness.device import GpuClock, is_gpu
+
+    return GpuClock() if is_gpu(device) else HostClock()
 
 
 NOBODY = -1  # no layer, no peer

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from harness.device import SideStream, is_gpu
+
 T = TypeVar("T")
 
 
@@ -21,7 +23,7 @@ class BackgroundThread:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = SideStream(device) if is_gpu(device) else None
         self._used: list[Any] = []
         """The items whose kernels may still run: the stream would hand their memory to the item that it makes."""
 
@@ -29,7 +31,7 @@ class BackgroundThread:
         """An item that nobody took reads memory that is freed after this."""
         if self._stream is not None and not sys.is_finalizing():
             self._thread.shutdown()
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            self._stream.join()
 
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""
@@ -38,9 +40,9 @@ class BackgroundThread:
         if self._stream is None:
             return self._thread.submit(make).result
         # Every item but the last is used up, and the stream waits for the kernels that use it: now it may be freed.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._stream.follow()
         del self._used[:-1]
-        return partial(self._arrived, self._thread.submit(self._made, self._stream, make))
+        return partial(self._arrived, self._stream, self._thread.submit(self._stream.run, make))
 
     def each(self, numbers: Iterable[int], make: Callable[[int], T]) -> Iterator[tuple[int, Callable[[], T]]]:
         """The numbers in order, each with a function that waits for its item, which was begun one number earlier."""
@@ -50,14 +52,10 @@ class BackgroundThread:
             last, coming = coming, next(begun, None)
             yield last
 
-    def _made(self, stream: torch.cuda.Stream, make: Callable[[], T]) -> tuple[T, torch.cuda.Event]:
-        with torch.cuda.stream(stream):
-            return make(), stream.record_event()
-
-    def _arrived(self, coming: "Future[tuple[T, torch.cuda.Event]]") -> T:
+    def _arrived(self, stream: SideStream, coming: "Future[tuple[T, Any]]") -> T:
         """The item, which the consumer's stream waits for; the host waits only until its kernels are launched."""
         item, made = coming.result()
-        torch.cuda.current_stream(self._device).wait_event(made)
+        stream.await_event(made)
         self._used.append(item)
         return item
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.device import uploaded
 from harness.kernels import Csr
-from harness.kernels.csr import uploaded
 from harness.kernels.induced import induced_pair
 from harness.kernels.shuffle import distinct
 from harness.strategy import MiniBatch

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from harness.device import is_gpu, utilisation
 from harness.ledger import COMPUTING, MOVING, Key, Op
 
 Ask = Callable[[], float]
@@ -56,9 +57,9 @@ def driver_of(device: torch.device) -> Ask | None:
     """A function that asks a GPU's driver for the utilisation in percent; None without a GPU or an answer."""
 
     def ask() -> float:
-        return float(torch.cuda.utilization(device))
+        return utilisation(device)
 
-    if device.type != "cuda":
+    if not is_gpu(device):
         return None
     try:
         ask()

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from harness.comm.grid import Grid
+from harness.device import forget_memory
 from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
 from harness.run.trainer import Trainer
@@ -39,9 +40,7 @@ def make_ready(strategy: Strategy, grid: Grid, blocks: Blocks) -> None:
     grid.settle()
     del trainer
     gc.collect()
-    if grid.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(grid.device)
+    forget_memory(grid.device)
     grid.ledger.recording = recording
 
 

@@ -77,6 +77,8 @@ def provenance(
     """
     import torch
 
+    from harness.device import gpu_name
+
     typed = scratch / COMMAND if scratch else None
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
@@ -86,7 +88,7 @@ def provenance(
         "host": platform.node(),
         "cpu": cpu_name(),
         **_shared(affinities),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": gpu_name(),
         "threads": torch.get_num_threads(),
         "scheduling": _scheduling(),
         "allocator": {key: value for key, value in os.environ.items() if key.startswith("MALLOC_")},

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from harness.comm.axis import Axis
+from harness.device import peak_bytes
 from harness.ledger import Amounts, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event
 from harness.models import Hits
@@ -95,7 +96,7 @@ class RankTables:
     def add_memory(self, ctx: Context) -> None:
         peaks = {
             "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "device_peak_bytes": torch.cuda.max_memory_allocated() if ctx.device.type == "cuda" else 0,
+            "device_peak_bytes": peak_bytes(ctx.device),
         }
         nothing = dict.fromkeys(peaks, 0)
         self.memory.append({"rank": self.rank, "tensor": "", **peaks, "persistent_bytes": 0})

@@ -5,6 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from harness.device import is_gpu
 from harness.kernels import Csr, on_device
 from harness.ledger import TensorName
 
@@ -45,7 +46,7 @@ class DeviceMemory:
     def kept_on_host(self, A: Csr) -> Csr:
         """Returns a matrix that takes no memory of a GPU: pinned, so that a GPU can copy from it."""
         A = self._rounded(A)
-        if self.device.type != "cuda":
+        if not is_gpu(self.device):
             return A
         return Csr(A.rowptr.pin_memory(), A.col.pin_memory(), A.val.pin_memory(), A.cols)
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from harness.comm.call import Landed, Pending
+from harness.device import uploaded
 from harness.kernels import Csr
-from harness.kernels.csr import uploaded
 from harness.kernels.parts import block
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.label_loss import LabelLoss

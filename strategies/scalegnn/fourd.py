@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.comm.axis import Axis
+from harness.device import uploaded
 from harness.kernels import Csr, on_device
-from harness.kernels.csr import uploaded
 from harness.kernels.random import Index
 from harness.ledger import Op, Phase, TensorName
 from harness.models import Hits, Part, Skip

@@ -1,0 +1,114 @@
+"""The device on which a rank computes: a GPU, or the host itself. No other module of the library asks torch for GPUs.
+
+A GPU works beside the host, on streams: what is issued to one stream is done in order, and streams wait for each other
+by events. `cuda` is torch's name for the GPUs of ROCm, too.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+GPU = "cuda"
+T = TypeVar("T")
+
+
+def is_gpu(device: torch.device) -> bool:
+    return device.type == GPU
+
+
+def on_gpu(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def gpus() -> int:
+    """The number of GPUs that this process sees."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpu(index: int) -> torch.device:
+    """A GPU, which becomes the current one of this process."""
+    device = torch.device(GPU, index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def gpu_name() -> str | None:
+    """The name of the current GPU, if there is one."""
+    return torch.cuda.get_device_name() if gpus() else None
+
+
+def settle(device: torch.device) -> None:
+    """Waits until a GPU has done everything; the host always has."""
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+
+
+def utilisation(device: torch.device) -> float:
+    """The percentage that a GPU's driver tells; an error of the driver's own if it does not."""
+    return float(torch.cuda.utilization(device))
+
+
+# Memory.
+
+
+def uploaded(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
+    if is_gpu(device) and x.is_cpu:
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most bytes of a GPU that this process held; 0 on the host."""
+    return torch.cuda.max_memory_allocated(device) if is_gpu(device) else 0
+
+
+def forget_memory(device: torch.device) -> None:
+    """Gives the unused memory of a GPU back, and begins its peak anew."""
+    if is_gpu(device):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+# Time, and streams.
+
+
+class GpuClock:
+    """Events on the current stream of a GPU, read once after the epoch."""
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settle(self) -> None:
+        torch.cuda.synchronize()
+
+    def between(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
+        return float(earlier.elapsed_time(later)) / 1e3
+
+
+class SideStream:
+    """A stream beside the one on which a GPU trains."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+
+    def follow(self) -> None:
+        """What this stream does from now on waits for everything that was issued to the other so far."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+
+    def join(self) -> None:
+        """What the other stream does from now on waits for everything that was issued to this one."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def run(self, make: Callable[[], T]) -> tuple[T, torch.cuda.Event]:
+        """Issues the kernels of an item to this stream, and an event after them."""
+        with torch.cuda.stream(self._stream):
+            return make(), self._stream.record_event()
+
+    def await_event(self, made: torch.cuda.Event) -> None:
+        """What the other stream does from now on waits for an event of this one."""
+        torch.cuda.current_stream(self._device).wait_event(made)
