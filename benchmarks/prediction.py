@@ -18,6 +18,7 @@ those of one graph, world and link rate; nothing is pooled.
 
 import csv
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from harness.errors import UserError
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.ledger.tape import Event, Product, Tape
+from harness.locks import Turn
 from harness.parallel.roles import roles_of, share_of
 from harness.predict.prediction import RankEpoch, SecondsBetween, priced, replayed_ranks
 from harness.predict.pricing import MICRO, NANO, spmm_terms
@@ -110,7 +112,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         trainer = trainer_of(spec)
         timed = [turns.median() for turns in train_in_turns([trainer], epochs)]
         trainer.ctx.grid.settle()
-        tape = Tape(timed=True)
+        tape = Tape(timed=True, turn=Turn(Path(tempfile.gettempdir()) / "prediction-turn"))
         strategy, blocks = open_run(project_root(), spec)
         grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
         taped = Trainer(strategy, grid, blocks)

@@ -68,3 +68,26 @@ def _is(file: BinaryIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+class Turn:
+    """The turn of one process among those that open the same file: they work one after the other.
+
+    A file system without locks lets all of them work at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = _opened(path)
+        self._mine = False
+
+    def take(self) -> None:
+        if not self._mine:
+            self._mine = True
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def give(self) -> None:
+        if self._mine:
+            self._mine = False
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -2,7 +2,8 @@
 
 A tape works in a run as well as in a replay, so the two can be compared event by event. In a replay its clock counts
 how often it was read: a time that is the same on every machine. In a run it can keep the seconds that the processor
-spends on each event (`timed`): those do not grow where ranks share cores and wait for each other.
+spends on each event (`timed`): those do not grow where ranks wait for each other. They grow a little where ranks share
+cores and caches, so ranks may compute in turns: a rank gives its turn away while it waits for a message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from harness.ledger.ledger import NOBODY, Amounts, Clock, Key, Ledger, Scope
 from harness.ledger.vocabulary import MOVING, Op
+from harness.locks import Turn
 
 
 class Product(NamedTuple):
@@ -111,9 +113,11 @@ class CountingClock:
 class Tape(Ledger):
     """A ledger that also has the events of an epoch, in order."""
 
-    def __init__(self, clock: Clock | None = None, *, timed: bool = False) -> None:
+    def __init__(self, clock: Clock | None = None, *, timed: bool = False, turn: Turn | None = None) -> None:
         super().__init__(clock or CountingClock())
-        self._timed, self._since = timed, 0.0
+        self.taping = True
+        """Without it the tape is a ledger like any other."""
+        self._timed, self._since, self._turn = timed, 0.0, turn
         self.events: list[Event] = []
         self._open: Event | None = None
         self._wait: Event | None = None
@@ -124,10 +128,13 @@ class Tape(Ledger):
     def start(self) -> None:
         self.events, self._left, self._open, self._wait = [], {}, None, None
         super().start()
-        self._since = thread_time()
+        self._pass_turn(self.here)
 
     def stop(self) -> dict[Key, Amounts]:
-        self._spend()
+        if self.taping:
+            self._spend()
+            if self._turn:
+                self._turn.give()
         return super().stop()
 
     def _spend(self) -> None:
@@ -137,22 +144,34 @@ class Tape(Ledger):
             self._event(self.here).cpu_seconds += now - self._since
             self._since = now
 
+    def _pass_turn(self, key: Key) -> None:
+        """Takes the turn for work, and gives it away for messages. Neither is the work of an event."""
+        if self._turn and self.taping:
+            (self._turn.give if key.op in MOVING else self._turn.take)()
+        self._since = thread_time()
+
     def move_to(self, key: Key) -> Key:
+        if not self.taping:
+            return super().move_to(key)
         if self._wait is None:
             self._spend()
         self._open, self._wait = self._wait, None
-        return super().move_to(key)
+        before = super().move_to(key)
+        self._pass_turn(key)
+        return before
 
     def add(self, key: Key, **more: float) -> None:
         super().add(key, **more)
-        if "seconds" not in more and "in_flight_seconds" not in more:  # sums at the end of an epoch
+        if (
+            self.taping and "seconds" not in more and "in_flight_seconds" not in more
+        ):  # sums at the end of an epoch
             event = self._event(key) if key == self.here else self._companion(key)
             for name, value in more.items():
                 setattr(event.amounts, name, getattr(event.amounts, name) + value)
 
     def computed(self, product: Product | None, touched: int) -> None:
         """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
-        if not self.recording:
+        if not (self.recording and self.taping):
             return
         event = self._event(self.here)
         if product:
@@ -161,11 +180,14 @@ class Tape(Ledger):
             event.kernels, event.streamed = event.kernels + 1, event.streamed + touched
 
     def drew(self, entries: int) -> None:
-        if self.recording:
+        if self.recording and self.taping:
             self._event(self.here).drawn += entries
 
     def leave(self) -> Any:
-        mark, event = super().leave(), self._event(self.here)
+        mark = super().leave()
+        if not self.taping:
+            return mark
+        event = self._event(self.here)
         event.leaves = True
         self._left[mark] = self._number(event)
         return mark

@@ -1,8 +1,9 @@
 """Emulates the epoch of a run on other links: kernels as they were measured, calls by the links of a machine's card.
 
 A run with `measure.tape` keeps, rank by rank, the order of its kernels and calls, and the seconds that the processor
-spent on each. These seconds do not grow where many ranks share few cores, so the emulation shows how the run scales
-where every rank has a core of its own. Imbalance, sizes that depend on the data, and overlap are those of the run.
+spent on each, in an epoch in which the ranks of a machine compute in turns. These seconds do not grow where many ranks
+share few cores, so the emulation shows how the run scales where every rank has a core of its own. Imbalance, sizes that
+depend on the data, and overlap are those of the run.
 """
 
 from pathlib import Path
@@ -43,7 +44,7 @@ def tape_epochs(record: Record, spec: Spec, facts: Facts) -> list[RankEpoch]:
     tape, memory = record.table("tape"), record.table("memory")
     if tape.empty:
         raise UserError(
-            f"{record.folder} has no tape. Run it again with --set measure.tape=true, which records the last epoch "
+            f"{record.folder} has no tape. Run it again with --set measure.tape=true, which records another epoch "
             "event by event."
         )
     strategy = load_strategy(spec.strategy.name)(spec, facts)

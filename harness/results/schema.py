@@ -165,7 +165,7 @@ UTILISATION = TableSchema(
 
 TAPE = TableSchema(
     "tape",
-    "one event of the last epoch on one rank, in order, if the spec asks for it (measure.tape)",
+    "one event on one rank of an epoch after the last one, in order, if the spec asks for it (measure.tape)",
     EPOCH_AND_RANK
     + _part(
         "",
@@ -253,7 +253,7 @@ RUNS = TableSchema(
                 NULLABLE,
                 "milliseconds of a window of the table utilisation; 0: no windows",
             ),
-            ("measure.tape", TRUTH, "whether the last epoch was recorded event by event"),
+            ("measure.tape", TRUTH, "whether another epoch was recorded event by event, after the last one"),
             ("protocol", TEXT, "corrected, or faithful to what a paper's code did"),
             ("precision", TEXT, "float32 or float64"),
             ("machine.name", TEXT, "the machine card"),

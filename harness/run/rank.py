@@ -7,6 +7,7 @@ reason in the scratch folder.
 import argparse
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
-from harness.ledger.tape import Tape
+from harness.ledger.tape import Event, Tape
+from harness.locks import Turn
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.load import Reading, driver_of, read_beside
@@ -84,15 +86,17 @@ def run(
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
     try:
         clock = clock_for(device)
-        ledger = Tape(clock, timed=True) if spec.measure.tape else Ledger(clock)
+        ledger = Tape(clock, timed=True, turn=turn(scratch)) if spec.measure.tape else Ledger(clock)
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
+        if isinstance(ledger, Tape):
+            ledger.taping = False
         make_ready(strategy, grid, blocks)
         trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, affinity=affinity())
         first_epoch = time.time()
         with read_beside(driver_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
-        if isinstance(ledger, Tape):
-            tables.add_tape(ledger.events)
+        if isinstance(ledger, Tape) and not tables.fault:
+            tables.add_tape(taped(trainer, ledger))
         ranks = gather(grid.world, tables)
         grid.settle()
     finally:
@@ -106,6 +110,19 @@ def run(
         times = {"started": started, "first_epoch": first_epoch, "finished": time.time()}
         record_run(runs, strategy, ranks, {**origin, "store_manifest": blocks.manifest_hash, **times})
         (scratch / "done").touch()
+
+
+def turn(scratch: Path) -> Turn:
+    """The turn of a rank among those of the same run and machine."""
+    return Turn(scratch / f"turn-{platform.node()}")
+
+
+def taped(trainer: Trainer, tape: Tape) -> list[Event]:
+    """The events of one more epoch, in which the ranks of a machine compute in turns."""
+    tape.recording = tape.taping = True
+    trainer.epoch()
+    tape.recording = False
+    return tape.events
 
 
 def train(

@@ -60,8 +60,8 @@ class RankTables:
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
 
     def add_tape(self, events: Sequence[Event]) -> None:
-        """Adds the events of the last epoch."""
-        at = {"epoch": self.epochs[-1]["epoch"], "rank": self.rank}
+        """Adds the events of an epoch after the last one."""
+        at = {"epoch": self.epochs[-1]["epoch"] + 1, "rank": self.rank}
         for number, event in enumerate(events):
             self.tape.append({**at, "event": number, **event_row(event)})
 

@@ -114,7 +114,7 @@ class Measure(Frozen):
     utilisation_ms: int = Field(0, ge=0, le=86_400_000)
     """Milliseconds of the windows for which the utilisation of a rank is recorded; 0 records nothing."""
     tape: bool = False
-    """Whether the last epoch is recorded event by event, for `harness emulate`."""
+    """Whether another epoch is recorded event by event, for `harness emulate`."""
 
     @model_serializer(mode="wrap")
     def _without_a_tape(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
