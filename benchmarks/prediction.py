@@ -43,6 +43,7 @@ from harness.predict.pricing import MICRO, NANO, spmm_terms
 from harness.registry import load_strategy, registered
 from harness.replay import Replayed
 from harness.run.open_run import open_run
+from harness.run.rank import taped
 from harness.run.rank_tables import gather
 from harness.run.trainer import Trainer
 from harness.spec.machine_card import MachineCard, load_machine_card
@@ -52,6 +53,7 @@ from harness.strategy import Ready
 from strategies.plexus.plexus import FIRST
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
+WARM = 3
 CORES = len(os.sched_getaffinity(0))
 Numbers = NDArray[np.float64]
 LEFT_OUT = {
@@ -115,11 +117,11 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         tape = Tape(timed=True, turn=Turn(Path(tempfile.gettempdir()) / "prediction-turn"))
         strategy, blocks = open_run(project_root(), spec)
         grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
-        taped = Trainer(strategy, grid, blocks)
-        for _ in range(2):
-            taped.epoch()
-        tape.recording = False
-        tapes = gather(grid.world, tape.events)
+        tape.recording = tape.taping = False
+        trainer = Trainer(strategy, grid, blocks)
+        for _ in range(WARM):
+            trainer.epoch()
+        tapes = gather(grid.world, taped(trainer, tape))
         grid.settle()
         seconds += [Observed(each, tapes) for each in timed]
         leave_groups()
@@ -138,12 +140,12 @@ def predicted(
 ) -> list[tuple[SecondsBetween, float]]:
     """The predicted and the emulated epochs of ranks that share the cores of this machine."""
     seconds = []
-    for spec, taped in zip(specs, tapes, strict=True):
+    for spec, by_rank in zip(specs, tapes, strict=True):
         ready = Ready(*open_run(project_root(), spec))
         everyone = frozenset(range(spec.ranks))
         emulated = [
             RankEpoch(ready.strategy, Replayed(rank, events, [0], {}, {}, 0), everyone, measured=True)
-            for rank, events in enumerate(taped)
+            for rank, events in enumerate(by_rank)
         ]
         epochs = replayed_ranks(ready, range(spec.ranks))
         told, played = (priced(each, card, CORES).seconds for each in (epochs, emulated))

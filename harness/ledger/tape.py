@@ -9,6 +9,7 @@ cores and caches, so ranks may compute in turns: a rank gives its turn away whil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from statistics import median
 from time import thread_time
 from typing import Any, NamedTuple
 
@@ -217,3 +218,12 @@ class Tape(Ledger):
     def _number(self, event: Event) -> int:
         """The number of one of the last events."""
         return next(number for number in reversed(range(len(self.events))) if self.events[number] is event)
+
+
+def typical(epochs: Sequence[list[Event]]) -> list[Event]:
+    """The events of the last of some epochs, each with its median seconds over the epochs with the same events."""
+    last = epochs[-1]
+    alike = [events for events in epochs if [event.key for event in events] == [event.key for event in last]]
+    for event, *same in zip(last, *alike, strict=True):
+        event.cpu_seconds = median([each.cpu_seconds for each in same])
+    return last

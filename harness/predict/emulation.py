@@ -1,9 +1,9 @@
 """Emulates the epoch of a run on other links: kernels as they were measured, calls by the links of a machine's card.
 
 A run with `measure.tape` keeps, rank by rank, the order of its kernels and calls, and the seconds that the processor
-spent on each, in an epoch in which the ranks of a machine compute in turns. These seconds do not grow where many ranks
-share few cores, so the emulation shows how the run scales where every rank has a core of its own. Imbalance, sizes that
-depend on the data, and overlap are those of the run.
+spent on each: medians over some epochs in which the ranks of a machine compute in turns. These seconds do not grow
+where many ranks share few cores, so the emulation shows how the run scales where every rank has a core of its own.
+Imbalance, sizes that depend on the data, and overlap are those of the run.
 """
 
 from pathlib import Path

@@ -21,7 +21,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
-from harness.ledger.tape import Event, Tape
+from harness.ledger.tape import Event, Tape, typical
 from harness.locks import Turn
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, write_fault
@@ -35,6 +35,8 @@ from harness.spec.spec import Spec
 from harness.strategy import Strategy
 
 PROGRESS_SECONDS = 2.0
+TAPED = 3
+"""The epochs over which the seconds of a tape are a median."""
 
 
 def main() -> int:
@@ -118,11 +120,14 @@ def turn(scratch: Path) -> Turn:
 
 
 def taped(trainer: Trainer, tape: Tape) -> list[Event]:
-    """The events of one more epoch, in which the ranks of a machine compute in turns."""
+    """The events of an epoch, with their usual seconds over some more epochs; ranks of a machine compute in turns."""
     tape.recording = tape.taping = True
-    trainer.epoch()
-    tape.recording = False
-    return tape.events
+    epochs = []
+    for _ in range(TAPED):
+        trainer.epoch()
+        epochs.append(tape.events)
+    tape.recording = tape.taping = False
+    return typical(epochs)
 
 
 def train(
