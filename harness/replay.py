@@ -59,7 +59,7 @@ class LiveBytes:
 
     def __init__(self) -> None:
         self.now = self.peak = 0
-        self._seen: set[int] = set()
+        self._sizes: dict[int, int] = {}
 
     def made(self, things: Iterable[Any], *, before: bool = False) -> None:
         """Takes notice of tensors; with `before`, of tensors that were made before, which do not count."""
@@ -67,17 +67,23 @@ class LiveBytes:
             if not x.is_meta:  # the host's
                 continue
             storage = x.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
-            if key in self._seen:
+            key = storage._cdata
+            if key in self._sizes:
                 continue
-            self._seen.add(key)
-            self.now += 0 if before else size
+            self._sizes[key] = 0 if before else storage.nbytes()
+            self.now += self._sizes[key]
             self.peak = max(self.peak, self.now)
-            finalize(storage, self._freed, key, 0 if before else size)
+            finalize(storage, self._freed, key)
 
-    def _freed(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.now -= size
+    def begin_epoch(self, on_host: Iterable[Tensor]) -> None:
+        """Begins to look for the peak. What a rank keeps on its host does not count."""
+        for x in on_host:
+            self.now -= self._sizes.get(x.untyped_storage()._cdata, 0)
+            self._sizes[x.untyped_storage()._cdata] = 0
+        self.peak = self.now
+
+    def _freed(self, key: int) -> None:
+        self.now -= self._sizes.pop(key, 0)
 
 
 class Meter(TorchDispatchMode):
@@ -163,6 +169,7 @@ def replay(
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, shapes)
+            meter.memory.begin_epoch(trainer.ctx.memory.shapes_on_host())
             tape.start()
             first_of_step = []
             for _ in range(trainer.steps if steps is None else min(steps, trainer.steps)):

@@ -9,8 +9,9 @@ from harness.errors import UserError
 from harness.experiment.known_graph import KnowGraph, KnownGraph, facts_of_card
 from harness.ledger import AxisName
 from harness.registry import load_strategy
+from harness.replay import replay
 from harness.spec.machine_card import Machine, load_machine, load_machine_card
-from harness.spec.spec import Spec
+from harness.spec.spec import Spec, grid_text
 from harness.store.catalog import load_card
 from harness.strategy import BlockCounts, Candidate, Ready, ShapeBlocks, admit
 from harness.strategy.admit import parse_grid
@@ -92,7 +93,7 @@ def _grid(strategy: type[Strategy], grid: Any, ranks: int, where: str) -> dict[A
 
 
 # `best`: the grid that is predicted to be the fastest. `largest`: a grid, or a parameter that counts, as large as the
-# memory of a rank allows by the strategy's formulas.
+# memory of a rank allows: by formulas of what the strategy holds, and a replay of what a training step takes beside.
 #
 #   1. The grid on which a rank holds most.
 #   2. Each such parameter, up to the number from which on more changes nothing.
@@ -181,16 +182,29 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
 
 
 def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
-    """A function from a request to the bytes of the first rank, its largest blocks included."""
+    """A function from a request to the bytes of the first rank: what it holds, and what a step takes beside."""
     facts = facts_of_card(load_card(root, asked["dataset"]["name"]))
-    counts = BlockCounts(ShapeBlocks(facts))
+    counts, beside = BlockCounts(ShapeBlocks(facts)), dict[str, int]()
 
     def size(request: Request) -> int:
         spec = filled(root, request, where)
         strategy = admit(load_strategy(spec.strategy.name), spec, facts)
-        return sum(strategy.memory(strategy.coordinates(0), counts).values()) + strategy.samples(counts)
+        grid = grid_text(spec.grid)
+        if grid not in beside:
+            beside[grid] = _working_bytes(strategy)
+        held = sum(strategy.memory(strategy.coordinates(0), counts).values())
+        return held + strategy.samples(counts) + beside[grid]
 
     return size
+
+
+def _working_bytes(strategy: Strategy) -> int:
+    """The activations, gradients and messages of a training step; 0 for samplers whose replay needs the edges."""
+    try:
+        replayed = replay(strategy, steps=1)
+    except UserError:
+        return 0
+    return replayed.peak_bytes - sum(replayed.persistent_bytes.values())
 
 
 def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:

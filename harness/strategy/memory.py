@@ -16,6 +16,7 @@ class DeviceMemory:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
         self._held: list[tuple[TensorName, Tensor]] = []
+        self._on_host: list[Tensor] = []
 
     def hold(self, name: TensorName, tensor: Tensor) -> Tensor:
         """Holds a tensor from now on, on the device and in its own type."""
@@ -49,6 +50,17 @@ class DeviceMemory:
         if not is_gpu(self.device):
             return A
         return Csr(A.rowptr.pin_memory(), A.col.pin_memory(), A.val.pin_memory(), A.cols)
+
+    def on_host(self, A: Csr) -> Csr:
+        """Returns a matrix that stays on the host; of shapes, which are on no device, keeps that in mind."""
+        if A.val.is_meta:
+            self._on_host += [A.rowptr, A.col, A.val]
+        return A
+
+    def shapes_on_host(self) -> list[Tensor]:
+        """The shapes that stay on the host: those that were never held."""
+        held = {tensor.untyped_storage()._cdata for _, tensor in self._held}
+        return [shape for shape in self._on_host if shape.untyped_storage()._cdata not in held]
 
     def persistent_bytes(self) -> dict[TensorName, int]:
         """The bytes held by tensor; each piece of memory counts once."""

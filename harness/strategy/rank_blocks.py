@@ -108,7 +108,7 @@ class RankBlocks:
 
     def host_block(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
         """A[rows, cols] or A^T[rows, cols] on the host."""
-        return cast(self._block(rows, cols, transposed), self._memory.dtype)
+        return self._memory.on_host(cast(self._block(rows, cols, transposed), self._memory.dtype))
 
     def compact_on_host(
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False

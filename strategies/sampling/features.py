@@ -283,6 +283,7 @@ class FetchingStore(FeatureStore):
         if policy.share:
             reason, way_out = "its hits depend on the entries of the graph", "train without a cache"
             require_entries(read(range(0)), "A cache", reason, way_out)
+        rank.foresight.read_ahead()
         self.peers = PeerCaches(policy, layout, ctx.at, rank.foresight, read)
         self.cache = self.peers.new_cache(layout.member(ctx.at))
         for tensor in self.cache.held():

@@ -89,6 +89,11 @@ class Foresight:
         self.sampler, self.targets, self._read = sampler, targets, read
         self._step, self._batches = -1, dict[int, MiniBatch]()
 
+    def read_ahead(self) -> None:
+        """In a replay, reads all of A before the first epoch, in whose memory it has no part."""
+        if self._read:
+            _ = self.prepared
+
     @cached_property
     def graph(self) -> WholeGraph:
         assert self._read is not None, "in a run other ranks answer"
@@ -227,6 +232,7 @@ class BlockRowGraph:
         )
         self.own = self.blocks[self.over.index]
         self.start = self.own.start
+        self.foresight.read_ahead()
 
     def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
         """Every owner draws from its rows with the key of the group that asks."""
