@@ -8,6 +8,8 @@ import json
 import math
 import re
 from collections.abc import Callable
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Never
 
@@ -96,6 +98,12 @@ def _mapping(data: Any, where: str) -> dict[str, Any]:
 
 
 def _parsed_yaml(text: str) -> Any:
+    return deepcopy(_parsed_once(text))
+
+
+@lru_cache(maxsize=32)
+def _parsed_once(text: str) -> Any:
+    """The value of a YAML text: a card that every run of a plan names is parsed once."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

@@ -4,18 +4,19 @@ Times are predicted for machines with Slurm alone, whose jobs need limits, by th
 dataset's card.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
-from harness.predict.prediction import predict
+from harness.predict.prediction import RankEpoch, priced, replayed_ranks
 from harness.registry import load_strategy
 from harness.slurm.resources import geometry
 from harness.slurm.run_history import likeness
 from harness.spec.dataset import DatasetChoice
-from harness.spec.machine_card import load_machine_card
+from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
 from harness.strategy import Ready, admit
@@ -55,32 +56,47 @@ class PlanCost(NamedTuple):
 
 
 def costs(root: Path, specs: Iterable[Spec]) -> dict[str, RunCost]:
-    """The costs of those runs that can be predicted, by run id. Runs that differ in their seed have one cost."""
-    known: dict[str, RunCost | None] = {}
-    found = {}
+    """The costs of those runs that can be predicted, by run id.
+
+    Runs that differ in their seed, their launch or their machine alone are replayed once, in one step: a time limit
+    needs no more.
+    """
+    alike = defaultdict[str, list[Spec]](list)
     for spec in specs:
-        like = likeness(spec.model_dump(mode="json"))
-        if like not in known:
-            known[like] = _cost(root, spec)
-        if cost := known[like]:
-            found[spec.run_id] = cost
+        alike[likeness({**spec.model_dump(mode="json"), "machine": None})].append(spec)
+    found: dict[str, RunCost] = {}
+    for runs in alike.values():
+        names = {spec.machine.name for spec in runs}
+        cards = [card for card in (load_machine_card(root, name) for name in names) if _has_prices(card)]
+        epochs = _replayed(root, runs[0]) if cards else None
+        if epochs:
+            of_machine = {card.name: _cost(runs[0], epochs, card) for card in cards}
+            found |= {
+                spec.run_id: of_machine[spec.machine.name] for spec in runs if spec.machine.name in of_machine
+            }
     return found
 
 
-def _cost(root: Path, spec: Spec) -> RunCost | None:
-    """The cost of a run; None where a card says too little, or the graph alone decides."""
-    card, training = load_machine_card(root, spec.machine.name), spec.training
-    if not (card.slurm and card.rates and card.links):
-        return None
+def _has_prices(card: MachineCard) -> bool:
+    return bool(card.slurm and card.rates and card.links)
+
+
+def _replayed(root: Path, spec: Spec) -> list[RankEpoch] | None:
+    """An epoch of the first rank; None where a card says too little, or the graph alone decides."""
     try:
         facts = facts_of_card(load_card(root, spec.dataset.name))
         ready = Ready(admit(load_strategy(spec.strategy.name), spec, facts))
-        epoch = predict(ready, card, ranks=[0]).seconds
+        return replayed_ranks(ready, [0], steps=1)
     except UserError:
         return None
+
+
+def _cost(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
+    assert card.slurm and card.rates
+    training, epoch = spec.training, priced(epochs, card, card.rates.cores_per_node).seconds
     evaluations = training.epochs // training.evaluate_every if training.evaluate_every else 0
-    epochs = training.warmup + training.epochs + evaluations
-    return RunCost(epochs * epoch.value, epochs * epoch.high, geometry(spec.ranks, card.slurm).nodes)
+    count = training.warmup + training.epochs + evaluations
+    return RunCost(count * epoch.value, count * epoch.high, geometry(spec.ranks, card.slurm).nodes)
 
 
 def total(root: Path, specs: Iterable[Spec], known: Mapping[str, RunCost]) -> PlanCost:

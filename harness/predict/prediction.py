@@ -96,10 +96,10 @@ def predict(ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None)
     return priced(replayed_ranks(ready, ranks or extremes(ready)), card, card.rates.cores_per_node)
 
 
-def replayed_ranks(ready: Ready, ranks: Sequence[int]) -> "list[RankEpoch]":
-    """Ranks that are played against each other."""
+def replayed_ranks(ready: Ready, ranks: Sequence[int], steps: int = STEPS) -> "list[RankEpoch]":
+    """Ranks that are played against each other, in some steps of an epoch."""
     strategy, blocks = ready
-    replays = [replay(strategy, rank, blocks, steps=STEPS) for rank in ranks]
+    replays = [replay(strategy, rank, blocks, steps=steps) for rank in ranks]
     return [
         RankEpoch(strategy, each, frozenset(ranks), strategy.steps - len(each.first_of_step))
         for each in replays
