@@ -95,18 +95,14 @@ class Claim(NamedTuple):
 def epoch(
     strategy: str, dataset: str, machine: str, ranks: int, grid: str, settings: tuple[Any, ...]
 ) -> Prediction:
-    """The prediction of an epoch, by the dataset's card. `summit-1` is Summit with a rank on each node."""
-    root, (machine, *alone) = project_root(), machine.split("-1")
+    """The prediction of an epoch, by the dataset's card."""
+    root = project_root()
     asked = {"strategy.name": strategy, "dataset.name": dataset, "ranks": ranks, "machine": machine}
     if grid:
         asked["grid"] = grid
     facts = facts_of_card(load_card(root, dataset))
     spec = make_spec(root, nested({**asked, **dict(settings)}), "benchmark")
-    card = load_machine_card(root, machine)
-    if alone and card.links:
-        links = card.links.model_copy(update={"devices_per_node": 1})
-        card = card.model_copy(update={"links": links})
-    return predict(Ready(admit(load_strategy(strategy), spec, facts)), card)
+    return predict(Ready(admit(load_strategy(strategy), spec, facts)), load_machine_card(root, machine))
 
 
 def told(
@@ -413,7 +409,7 @@ CLAIMS = [
         "CAG-067",
         "at most 1.5 s",
         "bars of figure 2, Protein",
-        lambda: under_the_axis(largest("cagnet-protein", "summit-1"), 1.5),
+        lambda: under_the_axis(largest("cagnet-protein", "summit-one"), 1.5),
     ),
     Claim(
         "CAG-075",
