@@ -52,7 +52,7 @@ def specs(entry: dict) -> list[dict]:
 def plan(options: argparse.Namespace) -> None:
     experiment = yaml.safe_load(Path(options.experiment).read_text())
     note("plan", experiment["name"])
-    if options.published:
+    if options.scale == "published":
         experiment = experiment["published"]
     runs = []
     for spec in (spec for entry in experiment["runs"] for spec in specs(entry)):
@@ -147,7 +147,7 @@ def main() -> None:
         for option in ("experiment", "plan", "runs", "tables", "figures", "out"):
             words.add_argument(f"--{option}")
         words.add_argument("--verify", action="store_true")
-        words.add_argument("--published", action="store_true")
+        words.add_argument("--scale", default="laptop")
     words = verbs.add_parser("data")
     words.set_defaults(do=data)
     words.add_argument("action")

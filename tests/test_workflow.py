@@ -130,7 +130,7 @@ def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -
     words = [*LOCAL, "results/runs.parquet", "--config", "experiment=both.yaml"]
     project.snakemake(*words)
     assert len(project.subjects("start")) == 2
-    project.snakemake(*words, "runs=published")
+    project.snakemake(*words, "scale=published")
     assert len(project.subjects("start")) == 3
     assert "build" in {event for event, subject in project.journal() if subject == "tiny-rmat"}
 

@@ -15,7 +15,7 @@ CARDS = {
     "machines": "config/machines",
     "experiments": "workflows/experiments",
 }
-KINDS = ("strategies", *CARDS)
+KINDS = ("strategies", *CARDS, "figures")
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -54,7 +54,11 @@ def add_verbs(verbs: Verbs) -> None:
         help="links: write the measured links to a new card, config/machines/NAME.yaml",
     )
     listing = add_verb(
-        verbs, "list", _list, "List the strategies, datasets, machines or experiments, one on a line."
+        verbs,
+        "list",
+        _list,
+        "List the strategies, datasets, machines or experiments, one on a line; or the figures of the papers.",
+        "A figure of a paper has the experiment that reproduces it, or the reason why there is none.",
     )
     listing.add_argument("kind", choices=KINDS, help="the names to list")
 
@@ -105,8 +109,19 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.kind == "figures":
+        return _figures(options)
     rows = _strategies() if options.kind == "strategies" else _cards(options.kind, project_root(options.root))
     show(options, [{"name": name, "about": about} for name, about in rows], columns(rows))
+    return 0
+
+
+def _figures(options: argparse.Namespace) -> int:
+    from harness.experiment.paper_figures import paper_figures
+
+    figures = paper_figures(project_root(options.root))
+    rows = [(each.id, f"{each.paper}, {each.number}", each.title, each.way) for each in figures]
+    show(options, [each.model_dump() for each in figures], columns(rows))
     return 0
 
 

@@ -20,6 +20,7 @@ from harness.cli.options import (
     sizes_of,
 )
 from harness.errors import UserError
+from harness.spec.plan import SCALES
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
 from harness.validation import validated
@@ -55,7 +56,10 @@ def add_verbs(verbs: Verbs) -> None:
     _add_from_card(plan)
     plan.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment whose runs are listed")
     plan.add_argument(
-        "--published", action="store_true", help="of an experiment: list the paper's own runs instead"
+        "--scale",
+        choices=SCALES,
+        default="laptop",
+        help="of an experiment: tiny runs that try it, those for one machine, or those of the paper (default: laptop)",
     )
     plan.add_argument(
         "--machine",
@@ -94,13 +98,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> int:
-    from harness.experiment.expand import as_published, load_experiment, plan
+    from harness.experiment.expand import load_experiment, plan
+    from harness.experiment.scales import at_scale
     from harness.files import write_text
 
-    experiment = load_experiment(options.experiment)
-    if options.published:
-        experiment = as_published(experiment)
-    document = plan(project_root(options.root), experiment, options.machine)
+    root = project_root(options.root)
+    experiment = at_scale(root, load_experiment(options.experiment), options.scale)
+    document = plan(root, experiment, options.machine)
     if options.out:
         write_text(options.out, json.dumps(document, indent=1) + "\n")
     runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])

@@ -1,7 +1,9 @@
 """A request becomes a whole spec: `best` and `largest` become grids and numbers, and defaults fill the missing keys."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ def filled(root: Path, request: dict[str, Any], where: str) -> Spec:
     strategy = load_strategy(choice["name"])
     params = validated(strategy.Params, choice.get("params", {}), f"{where}: parameters of {choice['name']}")
     asked["strategy"] = {**choice, "params": params.model_dump(mode="json")}
-    asked["grid"] = _grid(strategy, asked.get("grid"), ranks_of(asked, where), where)
+    asked["ranks"] = ranks_of(asked, where)
+    asked["grid"] = _grid(strategy, asked.get("grid"), asked["ranks"], where)
     cuts = strategy.parts_of_block(params)
     asked["dataset"] = _dataset(strategy, asked["dataset"], asked["grid"], cuts, where)
     asked["machine"] = _machine(root, asked.get("machine", "local"), where)
@@ -76,11 +79,16 @@ def _dataset(
 
 
 def ranks_of(request: Mapping[str, Any], where: str) -> int:
-    """The number of ranks of a request: 1 unless it says another."""
-    ranks = request.get("ranks", 1)
+    """The number of ranks of a request: without one, the ranks of its grid, or 1 if the grid is a word too."""
+    ranks = request.get("ranks", _ranks_of_grid(request.get("grid")))
     if not isinstance(ranks, int) or ranks < 1:
         raise UserError(f"{where}: ranks = {shown(ranks)} is not accepted: a whole number from 1 on.")
     return ranks
+
+
+def _ranks_of_grid(grid: Any) -> int:
+    sizes = grid.values() if isinstance(grid, dict) else map(int, re.findall(r"\d{1,9}", str(grid)))
+    return prod(size for size in sizes if isinstance(size, int))
 
 
 def _grid(strategy: type[Strategy], grid: Any, ranks: int, where: str) -> dict[AxisName, int] | Any:

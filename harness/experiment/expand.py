@@ -11,7 +11,8 @@ from pydantic import Field
 
 from harness.documents import read_yaml
 from harness.errors import UserError
-from harness.experiment.defaults import make_spec, named, ranks_of
+from harness.experiment.defaults import BEST, make_spec, named, ranks_of
+from harness.experiment.paper_figures import check_known
 from harness.experiment.plan_cost import costs, total
 from harness.ledger import AxisName
 from harness.registry import load_strategy
@@ -35,6 +36,8 @@ class Experiment(Runs):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)
     description: str = ""
+    reproduces: tuple[str, ...] = ()
+    """The figures and tables of papers that the runs reproduce, by their ids (`harness list figures`)."""
     published: Runs | None = None
     """The runs of the paper for the same figure."""
 
@@ -46,26 +49,27 @@ def load_experiment(path: Path) -> Experiment:
     return validated(Experiment, read_yaml(path, str(path)), str(path))
 
 
-def as_published(experiment: Experiment) -> Experiment:
-    """The experiment with the paper's own graphs and numbers of devices."""
-    if experiment.published is None:
-        raise UserError(f"{experiment.name} has no key `published`, which lists the runs of a paper.")
-    ran = experiment.published
-    name = f"{experiment.name}-published"
-    return experiment.model_copy(
-        update={"name": name, "machine": ran.machine, "runs": ran.runs, "published": None}
-    )
-
-
 def expand(root: Path, experiment: Experiment, machine: str = "local") -> list[Spec]:
-    """Every spec of the experiment, in the order of the file, each once; `machine` is the default machine."""
+    """Every spec of the experiment, in the order of the file, each once; `machine` is the default machine.
+
+    The best grid is looked for once for all runs that differ in their launch alone.
+    """
     machine = experiment.machine or machine
+    if experiment.reproduces:
+        check_known(root, experiment.reproduces, experiment.name)
     specs: dict[str, Spec] = {}
+    best: dict[str, dict[AxisName, int]] = {}
     for number, entry in enumerate(experiment.runs):
         where = f"{experiment.name}, runs[{number}]"
-        for request in _combinations(entry, where):
-            spec = make_spec(root, {"machine": machine, **request}, where)
-            specs.setdefault(spec.run_id, spec)
+        for combination in combinations(entry, where):
+            for request in _every_grid(combination, where):
+                asked = {"machine": machine, **request}
+                if asked.get("grid") == BEST:
+                    alike = digest({**asked, "launch": 0})
+                    best[alike] = best.get(alike) or make_spec(root, asked, where).grid
+                    asked["grid"] = best[alike]
+                spec = make_spec(root, asked, where)
+                specs.setdefault(spec.run_id, spec)
     return list(specs.values())
 
 
@@ -77,12 +81,12 @@ def plan(root: Path, experiment: Experiment, machine: str = "local") -> dict[str
     return plan_of(experiment.name, digest(content), specs, of_runs, str(total(root, specs, each)))
 
 
-def _combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def combinations(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """The requests of an entry: the cross product of its lists, less what it excludes."""
     choices = {key: value if isinstance(value, list) else [value] for key, value in entry.items()}
     excluded = choices.pop("exclude", [])
-    combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
-    kept = [one for one in combinations if not any(_matches(rule, one, where) for rule in excluded)]
-    return [request for one in kept for request in _every_grid(one, where)]
+    every = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    return [one for one in every if not any(_matches(rule, one, where) for rule in excluded)]
 
 
 def _matches(rule: Any, combination: dict[str, Any], where: str) -> bool:

@@ -12,6 +12,8 @@ from harness.spec.spec import Spec
 from harness.validation import Frozen, validated
 
 SCHEMA = 2
+SCALES = ("tiny", "laptop", "published")
+"""The scales of an experiment (`harness.experiment.scales`)."""
 
 
 class Run(Frozen):

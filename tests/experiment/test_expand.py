@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 
 from harness.errors import UserError
+from harness.experiment import defaults
 from harness.experiment.defaults import make_spec
-from harness.experiment.expand import Experiment, as_published, expand, load_experiment, plan
+from harness.experiment.expand import Experiment, expand, load_experiment
 from harness.validation import validated
 
 ROOT = Path(__file__).parents[2]
@@ -75,46 +73,31 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
         load_experiment(tmp_path / "broken.yaml")
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "workflows/experiments").glob("*.yaml")), ids=lambda path: path.stem
-)
-def test_every_experiment_of_the_repository_expands(path: Path) -> None:
-    """Its own runs and those of its paper; the workflow takes its form."""
-    told, here = yaml.safe_load(path.read_text()), load_experiment(path)
-    form = yaml.safe_load((ROOT / "workflows/schemas/experiments.schema.yaml").read_text())
-    assert best_match(Draft202012Validator(form).iter_errors(told)) is None
-    document = plan(ROOT, here)
-    assert document["runs"]
-    assert document["experiment"] == told["name"] == path.stem
-    assert "published" not in told or plan(ROOT, as_published(here))["runs"]
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "workflows/experiments").glob("plexus-figure-*.yaml")), ids=lambda path: path.stem
-)
-def test_a_figure_of_a_paper_says_what_the_paper_ran(path: Path) -> None:
-    """On graphs that are published, three times each, eight epochs after two; every spec is a valid one."""
-    document = plan(ROOT, as_published(load_experiment(path)))
-    assert document["experiment"] == f"{path.stem}-published"
-    specs = [run["spec"] for run in document["runs"]]
-    assert {spec["dataset"]["name"] for spec in specs} <= {
-        *("reddit", "ogbn-products", "isolate-3-8m", "products-14m", "europe-osm", "ogbn-papers100m")
+def test_without_a_number_of_ranks_a_run_has_those_of_its_grid() -> None:
+    entry = {
+        "strategy": "cagnet-1.5d",
+        "dataset": "tiny-sbm",
+        "grid": ["2x2", "row=8,col=2", {"row": 3, "col": 1}],
     }
-    assert {spec["machine"]["name"] for spec in specs} <= {"perlmutter", "frontier"}
-    assert {(spec["training"]["warmup"], spec["training"]["epochs"]) for spec in specs} == {(2, 8)}
-    assert {spec["launch"] for spec in specs} == {0, 1, 2}
-    assert {spec["protocol"] for spec in specs if spec["strategy"]["name"] == "plexus"} == {"faithful"}
+    assert [spec.ranks for spec in expand(ROOT, experiment(entry))] == [4, 16, 3]
+    word = {"strategy": "cagnet-1.5d", "dataset": "tiny-sbm", "grid": "all"}
+    assert [spec.ranks for spec in expand(ROOT, experiment(word))] == [1]
 
 
-def test_an_experiment_without_a_paper_says_so() -> None:
-    with pytest.raises(UserError, match="no key `published`"):
-        as_published(experiment({"strategy": "serial", "dataset": "tiny-sbm"}))
+def test_launches_share_the_best_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    best_grid = defaults.best_grid
 
+    def counted(root: Path, asked: dict[str, Any], where: str) -> dict[str, Any]:
+        searched.append(asked["ranks"])
+        return best_grid(root, asked, where)
 
-def test_all_grids_of_figure_5_are_the_papers() -> None:
-    """28 grids of 64 devices, three axes of powers of two."""
-    document = plan(ROOT, as_published(load_experiment(ROOT / "workflows/experiments/plexus-figure-5.yaml")))
-    assert len({tuple(run["spec"]["grid"].values()) for run in document["runs"]}) == 28
+    monkeypatch.setattr(defaults, "best_grid", counted)
+    entry = {"strategy": "plexus", "dataset": "reddit", "machine": "frontier", "grid": "best"}
+    specs = expand(ROOT, experiment({**entry, "ranks": [4, 8], "launch": [0, 1, 2]}))
+    assert len(specs) == 6
+    assert searched == [4, 8]
+    assert len({(spec.ranks, *spec.grid.values()) for spec in specs}) == 2
 
 
 def test_a_partition_has_as_many_parts_as_the_grid_splits_the_rows_into() -> None:

@@ -223,7 +223,7 @@ def point_at_first_failure(snakemake_logs):
 
 
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
-config.setdefault("runs", "here")
+config.setdefault("scale", "laptop")
 config.setdefault("build_jobs", 1)
 check(config, "config.schema.yaml", "config")
 
@@ -232,7 +232,7 @@ try:
 except UserError as refusal:
     raise WorkflowError(str(refusal))
 EXPERIMENT = read_experiment(config["experiment"])
-OPTIONS = ["--published"] if config["runs"] == "published" else []
+OPTIONS = [f"--scale={config['scale']}"] if config["scale"] != "laptop" else []
 if machine := config.get("machine", SITE.machine):
     OPTIONS.append(f"--machine={machine}")
 PLAN = plan_file(config["experiment"], EXPERIMENT, OPTIONS)

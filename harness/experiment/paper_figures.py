@@ -1,0 +1,62 @@
+"""The figures and tables of the papers, each reproduced by an experiment or with the reason why none does."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.documents import read_yaml
+from harness.validation import Frozen, unknown, validated
+
+FIGURES = Path("workflows") / "figures.csv"
+EXPERIMENTS = Path("workflows") / "experiments"
+
+
+class PaperFigure(Frozen):
+    """A figure or table of a paper: a line of workflows/figures.csv, and the experiments that name the figure."""
+
+    id: str
+    paper: str
+    number: str
+    """The number or the place in the paper."""
+    title: str
+    kind: str
+    """The kind of drawing."""
+    x: str
+    y: str
+    reason: str
+    """The reason why no experiment reproduces the figure; empty if one does."""
+    command: str
+    """The command that prints what is known of a figure without an experiment."""
+    experiments: tuple[str, ...]
+
+    @property
+    def way(self) -> str:
+        """The experiments, or the reason and the command in their place."""
+        return ", ".join(self.experiments) or (
+            f"{self.reason} ({self.command})" if self.command else self.reason
+        )
+
+
+def paper_figures(root: Path) -> list[PaperFigure]:
+    """All figures, in the order of the file."""
+    named: dict[str, list[str]] = {}
+    for path in sorted((root / EXPERIMENTS).glob("*.yaml")):
+        for figure in read_yaml(path, path.name).get("reproduces", []):
+            named.setdefault(figure, []).append(path.stem)
+    return [
+        validated(PaperFigure, {**row, "experiments": tuple(named.get(row["id"], ()))}, str(FIGURES))
+        for row in _rows(root)
+    ]
+
+
+def check_known(root: Path, figures: Iterable[str], where: str) -> None:
+    """Refuses an id that is not in the file."""
+    known = [row["id"] for row in _rows(root)]
+    for figure in figures:
+        if figure not in known:
+            raise unknown(f"{where}: figure", figure, known, f"They are the lines of {FIGURES}.")
+
+
+def _rows(root: Path) -> list[dict[str, str]]:
+    with (root / FIGURES).open(newline="") as file:
+        return list(csv.DictReader(file))

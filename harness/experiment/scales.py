@@ -1,0 +1,67 @@
+"""The scales of an experiment: the runs of a paper, runs for one machine, and tiny runs that test the experiment.
+
+A file lists the runs of the scales `laptop` and `published`. Those of the scale `tiny` follow from `laptop`:
+
+1. The graph is a tiny one of the same kind, in the same order.
+2. At most 4 ranks train. A run of more ranks leaves its grid for the first of the strategy.
+3. At most 2 epochs follow on at most 1 of warm-up. Mini-batches have at most 64 vertices.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.experiment.defaults import BEST, LARGEST, named, ranks_of
+from harness.experiment.expand import Experiment, combinations
+from harness.store.catalog import load_card
+
+MOST_RANKS = 4
+IN_A_WORD = ("all", BEST, LARGEST)
+"""The grids that exist for any number of ranks."""
+MOST = {"epochs": 2, "warmup": 1, "evaluate_every": 2, "batch": 64}
+"""The largest numbers of a tiny training."""
+TINY = {"lattice": "tiny-lattice", "power": "tiny-rmat", "rmat": "tiny-rmat"}
+"""The tiny graphs of a nature, or of a kind of source; those of the others have clusters."""
+
+
+def at_scale(root: Path, experiment: Experiment, scale: str) -> Experiment:
+    """The experiment with the runs of one scale."""
+    if scale == "laptop":
+        return experiment
+    alone: dict[str, Any] = {"name": f"{experiment.name}-{scale}", "published": None}
+    if scale == "tiny":
+        return experiment.model_copy(update={**alone, "runs": _tiny_runs(root, experiment)})
+    if (ran := experiment.published) is None:
+        raise UserError(
+            f"{experiment.name} has no scale published: its file lacks the key `published`, the runs of a paper."
+        )
+    return experiment.model_copy(update={**alone, "machine": ran.machine, "runs": ran.runs})
+
+
+def _tiny_runs(root: Path, experiment: Experiment) -> list[dict[str, Any]]:
+    places = ((entry, f"{experiment.name}, runs[{number}]") for number, entry in enumerate(experiment.runs))
+    return [_tiny(root, request, where) for entry, where in places for request in combinations(entry, where)]
+
+
+def _tiny(root: Path, request: dict[str, Any], where: str) -> dict[str, Any]:
+    choice, ranks = named(request, "dataset", where), ranks_of(request, where)
+    training, grid = request.get("training", {}), request.get("grid")
+    small = {key: min(training[key], most) for key, most in MOST.items() if key in training}
+    fits = ranks <= MOST_RANKS or grid in IN_A_WORD
+    return {
+        **request,
+        "dataset": {**choice, "name": _tiny_graph(root, choice["name"])},
+        "ranks": min(ranks, MOST_RANKS),
+        "grid": grid if fits else None,
+        "training": {**training, **small},
+    }
+
+
+def _tiny_graph(root: Path, name: str) -> str:
+    card = load_card(root, name)
+    if card.directed:
+        return "directed-toy"
+    if card.task == "multi-label":
+        return "tiny-topics"
+    kind = card.nature or getattr(card.source, "nature", None) or card.source.kind
+    return TINY.get(str(kind), "tiny-sbm")

@@ -1,0 +1,140 @@
+"""Every experiment expands at each of its scales, tiny runs are tiny, and every figure of a paper has its runs."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from harness.errors import UserError
+from harness.experiment.expand import Experiment, expand, load_experiment, plan
+from harness.experiment.paper_figures import paper_figures
+from harness.experiment.scales import at_scale
+from harness.registry import load_strategy
+from harness.store.catalog import load_card
+
+ROOT = Path(__file__).parents[2]
+PATHS = sorted((ROOT / "workflows/experiments").glob("*.yaml"))
+FIGURES = {"plexus": 15, "cagnet": 10, "scalegnn": 11, "g3": 18, "bulk-sampling": 4}
+"""The figures, the tables and the experiments in the text of each paper, counted in the papers."""
+
+
+def published() -> list[Any]:
+    """The files with the runs of a paper; a search for the best of a thousand grids takes half a minute."""
+    texts = {path: path.read_text() for path in PATHS}
+    return [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if "grid: best" in text else [])
+        for path, text in texts.items()
+        if "\npublished:" in text
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_experiment_expands_here(path: Path) -> None:
+    """The workflow takes the form of the file."""
+    told = yaml.safe_load(path.read_text())
+    form = yaml.safe_load((ROOT / "workflows/schemas/experiments.schema.yaml").read_text())
+    assert best_match(Draft202012Validator(form).iter_errors(told)) is None
+    document = plan(ROOT, at_scale(ROOT, load_experiment(path), "laptop"))
+    assert document["runs"]
+    assert document["experiment"] == told["name"] == path.stem
+
+
+@pytest.mark.parametrize("path", published())
+def test_every_experiment_of_a_paper_expands(path: Path) -> None:
+    """On graphs of the paper, or on twins as large, and not on the machine at hand."""
+    paper = at_scale(ROOT, load_experiment(path), "published")
+    assert paper.name == f"{path.stem}-published"
+    specs = expand(ROOT, paper)
+    assert specs
+    assert not {spec.machine.name for spec in specs} & {"local", "ethernet", "cpu-cluster"}
+    scales = {spec.dataset.name.partition("@")[2] for spec in specs}
+    assert all(scale == "" or scale.startswith("1w") for scale in scales)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_experiment_has_tiny_runs(path: Path) -> None:
+    """With the strategies and the models of its other runs, on graphs made in a moment, without a download."""
+    here = load_experiment(path)
+    specs, tiny = expand(ROOT, here), expand(ROOT, at_scale(ROOT, here, "tiny"))
+    assert 0 < len(tiny) <= len(specs)
+    assert {spec.strategy.name for spec in tiny} == {spec.strategy.name for spec in specs}
+    assert {spec.model for spec in tiny} == {spec.model for spec in specs}
+    assert {spec.ranks for spec in tiny} == {min(spec.ranks, 4) for spec in specs}
+    assert max(spec.training.warmup + spec.training.epochs for spec in tiny) <= 3
+    assert max(spec.training.batch for spec in tiny) <= 64
+    for name in {spec.dataset.name for spec in tiny}:
+        source = load_card(ROOT, name).source
+        assert not source.files(), f"{name} is fetched"
+        assert name.startswith("tiny-") or name == "directed-toy"
+
+
+def test_a_tiny_run_keeps_its_grid_where_the_ranks_allow_it() -> None:
+    runs = [
+        {"strategy": "cagnet-1.5d", "dataset": "amazon-shape", "grid": ["1x4", "8x2"]},
+        {
+            "strategy": "plexus",
+            "dataset": {"name": "europe-osm", "permutation": "double"},
+            "ranks": 8,
+            "grid": "all",
+        },
+        {
+            "strategy": "serial",
+            "dataset": ["ogbn-papers100m@1/4096", "graphsaint-amazon@1/256", "cora", "osm-shape"],
+        },
+    ]
+    tiny = expand(ROOT, at_scale(ROOT, Experiment(name="few", runs=runs), "tiny"))
+    replicated, cubes, serial = (
+        [spec for spec in tiny if spec.strategy.name == run["strategy"]] for run in runs
+    )
+    first = load_strategy("cagnet-1.5d").grids(4)[0]
+    assert [spec.grid for spec in replicated] == [{"row": 1, "col": 4}, first]
+    assert [spec.grid for spec in cubes] == load_strategy("plexus").grids(4)
+    assert {(spec.dataset.name, spec.dataset.permutation) for spec in cubes} == {("tiny-lattice", "double")}
+    assert [spec.dataset.name for spec in serial] == [
+        "directed-toy",
+        "tiny-topics",
+        "tiny-sbm",
+        "tiny-lattice",
+    ]
+
+
+def test_an_experiment_without_a_paper_says_so() -> None:
+    mine = Experiment(name="mine", runs=[{"strategy": "serial", "dataset": "tiny-sbm"}])
+    with pytest.raises(UserError, match="mine has no scale published: its file lacks the key `published`"):
+        at_scale(ROOT, mine, "published")
+
+
+def test_all_grids_of_figure_5_are_the_papers() -> None:
+    """28 grids of 64 devices, three axes of powers of two."""
+    figure = load_experiment(ROOT / "workflows/experiments/plexus-figure-5.yaml")
+    assert (
+        len({tuple(spec.grid.values()) for spec in expand(ROOT, at_scale(ROOT, figure, "published"))}) == 28
+    )
+
+
+def test_every_figure_of_a_paper_is_reproduced_or_has_a_reason() -> None:
+    figures = paper_figures(ROOT)
+    assert Counter(figure.paper for figure in figures) == FIGURES
+    assert len({figure.id for figure in figures}) == 58
+    for figure in figures:
+        assert bool(figure.experiments) != bool(figure.reason), figure.id
+        assert figure.reason or not figure.command, figure.id
+        assert figure.title and figure.kind and figure.x and figure.y, figure.id
+    named = {name for path in PATHS for name in load_experiment(path).reproduces}
+    assert named == {figure.id for figure in figures if figure.experiments}
+
+
+def test_a_figure_that_no_paper_has_is_refused() -> None:
+    runs = [{"strategy": "serial", "dataset": "tiny-sbm"}]
+    with pytest.raises(UserError, match=r"mine: figure 'plexus-fig88' is unknown\. Did you mean plexus-fig8"):
+        expand(ROOT, Experiment(name="mine", reproduces=("plexus-fig88",), runs=runs))
+
+
+def test_what_reproduces_a_figure_has_the_runs_of_its_paper() -> None:
+    for path in PATHS:
+        here = load_experiment(path)
+        assert bool(here.reproduces) == (here.published is not None), path.stem
