@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -129,13 +129,13 @@ def chosen(root: Path, request: Request, where: str) -> Request:
             )
         return asked
     budget = _budget(root, asked, memory, where)
-    size = _sizes(root, asked, where)
+    need = _Need(root, asked, where)
     asked = _with_params(asked, dict.fromkeys(open_params, 1))
     if asked.get("grid") == LARGEST:
-        asked = _largest_grid(asked, size, budget, where)
-    _check_fit(size(asked), budget, where)
+        asked = _largest_grid(asked, need, budget, where)
+    _check_fit(need.bytes_of(asked), budget, where)
     for key in open_params:
-        asked = _largest_param(asked, key, size, budget)
+        asked = _largest_param(asked, key, need, budget)
     return asked
 
 
@@ -189,24 +189,36 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
     return memory * GB
 
 
-def _sizes(root: Path, asked: Request, where: str) -> Callable[[Request], int]:
-    """A function from a request to the bytes of the first rank: what it holds, and what a step takes beside."""
-    facts = facts_of_card(load_card(root, asked["dataset"]["name"]))
-    counts, beside = BlockCounts(ShapeBlocks(facts)), dict[str, int]()
+class _Need:
+    """The memory that the first rank needs, by the card of a graph."""
 
-    def size(request: Request) -> int:
-        spec = filled(root, request, where)
-        strategy = admit(load_strategy(spec.strategy.name), spec, facts)
-        grid = grid_text(spec.grid)
-        if grid not in beside:
-            beside[grid] = _working_bytes(strategy)
-        held = sum(strategy.memory(strategy.coordinates(0), counts).values())
-        return held + strategy.samples(counts) + beside[grid]
+    def __init__(self, root: Path, asked: Request, where: str) -> None:
+        self._root, self._where = root, where
+        self._facts = facts_of_card(load_card(root, asked["dataset"]["name"]))
+        self._counts, self._beside = BlockCounts(ShapeBlocks(self._facts)), dict[str, int]()
 
-    return size
+    def bytes_of(self, request: Request) -> int:
+        """The bytes that are held, and those of a training step, which its grid decides."""
+        strategy = self._strategy(request)
+        grid = grid_text(strategy.spec.grid)
+        if grid not in self._beside:
+            self._beside[grid] = _bytes_of_a_step(strategy)
+        return self._held(strategy) + self._beside[grid]
+
+    def held(self, request: Request) -> int:
+        """The bytes that are held from step to step."""
+        return self._held(self._strategy(request))
+
+    def _strategy(self, request: Request) -> Strategy:
+        spec = filled(self._root, request, self._where)
+        return admit(load_strategy(spec.strategy.name), spec, self._facts)
+
+    def _held(self, strategy: Strategy) -> int:
+        held = strategy.memory(strategy.coordinates(0), self._counts)
+        return sum(held.values()) + strategy.samples(self._counts)
 
 
-def _working_bytes(strategy: Strategy) -> int:
+def _bytes_of_a_step(strategy: Strategy) -> int:
     """The activations, gradients and messages of a training step; 0 for samplers whose replay needs the edges."""
     try:
         replayed = replay(strategy, steps=1)
@@ -215,17 +227,17 @@ def _working_bytes(strategy: Strategy) -> int:
     return replayed.peak_bytes - sum(replayed.persistent_bytes.values())
 
 
-def _largest_grid(asked: Request, size: Callable[[Request], int], budget: float, where: str) -> Request:
-    """The request on the first grid that holds most, among the grids that fit."""
+def _largest_grid(asked: Request, need: _Need, budget: float, where: str) -> Request:
+    """The request on the grid that holds most, among the grids that fit."""
     strategy = load_strategy(asked["strategy"]["name"])
     on_grid = [{**asked, "grid": grid} for grid in strategy.grids(ranks_of(asked, where))]
     if not on_grid:
         return {**asked, "grid": None}  # `parse_grid` refuses the request, with the reason
-    sizes = [size(one) for one in on_grid]
-    _check_fit(min(sizes), budget, where)
-    return max(
-        (pair for pair in zip(sizes, on_grid, strict=True) if pair[0] <= budget), key=lambda pair: pair[0]
-    )[1]
+    for one in sorted(on_grid, key=need.held, reverse=True):
+        if need.bytes_of(one) <= budget:
+            return one
+    _check_fit(min(map(need.bytes_of, on_grid)), budget, where)
+    raise AssertionError("one of the grids fits")
 
 
 def _check_fit(smallest: int, budget: float, where: str) -> None:
@@ -236,14 +248,14 @@ def _check_fit(smallest: int, budget: float, where: str) -> None:
         )
 
 
-def _largest_param(asked: Request, key: str, size: Callable[[Request], int], budget: float) -> Request:
+def _largest_param(asked: Request, key: str, need: _Need, budget: float) -> Request:
     """The request with the largest number that fits, or with the smallest number that gives the same size.
 
     The number 1 fits, and sizes never fall.
     """
 
     def bytes_of(count: int) -> int:
-        return size(_with_params(asked, {key: count}))
+        return need.bytes_of(_with_params(asked, {key: count}))
 
     top = 1
     while bytes_of(top) <= budget and bytes_of(2 * top) > bytes_of(top):

@@ -220,7 +220,7 @@ class Bulk(Sampler):
         else:
             assert isinstance(graph, BulkGraph), "a bulk needs products with the graph"
             products = graph
-        return Bulk(self.deal, self.algorithm, self.bulk, products, Places(graph.A.cols))
+        return Bulk(self.deal, self.algorithm, self.bulk, products, Places(graph.A.cols, graph.A.val.device))
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
         return [(TensorName.INDEX, self.places.where)]

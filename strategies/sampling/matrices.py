@@ -110,8 +110,8 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
 class Places:
     """A map from vertices to places in a batch, and the number of tags used so far: each batch marks with its own."""
 
-    def __init__(self, vertices: int) -> None:
-        self.where = torch.zeros(vertices, dtype=torch.int64)
+    def __init__(self, vertices: int, device: torch.device | None = None) -> None:
+        self.where = torch.zeros(vertices, dtype=torch.int64, device=device)
         self._used = 0
 
     def tags(self, batches: int) -> int:
