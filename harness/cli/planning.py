@@ -63,9 +63,9 @@ def add_verbs(verbs: Verbs) -> None:
     )
     plan.add_argument(
         "--machine",
-        default="local",
         metavar="NAME",
-        help="of an experiment: the card for runs that name none (default: local)",
+        help="of an experiment: the card for runs that name none (default: local); of the scale published, list the "
+        "runs for this machine alone",
     )
     plan.add_argument(
         "--out", type=Path, metavar="FILE", help="of an experiment: write the list of specs here"
@@ -104,7 +104,8 @@ def _experiment(options: argparse.Namespace) -> int:
 
     root = project_root(options.root)
     experiment = at_scale(root, load_experiment(options.experiment), options.scale)
-    document = plan(root, experiment, options.machine)
+    only = options.machine if options.scale == "published" else None
+    document = plan(root, experiment, options.machine or "local", only=only)
     if options.out:
         write_text(options.out, json.dumps(document, indent=1) + "\n")
     runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])

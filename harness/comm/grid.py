@@ -60,7 +60,7 @@ class Grid:
         world, device = engine.world_size(), device or torch.device("cpu")
         _check(shape, world)
         mesh = None
-        if world > 1:
+        if world > 1 and device.type != "meta":
             kind = device.type if is_gpu(device) else "cpu"
             mesh = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
         rank = engine.rank()
@@ -102,7 +102,7 @@ class Grid:
         members = [{**self.coordinates, **dict(zip(names, step, strict=True))} for step in steps]
         ranks = tuple(rank_at(self.shape, at) for at in members)
         label = names[0] if len(names) == 1 else "+".join(names)
-        group = self._group(names)
+        group = self._group(names) if self.device.type != "meta" else _group_in_replay(ranks)
         index, ring = ranks.index(self.rank), self._ring_of(group)
         return Axis(label, len(ranks), index, ranks, group, self.ledger, self.device, ring, self.wire)
 
@@ -121,6 +121,16 @@ class Grid:
             return torch.distributed.group.WORLD
         # A private name of torch: its public functions would build the groups of the other axes once more.
         return self._mesh[wide]._flatten().get_group()
+
+
+def _group_in_replay(ranks: tuple[int, ...]) -> Group | None:
+    """The group of a replayed rank. The mesh would make those of all other ranks too, thousands in a large world."""
+    if len(ranks) == 1:
+        return None
+    if len(ranks) == engine.world_size():
+        return torch.distributed.group.WORLD
+    group: Group = torch.distributed.new_group(list(ranks), use_local_synchronization=True)
+    return group
 
 
 def _check(shape: Mapping[AxisName, int], world: int) -> None:

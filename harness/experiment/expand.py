@@ -49,33 +49,45 @@ def load_experiment(path: Path) -> Experiment:
     return validated(Experiment, read_yaml(path, str(path)), str(path))
 
 
-def expand(root: Path, experiment: Experiment, machine: str = "local") -> list[Spec]:
+def expand(
+    root: Path, experiment: Experiment, machine: str = "local", *, only: str | None = None
+) -> list[Spec]:
     """Every spec of the experiment, in the order of the file, each once; `machine` is the default machine.
 
-    The best grid is looked for once for all runs that differ in their launch alone.
+    With `only`, the specs of that machine. The best grid is looked for once for all runs that differ in their launch
+    alone.
     """
     machine = experiment.machine or machine
     if experiment.reproduces:
         check_known(root, experiment.reproduces, experiment.name)
     specs: dict[str, Spec] = {}
     best: dict[str, dict[AxisName, int]] = {}
+    others: list[str] = []
     for number, entry in enumerate(experiment.runs):
         where = f"{experiment.name}, runs[{number}]"
         for combination in combinations(entry, where):
             for request in _every_grid(combination, where):
                 asked = {"machine": machine, **request}
+                if only and asked["machine"] != only:
+                    others.append(asked["machine"])
+                    continue
                 if asked.get("grid") == BEST:
                     alike = digest({**asked, "launch": 0})
                     best[alike] = best.get(alike) or make_spec(root, asked, where).grid
                     asked["grid"] = best[alike]
                 spec = make_spec(root, asked, where)
                 specs.setdefault(spec.run_id, spec)
+    if only and not specs:
+        machines = ", ".join(sorted(set(map(str, others))))
+        raise UserError(f"{experiment.name} has no runs for the machine {only}; it has runs for {machines}.")
     return list(specs.values())
 
 
-def plan(root: Path, experiment: Experiment, machine: str = "local") -> dict[str, Any]:
+def plan(
+    root: Path, experiment: Experiment, machine: str = "local", *, only: str | None = None
+) -> dict[str, Any]:
     """The expanded experiment as a document, which the workflow reads."""
-    content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine)
+    content, specs = experiment.model_dump(mode="json"), expand(root, experiment, machine, only=only)
     each = costs(root, specs)
     of_runs = {run_id: cost._asdict() for run_id, cost in each.items()}
     return plan_of(experiment.name, digest(content), specs, of_runs, str(total(root, specs, each)))

@@ -102,6 +102,21 @@ def test_a_tiny_run_keeps_its_grid_where_the_ranks_allow_it() -> None:
     ]
 
 
+def test_a_paper_with_several_machines_has_a_plan_for_each() -> None:
+    figure = load_experiment(ROOT / "workflows/experiments/scalegnn-figure-7.yaml")
+    paper = at_scale(ROOT, figure, "published")
+    counted = Counter(spec.machine.name for spec in expand(ROOT, paper))
+    assert set(counted) == {"perlmutter", "frontier", "tuolumne"}
+    for name, count in counted.items():
+        specs = expand(ROOT, paper, only=name)
+        assert {spec.machine.name for spec in specs} == {name}
+        assert len(specs) == count
+    with pytest.raises(
+        UserError, match="no runs for the machine summit; it has runs for frontier, perlmutter, tuol"
+    ):
+        expand(ROOT, paper, only="summit")
+
+
 def test_an_experiment_without_a_paper_says_so() -> None:
     mine = Experiment(name="mine", runs=[{"strategy": "serial", "dataset": "tiny-sbm"}])
     with pytest.raises(UserError, match="mine has no scale published: its file lacks the key `published`"):
