@@ -45,15 +45,25 @@ def _tiny_runs(root: Path, experiment: Experiment) -> list[dict[str, Any]]:
 
 def _tiny(root: Path, request: dict[str, Any], where: str) -> dict[str, Any]:
     choice, ranks = named(request, "dataset", where), ranks_of(request, where)
-    training, grid = request.get("training", {}), request.get("grid")
-    small = {key: min(training[key], most) for key, most in MOST.items() if key in training}
+    grid = request.get("grid")
     fits = ranks <= MOST_RANKS or grid in IN_A_WORD
     return {
         **request,
         "dataset": {**choice, "name": _tiny_graph(root, choice["name"])},
         "ranks": min(ranks, MOST_RANKS),
         "grid": grid if fits else None,
-        "training": {**training, **small},
+        "training": _tiny_training(request.get("training", {})),
+    }
+
+
+def _tiny_training(training: Any) -> Any:
+    """The training with smaller numbers; anything but a mapping of numbers is left for the spec to refuse."""
+    if not isinstance(training, dict):
+        return training
+    asked = {"epochs": MOST["epochs"], "warmup": MOST["warmup"], **training}
+    return {
+        key: min(value, MOST[key]) if key in MOST and isinstance(value, int) else value
+        for key, value in asked.items()
     }
 
 
