@@ -113,20 +113,25 @@ def _with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) 
     return replace(_case(name, small, choices, strategy=strategy), again=True)
 
 
+PECULIARITIES: list[dict[str, Any]] = [
+    {"training": TRAINING.model_copy(update={"features": True})},
+    {"order": {"permutation": "double"}},
+    {"task": "multi-label"},
+]
+
+
 def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     """Cases with every peculiarity that the strategy accepts, for each kind of model; and a case of their opposites."""
     for kind in strategy.models:
         model = (WHOLE if strategy.parts else MODEL).model_copy(update={"layers": 4, "kind": kind})
-        accepted: dict[str, Any] = {"model": model}
-        for peculiarity in (
-            {"training": TRAINING.model_copy(update={"features": True})},
-            {"order": {"permutation": "double"}},
-            {"task": "multi-label"},
-        ):
-            if _accepted(_case(name, small, "", **{**accepted, **peculiarity})):
-                accepted |= peculiarity
+        accepted, refused = _accumulated(name, small, model, PECULIARITIES)
         what = ", ".join(["every part" if strategy.parts else "four layers", *(list(accepted)[1:])])
         yield replace(_case(name, small, f"{kind}: {what}", **accepted), again=True)
+        if strategy.parts:
+            bare = MODEL.model_copy(update={"layers": 4, "kind": kind})
+            accepted, _ = _accumulated(name, small, bare, refused)
+            if what := ", ".join(list(accepted)[1:]):
+                yield _case(name, small, f"{kind}: the bare model, {what}", **accepted)
     combine_first = MODEL.model_copy(update={"order": "combine_first"})
     yield _case(name, small, "undirected, combine first", directed=False, model=combine_first)
     yield from _with_uneven_parts(name, strategy, small)
@@ -139,6 +144,20 @@ def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) ->
             if values and (not together or _accepted(_with_params(name, small, together | {key: values[0]}))):
                 together[key] = values.pop(0)
         yield _with_params(name, small, together)
+
+
+def _accumulated(
+    name: str, small: dict[AxisName, int], model: ModelChoice, peculiarities: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The model and the peculiarities that the strategy accepts with it, one after the other; and the others."""
+    accepted: dict[str, Any] = {"model": model}
+    refused = []
+    for peculiarity in peculiarities:
+        if _accepted(_case(name, small, "", **{**accepted, **peculiarity})):
+            accepted |= peculiarity
+        else:
+            refused.append(peculiarity)
+    return accepted, refused
 
 
 def _accepted(case: Case) -> Strategy | None:

@@ -15,7 +15,7 @@ CARDS = {
     "machines": "config/machines",
     "experiments": "workflows/experiments",
 }
-KINDS = ("strategies", *CARDS, "figures")
+KINDS = ("strategies", "models", *CARDS, "figures")
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -58,7 +58,8 @@ def add_verbs(verbs: Verbs) -> None:
         "list",
         _list,
         "List the strategies, datasets, machines or experiments, one on a line; or the figures of the papers.",
-        "A figure of a paper has the experiment that reproduces it, or the reason why there is none.",
+        "`models` lists what each strategy trains. A figure of a paper has the experiment that reproduces it, or the "
+        "reason why there is none.",
     )
     listing.add_argument("kind", choices=KINDS, help="the names to list")
 
@@ -111,6 +112,8 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     if options.kind == "figures":
         return _figures(options)
+    if options.kind == "models":
+        return _models(options)
     rows = _strategies() if options.kind == "strategies" else _cards(options.kind, project_root(options.root))
     show(options, [{"name": name, "about": about} for name, about in rows], columns(rows))
     return 0
@@ -122,6 +125,16 @@ def _figures(options: argparse.Namespace) -> int:
     figures = paper_figures(project_root(options.root))
     rows = [(each.id, f"{each.paper}, {each.number}", each.title, each.way) for each in figures]
     show(options, [each.model_dump() for each in figures], columns(rows))
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from harness.experiment.trained_models import as_cells, trained_models
+
+    rows = trained_models(project_root(options.root))
+    missing = [f"{row.strategy}: {row.missing}" for row in rows if row.missing]
+    page = "\n\n".join([columns(as_cells(rows)), *missing])
+    show(options, [{**row.as_row(), "missing": row.missing} for row in rows], page)
     return 0
 
 

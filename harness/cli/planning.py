@@ -54,7 +54,9 @@ def add_verbs(verbs: Verbs) -> None:
         help="any key of a spec, for example machine=perlmutter; may be repeated",
     )
     _add_from_card(plan)
-    plan.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment whose runs are listed")
+    plan.add_argument(
+        "--experiment", type=Path, nargs="+", metavar="FILE", help="the experiments whose runs are listed"
+    )
     plan.add_argument(
         "--scale",
         choices=SCALES,
@@ -68,7 +70,11 @@ def add_verbs(verbs: Verbs) -> None:
         "runs for this machine alone",
     )
     plan.add_argument(
-        "--out", type=Path, metavar="FILE", help="of an experiment: write the list of specs here"
+        "--out",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="write the list of specs here: a file for each experiment",
     )
     replay = add_verb(
         verbs,
@@ -102,14 +108,21 @@ def _experiment(options: argparse.Namespace) -> int:
     from harness.experiment.scales import at_scale
     from harness.files import write_text
 
-    root = project_root(options.root)
-    experiment = at_scale(root, load_experiment(options.experiment), options.scale)
+    if options.out and len(options.out) != len(options.experiment):
+        raise UserError(
+            f"--out names {len(options.out)} files for {len(options.experiment)} experiments: name one for each."
+        )
+    root, documents, pages = project_root(options.root), [], []
     only = options.machine if options.scale == "published" else None
-    document = plan(root, experiment, options.machine or "local", only=only)
-    if options.out:
-        write_text(options.out, json.dumps(document, indent=1) + "\n")
-    runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
-    show(options, document, f"{runs}\n\n{document['cost']}")
+    for number, file in enumerate(options.experiment):
+        experiment = at_scale(root, load_experiment(file), options.scale)
+        document = plan(root, experiment, options.machine or "local", only=only)
+        if options.out:
+            write_text(options.out[number], json.dumps(document, indent=1) + "\n")
+        runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
+        documents.append(document)
+        pages.append(f"{runs}\n\n{document['cost']}")
+    show(options, documents[0] if len(documents) == 1 else documents, "\n\n".join(pages))
     return 0
 
 

@@ -19,8 +19,9 @@ from torch.autograd import Function
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
+from harness.models import Part
 from harness.parallel.halo import Boundary
-from harness.parallel.row_strategy import RowOperators, RowStrategy
+from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
 from harness.ranges import balanced
 from harness.strategy import (
     Context,
@@ -81,7 +82,7 @@ class WholeRows(RowOperators):
         super().__init__(ctx, strategy, over=(strategy.rows_over,))
         self.combine_first = ctx.spec.model.order == "combine_first"
         self.keeps_T = strategy.params.weight_gradient == "T"
-        self.overlap, self.at = strategy.params.overlap, ctx.at
+        self.overlap, self.at, self.of_model = strategy.params.overlap, ctx.at, strategy.weights
         self.aggregation, self.replicas = strategy.aggregation, ctx.grid.axis(strategy.replicated_over)
         self.A_NK = self.A_T_NK = self.aggregation.block_row(ctx)
         if ctx.facts.directed:
@@ -96,6 +97,16 @@ class WholeRows(RowOperators):
         """A H: the product over this rank's stages (Algorithm 1); in 1.5D, then the sum over replicas (Algorithm 2)."""
         T_NF = self.aggregation.product(self, A_NK, H_NF, moves=moves, makes=makes)
         return self.replicas.all_reduce(T_NF, tensor=makes)
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """Sums the gradients of all weights but those of the convolutions, which are summed where they arise."""
+        others = [
+            (W, weight.layer)
+            for W, weight in zip(weights, self.of_model, strict=True)
+            if weight.part is not Part.CONVOLUTION
+        ]
+        if others:
+            sum_gradients([W for W, _ in others], self.over, [layer for _, layer in others])
 
 
 class Aggregation(ABC):
@@ -181,6 +192,8 @@ class RowScheme(RowStrategy):
     """A scheme over whole rows of H: block rows over one axis, perhaps replicated over another."""
 
     promise = Promise.EXACT
+    parts = True
+    models = ("gcn", "sage")
     Params = RowParams
     params: RowParams
     replicated_over: ClassVar[tuple[AxisName, ...]] = ()
@@ -216,7 +229,7 @@ class RowScheme(RowStrategy):
         return [self.aggregation.moved(at, counts, transposed=transposed), *sums]
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        """Section IV-A: rows of width f_(l-1) forward and f_l backward, the weight gradient, one word of the loss."""
+        """Section IV-A: rows of width f_(l-1) forward and f_l backward, the weight gradients, one word of the loss."""
         words = Words(self.grid)
         combines, keeps_T = self.spec.model.order == "combine_first", self.params.weight_gradient == "T"
         forward, backward = self.moved(at, counts), self.moved(at, counts, transposed=True)
@@ -226,7 +239,9 @@ class RowScheme(RowStrategy):
                 words.put(FORWARD, layer, op, axis, Z if sums else T, rows * (f_out if combines else f_in))
             for op, axis, rows, sums in backward if self.wants_dH(layer) or not keeps_T else ():
                 words.put(BACKWARD, layer, op, axis, TensorName.S if sums else TensorName.G, rows * f_out)
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, self.rows_over, TensorName.DW, f_in * f_out)
+        for weight in self.weights:
+            f_in, f_out = weight.shape
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.rows_over, TensorName.DW, f_in * f_out)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.rows_over, TensorName.LOSS, 1)
         return words
 

@@ -20,6 +20,9 @@ from torch.autograd import Function
 
 from harness.kernels.csr import unpack
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
+from harness.models import Part, Weight
+from harness.parallel.gradients import Gradients
+from harness.parallel.norm import Epilogue, NormPlan, normalised
 from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.ranges import balanced, common, split
 from harness.strategy import (
@@ -94,6 +97,23 @@ class Convolve2D(Function):
         return dH_NF, ops.summa(kept[0], S_NH, f_in, f_out), None
 
 
+class Multiply2D(Function):
+    """H W, the second phase of Algorithm 3 alone, and its backward pass."""
+
+    @staticmethod
+    def forward(saved: Any, H_NF: Tensor, W: Tensor, ops: "Summa", makes: TensorName) -> Tensor:
+        saved.ops = ops
+        saved.save_for_backward(H_NF, W)
+        return ops.times(ops.blocks.whole_rows(H_NF, W.shape[0], TensorName.H), W, makes)
+
+    @staticmethod
+    def backward(saved: Any, G_NH: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        ops, (H_NF, W), wants_dH = saved.ops, saved.saved_tensors, saved.needs_input_grad[0]
+        G_row = list(ops.blocks.whole_rows(G_NH, W.shape[1], TensorName.G))
+        dH_NF = ops.times(G_row, W.T, TensorName.DH) if wants_dH else None
+        return dH_NF, ops.outer(H_NF, W.shape[0], G_row), None, None
+
+
 class Summa(RowOperators):
     """One rank's convolution: the two phases of Algorithm 3, and the weight gradient.
 
@@ -109,6 +129,21 @@ class Summa(RowOperators):
         self.blocks = SummaBlocks(ctx, self.layout, strategy.layer(ctx.at), overlap=overlap, at_once=at_once)
         self.fibre = ctx.grid.axis(tuple(axis for axis in strategy.axes if axis is FIBRE))
         self.A_NK, self.A_T_NK = self.blocks.A_NK, self.blocks.A_T_NK
+        self.grid = ctx.grid
+
+    def linear(self, part: Part, H_NF: Tensor, W: Tensor) -> Tensor:
+        makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
+        with self.ledger.phase(Phase.LINEAR):
+            Z_NH: Tensor = apply(self.ledger, Multiply2D, H_NF, W, self, makes)
+            return Z_NH
+
+    def normalise(self, layer: int, Z_NH: Tensor, gamma_1H: Tensor) -> Tensor:
+        """One number a row is summed over the grid row."""
+        alone = Epilogue(self.model.hidden, relu=False, kept=None, scale=1.0)
+        gradients = Gradients(self.grid.axis(()), overlap=False)
+        plan = NormPlan(self.grid[COL], self.over, gradients, fused=False)
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            return normalised(self.kernels, Z_NH, gamma_1H, alone, plan)
 
     def convolve(self, layer: int, H_NF: Tensor, W: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -172,6 +207,8 @@ class TwoD(RowStrategy):
 
     name = "cagnet-2d"
     promise = Promise.EXACT
+    parts = True
+    models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
     rows_over = ROW
     partitioned_over = None
@@ -179,7 +216,8 @@ class TwoD(RowStrategy):
     params: BlockParams
 
     def refuse(self) -> str | None:
-        narrowest, cols = min(map(min, self.shapes)), self.grid[COL]
+        matrices = [weight.shape for weight in self.weights if weight.part is not Part.SCALE]
+        narrowest, cols = min(map(min, matrices)), self.grid[COL]
         if narrowest < cols:
             return (
                 f"rows of {narrowest} features or classes are too few for {cols} grid columns, each of which needs "
@@ -202,6 +240,11 @@ class TwoD(RowStrategy):
 
     def columns(self, at: Coordinates, width: int) -> range:
         return balanced(width, self.grid[COL])[at[COL]]
+
+    def weight(self, weight: Weight, at: Coordinates) -> Piece:
+        """Every matrix is whole on every rank; a scale is cut as the columns that it scales."""
+        rows, cols = super().weight(weight, at)
+        return Piece(rows, self.columns(at, len(cols)) if weight.part is Part.SCALE else cols)
 
     def multiplied(self, at: Coordinates) -> list[Piece]:
         block = self.layout.block(at[ROW])
@@ -285,6 +328,8 @@ class TwoD(RowStrategy):
             if self.wants_dH(layer) or way == "S":
                 words.put(BACKWARD, layer, self.move, COL, TensorName.S, own * f_out)
             self._put_weight_gradient(words, layer, f_in, f_out, at)
+        for weight in self.weights:
+            self._put_part(words, weight, at)
         if self.facts.task == "single-label":
             words.put(FORWARD, -1, Op.ALL_REDUCE, COL, TensorName.LOSS, 2 * own)
         words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
@@ -336,6 +381,21 @@ class TwoD(RowStrategy):
         if FIBRE in self.grid:
             words.put(BACKWARD, layer, Op.ALL_REDUCE, FIBRE, TensorName.DW, len(down) * own_out)
         words.put(BACKWARD, layer, Op.ALL_GATHER, (ROW, COL), TensorName.DW, f_in * f_out)
+
+    def _put_part(self, words: Words, weight: Weight, at: Coordinates) -> None:
+        """Adds the words of a norm, or of a product with a weight alone, which are none of a convolution's."""
+        own, (f_in, f_out) = len(self.rows(at)), weight.shape
+        if weight.part is Part.SCALE:
+            words.put(FORWARD, weight.layer, Op.ALL_REDUCE, COL, TensorName.SQUARES, own)
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, COL, TensorName.SQUARES, own)
+            scaled = len(self.columns(at, f_out))
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.axes_of_rows, TensorName.DGAMMA, scaled)
+        elif weight.part is not Part.CONVOLUTION:
+            words.put(FORWARD, -1, self.move, COL, TensorName.H, own * f_in)
+            words.put(BACKWARD, -1, self.move, COL, TensorName.G, own * f_out)
+            part = len(self.columns(at, f_in)) * f_out
+            words.put(BACKWARD, -1, Op.ALL_REDUCE, self.axes_of_rows, TensorName.DW, part)
+            words.put(BACKWARD, -1, Op.ALL_GATHER, COL, TensorName.DW, f_in * f_out)
 
     @property
     def axes_of_rows(self) -> tuple[AxisName, ...]:

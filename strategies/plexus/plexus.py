@@ -19,7 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
-from harness.models import Weight
+from harness.models import Part, Weight
+from harness.parallel.gradients import Gradients
 from harness.parallel.products import (
     WEIGHT_GRADIENTS,
     ProductAxes,
@@ -30,7 +31,9 @@ from harness.parallel.products import (
     combine,
     sparse_factor,
 )
-from harness.parallel.roles import LayerShare, Roles, piece_of, roles_of, share_of
+from harness.parallel.roles import LayerShare, piece_of
+from harness.parallel.rotating_layers import RotatingLayers, put_parts
+from harness.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
 from harness.parallel.row_strategy import RowOperators, dense_memory
 from harness.ranges import balanced, common
 from harness.strategy import (
@@ -50,7 +53,6 @@ from harness.strategy import (
 from strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
-FIRST = Roles(R=Z, S=X, T=Y)
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
@@ -80,13 +82,16 @@ class LayerOperands(NamedTuple):
     gradient: WeightGradient
 
 
-class Rotating(RowOperators):
+class Rotating(RotatingLayers, RowOperators):
     """One rank's operators: products over the axes in the three roles of a layer."""
 
     def __init__(self, ctx: Context, strategy: "Plexus") -> None:
-        shares = strategy.shares(ctx.at)
-        last = shares[-1].roles
-        super().__init__(ctx, strategy, over=(last.R,), across=last.S)
+        self.layout = strategy.layout
+        shares, (down, across) = self.layout.shares(ctx.at), self.layout.output_axes
+        super().__init__(ctx, strategy, over=(down,), across=across)
+        self.vertices = range(ctx.facts.vertices)
+        self.grid, self.at = ctx.grid, ctx.at
+        self.gradients = Gradients(ctx.grid.axis(()), overlap=False)
         self.params, self.trains_features = strategy.params, ctx.spec.training.features
         self.layers = [self._operands(ctx, strategy, layer, share) for layer, share in enumerate(shares)]
         K, R = shares[0].K, ctx.grid[shares[0].roles.R]
@@ -97,7 +102,8 @@ class Rotating(RowOperators):
         factor, A_T_KN = partial(sparse_factor, ctx, order=layer, striping=strategy.striping), None
         A_NK = factor(Piece(share.N, share.K), transposed=False, over=S)
         if strategy.wants_dH(layer):
-            A_T_KN = factor(Piece(share.K, share.N), transposed=True, over=R if layer > 0 else None)
+            summed = layer > 0 or self.model.projection
+            A_T_KN = factor(Piece(share.K, share.N), transposed=True, over=R if summed else None)
         weight_rows = [len(rows) for rows in balanced(len(share.F), R.size)]
         way: str = self.params.weight_gradient
         if way == "measured":
@@ -122,9 +128,9 @@ class Plexus(Strategy):
 
     name = "plexus"
     promise = Promise.EXACT
+    parts = True
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
-    slowest_first = (Z, X, Y)
-    """Ranks are numbered with Y fastest, which fills a node first, then X (section 4.2)."""
+    slowest_first = CUBE
     Params = PlexusParams
     params: PlexusParams
 
@@ -133,7 +139,20 @@ class Plexus(Strategy):
             return "its roles rotate with (A H) W and not with A (H W): use order aggregate_first"
         if self.params.loops == "apart" and self.spec.dataset.permutation == "double":
             return "a double permutation leaves no loops on the diagonal to take apart: use single, or loops in_A"
+        if self.spec.training.features and self.spec.model.projection:
+            return "it trains features that its first layer gathers, and no projection before it: leave one of them"
+        model = self.spec.model
+        if self.spec.dataset.permutation == "double" and (model.residual or model.dropout):
+            return (
+                "a double permutation orders the input and the output of a layer differently, and a residual or a "
+                "mask of dropout has one order: use single or none"
+            )
         return self.crowded()
+
+    @property
+    def layout(self) -> RotatingLayout:
+        """The layout of everything but trained parameters, which are split once more."""
+        return RotatingLayout(self.grid, self.facts, self.shapes, projection=self.spec.model.projection)
 
     @property
     def striping(self) -> Striping:
@@ -142,27 +161,22 @@ class Plexus(Strategy):
         stripes = 1 if way == "whole" else self.params.blocks
         return Striping(stripes, overlap=way == "overlapped", loops_apart=self.params.loops == "apart")
 
-    def shares(self, at: Coordinates) -> list[LayerShare]:
-        """The share of the rank at `at` in every layer."""
-        return [
-            share_of(roles_of(layer, FIRST), self.grid, at, self.facts.vertices, shape)
-            for layer, shape in enumerate(self.shapes)
-        ]
-
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
-        share = self.shares(at)[weight.layer]
-        R = share.roles.R
-        return Piece(piece_of(share.F, self.grid[R], at[R]), share.H)
+        """A weight of a convolution is split over R too."""
+        rows, cols = self.layout.weight(weight, at)
+        if weight.part is Part.CONVOLUTION:
+            R = self.layout.roles(weight.layer).R
+            rows = piece_of(rows, self.grid[R], at[R])
+        return Piece(rows, cols)
 
     def input(self, at: Coordinates) -> Piece:
         """Trained features are split over R too; fixed features are the same on every member of R."""
-        roles, _, K, F, _ = self.shares(at)[0]
-        trained = self.spec.training.features
-        return Piece(piece_of(K, self.grid[roles.R], at[roles.R]) if trained else K, F)
+        rows, cols = self.layout.input(at)
+        R = FIRST.R
+        return Piece(piece_of(rows, self.grid[R], at[R]) if self.spec.training.features else rows, cols)
 
     def output(self, at: Coordinates) -> Piece:
-        last = self.shares(at)[-1]
-        return Piece(last.N, last.H)
+        return self.layout.output(at)
 
     def operators(self, ctx: Context) -> Rotating:
         return Rotating(ctx, self)
@@ -170,7 +184,7 @@ class Plexus(Strategy):
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Every block that is summed or gathered counts once a pass; W is gathered in both passes."""
         words, trained = Words(self.grid), self.spec.training.features
-        for layer, (roles, *ranges) in enumerate(self.shares(at)):
+        for layer, (roles, *ranges) in enumerate(self.layout.shares(at)):
             (R, S, T), (N, K, F, H) = roles, map(len, ranges)
             if layer == 0 and trained:
                 words.put(FORWARD, layer, Op.ALL_GATHER, R, TensorName.X, K * F)
@@ -181,13 +195,16 @@ class Plexus(Strategy):
             if self.wants_dH(layer):
                 words.put(BACKWARD, layer, Op.ALL_GATHER, R, TensorName.W, F * H)
                 words.put(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DT, N * F)
-            if layer > 0:
+            if layer > 0 or self.spec.model.projection:
                 words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
             elif trained:
                 words.put(BACKWARD, layer, Op.REDUCE_SCATTER, R, TensorName.DX, K * F)
+        rows = {axis: len(blocks[at[axis]]) for axis, blocks in self.layout.vertices().items()}
+        put_parts(words, self.layout, self.weights, at, rows, residual=self.spec.model.residual)
+        down, across = self.layout.output_axes
         if self.facts.task == "single-label":
-            words.put(FORWARD, -1, Op.ALL_REDUCE, S, TensorName.LOSS, 2 * N)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, (R, S), TensorName.LOSS, 1)
+            words.put(FORWARD, -1, Op.ALL_REDUCE, across, TensorName.LOSS, 2 * rows[down])
+        words.put(FORWARD, -1, Op.ALL_REDUCE, (down, across), TensorName.LOSS, 1)
         return words
 
     def model_terms(self) -> Terms:
@@ -227,7 +244,7 @@ class Plexus(Strategy):
         return [dict(zip(self.grid, corner, strict=True)) for corner in ends]
 
     def _blocks_of_A(self, at: Coordinates) -> set[tuple[range, range, int]]:
-        return {(N, K, self._order(layer)) for layer, (_, N, K, *_) in enumerate(self.shares(at))}
+        return {(N, K, self._order(layer)) for layer, (_, N, K, *_) in enumerate(self.layout.shares(at))}
 
     def _order(self, layer: int) -> int:
         """The order of the vertices in a layer."""
@@ -235,7 +252,7 @@ class Plexus(Strategy):
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """Every different block of A and of A^T counts once; the rest is split over all ranks."""
-        A = sum(self._bytes(*block, counts) for block in self._held(self.shares(at)))
+        A = sum(self._bytes(*block, counts) for block in self._held(self.layout.shares(at)))
         return {TensorName.A: A, **dense_memory(self, at)}
 
     def _held(self, shares: list[LayerShare]) -> set[tuple[range, range, int, bool]]:

@@ -13,18 +13,19 @@ from harness.comm.axis import Axis
 from harness.device import uploaded
 from harness.kernels import Csr, on_device
 from harness.kernels.random import Index
-from harness.ledger import Op, Phase, TensorName
-from harness.models import Hits, Part, Skip
+from harness.ledger import AxisName, Op, Phase, TensorName
+from harness.models import Hits
 from harness.parallel.gradients import Gradients
 from harness.parallel.label_loss import LabelLoss, label_loss
-from harness.parallel.norm import Epilogue, NormPlan, normalised
 from harness.parallel.prefetch import Prefetcher
-from harness.parallel.products import ProductAxes, Sending, SparseFactor, Stripe, aggregate, linear
-from harness.parallel.reshard import Cuts, Residual, moves
-from harness.parallel.row_strategy import LayerOperators
+from harness.parallel.products import ProductAxes, SparseFactor, Stripe, aggregate, linear
+from harness.parallel.reshard import Cuts
+from harness.parallel.rotating_layers import RotatingLayers
+from harness.parallel.rotating_layout import RotatingLayout
 from harness.parallel.uniform import BlockSampler, Uniform, cut
 from harness.strategy import Context, MessageParams, Strategy
-from strategies.scalegnn.group_layout import GROUP, D, GroupLayout
+
+D = AxisName.D
 
 
 class ScaleGNNParams(MessageParams):
@@ -61,7 +62,12 @@ class Samples:
     """Algorithm 2 on one rank: its part of every step's mini-batch, and of the whole graph."""
 
     def __init__(
-        self, ctx: Context, strategy: Strategy, layout: GroupLayout, sampler: Uniform, params: ScaleGNNParams
+        self,
+        ctx: Context,
+        strategy: Strategy,
+        layout: RotatingLayout,
+        sampler: Uniform,
+        params: ScaleGNNParams,
     ) -> None:
         self.ctx, self.layout, self.sampler, self.params = ctx, layout, sampler, params
         self.device, self.layers, self.group = ctx.device, layout.shares(ctx.at), ctx.at[D]
@@ -111,7 +117,7 @@ class Samples:
         return uploaded(S[sampled.start : sampled.stop] - block.start, self.device)
 
 
-class FourD(LayerOperators):
+class FourD(RotatingLayers):
     """Algorithm 1, on the whole graph or on a sample."""
 
     def __init__(self, samples: Samples, sample: Sample) -> None:
@@ -125,19 +131,14 @@ class FourD(LayerOperators):
     def of_step(self, step: int) -> Self:
         return type(self)(self.samples, self.samples.take(step))
 
+    @property
+    def cuts(self) -> Cuts:
+        return self.sample.cuts
+
     def inputs(self) -> Tensor:
         return self.sample.X
 
     # The model.
-
-    def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
-        """The projection sums over R, the head over T (equation 28)."""
-        R, S, T = self.layout.before if part is Part.PROJECTION else self.layout.behind
-        inner, cols = (R, T) if part is Part.PROJECTION else (T, R)
-        makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
-        axes = ProductAxes(self.grid[S], self.grid[inner], self.grid[cols], makes, TensorName.DH)
-        with self.ledger.phase(Phase.LINEAR, -1):
-            return linear(self.kernels, H, W, axes, self._sending)
 
     def convolve(self, layer: int, H: Tensor, W: Tensor) -> Tensor:
         """T = A H summed over S, Z = T W summed over T (equations 27 and 28); backward dT over S, dH and dW over R."""
@@ -147,59 +148,10 @@ class FourD(LayerOperators):
         with self.ledger.phase(Phase.CONVOLVE, layer):
             back = None if A_T_KN is None else self._factor(A_T_KN, R)
             T_NF = aggregate(self.kernels, self._factor(A_NK, S), back, H)
-            return linear(self.kernels, T_NF, W, ProductAxes(R, T, S), self._sending)
+            return linear(self.kernels, T_NF, W, ProductAxes(R, T, S), self.sending)
 
     def _factor(self, A: Csr, over: Axis) -> SparseFactor:
         return SparseFactor([Stripe(slice(0, A.rows), A, None)], over)
-
-    @property
-    def _sending(self) -> Sending:
-        return Sending(self.overlap, self.gradients)
-
-    def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
-        if gamma is None:
-            return super().finish(layer, Z_NH, gamma)
-        R, S, _ = self.layers[layer].roles
-        with self.ledger.phase(Phase.ACTIVATE, layer):
-            kept, scale = (
-                (None, 1.0) if self.step is None or not self.model.dropout else self.drawn_mask(layer, Z_NH)
-            )
-            epilogue = Epilogue(self.model.hidden, self.model.activation == "relu", kept, scale)
-            plan = NormPlan(self.grid[S], self.grid[R], self.gradients, self.fused)
-            return normalised(self.kernels, Z_NH, gamma, epilogue, plan)
-
-    def drawn_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
-        with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
-            return self.mask(layer, Z_NH)
-
-    def rows_of(self, layer: int) -> Tensor:
-        share = self.layers[layer]
-        R = share.roles.R
-        own = self.sample.cuts[R][self.at[R]]
-        S = self.vertices
-        assert isinstance(S, Tensor), "dropout masks are for samples"
-        return uploaded(S[own.start : own.stop], self.device)
-
-    def features(self, layer: int, Z_NH: Tensor) -> range:
-        return self.layers[layer].H
-
-    def keep(self, layer: int, H: Tensor) -> Skip:
-        """Starts to move the layer's input to the layout of its output (section IV-C4)."""
-        before, after = self.layout.residual(layer)
-        group, grid, rows = self.grid.axis(GROUP), self.grid.shape, self.sample.cuts
-        cols: Cuts = self.layout.columns(self.model.hidden)
-        with self.ledger.phase(Phase.ACTIVATE, layer):
-            forth = moves(group, grid, before, after, rows, cols)
-            back = moves(group, grid, after, before, rows, cols)
-            residual = Residual(forth, back)
-            H, token = residual.keep(H)
-        return Skip(H, (residual, token))
-
-    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
-        residual, token = skip.kept
-        with self.ledger.phase(Phase.ACTIVATE, layer):
-            added: Tensor = residual.add(H, token)
-            return added
 
     # The loss.
 

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
-from harness.models import Part, Weight
-from harness.parallel.roles import LayerShare, roles_of
+from harness.models import Weight
+from harness.parallel.roles import LayerShare
+from harness.parallel.rotating_layers import put_parts
+from harness.parallel.rotating_layout import CUBE, RotatingLayout, X, Y, Z
 from harness.parallel.row_strategy import dense_memory
 from harness.parallel.uniform import Uniform, cut
 from harness.strategy import (
@@ -33,8 +35,8 @@ from harness.strategy import (
     csr_bytes,
 )
 from strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
-from strategies.scalegnn.group_layout import FIRST, GROUP, D, GroupLayout, X, Y, Z
 
+D = AxisName.D
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
@@ -46,7 +48,7 @@ class ScaleGNN(Strategy):
     mini_batches = True
     parts = True
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
-    slowest_first = (D, *GROUP)
+    slowest_first = (D, *CUBE)
     Params = ScaleGNNParams
     params: ScaleGNNParams
 
@@ -73,8 +75,8 @@ class ScaleGNN(Strategy):
         return Uniform(self.spec.seed, self.facts.vertices, self.spec.training.batch)
 
     @property
-    def layout(self) -> GroupLayout:
-        return GroupLayout(self.grid, self.facts, self.shapes, projection=self.spec.model.projection)
+    def layout(self) -> RotatingLayout:
+        return RotatingLayout(self.grid, self.facts, self.shapes, projection=self.spec.model.projection)
 
     def mini_batch(self, step: int, group: int, A: Csr, targets: Tensor) -> MiniBatch:
         return self.sampler.mini_batch(step, group, A, self.spec.model.layers)
@@ -100,7 +102,7 @@ class ScaleGNN(Strategy):
         words = Words(self.grid)
         for step in range(epoch * self.steps, (epoch + 1) * self.steps):
             S = self.sampler.draw(step, at[D])
-            sampled = {axis: len(cut(S, self.layout.vertices()[axis][at[axis]])) for axis in GROUP}
+            sampled = {axis: len(cut(S, self.layout.vertices()[axis][at[axis]])) for axis in CUBE}
             self._step(words, at, sampled)
         return words
 
@@ -108,9 +110,7 @@ class ScaleGNN(Strategy):
         """Adds the words of a step, given the number of sampled vertices in this rank's block along each axis."""
         for layer, share in enumerate(self.layout.shares(at)):
             self._layer(words, layer, share, sampled)
-        if self.spec.model.projection:
-            self._linear(words, at, Part.PROJECTION, sampled)
-            self._linear(words, at, Part.HEAD, sampled)
+        put_parts(words, self.layout, self.weights, at, sampled, residual=self.spec.model.residual)
         down, across = self.layout.output_axes
         words.put(FORWARD, -1, Op.ALL_REDUCE, (D, down), TensorName.COUNT, 1)
         if self.facts.task == "single-label":
@@ -121,34 +121,14 @@ class ScaleGNN(Strategy):
             words.put(BACKWARD, -1, Op.ALL_REDUCE, D, TensorName.DW, len(rows) * len(cols))
 
     def _layer(self, words: Words, layer: int, share: LayerShare, sampled: dict[AxisName, int]) -> None:
-        (R, S, T), model = share.roles, self.spec.model
+        R, S, T = share.roles
         N, K, F, H = sampled[R], sampled[S], len(share.F), len(share.H)
         words.put(FORWARD, layer, Op.ALL_REDUCE, S, TensorName.T, N * F)
         words.put(FORWARD, layer, Op.ALL_REDUCE, T, TensorName.Z, N * H)
         words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DW, F * H)
-        if layer > 0 or model.projection:
+        if layer > 0 or self.spec.model.projection:
             words.put(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DT, N * F)
             words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, K * F)
-        if any(weight.part is Part.SCALE and weight.layer == layer for weight in self.weights):
-            words.put(FORWARD, layer, Op.ALL_REDUCE, S, TensorName.SQUARES, N)
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.SQUARES, N)
-            words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DGAMMA, H)
-        if model.residual:
-            words.put(FORWARD, layer, Op.ALL_TO_ALL, GROUP, TensorName.H, N * H)
-            words.put(BACKWARD, layer, Op.ALL_TO_ALL, GROUP, TensorName.DH, K * F)
-
-    def _linear(self, words: Words, at: Coordinates, part: Part, sampled: dict[AxisName, int]) -> None:
-        """Adds the words of the projection or of the head, which split rows over S. The features are not trained."""
-        (weight,) = (weight for weight in self.weights if weight.part is part)
-        F, H = map(len, self.weight(weight, at))
-        if part is Part.PROJECTION:
-            R, S, _ = FIRST
-            words.put(FORWARD, -1, Op.ALL_REDUCE, R, TensorName.H, sampled[S] * H)
-        else:
-            R, S, T = roles_of(self.spec.model.layers, FIRST)
-            words.put(FORWARD, -1, Op.ALL_REDUCE, T, TensorName.Z, sampled[S] * H)
-            words.put(BACKWARD, -1, Op.ALL_REDUCE, R, TensorName.DH, sampled[S] * F)
-        words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, F * H)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """The blocks of A of up to three layers, features, labels and weights."""

@@ -186,9 +186,7 @@ def test_a_residual_without_one_width_is_refused() -> None:
 
 def test_strategies_without_operators_for_a_part_say_so() -> None:
     _, case = trainer_of(WHOLE)
-    spec = case.spec.model_copy(
-        update={"strategy": case.spec.strategy.model_copy(update={"name": "cagnet-1d"})}
-    )
+    spec = case.spec.model_copy(update={"strategy": case.spec.strategy.model_copy(update={"name": "g3"})})
     with pytest.raises(UserError, match=r"without projection: leave model.projection at False"):
         Case("test", spec, vertices=97).strategy()
 

@@ -1,4 +1,4 @@
-"""The layout of ScaleGNN within a data-parallel group: Plexus' roles, and the projection and the head beside them.
+"""The layout of a model on axes in three roles: every layer, and the projection and the head beside them (ScaleGNN).
 
 This module is arithmetic alone. Blocks of vertices apply to the whole graph and to a sample alike: a sample is
 ascending, so a block of vertices has a range of places in the sample.
@@ -16,13 +16,13 @@ from harness.parallel.roles import LayerShare, Roles, roles_of, share_of
 from harness.ranges import balanced, split
 from harness.strategy import Coordinates, Facts, Piece
 
-D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z
-GROUP = (Z, X, Y)
-"""The axes within a data-parallel group, slowest first: Y inside a node first, then X."""
+X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
+CUBE = (Z, X, Y)
+"""The three axes, slowest first: Y inside a node first, then X (Plexus, section 4.2)."""
 FIRST = Roles(R=Z, S=X, T=Y)
 
 
-class GroupLayout:
+class RotatingLayout:
     """The pieces of a rank: its share of every layer, of every weight, and of input and output."""
 
     def __init__(
@@ -37,20 +37,24 @@ class GroupLayout:
         self.before, self.behind = FIRST, roles_of(len(shapes), FIRST)
         """The roles of the projection, and of the head."""
 
+    def roles(self, layer: int) -> Roles:
+        """The roles in a layer."""
+        return roles_of(layer, FIRST)
+
     def shares(self, at: Coordinates) -> list[LayerShare]:
         """The shares of the rank at `at` in every layer."""
         return [
-            share_of(roles_of(layer, FIRST), self.grid, at, self.facts.vertices, shape)
+            share_of(self.roles(layer), self.grid, at, self.facts.vertices, shape)
             for layer, shape in enumerate(self.shapes)
         ]
 
     def vertices(self) -> Cuts:
         """The blocks of vertices along each axis."""
-        return {axis: split(self.facts.vertices, self.grid[axis]) for axis in GROUP}
+        return {axis: split(self.facts.vertices, self.grid[axis]) for axis in CUBE}
 
     def columns(self, width: int) -> Cuts:
         """The blocks of columns along each axis."""
-        return {axis: balanced(width, self.grid[axis]) for axis in GROUP}
+        return {axis: balanced(width, self.grid[axis]) for axis in CUBE}
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
         """W is split over T and S, the head over T and R, the projection over R and T; scales are split over S."""
@@ -87,5 +91,5 @@ class GroupLayout:
 
     def residual(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
         """The layouts of a layer's input and output."""
-        R, S, T = roles_of(layer, FIRST)
+        R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)

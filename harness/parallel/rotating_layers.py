@@ -1,0 +1,129 @@
+"""The parts of a layer beside its convolution, on axes whose roles rotate: projection, head, norm, dropout, residual.
+
+The words of the parts are here too (`put_parts`). Layout and legend are those of `harness.parallel.rotating_layout`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from harness.comm.grid import Grid
+from harness.comm.layout import Coordinates
+from harness.device import uploaded
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.models import Part, Skip, Weight
+from harness.parallel.gradients import Gradients
+from harness.parallel.norm import Epilogue, NormPlan, normalised
+from harness.parallel.products import ProductAxes, Sending, linear
+from harness.parallel.reshard import Cuts, Residual, moves
+from harness.parallel.rotating_layout import CUBE, RotatingLayout
+from harness.parallel.row_strategy import LayerOperators, as_indices
+from harness.strategy import Words
+
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+
+class RotatingLayers(LayerOperators):
+    """One rank's operators beside the convolution. A subclass says what they work on."""
+
+    grid: Grid
+    at: Coordinates
+    layout: RotatingLayout
+    gradients: Gradients
+    fused = False
+    """Norm, ReLU and dropout are one compiled kernel."""
+    overlap = False
+    """Sums of gradients are under way while other gradients are computed."""
+
+    @property
+    def cuts(self) -> Cuts:
+        """The blocks of the vertices that are trained on, along each axis."""
+        return self.layout.vertices()
+
+    @property
+    def sending(self) -> Sending:
+        """The way in which a product with a weight sends its gradients."""
+        return Sending(self.overlap, self.gradients)
+
+    def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
+        """The projection sums over R, the head over T (ScaleGNN, equation 28)."""
+        R, S, T = self.layout.before if part is Part.PROJECTION else self.layout.behind
+        inner, cols = (R, T) if part is Part.PROJECTION else (T, R)
+        makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
+        axes = ProductAxes(self.grid[S], self.grid[inner], self.grid[cols], makes, TensorName.DH)
+        with self.ledger.phase(Phase.LINEAR, -1):
+            return linear(self.kernels, H, W, axes, self.sending)
+
+    def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
+        if gamma is None:
+            return super().finish(layer, Z_NH, gamma)
+        R, S, _ = self.layout.roles(layer)
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            kept, scale = (
+                (None, 1.0) if self.step is None or not self.model.dropout else self.drawn_mask(layer, Z_NH)
+            )
+            epilogue = Epilogue(self.model.hidden, self.model.activation == "relu", kept, scale)
+            plan = NormPlan(self.grid[S], self.grid[R], self.gradients, self.fused)
+            return normalised(self.kernels, Z_NH, gamma, epilogue, plan)
+
+    def drawn_mask(self, layer: int, Z_NH: Tensor) -> tuple[Tensor, float]:
+        with self.ledger.op(Op.ELEMENTWISE, tensor=TensorName.H):
+            return self.mask(layer, Z_NH)
+
+    def rows_of(self, layer: int) -> Tensor:
+        R = self.layout.roles(layer).R
+        own = self.cuts[R][self.at[R]]
+        rows = self.vertices[own.start : own.stop]
+        return uploaded(rows, self.device) if isinstance(rows, Tensor) else as_indices(rows, self.device)
+
+    def features(self, layer: int, Z_NH: Tensor) -> range:
+        return self.layout.shares(self.at)[layer].H
+
+    def keep(self, layer: int, H: Tensor) -> Skip:
+        """Starts to move the layer's input to the layout of its output (ScaleGNN, section IV-C4)."""
+        before, after = self.layout.residual(layer)
+        group, shape, rows = self.grid.axis(CUBE), self.grid.shape, self.cuts
+        cols: Cuts = self.layout.columns(self.model.hidden)
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            forth = moves(group, shape, before, after, rows, cols)
+            back = moves(group, shape, after, before, rows, cols)
+            residual = Residual(forth, back)
+            H, token = residual.keep(H)
+        return Skip(H, (residual, token))
+
+    def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        residual, token = skip.kept
+        with self.ledger.phase(Phase.ACTIVATE, layer):
+            added: Tensor = residual.add(H, token)
+            return added
+
+
+def put_parts(
+    words: Words,
+    layout: RotatingLayout,
+    weights: Sequence[Weight],
+    at: Coordinates,
+    rows: Mapping[AxisName, int],
+    *,
+    residual: bool,
+) -> None:
+    """Adds the words of norms, residuals, projection and head, given the rows of this rank's block along each axis."""
+    for weight in weights:
+        down, across = map(len, layout.weight(weight, at))
+        if weight.part is Part.SCALE:
+            R, S, _ = layout.roles(weight.layer)
+            words.put(FORWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, S, TensorName.SQUARES, rows[R])
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, R, TensorName.DGAMMA, across)
+        elif weight.part is Part.PROJECTION:  # the features are not trained
+            R, S, _ = layout.before
+            words.put(FORWARD, -1, Op.ALL_REDUCE, R, TensorName.H, rows[S] * across)
+            words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+        elif weight.part is Part.HEAD:
+            R, S, T = layout.behind
+            words.put(FORWARD, -1, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
+            words.put(BACKWARD, -1, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
+            words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+    for layer, (roles, _, _, F, H) in enumerate(layout.shares(at) if residual else ()):
+        words.put(FORWARD, layer, Op.ALL_TO_ALL, CUBE, TensorName.H, rows[roles.R] * len(H))
+        words.put(BACKWARD, layer, Op.ALL_TO_ALL, CUBE, TensorName.DH, rows[roles.S] * len(F))

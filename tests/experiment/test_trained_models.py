@@ -1,0 +1,48 @@
+"""The table of what each strategy trains is the strategies' own answers, and stands in the docs."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.experiment.trained_models import ASKED, as_cells, trained_models
+from harness.registry import load_strategy, registered
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = "pyg"  # what it trains depends on the packages at hand
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return trained_models(ROOT)
+
+
+def test_every_strategy_has_a_row_and_every_setting_a_column(rows) -> None:
+    assert [row.strategy for row in rows] == sorted(point.name for point in registered())
+    assert all(list(row.settings) == list(ASKED) for row in rows)
+
+
+def test_kinds_and_parts_are_those_that_a_strategy_declares(rows) -> None:
+    """Asked of the class, and not by a spec."""
+    kinds = {"GCN": "gcn", "GraphSAGE": "sage", "GAT": "gat"}
+    for row in rows:
+        if row.strategy != OUTSIDE:
+            strategy = load_strategy(row.strategy)
+            assert {name for name in kinds if row.settings[name]} == {
+                name for name, kind in kinds.items() if kind in strategy.models
+            }
+            assert row.settings["norm"] == row.settings["dropout"] == strategy.parts
+
+
+def test_the_table_stands_in_the_docs(rows) -> None:
+    """`harness list models` prints it; the page has it as Markdown."""
+    headings, *cells = as_cells([row for row in rows if row.strategy != OUTSIDE])
+    lines = [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *cells)]
+    page = (ROOT / "docs" / "strategies" / "README.md").read_text()
+    assert "\n".join(lines) in page, "docs/strategies/README.md: the table should be\n" + "\n".join(lines)
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "models"]) == 0
+    out = capsys.readouterr().out
+    assert "trained features" in out and "neutronstar" in out
