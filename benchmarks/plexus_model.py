@@ -29,11 +29,11 @@ from harness.graph.blocks import Blocks
 from harness.kernels.spmm import spmm
 from harness.ledger import AxisName
 from harness.parallel.roles import LayerShare, roles_of, share_of
+from harness.parallel.rotating_layout import FIRST
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.build import open_dataset
 from strategies.plexus.formulas import Coefficients, Terms, terms_of_the_code, terms_of_the_paper
-from strategies.plexus.plexus import FIRST
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 HIDDEN, LAYERS, TURNS = 128, 3, 5

@@ -38,6 +38,7 @@ from harness.ledger import AxisName
 from harness.ledger.tape import Event, Product, Tape
 from harness.locks import Turn
 from harness.parallel.roles import roles_of, share_of
+from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import RankEpoch, SecondsBetween, priced, replayed_ranks
 from harness.predict.pricing import MICRO, NANO, spmm_terms
 from harness.registry import load_strategy, registered
@@ -50,7 +51,6 @@ from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
 from harness.strategy import Ready
-from strategies.plexus.plexus import FIRST
 
 DATASET, HIDDEN, BATCH = "sbm-4096", 64, 256
 WARM = 3

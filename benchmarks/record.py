@@ -61,8 +61,8 @@ COMMANDS = {
         "benchmarks/testbed up --hosts 4 --rate 400mbit",
         "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 400 --dataset amazon-shape --epochs 1",
         "benchmarks/testbed down",
-        "benchmarks/published.py",
     ],
+    "claims": ["-m harness claims --twins"],
     "bench": ["benchmarks/bench.py"],
     "epoch": [
         "benchmarks/epoch.py serial --dataset sbm-4096",

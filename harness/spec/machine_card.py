@@ -160,6 +160,8 @@ class MachineCard(Machine):
     """The speed of a rank's device; None on a machine for which nothing is predicted."""
     links: Links | None = None
     plexus_model: PlexusModel | None = None
+    hardware: dict[str, float] = {}
+    """More facts of the machine, on which nothing here depends: the claims of papers are held against them."""
     slurm: Slurm | None = None
     """The nodes of a Slurm machine; None for a machine of one node."""
     start_seconds: float = Field(120, gt=0, allow_inf_nan=False)

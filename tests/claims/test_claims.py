@@ -1,0 +1,168 @@
+"""The claims of papers: every one is judged or says why not, and verdicts follow from numbers alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.claims import Claim, Evaluator, Result, Wanted, judge_all, read_claims, scoreboard
+from harness.claims.bands import Band, EpochTime, EpochTimes, ratio
+from harness.claims.evaluator import falls
+from harness.claims.verdicts import compared, judged
+from harness.cli import main
+from harness.errors import UserError
+from harness.experiment.expand import expand, load_experiment
+from harness.experiment.scales import at_scale
+from harness.results.parquet import read_claims_of, to_arrow, to_bytes
+from harness.results.schema import RUNS, TEXT, TRUTH
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = read_claims(ROOT)
+EVERY = [claim for claims in CLAIMS.values() for claim in claims]
+WITHOUT_RUNS = ("card", "machine", "experiment", "formula")
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator(ROOT)
+
+
+def claim(**fields: Any) -> Claim:
+    usual = dict.fromkeys(Claim.model_fields, "")
+    known = {
+        "id": "X-1",
+        "comparator": "=",
+        "kind": "ratio",
+        "basis": "formula",
+        "tolerance": "exact",
+        "value": "2",
+    }
+    return Claim.model_validate({**usual, **known, **fields})
+
+
+def test_all_claims_of_the_five_papers_are_here() -> None:
+    assert {paper: len(claims) for paper, claims in CLAIMS.items()} == {
+        "bulk-sampling": 48,
+        "cagnet": 88,
+        "g3": 119,
+        "plexus": 199,
+        "scalegnn": 126,
+    }
+    assert len({claim.id for claim in EVERY}) == len(EVERY) == 580
+
+
+def test_a_claim_without_a_formula_says_why() -> None:
+    assert not [claim.id for claim in EVERY if not (claim.ours or claim.note)]
+
+
+@pytest.mark.parametrize("paper", CLAIMS)
+def test_claims_that_need_no_run_hold_or_are_explained(paper: str, evaluator: Evaluator) -> None:
+    """What can be said on any machine: a claim that does not hold has a note that says what is behind it."""
+    verdicts = [
+        judged(claim, evaluator) for claim in CLAIMS[paper] if claim.basis in WITHOUT_RUNS and claim.ours
+    ]
+    assert len(verdicts) > 20
+    missed = [verdict for verdict in verdicts if verdict.result not in (Result.HOLDS, Result.FITTED)]
+    assert not [verdict.claim.id for verdict in missed if not verdict.claim.note]
+    assert not [verdict.claim.id for verdict in verdicts if verdict.result is Result.UNTESTED]
+
+
+@pytest.mark.parametrize(
+    ("fields", "ours", "result"),
+    [
+        ({}, 2, Result.HOLDS),
+        ({}, 3, Result.CONTRADICTED),
+        ({"value": "3.24"}, 3.2411, Result.HOLDS),
+        ({"value": "3.24"}, 3.26, Result.CONTRADICTED),
+        ({"tolerance": "10%"}, 2.19, Result.HOLDS),
+        ({"tolerance": "10%"}, 2.5, Result.WITHIN),
+        ({"tolerance": "10%"}, 4.5, Result.CONTRADICTED),
+        ({"tolerance": "1%"}, 2.1, Result.CONTRADICTED),
+        ({"tolerance": "sign"}, 1.1, Result.HOLDS),
+        ({"tolerance": "sign"}, 0.9, Result.CONTRADICTED),
+        ({"tolerance": "1.5x", "comparator": "up_to"}, 0.1, Result.HOLDS),
+        ({"tolerance": "1.5x", "comparator": "at_least"}, 0.1, Result.CONTRADICTED),
+        ({"tolerance": "1.5x", "comparator": "at_least"}, 90, Result.HOLDS),
+        ({}, Band(3, 1.9, 4), Result.HOLDS),
+        ({"tolerance": "interval"}, Band(3, 2.5, 4), Result.WITHIN),
+        ({"tolerance": "interval"}, Band(9, 8, 10), Result.CONTRADICTED),
+        ({"tolerance": "interval", "comparator": "up_to"}, Band(1, 0.5, 1.5), Result.HOLDS),
+        ({"tolerance": "interval", "comparator": "up_to"}, Band(5, 4, 6), Result.CONTRADICTED),
+        ({"value": "2P"}, 1.0, Result.HOLDS),
+        ({"value": "falls"}, True, Result.HOLDS),
+        ({"value": "falls"}, False, Result.CONTRADICTED),
+        ({"value": "4;16"}, [4, 16], Result.HOLDS),
+        ({"value": "(25, 10)"}, (25, 10), Result.HOLDS),
+        ({"value": "(25, 10)"}, (25, 15), Result.CONTRADICTED),
+        ({"fitted": "fitted"}, 2, Result.FITTED),
+    ],
+)
+def test_verdicts(fields: dict[str, Any], ours: Any, result: Result) -> None:
+    assert compared(claim(**fields), ours).result is result
+
+
+def test_a_claim_that_no_formula_reaches_keeps_its_reason(evaluator: Evaluator) -> None:
+    verdict = judged(claim(note="hardware counters"), evaluator)
+    assert (verdict.result, verdict.reason) == (Result.UNTESTED, "hardware counters")
+
+
+@pytest.mark.parametrize(
+    "formula", ["card('reddit').vertices", "nothing(1)", "1 +", "__import__('os')", "card('x')"]
+)
+def test_a_formula_that_fails_is_an_error_that_names_the_claim(formula: str, evaluator: Evaluator) -> None:
+    with pytest.raises(UserError, match=r"X-1: the formula .* fails"):
+        judged(claim(ours=formula), evaluator)
+
+
+def test_an_epoch_over_itself_is_one_within_what_the_model_leaves_out(evaluator: Evaluator) -> None:
+    epochs = evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=4)
+    alike = epochs / epochs
+    assert alike.value == 1
+    assert alike.high == pytest.approx(1.25)
+    apart = epochs / evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=128)
+    assert apart.high / apart.value > alike.high
+
+
+def test_measured_epochs_have_no_interval() -> None:
+    both = ratio(EpochTime(3.0), EpochTime(2.0))
+    assert (both.value, both.low, both.high) == (1.5, 1.5, 1.5)
+
+
+def test_a_record_of_the_papers_run_counts_more_than_a_prediction(tmp_path: Path) -> None:
+    experiment = load_experiment(ROOT / "workflows/experiments/plexus-figure-8.yaml")
+    experiment = at_scale(ROOT, experiment, "published")
+    spec = next(
+        spec for spec in expand(ROOT, experiment) if spec.ranks == 8 and spec.dataset.name == "reddit"
+    )
+    nothing = {column.name: {TEXT: "", TRUTH: False}.get(column.dtype, 0) for column in RUNS.columns}
+    known = {"run_id": spec.run_id, "status": "ok", "source": "measured", "epoch_seconds_median": 7.5}
+    rows = to_arrow(pd.DataFrame([{**nothing, **known}]), RUNS)
+    (tmp_path / "runs.parquet").write_bytes(to_bytes([rows], RUNS))
+    which = {"strategy": "plexus", "dataset": "reddit", "ranks": 8, "launch": spec.launch}
+    measured = Evaluator(ROOT, tmp_path).epoch("plexus-figure-8", **which)
+    assert measured.seconds == Band(7.5, 7.5, 7.5)
+
+
+def test_lines_fall_or_do_not() -> None:
+    lasts = [EpochTimes({(): EpochTime(seconds)}) for seconds in (3.0, 2.0, 1.0)]
+    assert falls(dict(zip((2, 4, 8), lasts, strict=True)))
+    assert not falls(dict(zip((2, 8, 4), lasts, strict=True)))
+
+
+def test_the_scoreboard_counts_every_claim(evaluator: Evaluator) -> None:
+    verdicts = judge_all(ROOT, evaluator, Wanted(figures=("plexus-tab4",)))
+    header, *rows = scoreboard(verdicts)
+    assert [sum(map(int, row[1:-1])) == int(row[-1]) for row in rows] == [True] * len(rows)
+    assert header[0] == "paper"
+
+
+def test_the_command_prints_a_figure_and_refuses_an_unknown_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["claims", "--figure", "plexus-tab4", "--out", str(tmp_path / "claims.parquet")]) == 0
+    assert "PLX-129" in set(read_claims_of(tmp_path).id)
+    out = capsys.readouterr().out
+    assert "PLX-129" in out and "114848857" in out
+    assert main(["claims", "--figure", "plexus-fig99"]) == 2
+    assert main(["claims", "--paper", "nobody"]) == 2
