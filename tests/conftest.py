@@ -80,6 +80,7 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
     from harness.figures import draw_all
     from harness.locks import locked
     from harness.results.collect import collect
+    from harness.results.parquet import write_claims
 
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "study"
@@ -88,6 +89,7 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
             making = base / "study-in-the-making"
             synthetic.write_study(making / "runs")
             collect(making / "runs", making / "tables")
+            write_claims(making / "tables" / "claims.parquet", synthetic.claims(), making / "tables")
             draw_all(making / "tables", making / "figures")
             making.rename(folder)
     return folder

@@ -50,7 +50,12 @@ def specs(entry: dict) -> list[dict]:
 
 
 def plan(options: argparse.Namespace) -> None:
-    experiment = yaml.safe_load(Path(options.experiment).read_text())
+    for file, out in zip(options.experiment, options.out, strict=True):
+        plan_one(Path(file), Path(out), options)
+
+
+def plan_one(file: Path, out: Path, options: argparse.Namespace) -> None:
+    experiment = yaml.safe_load(file.read_text())
     note("plan", experiment["name"])
     if options.scale == "published":
         experiment = experiment["published"]
@@ -62,8 +67,8 @@ def plan(options: argparse.Namespace) -> None:
         run_id = canonical_hash(spec)[:16]
         runs.append({"run_id": run_id, "label": f"label-of-{run_id}", "spec": spec})
     text = json.dumps({"schema": 2, "experiment": "smoke", "cost": "3 node-hours predicted", "runs": runs})
-    Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    Path(options.out).write_text(text)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text)
 
 
 def status_of(folder: Path) -> str:
@@ -102,11 +107,18 @@ def collect(options: argparse.Namespace) -> None:
     statuses = [status_of(Path(options.runs) / run_id) for run_id in wanted]
     if options.verify:
         sys.exit(int("failed" in statuses))
+    Path(options.out).mkdir(parents=True, exist_ok=True)
     for table in ("runs", "epochs", "ledger", "accuracy", "memory", "utilisation"):
         (Path(options.out) / f"{table}.parquet").write_text(table)
 
 
+def claims(options: argparse.Namespace) -> None:
+    note("claims", " ".join(options.figure))
+    Path(options.out).write_text("claims")
+
+
 def figures(options: argparse.Namespace) -> None:
+    Path(options.out).mkdir(parents=True, exist_ok=True)
     names = [caption.stem for caption in CAPTIONS.glob("*.rst")]
     for path in (Path(options.out) / f"{name}.{kind}" for name in names for kind in ("pdf", "png", "svg")):
         path.write_text(DRAWING)
@@ -139,14 +151,18 @@ def data(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers(required=True)
-    for verb in (plan, run, collect, figures, report):
+    for verb in (plan, run, collect, claims, figures, report):
         words = verbs.add_parser(verb.__name__)
         words.set_defaults(do=verb)
         words.add_argument("--spec", nargs="+")
         words.add_argument("--machine", default="local")
-        for option in ("experiment", "plan", "runs", "tables", "figures", "out"):
+        for option in ("plan", "runs", "tables", "figures"):
             words.add_argument(f"--{option}")
-        words.add_argument("--verify", action="store_true")
+        words.add_argument("--out", nargs="+" if verb is plan else None)
+        for option in ("experiment", "figure"):
+            words.add_argument(f"--{option}", nargs="+")
+        for option in ("verify", "quick"):
+            words.add_argument(f"--{option}", action="store_true")
         words.add_argument("--scale", default="laptop")
     words = verbs.add_parser("data")
     words.set_defaults(do=data)

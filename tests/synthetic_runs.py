@@ -259,3 +259,35 @@ def write_study(runs: Path) -> None:
         write_quoted(runs, spec, 2.1 / ranks + 0.2 / ranks**0.5, "predicted")
         spec = make_spec("plexus", "products-14m", {"x": x, "y": 2, "z": 1}, seed=8)
         write_quoted(runs, spec, 2.5 / ranks + 0.1 / ranks**0.5, "published")
+
+
+def claims() -> list[dict[str, Any]]:
+    """The claims of a figure, one by each verdict, and one of a paper's text."""
+    known = {"paper": "plexus", "place": "Section 7", "config": "", "formula": "f()", "printed": "2 x"}
+    none = {"ours": "", "ratio": None, "ratio_low": None, "ratio_high": None, "reason": "it takes the run"}
+
+    def claim(number: int, basis: str, ratio: float, spread: float, verdict: str) -> dict[str, Any]:
+        band = {"ratio": ratio, "ratio_low": ratio / spread, "ratio_high": ratio * spread}
+        named = {
+            "id": f"PLX-{number}",
+            "figure": "plexus-fig8c",
+            "what": f"speedup of plexus, graph {number}",
+        }
+        return {
+            **known,
+            **named,
+            **band,
+            "ours": f"{2 * ratio:g}",
+            "basis": basis,
+            "verdict": verdict,
+            "reason": "",
+        }
+
+    return [
+        claim(1, "prediction", 1.1, 1.3, "holds"),
+        claim(2, "prediction", 1.6, 1.2, "within a factor"),
+        claim(3, "formula", 0.125, 1.0, "contradicted"),
+        claim(4, "experiment", 1.0, 1.0, "holds"),
+        {**claim(5, "run", 1.0, 1.0, "cannot be tested here"), **none},
+        {**claim(6, "card", 1.0, 1.0, "holds"), "figure": ""},
+    ]

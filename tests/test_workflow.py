@@ -135,6 +135,60 @@ def test_what_the_paper_ran_is_another_plan_of_the_same_file(project: Project) -
     assert "build" in {event for event, subject in project.journal() if subject == "tiny-rmat"}
 
 
+PAPERS = {
+    "eight": {"reproduces": ["plexus-fig8a", "plexus-fig8b"], "ranks": [1, 2]},
+    "ten": {"reproduces": ["plexus-fig10-left"], "ranks": [2, 4]},
+    "seven": {"reproduces": ["scalegnn-fig7a"], "ranks": [8]},
+}
+
+
+@pytest.fixture
+def papers(project: Project) -> Project:
+    """A project with three experiments of two papers. Two of them share a run."""
+    experiments = project.folder / "workflows" / "experiments"
+    for path in experiments.glob("*-*.yaml"):
+        path.unlink()
+    for name, of in PAPERS.items():
+        runs = [{"strategy": "serial", "dataset": "tiny-sbm", "ranks": of["ranks"]}]
+        text = yaml.safe_dump({"name": name, "reproduces": of["reproduces"], "runs": runs})
+        (experiments / f"{name}.yaml").write_text(text)
+    return project
+
+
+def test_a_figure_of_a_paper_is_made_by_its_experiments_alone(papers: Project) -> None:
+    papers.snakemake("plexus_fig8", *LOCAL)
+    assert papers.subjects("plan") == ["eight"]
+    assert papers.subjects("claims") == ["plexus-fig8a plexus-fig8b"]
+    folder = papers.folder / "results" / "papers" / "laptop" / "eight"
+    assert {"runs.parquet", "claims.parquet", "report.html", "figures"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert "Nothing to be done" in papers.snakemake("plexus_fig8a", *LOCAL, "--dry-run")
+
+
+@pytest.mark.slow
+def test_papers_share_runs_and_a_changed_run_redraws_its_own_figures_alone(papers: Project) -> None:
+    papers.snakemake("paper_plexus", *LOCAL)
+    assert len(papers.subjects("start")) == len({1, 2, 4})
+    assert sorted(papers.subjects("plan")) == ["eight", "ten"]
+    output = papers.snakemake("papers", *LOCAL)
+    assert papers.subjects("plan")[2:] == ["seven"]
+    assert "results/papers/laptop/seven/report.html" in output[output.index("Figures and report:") :]
+    seven = next(
+        file.stem
+        for file in (papers.folder / "results" / "batches").glob("*.json")
+        if '"ranks": 8' in file.read_text()
+    )
+    (papers.folder / "results" / "done" / seven).write_text("again")
+    again = papers.snakemake("papers", *LOCAL, "--dry-run")
+    assert "drawing seven" in again
+    assert "drawing eight" not in again and "drawing ten" not in again
+
+
+def test_a_figure_of_which_nothing_is_run_says_why(papers: Project) -> None:
+    assert "numbers from the literature" in papers.snakemake("plexus_tab1", *LOCAL, "--dry-run", code=1)
+
+
 @pytest.mark.slow
 def test_a_partition_is_built_as_it_was_asked_for(project: Project) -> None:
     """The file that a user brings is an input: without it nothing runs, and a new one is built."""

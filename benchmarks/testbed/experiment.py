@@ -1,6 +1,6 @@
 """The runs of an experiment on the emulated cluster, recorded in results/runs for `harness collect`.
 
-A run needs as many ranks as the hosts have together. Runs with a record are not repeated.
+Of an experiment, the runs of as many ranks as the hosts have together. Runs with a record are not repeated.
 """
 
 import json
@@ -22,12 +22,15 @@ def run_all(file: Path, ranks_per_host: int, environment: dict[str, str]) -> int
     runs = results_folder(root) / "runs"
     runs.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for spec in expand(root, load_experiment(file)):
-        if spec.ranks != cluster.hosts_up() * ranks_per_host:
-            raise cluster.TestbedError(
-                f"{spec.label} is for {spec.ranks} ranks, and {cluster.hosts_up()} hosts are up with "
-                f"{ranks_per_host} ranks each: `up --hosts` others, or run it with --ranks-per-host."
-            )
+    specs, ranks = expand(root, load_experiment(file)), cluster.hosts_up() * ranks_per_host
+    chosen = [spec for spec in specs if spec.ranks == ranks]
+    if not chosen:
+        raise cluster.TestbedError(
+            f"{file} has runs of {', '.join(map(str, sorted({spec.ranks for spec in specs})))} ranks, and "
+            f"{cluster.hosts_up()} hosts are up with {ranks_per_host} ranks each: `up --hosts` others, or run it with "
+            "--ranks-per-host."
+        )
+    for spec in chosen:
         build(root, spec.dataset)
         folder = runs / spec.run_id
         if not (folder.is_dir() and read_record(folder).record["status"] == "ok"):

@@ -1,16 +1,24 @@
-"""harness collect, figures and report: from run folders to tables, figures and a page."""
+"""harness collect, figures, report, artifact and claims: from run folders to tables, figures, a page, an archive."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.cli.options import Verbs, add_verb, show
+from harness.cli.options import Verbs, add_verb, columns, say, show
 from harness.spec.root import project_root, results_folder
+
+if TYPE_CHECKING:
+    from harness.claims import Verdict
 
 
 def add_verbs(verbs: Verbs) -> None:
     collect = add_verb(verbs, "collect", _collect, "Join the records of all runs into tables.")
     collect.add_argument(
-        "--runs", type=Path, metavar="DIR", help="the folder of run folders (default: results/runs)"
+        "--runs",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="the folders of run folders, one for each place where runs were made (default: results/runs)",
     )
     collect.add_argument("--plan", type=Path, metavar="FILE", help="take only the runs of this plan")
     collect.add_argument(
@@ -35,6 +43,58 @@ def add_verbs(verbs: Verbs) -> None:
         "--out", type=Path, metavar="FILE", help="the file to write (default: results/report.html)"
     )
 
+    artifact = add_verb(
+        verbs,
+        "artifact",
+        _artifact,
+        "Pack tables, figures, report, claims and environment into one archive.",
+        "It is what the evaluation of a paper's artifact asks for. The same tables and figures give the same bytes.",
+    )
+    _add_tables(artifact)
+    artifact.add_argument(
+        "--figures", type=Path, metavar="DIR", help="the folder of drawn figures (default: figures)"
+    )
+    artifact.add_argument(
+        "--report", type=Path, metavar="FILE", help="the report of the tables (default: results/report.html)"
+    )
+    artifact.add_argument(
+        "--out", type=Path, metavar="FILE", help="the file to write (default: results/artifact.tar.gz)"
+    )
+
+    claims = add_verb(
+        verbs,
+        "claims",
+        _claims,
+        "Hold the claims of papers against this project: each beside our own value, with a verdict.",
+        "Evaluates the formulas of workflows/claims/PAPER.csv: by cards, experiments, replays and predictions, and by "
+        "the collected records of the papers' own runs where these were measured. All of them take some minutes.",
+    )
+    claims.add_argument("--paper", metavar="NAME", help="the claims of one paper (default: all)")
+    claims.add_argument(
+        "--figure", nargs="+", default=[], metavar="ID", help="the claims that these figures or tables show"
+    )
+    claims.add_argument(
+        "--held-out",
+        action="store_true",
+        help="only the claims that were held out from every fit of a constant",
+    )
+    claims.add_argument(
+        "--twins",
+        action="store_true",
+        help="build twins of graphs for predictions that depend on the edges, which takes minutes",
+    )
+    claims.add_argument(
+        "--quick", action="store_true", help="leave out predictions, which take most of the time"
+    )
+    claims.add_argument("--score", action="store_true", help="print the counts of verdicts alone")
+    claims.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the table of claims too, which figures and the report show",
+    )
+    _add_tables(claims)
+
 
 def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -46,7 +106,7 @@ def _collect(options: argparse.Namespace) -> int:
     from harness.results.collect import collect
 
     results = results_folder(project_root(options.root))
-    collected = collect(options.runs or results / "runs", options.out or results, plan=options.plan)
+    collected = collect(options.runs or [results / "runs"], options.out or results, plan=options.plan)
     show(options, collected.as_dict(), collected.as_text())
     return 1 if options.verify and not collected.complete else 0
 
@@ -69,3 +129,47 @@ def _report(options: argparse.Namespace) -> int:
     path = write(options.tables or results, options.figures or root / "figures", out)
     show(options, {"report": str(path)}, str(path))
     return 0
+
+
+def _artifact(options: argparse.Namespace) -> int:
+    from harness.report.artifact import pack
+
+    root = project_root(options.root)
+    results = results_folder(root)
+    report = options.report or results / "report.html"
+    out = options.out or results / "artifact.tar.gz"
+    path = pack(root, options.tables or results, options.figures or root / "figures", report, out)
+    show(options, {"artifact": str(path)}, str(path))
+    return 0
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from harness.claims import Evaluator, Wanted, judge_all, scoreboard
+    from harness.claims.verdicts import hits_and_widths, reasons
+    from harness.results.parquet import write_claims
+
+    root = project_root(options.root)
+    tables = options.tables or results_folder(root)
+    evaluator = Evaluator(root, tables, twins=options.twins, say=say)
+    wanted = Wanted(options.paper, tuple(options.figure), options.held_out)
+    verdicts = judge_all(root, evaluator, wanted, quick=options.quick)
+    everything = [verdict for some in verdicts.values() for verdict in some]
+    pages = [] if options.score else [_verdicts_page(some) for some in verdicts.values()]
+    pages += [columns(scoreboard(verdicts)), *reasons(everything), *hits_and_widths(everything)]
+    rows = [verdict.as_row(paper) for paper, some in verdicts.items() for verdict in some]
+    if options.out:
+        write_claims(options.out, rows, tables)
+    show(options, rows, "\n\n".join(pages))
+    return 0
+
+
+def _verdicts_page(verdicts: "list[Verdict]") -> str:
+    """A row for each claim: what the paper prints, our value, their ratio and the verdict."""
+    rows = [("claim", "place", "of what", "printed", "ours", "ours/printed", "verdict")]
+    for verdict in verdicts:
+        claim = verdict.claim
+        ratio = f"{verdict.ratio.value:.3g}" if verdict.ratio else ""
+        rows.append(
+            (claim.id, claim.place, claim.what, claim.printed, verdict.ours, ratio, str(verdict.result))
+        )
+    return columns(rows)

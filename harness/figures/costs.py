@@ -1,10 +1,12 @@
-"""The costs of curves side by side, each at its largest number of ranks: epoch time, messages, words, persistent bytes.
+"""The costs of curves side by side, each at its largest number of ranks: times, messages, words, persistent bytes.
 
-Messages are the calls of an epoch that send something, words are their payload, and persistent bytes hold the graph,
-features, weights and labels. Each number is of the rank that has most. A bar is a grid, the median of its launches.
+The time to the target accuracy stands first if runs had a target. Messages are the calls of an epoch that send
+something, words are their payload, and persistent bytes hold the graph, features, weights and labels. Each number is of
+the rank that has most. A bar is a grid, the median of its launches.
 """
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import pandas as pd
@@ -25,8 +27,18 @@ from harness.figures.page_layout import (
 from harness.figures.palette import PAPER, StrategyLook
 from harness.figures.panels import Panel, largest
 
-QUANTITIES = {"epoch (ms)": 1e3, "messages": 1, "words (millions)": 1e-6, "held (MB)": 1e-6}
+QUANTITIES = {
+    "to the target (s)": 1.0,
+    "epoch (ms)": 1e3,
+    "messages": 1,
+    "words (millions)": 1e-6,
+    "held (MB)": 1e-6,
+}
 """The quantities from left to right, and how many of the named unit one second, message, word or byte is."""
+
+
+MEDIANS = ["seconds_to_target", "epoch_seconds_median", "messages", "words_payload"]
+"""The columns of all but the last."""
 
 
 class CostBar(NamedTuple):
@@ -44,24 +56,36 @@ def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
         grids = []
         for _, launches in points.groupby("grid"):
             held = pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
-            values = launches[["epoch_seconds_median", "messages", "words_payload"]].median()
+            values = launches[MEDIANS].astype(float).median()
             grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, (*values, held)))
         groups.append(Group(curve.label, grids))
     return groups
 
 
-def draw(row: Sequence[Axes], some: Sequence[Group[CostBar]]) -> None:
+def quantities(some: Sequence[Sequence[Group[CostBar]]]) -> list[int]:
+    """The numbers of the quantities that some bar has."""
+    bars = [bar for panel in some for group in panel for bar in group.bars]
+    return [
+        number
+        for number in range(len(QUANTITIES))
+        if number > 0 or any(isfinite(bar.values[0]) for bar in bars)
+    ]
+
+
+def draw(row: Sequence[Axes], some: Sequence[Group[CostBar]], shown: Sequence[int]) -> None:
     """Draws one panel: axes side by side, filled from the top; the first axes have the labels."""
-    for number, (axes, (name, unit)) in enumerate(zip(row, QUANTITIES.items(), strict=True)):
-        ticks, longest = [], 0.0
+    names = list(QUANTITIES.items())
+    for axes, number in zip(row, shown, strict=True):
+        (name, unit), ticks, longest = names[number], [], 0.0
         for top, heading, bars in places(some):
-            if number == 0:
+            if number == shown[0]:
                 write_beside(axes, heading, 0, top, fontweight="bold")
             for y, bar in bars:
-                width = bar.values[number] * unit
+                width = bar.values[number] * unit if isfinite(bar.values[number]) else 0.0
                 axes.barh(y, width, 0.74, color=bar.look.colour, edgecolor=PAPER, linewidth=0.3)
-                write_beside(axes, f"{width:,.0f}" if unit == 1 else three_digits(width), width, y)
-                ticks.append((y, bar.label if number == 0 else ""))
+                text = f"{width:,.0f}" if isinstance(unit, int) else three_digits(width)
+                write_beside(axes, text if isfinite(bar.values[number]) else "not reached", width, y)
+                ticks.append((y, bar.label if number == shown[0] else ""))
                 longest = max(longest, width)
         frame(axes, some, ticks, 1.35 * longest or 1)
         axes.set_xlabel(name)
@@ -75,9 +99,10 @@ def _held(memory: pd.DataFrame | None) -> float:
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[CostBar]]]) -> Figure:
     """The figure: a row of axes for each panel."""
     heights, titles = [inches(each) for each in shown], [panel.title for panel in some]
-    figure, rows = page_layout.rows_of(len(QUANTITIES), heights, titles)
+    columns = quantities(shown)
+    figure, rows = page_layout.rows_of(len(columns), heights, titles)
     for row, each in zip(rows, shown, strict=True):
-        draw(row, each)
+        draw(row, each, columns)
     return figure
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -18,10 +18,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import accuracy, breakdown, costs, page_layout, scaling, throughput, utilisation
+from harness.figures import (
+    accuracy,
+    beside_papers,
+    breakdown,
+    costs,
+    page_layout,
+    scaling,
+    throughput,
+    utilisation,
+)
 from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.files import replace_files
-from harness.results.parquet import read_collected
+from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
 
 # A figure as PDF, PNG and SVG: the same figure gives the same bytes.
@@ -45,6 +54,7 @@ def tables_digest(tables: Path) -> str:
     digest = hashlib.sha256()
     for name in TABLES:
         digest.update((tables / f"{name}.parquet").read_bytes())
+    digest.update(read_claims_of(tables).to_json().encode())
     return digest.hexdigest()[:16]
 
 
@@ -78,6 +88,7 @@ KINDS: tuple[FigureKind[Any], ...] = (
     utilisation.KIND,
     costs.KIND,
     accuracy.KIND,
+    beside_papers.KIND,
 )
 """All kinds of figures, in the order of the report."""
 
@@ -95,16 +106,19 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
-    draw = partial(_draw, runs=runs, tables=collected, out=out, digest=tables_digest(tables))
+    rows = {"runs": runs, "claims": read_claims_of(tables)}
+    draw = partial(_draw, rows=rows, tables=collected, out=out, digest=tables_digest(tables))
     cores = len(os.sched_getaffinity(0))
     # Forked processes share what is imported already.
     with styled(), ProcessPoolExecutor(min(cores, len(KINDS)), get_context("fork")) as pool:
         return [path for paths in pool.map(draw, KINDS) for path in paths]
 
 
-def _draw(kind: FigureKind[Any], runs: pd.DataFrame, tables: Tables, out: Path, digest: str) -> list[Path]:
+def _draw(
+    kind: FigureKind[Any], rows: Mapping[str, pd.DataFrame], tables: Tables, out: Path, digest: str
+) -> list[Path]:
     """One figure for all datasets and one for each; a figure with nothing to show has a line that says so."""
-    panels, paths = kind.panels(runs), []
+    panels, paths = kind.panels(rows[kind.of]), []
     contents = [kind.shown(panel, tables) for panel in panels]
     for dataset in ("", *sorted({panel.dataset for panel in panels})):
         chosen = [

@@ -7,7 +7,7 @@ captions/NAME.rst, which the report and the workflow read.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -54,7 +54,9 @@ class FigureKind(Generic[Shown]):
     page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
     """Draws all panels of a figure."""
     panels: Callable[[pd.DataFrame], list[Panel]] = panels
-    """Divides runs into panels: the runs of one panel are compared."""
+    """Divides the rows of a table into panels: the runs of one panel are compared."""
+    of: Literal["runs", "claims"] = "runs"
+    """The table."""
 
     @property
     def caption(self) -> str:

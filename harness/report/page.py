@@ -19,8 +19,8 @@ from harness.figures.palette import BLUE, FAINT, GRID, INK, MUTED, NAVY, PAPER, 
 from harness.figures.panels import panels
 from harness.files import write_text
 from harness.report import summary
-from harness.report.result_tables import graphs, results
-from harness.results.parquet import read_collected
+from harness.report.result_tables import claims, graphs, results
+from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import SCHEMA
 
 HERE = Path(__file__).parent
@@ -36,7 +36,8 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
     digest = tables_digest(tables)
-    pictures = {kind.name: _pictures(figures, kind, runs, digest) for kind in KINDS}
+    rows = {"runs": runs, "claims": read_claims_of(tables)}
+    pictures = {kind.name: _pictures(figures, kind, rows[kind.of], digest) for kind in KINDS}
     commands = [
         f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
         f"harness figures --tables {shlex.quote(str(tables))} --out {shlex.quote(str(figures))}",
@@ -53,6 +54,7 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         settings=summary.settings(runs),
         results=[results(panel) for panel in panels(runs)],
         graphs=graphs(runs),
+        claims=claims(rows["claims"]),
         kinds=[kind for kind in KINDS if pictures[kind.name]],
         pictures=pictures,
         failures=summary.failures(runs),
@@ -102,9 +104,9 @@ class Picture(NamedTuple):
     svg: Markup
 
 
-def _pictures(figures: Path, kind: FigureKind[Any], runs: pd.DataFrame, digest: str) -> list[Picture]:
+def _pictures(figures: Path, kind: FigureKind[Any], rows: pd.DataFrame, digest: str) -> list[Picture]:
     """The figures of one kind, one for each dataset that has something to show."""
-    datasets = sorted({panel.dataset for panel in kind.panels(runs)})
+    datasets = sorted({panel.dataset for panel in kind.panels(rows)})
     drawn = [inlined(figures / f"{name_of(kind.name, name)}.svg", name, digest) for name in datasets]
     return [picture for picture in drawn if picture]
 

@@ -167,3 +167,33 @@ def graphs(runs: pd.DataFrame) -> Results | None:
 
 def _size(size: float) -> str:
     return three_digits(size) if size % 1 else f"{size:,.0f}"
+
+
+# The claims of papers.
+
+SAID = {
+    "id": "claim",
+    "place": "place",
+    "what": "of what",
+    "config": "setting",
+    "printed": "printed",
+    "ours": "ours",
+    "basis": "taken from",
+    "verdict": "verdict",
+    "reason": "behind it",
+}
+
+
+def claims(table: pd.DataFrame) -> list[Results]:
+    """A table for each figure of a paper, and one for each paper's text: what is printed, our value, the verdict."""
+    headings = [Heading(text, number=False) for text in SAID.values()]
+    return [
+        Results(
+            f"{figure or f'{paper}, text'}: {_counts(rows.verdict)}", headings, rows[[*SAID]].values.tolist()
+        )
+        for (paper, figure), rows in table.groupby(["paper", "figure"], sort=False)
+    ]
+
+
+def _counts(verdicts: "pd.Series[str]") -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.value_counts().items())

@@ -5,7 +5,7 @@ run that a plan lists without a record is a row of status missing.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -103,19 +103,31 @@ class Collected:
         return "\n".join([head, *lines, way_out])
 
 
-def collect(runs: Path, out: Path, plan: Path | None = None) -> Collected:
-    """Makes the tables under `out` from all run folders under `runs`, or from those of a plan."""
-    if not runs.is_dir():
-        raise UserError(
-            f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
-        )
-    planned = read_plan(plan) if plan else {path.name: {} for path in whole_folders(runs)}
-    records = _read(runs / run_id for run_id in planned if not plan or (runs / run_id).is_dir())
+def collect(runs: Path | Sequence[Path], out: Path, plan: Path | None = None) -> Collected:
+    """Makes the tables under `out` from all run folders under `runs`, or from those of a plan.
+
+    A run that several places have is taken from the first of them.
+    """
+    places = [runs] if isinstance(runs, Path) else list(runs)
+    found: dict[str, Path] = {}
+    for place in reversed(places):
+        if not place.is_dir():
+            raise UserError(
+                f"There is no folder of runs {place}. `harness run` makes one, or name another by --runs."
+            )
+        found |= {path.name: path for path in whole_folders(place)}
+    planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
+    records = _read(found[run_id] for run_id in planned if run_id in found)
     if not records:
         owner = f" of the plan {plan}" if plan else ""
-        raise UserError(f"{runs} holds no run{owner} yet. `harness run` or the workflow makes some.")
+        raise UserError(
+            f"{' and '.join(map(str, places))} holds no run{owner} yet. `harness run` or the workflow makes some."
+        )
     by_id = {record.record["run_id"]: record for record in records}
-    rows = [flatten(record.spec, record.record) for record in records]
+    rows = [
+        flatten(record.spec, record.record) | {"origin": str(record.folder.parent) if len(places) > 1 else ""}
+        for record in records
+    ]
     rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id]
     frame = parquet.conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
     ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]

@@ -1,6 +1,6 @@
 """The page docs/tables.md, made from the schema: `python -m harness.results.dictionary > docs/tables.md`."""
 
-from harness.results.schema import RUN_TABLES, RUNS, SCHEMA, TableSchema
+from harness.results.schema import CLAIMS, RUN_TABLES, RUNS, SCHEMA, TableSchema
 
 WORDS = {"int64": "integer", "Int64": "integer or null", "float64": "real", "str": "text", "boolean": "truth"}
 PARTS = {
@@ -35,7 +35,7 @@ timed.groupby(["strategy.name", "ranks", "phase", "op"]).seconds.sum()
 
 def dictionary() -> str:
     """The whole page."""
-    sections = [_section(table) for table in (RUNS, *RUN_TABLES.values())]
+    sections = [_section(table) for table in (RUNS, *RUN_TABLES.values(), CLAIMS)]
     return "\n".join([HEADER, *sections])
 
 

@@ -10,7 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UserError
-from harness.results.schema import INTEGER, NULLABLE, REAL, SCHEMA, TABLES, TEXT, TRUTH, TableSchema
+from harness.files import replace_files
+from harness.results.schema import (
+    CLAIMS,
+    INTEGER,
+    NULLABLE,
+    REAL,
+    SCHEMA,
+    TABLES,
+    TEXT,
+    TRUTH,
+    TableSchema,
+)
 
 ROW_GROUP = 1 << 20
 MARK = "harness.collected"
@@ -96,6 +107,20 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
             f"{path} and runs.parquet are not of one call: a call was killed between them. {ANEW}"
         )
     return to_pandas(rows, TABLES[name])
+
+
+def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:
+    """Writes the table of claims, which were held against these collected tables if there are any."""
+    mark = _mark(tables / "runs.parquet") or ""
+    replace_files({path: to_bytes([to_arrow(pd.DataFrame(claims), CLAIMS)], CLAIMS, mark)})
+
+
+def read_claims_of(tables: Path) -> pd.DataFrame:
+    """The claims that were held against these collected tables; none if their table is missing or of other tables."""
+    path = tables / "claims.parquet"
+    if not path.is_file() or _mark(path) != _mark(tables / "runs.parquet"):
+        return to_pandas(arrow_schema(CLAIMS).empty_table(), CLAIMS)
+    return to_pandas(from_file(path, CLAIMS, "`harness claims --out` makes it anew."), CLAIMS)
 
 
 def _mark(path: Path) -> str | None:

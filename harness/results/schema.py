@@ -195,6 +195,11 @@ RUNS = TableSchema(
             "record",
             ("label", TEXT, "the name for people"),
             (
+                "origin",
+                TEXT,
+                "the folder of runs that had it, as `collect` was given it; empty if there was one folder",
+            ),
+            (
                 "status",
                 TEXT,
                 "ok, oom, timeout, diverged (a number that is not finite), failed, refused, or missing (planned and "
@@ -404,3 +409,31 @@ TABLES = {
     )
 }
 """The collected tables."""
+
+CLAIMS = TableSchema(
+    "claims",
+    "one claim of a paper beside the value of this project; `harness claims --out` writes the table",
+    _part(
+        "",
+        ("id", TEXT, "the claim, a row of workflows/claims/PAPER.csv"),
+        ("paper", TEXT, "the paper that prints it"),
+        ("figure", TEXT, "the figure or table that shows it, by its id; empty for the text"),
+        ("place", TEXT, "section, figure or table"),
+        ("what", TEXT, "the quantity, and of which system on which graph"),
+        ("config", TEXT, "the setting"),
+        ("printed", TEXT, "the value as the paper says it"),
+        ("ours", TEXT, "our value, with its interval; empty if the claim cannot be tested here"),
+        ("basis", TEXT, "what our value is taken from"),
+        ("formula", TEXT, "the formula of our value"),
+        ("ratio", REAL, "our value over the printed one; null for statements"),
+        (
+            "ratio_low",
+            REAL,
+            "the lower end of our interval over the printed value; the ratio if it has no interval",
+        ),
+        ("ratio_high", REAL, "the upper end of our interval over the printed value"),
+        ("verdict", TEXT, "holds, within a factor, contradicted, fitted, or cannot be tested here"),
+        ("reason", TEXT, "why it cannot be tested, or what is behind the verdict"),
+    ),
+)
+"""The table of claims. Collecting does not make it."""

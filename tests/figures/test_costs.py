@@ -5,8 +5,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.figures import costs
+from harness.figures.costs import CostBar
 from harness.figures.drawing import styled
 from harness.figures.kind import Tables, read_tables
+from harness.figures.page_layout import Group
+from harness.figures.palette import look_of
 from harness.figures.panels import Panel, curves, panels
 
 
@@ -33,15 +36,31 @@ def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows
                 else 0
                 for run in launches.run_id
             ]
-            told = launches[["epoch_seconds_median", "messages", "words_payload"]].median()
+            told = launches[costs.MEDIANS].astype(float).median()
             assert values == pytest.approx((*told, pd.Series(held).median()), nan_ok=True)
 
 
 def test_the_axes_show_a_bar_for_every_grid(products: Panel, rows_of: Tables) -> None:
     some = costs.bars(products, rows_of)
     with styled():
-        row = Figure().subplots(1, len(costs.QUANTITIES))
-        costs.draw(row, some)
+        shown = costs.quantities([some])
+        row = Figure().subplots(1, len(shown))
+        costs.draw(row, some, shown)
     for axes in row:
         assert len(axes.patches) == sum(len(group.bars) for group in some)
-    assert [axes.get_xlabel() for axes in row] == list(costs.QUANTITIES)
+    assert [axes.get_xlabel() for axes in row] == list(costs.QUANTITIES)[1:], "no run had a target"
+
+
+def test_the_time_to_a_target_stands_first_and_says_who_never_reached_it() -> None:
+    look = look_of("plexus")
+    groups = [
+        Group(
+            "plexus", [CostBar("4", look, (2.5, 1, 2, 3, 4)), CostBar("8", look, (float("nan"), 1, 2, 3, 4))]
+        )
+    ]
+    with styled():
+        shown = costs.quantities([groups])
+        row = Figure().subplots(1, len(shown))
+        costs.draw(row, groups, shown)
+    assert row[0].get_xlabel() == "to the target (s)"
+    assert {"2.50", "not reached"} <= {text.get_text() for text in row[0].texts}

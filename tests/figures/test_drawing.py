@@ -27,7 +27,8 @@ def drawn(study: Path) -> list[Path]:
 
 
 def test_there_is_a_figure_of_all_datasets_and_one_of_each(drawn: list[Path]) -> None:
-    names = [f"{kind.name}{of}" for kind in KINDS for of in ("", "-isolate-3-8m", "-products-14m")]
+    of = {"runs": ("", "-isolate-3-8m", "-products-14m"), "claims": ("", "-plexus-fig8c")}
+    names = [f"{kind.name}{each}" for kind in KINDS for each in of[kind.of]]
     assert sorted(path.name for path in drawn) == sorted(
         f"{name}.{kind}" for name in names for kind in FORMATS
     )
@@ -78,7 +79,7 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
-    assert len(paths) == 2 * len(KINDS) * len(FORMATS)
+    assert len(paths) == len(FORMATS) * sum(2 if kind.of == "runs" else 1 for kind in KINDS)
 
 
 def test_no_tables_are_refused(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ SECTIONS = [
     "utilisation",
     "costs",
     "accuracy",
+    "papers",
+    "claims",
     "failures",
     "provenance",
     "again",
@@ -93,10 +95,19 @@ def test_the_sections_are_there_in_order(elements: Elements) -> None:
 
 
 def test_every_figure_is_drawn_inline(elements: Elements) -> None:
-    """Of two graphs; nobody samples on one of them."""
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 2 * len(KINDS) - 1
+    """Of two graphs, on one of which nobody samples, and of the claims of one paper's figure."""
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 2 * len(KINDS) - 2
     labels = [attributes.get("aria-label") for tag, attributes in elements.seen if tag == "figure"]
     assert "Strong scaling on products-14m" in labels
+
+
+def test_every_claim_is_told_with_its_verdict(elements: Elements, synthetic: SimpleNamespace) -> None:
+    assert (
+        "plexus-fig8c: 2 holds, 1 within a factor, 1 contradicted, 1 cannot be tested here" in elements.text
+    )
+    assert "plexus, text: 1 holds" in elements.text
+    for claim in synthetic.claims():
+        assert all(claim[name] in elements.text for name in ("id", "what", "verdict", "reason"))
 
 
 def test_the_page_is_small(page: str) -> None:

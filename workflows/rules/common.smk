@@ -1,5 +1,6 @@
 # Shared by the rules: the runs of the experiment, the resources of their jobs, and messages. This file has no rules.
 
+import functools
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 from jsonschema import Draft202012Validator
@@ -17,9 +19,10 @@ from snakemake.exceptions import WorkflowError
 import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
+from harness.experiment.paper_figures import paper_figures
 from harness.slurm.jobs import Jobs, orphans
-from harness.slurm.resources import NAMES
-from harness.slurm.site import load_site
+from harness.slurm.resources import NAMES, place
+from harness.slurm.site import load_site, slurm_of
 from harness.spec.dataset import COMPUTED
 from harness.validation import clipped
 
@@ -79,9 +82,9 @@ def plan_file(path, experiment, options):
     return f"results/plans/{'-'.join(words)}-{key}.json"
 
 
-def write_plan(path, file, options):
-    """Expand an experiment into its runs. `harness` replaces the file whole, so jobs can read it at any time."""
-    command = ["harness", "plan", "--experiment", path, "--out", file, *options]
+def write_plans(files, options):
+    """Expand experiments into their runs; `files` has the plan file of each. `harness` replaces a file whole."""
+    command = ["harness", "plan", "--experiment", *files, "--out", *files.values(), *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
@@ -90,10 +93,8 @@ def write_plan(path, file, options):
         raise WorkflowError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()}")
 
 
-def read_plan(path, file, options):
-    """The runs of an experiment, by run id, expanded once; later and nested calls read the plan file."""
-    if not Path(file).is_file():
-        write_plan(path, file, options)
+def read_plan(file):
+    """The runs of a plan, by run id."""
     plan = json.loads(Path(file).read_text())
     if plan["schema"] != PLAN_SCHEMA:
         raise WorkflowError(
@@ -104,33 +105,82 @@ def read_plan(path, file, options):
     return {run["run_id"]: run for run in plan["runs"]}
 
 
-def label(wildcards):
-    first, *others = JOBS.batches[wildcards.batch]
-    return RUNS[first]["label"] + (f" and {len(others)} more" if others else "")
+class Study(NamedTuple):
+    """An experiment at the scale that was asked for."""
+
+    plan: str
+    """The file that lists its runs."""
+    jobs: Jobs
+
+
+@functools.cache
+def study(path):
+    """The study of an experiment's file, planned when a rule first asks for it."""
+    plan = plan_file(path, read_experiment(path), OPTIONS)
+    if not Path(plan).is_file():
+        write_plans({path: plan}, OPTIONS)
+    runs = read_plan(plan)
+    jobs = Jobs(Path.cwd(), runs, SITE, RECORDS)
+    for run_id, run in runs.items():
+        write_once(spec_file(run_id), run["spec"])
+    for batch, members in jobs.batches.items():
+        write_once(batch_file(batch), {run_id: runs[run_id] for run_id in members})
+    PLANNED.append(jobs)
+    return Study(plan, jobs)
+
+
+def plan_together(paths):
+    """Expand those of several experiments that have no plan yet, in one process."""
+    files = {path: plan_file(path, read_experiment(path), OPTIONS) for path in paths}
+    if missing := {path: file for path, file in files.items() if not Path(file).is_file()}:
+        write_plans(missing, OPTIONS)
+
+
+def markers_of(path):
+    """The markers of all jobs of an experiment."""
+    return [f"results/done/{batch}" for batch in study(path).jobs.batches]
+
+
+def write_once(file, content):
+    """Write a document whose name stands for its content: one that is written never changes."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(content) + "\n")
+        unfinished.replace(file)
 
 
 def spec_file(run_id):
     return Path(f"results/specs/{run_id}.json")
 
 
-def write_specs(runs):
-    """Write the spec of every run. The name of a spec stands for its content, so a written one never changes."""
-    for run_id, run in runs.items():
-        file = spec_file(run_id)
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = file.with_suffix(f".{os.getpid()}")
-            unfinished.write_text(json.dumps(run["spec"]) + "\n")
-            unfinished.replace(file)
+def batch_file(batch):
+    return Path(f"results/batches/{batch}.json")
+
+
+@functools.cache
+def runs_of(batch):
+    """The runs of a job, by run id. A job reads this file alone, and no plan."""
+    return json.loads(batch_file(batch).read_text())
+
+
+@functools.cache
+def jobs_of(batch):
+    return Jobs(Path.cwd(), runs_of(batch), SITE, RECORDS)
+
+
+def label(wildcards):
+    first, *others = runs_of(wildcards.batch).values()
+    return first["label"] + (f" and {len(others)} more" if others else "")
 
 
 def spec_files(wildcards):
-    return [str(spec_file(run_id)) for run_id in JOBS.batches[wildcards.batch]]
+    return [str(spec_file(run_id)) for run_id in runs_of(wildcards.batch)]
 
 
 def dataset_markers(wildcards):
     """The markers of the graphs that a batch needs. Markers lie beside the stores and are deleted with their folder."""
-    choices = [RUNS[run_id]["spec"]["dataset"] for run_id in JOBS.batches[wildcards.batch]]
+    choices = [run["spec"]["dataset"] for run in runs_of(wildcards.batch).values()]
     markers = [f"{STORES}/.built/{ORDERED}".format(dataset=choice["name"], **choice) for choice in choices]
     return list(dict.fromkeys(markers))
 
@@ -138,10 +188,26 @@ def dataset_markers(wildcards):
 def asked_by_runs():
     """The resources of a job of runs, computed at each submission of the job."""
 
-    def asked(name):
-        return lambda wildcards, attempt: JOBS.run(wildcards.batch, attempt)[name]
+    def placed(name):
+        return lambda wildcards: jobs_of(wildcards.batch).place().get(name)
 
-    return {**JOBS.place(), **{name: asked(name) for name in NAMES}}
+    def asked(name):
+        return lambda wildcards, attempt: jobs_of(wildcards.batch).run(wildcards.batch, attempt)[name]
+
+    return {**{name: placed(name) for name in PLACE}, **{name: asked(name) for name in NAMES}}
+
+
+def asked_by_builds():
+    """The resources of a job that builds a graph: those of the machine for which runs were planned first."""
+
+    def asked(name):
+        return lambda wildcards: (jobs_to_build().place() | jobs_to_build().build()).get(name)
+
+    return {name: asked(name) for name in (*PLACE, *NAMES)}
+
+
+def jobs_to_build():
+    return PLANNED[0] if PLANNED else Jobs(Path.cwd(), {}, SITE, RECORDS)
 
 
 def card(wildcards):
@@ -222,6 +288,33 @@ def point_at_first_failure(snakemake_logs):
         print(f"\nFirst failure: {failed[1]}", file=sys.stderr)
 
 
+def experiment_file(name):
+    return f"workflows/experiments/{name}.yaml"
+
+
+def families(figure):
+    """The targets that a figure belongs to: its id, its number without the panel, its paper, and all."""
+    number = re.sub(r"(-(fig|tab)\d+)[a-z-].*$", r"\1", figure.id)
+    names = (figure.id, number, f"paper-{figure.paper}", "papers")
+    return dict.fromkeys(name.replace("-", "_") for name in names)
+
+
+def reports_of(target):
+    """The reports of a target. Figures of which nothing is run are left out; a target of such alone is refused."""
+    names = list(dict.fromkeys(name for figure in TARGETS[target] for name in figure.experiments))
+    if config["scale"] == "published":
+        names = [name for name in names if read_experiment(experiment_file(name)).get("published")]
+    if not names:
+        raise WorkflowError("; ".join(f"{figure.id}: {figure.way}" for figure in TARGETS[target]) + ".")
+    plan_together([experiment_file(name) for name in names])
+    return [f"{PAPERS}/{name}/report.html" for name in names]
+
+
+def paper_reports():
+    """The reports of papers at this scale that were made."""
+    return sorted(map(str, Path(PAPERS).glob("*/report.html")))
+
+
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
 config.setdefault("scale", "laptop")
 config.setdefault("build_jobs", 1)
@@ -231,14 +324,16 @@ try:
     SITE = load_site(Path.cwd())
 except UserError as refusal:
     raise WorkflowError(str(refusal))
-EXPERIMENT = read_experiment(config["experiment"])
+read_experiment(config["experiment"])
 OPTIONS = [f"--scale={config['scale']}"] if config["scale"] != "laptop" else []
-if machine := config.get("machine", SITE.machine):
+machine = config.get("machine", SITE.machine)
+if machine:
     OPTIONS.append(f"--machine={machine}")
-PLAN = plan_file(config["experiment"], EXPERIMENT, OPTIONS)
-RUNS = read_plan(config["experiment"], PLAN, OPTIONS)
-write_specs(RUNS)
-JOBS = Jobs(Path.cwd(), RUNS, SITE, Path("results/runs"))
+# The machines for which jobs may be asked, and the keys of their place that are set: another key is the profile's.
+MACHINES = [machine] if machine else [path.stem for path in Path("config/machines").glob("*.yaml")]
+PLACE = sorted({key for name in MACHINES for key in place(SITE, slurm_of(Path.cwd(), name, SITE))})
+RECORDS = Path("results/runs")
+PLANNED = []
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
 # The figures: each has a caption beside the code that draws it, in the installed package.
@@ -246,3 +341,16 @@ CAPTIONS = {
     path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
 }
 TABLES = ["runs", "epochs", "ledger", "accuracy", "memory", "utilisation"]
+# The figures of the papers: the folder of their results at this scale, the figures that an experiment reproduces, and the
+# figures of each target.
+PAPERS = f"results/papers/{config['scale']}"
+FIGURES = paper_figures(Path.cwd())
+REPRODUCED = {
+    experiment: [figure.id for figure in FIGURES if experiment in figure.experiments]
+    for figure in FIGURES
+    for experiment in figure.experiments
+}
+TARGETS = {}
+for figure in FIGURES:
+    for target in families(figure):
+        TARGETS.setdefault(target, []).append(figure)

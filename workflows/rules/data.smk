@@ -27,8 +27,7 @@ rule build_share:
     log:
         f"results/logs/data/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}.log",
     resources:
-        **JOBS.place(),
-        **JOBS.build(),
+        **asked_by_builds(),
         machine_percent=25,
     params:
         order=order_options,
@@ -49,8 +48,7 @@ rule build_dataset:
     log:
         f"results/logs/data/{ORDERED}.log",
     resources:
-        **JOBS.place(),
-        **JOBS.build(),
+        **asked_by_builds(),
         machine_percent=25,  # never beside a timed run, which it would slow
     params:
         order=order_options,

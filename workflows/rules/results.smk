@@ -3,8 +3,8 @@
 
 rule collect:
     input:
-        plan=PLAN,
-        runs=expand("results/done/{batch}", batch=JOBS.batches),
+        plan=lambda wildcards: study(config["experiment"]).plan,
+        runs=lambda wildcards: markers_of(config["experiment"]),
     output:
         expand("results/{table}.parquet", table=TABLES),
     log:
@@ -19,7 +19,7 @@ rule collect:
 # dates, so `verify` triggers no other rule.
 rule verify:
     input:
-        plan=PLAN,
+        plan=lambda wildcards: study(config["experiment"]).plan,
         tables=rules.collect.output,
     log:
         "results/logs/verify.log",

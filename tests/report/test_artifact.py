@@ -1,0 +1,79 @@
+"""The archive is the same every time, its sums are right, and it holds what it says."""
+
+import csv
+import hashlib
+import json
+import subprocess
+import tarfile
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness.cli import main
+from harness.errors import UserError
+from harness.report import write
+from harness.report.artifact import FOLDER, pack
+from harness.results.parquet import read_collected
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def archive(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artifact")
+    report = write(study / "tables", study / "figures", folder / "report.html")
+    return pack(ROOT, study / "tables", study / "figures", report, folder / "artifact.tar.gz")
+
+
+@pytest.fixture(scope="module")
+def files(archive: Path) -> dict[str, bytes]:
+    with tarfile.open(archive) as packed:
+        return {
+            member.name.removeprefix(f"{FOLDER}/"): packed.extractfile(member).read()  # type: ignore[union-attr]
+            for member in packed
+        }
+
+
+def test_the_same_input_gives_the_same_bytes(archive: Path, study: Path, tmp_path: Path) -> None:
+    again = pack(
+        ROOT, study / "tables", study / "figures", archive.with_name("report.html"), tmp_path / "again.tar.gz"
+    )
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_sha256sum_agrees(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / FOLDER, check=True)
+
+
+def test_every_file_but_the_list_has_its_sum(files: dict[str, bytes]) -> None:
+    sums = dict(reversed(line.split("  ")) for line in files["SHA256SUMS"].decode().splitlines())  # type: ignore[arg-type]
+    assert set(sums) == set(files) - {"SHA256SUMS"}
+    assert all(hashlib.sha256(files[name]).hexdigest() == sum_ for name, sum_ in sums.items())
+
+
+def test_it_holds_every_run_claim_and_figure(
+    files: dict[str, bytes], study: Path, synthetic: SimpleNamespace
+) -> None:
+    runs = read_collected(study / "tables", "runs")
+    assert {f"specs/{run_id}.json" for run_id in runs.run_id} <= set(files)
+    assert all(
+        json.loads(files[f"specs/{run.run_id}.json"]) == json.loads(run.spec) for _, run in runs.iterrows()
+    )
+    claims = list(csv.DictReader(StringIO(files["claims.csv"].decode())))
+    assert [claim["id"] for claim in claims] == [claim["id"] for claim in synthetic.claims()]
+    assert claims[0]["command"] == "harness claims --figure plexus-fig8c"
+    assert {f"figures/{path.name}" for path in (study / "figures").iterdir()} <= set(files)
+    (environment, *_) = json.loads(files["environment.json"])
+    assert environment["versions"] and environment["runs"] >= 1
+
+
+def test_a_report_of_other_tables_is_refused(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("<html></html>")
+    words = ["artifact", "--tables", str(study / "tables"), "--figures", str(study / "figures")]
+    assert main([*words, "--report", str(tmp_path / "report.html")]) == 2
+    with pytest.raises(UserError, match="is not the report of these tables"):
+        pack(ROOT, study / "tables", study / "figures", tmp_path / "none.html", tmp_path / "a.tar.gz")
