@@ -4,7 +4,7 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 `meta`), and the process group sends nothing (torch's backend `fake`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import finalize
@@ -152,11 +152,17 @@ class Replayed:
 
 
 def replay(
-    strategy: Strategy, rank: int = 0, blocks: Blocks | None = None, *, steps: int | None = None
+    strategy: Strategy,
+    rank: int = 0,
+    blocks: Blocks | None = None,
+    *,
+    steps: int | None = None,
+    chosen: Mapping[str, str] | None = None,
 ) -> Replayed:
     """Replays an epoch of a rank, or its first steps only.
 
-    With `blocks` sizes are exact; without, they are expected from the graph's facts.
+    With `blocks` sizes are exact; without, they are expected from the graph's facts. `chosen` are the choices that the
+    rank made by measured time; of those that are not given, a replay makes the first.
     """
     world = strategy.spec.ranks
     if not 0 <= rank < world:
@@ -168,7 +174,7 @@ def replay(
         grid = Grid.build(strategy.grid, tape, device, wire=strategy.wire)
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
-            trainer = Trainer(strategy, grid, shapes)
+            trainer = Trainer(strategy, grid, shapes, chosen)
             meter.memory.begin_epoch(trainer.ctx.memory.shapes_on_host())
             tape.start()
             first_of_step = []

@@ -216,7 +216,7 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Ite
         rank = ranks[number]
         lines, count = lines + len(rank.lines), count + 1
         try:
-            replayed = replay(strategy, number, store)
+            replayed = replay(strategy, number, store, chosen=rank.chosen)
         except Exception as error:
             detail = f"rank {number}, its replay: expected the events of the run, got {type(error).__name__}: {error}"
             return [broken("equal to its replay", case, detail)]

@@ -19,7 +19,7 @@ from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.ledger.tape import Tape, outline
 from harness.registry import load_strategy
 from harness.replay import Meter, replay
-from harness.spec.spec import Spec
+from harness.spec.spec import Spec, StrategyChoice
 from harness.store.dataset_card import DatasetCard
 from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Strategy, facts_of
@@ -193,6 +193,19 @@ def test_sizes_of_a_store_are_replayed_exactly() -> None:
             if key.op is Op.SPMM and key.layer == 0 and key.direction is Direction.FORWARD
         )
         assert flops == 2 * store.adjacency(rows, range(101)).nnz * store.features
+
+
+def test_a_replay_makes_the_choices_of_a_run() -> None:
+    """A run chooses by measured time, a replay the first; given those of a run it computes the run's products."""
+    straight = strategy(8, FEW, "plexus", {"x": 2, "y": 2, "z": 2})
+    choice = StrategyChoice(name="plexus", params={"weight_gradient": "measured"})
+    measured = type(straight)(straight.spec.model_copy(update={"strategy": choice}), FEW)
+    flipped = {f"weight_gradient of layer {layer}": "flipped" for layer in range(3)}
+    as_run, unsaid, first = (
+        [product for event in replay(each, chosen=chosen).events for product in event.products]
+        for each, chosen in [(measured, flipped), (measured, None), (straight, None)]
+    )
+    assert unsaid == first != as_run
 
 
 def test_a_rank_outside_the_world_is_refused() -> None:
