@@ -113,6 +113,9 @@ def collect(options: argparse.Namespace) -> None:
 
 
 def claims(options: argparse.Namespace) -> None:
+    if options.records:
+        Path(options.records).mkdir(parents=True)
+        return
     note("claims", " ".join(options.figure))
     Path(options.out).write_text("claims")
 
@@ -156,7 +159,7 @@ def main() -> None:
         words.set_defaults(do=verb)
         words.add_argument("--spec", nargs="+")
         words.add_argument("--machine", default="local")
-        for option in ("plan", "runs", "tables", "figures"):
+        for option in ("plan", "runs", "tables", "figures", "records", "printed"):
             words.add_argument(f"--{option}")
         words.add_argument("--out", nargs="+" if verb is plan else None)
         for option in ("experiment", "figure"):

@@ -74,8 +74,16 @@ class Wanted(NamedTuple):
     held_out: bool = False
     """Those alone that were held out from every fit."""
 
-    def has(self, claim: Claim) -> bool:
-        """True if the claim is among them; the paper is chosen before."""
+    def chosen(self, root: Path) -> dict[str, list[Claim]]:
+        """These claims, by paper; a paper without any is left out."""
+        check_known(root, self.figures, "--figure")
+        chosen = {
+            name: [claim for claim in claims if self._has(claim)]
+            for name, claims in read_claims(root, self.paper).items()
+        }
+        return {name: claims for name, claims in chosen.items() if claims}
+
+    def _has(self, claim: Claim) -> bool:
         shown = not self.figures or claim.figure in self.figures
         return shown and (claim.fitted == "held out" or not self.held_out)
 
@@ -84,13 +92,10 @@ def judge_all(
     root: Path, evaluator: Evaluator, wanted: Wanted | None = None, *, quick: bool = False
 ) -> dict[str, list[Verdict]]:
     """The verdicts by paper. `quick` leaves predictions out."""
-    wanted = wanted or Wanted()
-    check_known(root, wanted.figures, "--figure")
     verdicts = {}
-    for name, claims in read_claims(root, wanted.paper).items():
-        if chosen := [claim for claim in claims if wanted.has(claim)]:
-            evaluator.say(f"{name}: {len(chosen)} claims")
-            verdicts[name] = [judged(claim, evaluator, quick=quick) for claim in chosen]
+    for name, claims in (wanted or Wanted()).chosen(root).items():
+        evaluator.say(f"{name}: {len(claims)} claims")
+        verdicts[name] = [judged(claim, evaluator, quick=quick) for claim in claims]
     return verdicts
 
 

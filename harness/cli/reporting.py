@@ -22,6 +22,12 @@ def add_verbs(verbs: Verbs) -> None:
     )
     collect.add_argument("--plan", type=Path, metavar="FILE", help="take only the runs of this plan")
     collect.add_argument(
+        "--printed",
+        type=Path,
+        metavar="DIR",
+        help="a folder of values that a paper prints, by `harness claims --records DIR`; no plan lists them",
+    )
+    collect.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for the tables (default: results)"
     )
     collect.add_argument(
@@ -88,6 +94,12 @@ def add_verbs(verbs: Verbs) -> None:
     )
     claims.add_argument("--score", action="store_true", help="print the counts of verdicts alone")
     claims.add_argument(
+        "--records",
+        type=Path,
+        metavar="DIR",
+        help="judge nothing, and record each run of which a claim prints a value, for `harness collect --printed DIR`",
+    )
+    claims.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
@@ -106,7 +118,9 @@ def _collect(options: argparse.Namespace) -> int:
     from harness.results.collect import collect
 
     results = results_folder(project_root(options.root))
-    collected = collect(options.runs or [results / "runs"], options.out or results, plan=options.plan)
+    collected = collect(
+        options.runs or [results / "runs"], options.out or results, options.plan, options.printed
+    )
     show(options, collected.as_dict(), collected.as_text())
     return 1 if options.verify and not collected.complete else 0
 
@@ -145,6 +159,7 @@ def _artifact(options: argparse.Namespace) -> int:
 
 def _claims(options: argparse.Namespace) -> int:
     from harness.claims import Evaluator, Wanted, judge_all, scoreboard
+    from harness.claims.printed_runs import record_printed
     from harness.claims.verdicts import hits_and_widths, reasons
     from harness.results.parquet import write_claims
 
@@ -152,6 +167,11 @@ def _claims(options: argparse.Namespace) -> int:
     tables = options.tables or results_folder(root)
     evaluator = Evaluator(root, tables, twins=options.twins, say=say)
     wanted = Wanted(options.paper, tuple(options.figure), options.held_out)
+    if options.records:
+        chosen = (claim for claims in wanted.chosen(root).values() for claim in claims)
+        folders = [str(folder) for folder in record_printed(options.records, chosen, evaluator)]
+        show(options, folders, f"{len(folders)} records in {options.records}")
+        return 0
     verdicts = judge_all(root, evaluator, wanted, quick=options.quick)
     everything = [verdict for some in verdicts.values() for verdict in some]
     pages = [] if options.score else [_verdicts_page(some) for some in verdicts.values()]

@@ -2,11 +2,11 @@
 
 The time to the target accuracy stands first if runs had a target. Messages are the calls of an epoch that send
 something, words are their payload, and persistent bytes hold the graph, features, weights and labels. Each number is of
-the rank that has most. A bar is a grid, the median of its launches.
+the rank that has most. A bar is a grid, the median of its launches. A hollow bar is the number that a paper prints.
 """
 
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Iterator, Sequence
+from math import isfinite, nan
 from typing import NamedTuple
 
 import pandas as pd
@@ -25,7 +25,7 @@ from harness.figures.page_layout import (
     write_beside,
 )
 from harness.figures.palette import PAPER, StrategyLook
-from harness.figures.panels import Panel, largest
+from harness.figures.panels import Curve, Panel, curves, largest
 
 QUANTITIES = {
     "to the target (s)": 1.0,
@@ -47,29 +47,39 @@ class CostBar(NamedTuple):
     label: str
     look: StrategyLook
     values: tuple[float, ...]
+    printed: bool = False
+    """Whether a paper printed them; it does not print all."""
 
 
 def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
-    """The bars of every measured curve that has a point."""
+    """The bars of every measured curve that has a point, and of printed times to a target."""
     groups = []
-    for curve, points in largest(panel):
-        grids = []
+    for curve, points in [*largest(panel), *_printed(panel)]:
+        grids, printed = [], curve.source == "published"
         for _, launches in points.groupby("grid"):
-            held = pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
-            values = launches[MEDIANS].astype(float).median()
-            grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, (*values, held)))
+            held = (
+                nan
+                if printed
+                else pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
+            )
+            values = (*launches[MEDIANS].astype(float).median(), held)
+            grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, values, printed))
         groups.append(Group(curve.label, grids))
     return groups
+
+
+def _printed(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
+    """Every curve of which a paper prints times to a target, and those at its largest number of ranks."""
+    for curve in curves(panel):
+        times = curve.runs.dropna(subset=["seconds_to_target"])
+        if curve.source == "published" and not times.empty:
+            yield curve, times[times.ranks == times.ranks.max()]
 
 
 def quantities(some: Sequence[Sequence[Group[CostBar]]]) -> list[int]:
     """The numbers of the quantities that some bar has."""
     bars = [bar for panel in some for group in panel for bar in group.bars]
-    return [
-        number
-        for number in range(len(QUANTITIES))
-        if number > 0 or any(isfinite(bar.values[0]) for bar in bars)
-    ]
+    return [number for number in range(len(QUANTITIES)) if any(isfinite(bar.values[number]) for bar in bars)]
 
 
 def draw(row: Sequence[Axes], some: Sequence[Group[CostBar]], shown: Sequence[int]) -> None:
@@ -81,10 +91,13 @@ def draw(row: Sequence[Axes], some: Sequence[Group[CostBar]], shown: Sequence[in
             if number == shown[0]:
                 write_beside(axes, heading, 0, top, fontweight="bold")
             for y, bar in bars:
-                width = bar.values[number] * unit if isfinite(bar.values[number]) else 0.0
-                axes.barh(y, width, 0.74, color=bar.look.colour, edgecolor=PAPER, linewidth=0.3)
+                known = isfinite(bar.values[number])
+                width = bar.values[number] * unit if known else 0.0
+                inside, edge = (PAPER, bar.look.colour) if bar.printed else (bar.look.colour, PAPER)
+                axes.barh(y, width, 0.74, color=inside, edgecolor=edge, linewidth=0.3)
                 text = f"{width:,.0f}" if isinstance(unit, int) else three_digits(width)
-                write_beside(axes, text if isfinite(bar.values[number]) else "not reached", width, y)
+                missing = "" if bar.printed else "not reached"
+                write_beside(axes, text if known else missing, width, y)
                 ticks.append((y, bar.label if number == shown[0] else ""))
                 longest = max(longest, width)
         frame(axes, some, ticks, 1.35 * longest or 1)

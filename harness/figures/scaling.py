@@ -144,7 +144,7 @@ def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]], slot
 
 def handles(some: Iterable[Panel]) -> list[Line2D]:
     """The legend of some panels: every curve once, then all other signs."""
-    lines = in_order(curve for panel in some for curve in curves(panel))
+    lines = in_order(curve for panel in some for curve in curves(panel) if _has_a_sign(curve))
     entries = list({curve.label: sample(curve, [], []) for curve in lines}.values())
     measured = [curve.line for curve in lines if curve.source == "measured"]
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
@@ -157,11 +157,16 @@ def handles(some: Iterable[Panel]) -> list[Line2D]:
     return entries
 
 
-def _panel(panel: Panel, _: Tables) -> Panel:
-    return panel
+def _has_a_sign(curve: Curve) -> bool:
+    """False where a paper prints something else than the time of an epoch."""
+    return not (curve.points.empty and curve.failures.empty)
 
 
-def page(some: Sequence[Panel], _: Sequence[Panel]) -> Figure:
+def _panel(panel: Panel, _: Tables) -> list[Curve]:
+    return [curve for curve in curves(panel) if _has_a_sign(curve)]
+
+
+def page(some: Sequence[Panel], _: Sequence[list[Curve]]) -> Figure:
     """The figure: axes for each panel."""
     figure, axes = page_layout.page([height(panel) for panel in some], [panel.title for panel in some])
     page_layout.legend(figure, handles(some))

@@ -103,10 +103,13 @@ class Collected:
         return "\n".join([head, *lines, way_out])
 
 
-def collect(runs: Path | Sequence[Path], out: Path, plan: Path | None = None) -> Collected:
+def collect(
+    runs: Path | Sequence[Path], out: Path, plan: Path | None = None, printed: Path | None = None
+) -> Collected:
     """Makes the tables under `out` from all run folders under `runs`, or from those of a plan.
 
-    A run that several places have is taken from the first of them.
+    A run that several places have is taken from the first of them. `printed` is a folder of values that papers print,
+    which no plan lists.
     """
     places = [runs] if isinstance(runs, Path) else list(runs)
     found: dict[str, Path] = {}
@@ -117,6 +120,8 @@ def collect(runs: Path | Sequence[Path], out: Path, plan: Path | None = None) ->
             )
         found |= {path.name: path for path in whole_folders(place)}
     planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
+    beside = {path.name: path for path in whole_folders(printed)} if printed else {}
+    found, planned = found | beside, planned | {run_id: {} for run_id in sorted(beside)}
     records = _read(found[run_id] for run_id in planned if run_id in found)
     if not records:
         owner = f" of the plan {plan}" if plan else ""

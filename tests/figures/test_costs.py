@@ -29,7 +29,7 @@ def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows
     assert list(found) == [curve.label for curve in measured]
     for curve in measured:
         largest = curve.points[curve.points.ranks == curve.points.ranks.max()]
-        for (_, launches), (_, _, values) in zip(largest.groupby("grid"), found[curve.label], strict=True):
+        for (_, launches), bar in zip(largest.groupby("grid"), found[curve.label], strict=True):
             held = [
                 max(sum(rows.persistent_bytes) for _, rows in rows_of.memory[run].groupby("rank"))
                 if run in rows_of.memory
@@ -37,7 +37,7 @@ def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows
                 for run in launches.run_id
             ]
             told = launches[costs.MEDIANS].astype(float).median()
-            assert values == pytest.approx((*told, pd.Series(held).median()), nan_ok=True)
+            assert bar.values == pytest.approx((*told, pd.Series(held).median()), nan_ok=True)
 
 
 def test_the_axes_show_a_bar_for_every_grid(products: Panel, rows_of: Tables) -> None:
@@ -64,3 +64,21 @@ def test_the_time_to_a_target_stands_first_and_says_who_never_reached_it() -> No
         costs.draw(row, groups, shown)
     assert row[0].get_xlabel() == "to the target (s)"
     assert {"2.50", "not reached"} <= {text.get_text() for text in row[0].texts}
+
+
+def test_a_printed_time_is_a_hollow_bar_alone() -> None:
+    """A quantity that the paper does not print stays empty: it is not said to be unreached."""
+    nothing = float("nan")
+    groups = [
+        Group(
+            "distdgl, published", [CostBar("16", look_of("distdgl"), (596.0, *[nothing] * 4), printed=True)]
+        )
+    ]
+    with styled():
+        shown = costs.quantities([groups])
+        axes = Figure().subplots(1, 1)
+        costs.draw([axes], groups, shown)
+    assert [list(costs.QUANTITIES)[number] for number in shown] == ["to the target (s)"]
+    (bar,) = axes.patches
+    assert bar.get_facecolor()[:3] == (1, 1, 1)
+    assert "not reached" not in {text.get_text() for text in axes.texts}

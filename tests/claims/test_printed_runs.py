@@ -1,0 +1,83 @@
+"""Values that papers print for single runs become records, which tables and figures show beside ours."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.claims import Claim, Evaluator, read_claims
+from harness.claims.printed_runs import printed_value
+from harness.cli import main
+from harness.figures.drawing import KINDS
+from harness.figures.kind import read_tables
+from harness.results.parquet import read_collected
+
+ROOT = Path(__file__).parents[2]
+BY_ID = {claim.id: claim for claims in read_claims(ROOT).values() for claim in claims}
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("claim", "strategy", "ranks", "column", "value"),
+    [
+        ("SGN-120", "scalegnn", 64, "epoch_seconds_median", 4.095),
+        ("SGN-071", "distdgl", 16, "seconds_to_target", 596.09),
+        ("SGN-087", "distdgl", 8, "evaluation_seconds", 20.82),
+        ("SGN-049", "graphsaint-node", 8, "accuracy_test", 0.802),
+    ],
+)
+def test_a_printed_value_is_of_one_run_and_in_our_unit(
+    claim: str, strategy: str, ranks: int, column: str, value: float, evaluator: Evaluator
+) -> None:
+    printed = printed_value(BY_ID[claim], evaluator)
+    assert printed
+    assert (printed.spec.strategy.name, printed.spec.ranks, printed.column) == (strategy, ranks, column)
+    assert printed.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ("CAG-054", "at least"),
+        ("CAG-063", "the end of an axis"),
+        ("SGN-016", "a share"),
+        ("PLX-092", "no run at all"),
+        ("G3-087", "no formula"),
+    ],
+)
+def test_bounds_ratios_and_shares_are_values_of_no_run(claim: str, why: str, evaluator: Evaluator) -> None:
+    assert printed_value(BY_ID[claim], evaluator) is None, why
+
+
+def test_a_factor_of_words_is_no_unit(evaluator: Evaluator) -> None:
+    ratio = "epoch('scalegnn-figure-7', ranks=64).seconds / epoch('scalegnn-figure-7', ranks=128).seconds"
+    claim: Claim = BY_ID["SGN-120"].model_copy(update={"ours": ratio})
+    assert printed_value(claim, evaluator) is None
+
+
+def test_printed_values_stand_in_tables_and_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a figure: a record for each run, in the tables beside any plan, drawn hollow; the same records twice."""
+    records = tmp_path / "printed"
+    for _ in range(2):
+        assert (
+            main(["claims", "--figure", "scalegnn-fig6a", "scalegnn-fig7a", "--records", str(records)]) == 0
+        )
+    assert len(list(records.iterdir())) == 8
+    nothing = tmp_path / "runs"
+    nothing.mkdir()
+    assert main(["collect", "--runs", str(nothing), "--printed", str(records), "--out", str(tmp_path)]) == 0
+    assert "8 runs (8 ok)" in capsys.readouterr().out
+    runs, tables = read_collected(tmp_path, "runs"), read_tables(tmp_path)
+    assert set(runs.source) == {"published"}
+    kinds = {kind.name: kind for kind in KINDS if kind.of == "runs"}
+    shown = {
+        name: [panel.title for panel in kind.panels(runs) if kind.shown(panel, tables)]
+        for name, kind in kinds.items()
+    }
+    assert [title.partition(",")[0] for title in shown["strong-scaling"]] == ["ogbn-papers100m"]
+    assert [title.partition(",")[0] for title in shown["costs"]] == ["reddit"]
