@@ -120,6 +120,10 @@ def claims(options: argparse.Namespace) -> None:
     Path(options.out).write_text("claims")
 
 
+def predict(options: argparse.Namespace) -> None:
+    Path(options.out).mkdir(parents=True)
+
+
 def figures(options: argparse.Namespace) -> None:
     Path(options.out).mkdir(parents=True, exist_ok=True)
     names = [caption.stem for caption in CAPTIONS.glob("*.rst")]
@@ -154,15 +158,15 @@ def data(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers(required=True)
-    for verb in (plan, run, collect, claims, figures, report):
+    for verb in (plan, run, collect, claims, predict, figures, report):
         words = verbs.add_parser(verb.__name__)
         words.set_defaults(do=verb)
         words.add_argument("--spec", nargs="+")
         words.add_argument("--machine", default="local")
-        for option in ("plan", "runs", "tables", "figures", "records", "printed"):
+        for option in ("plan", "runs", "tables", "figures", "records", "predictions"):
             words.add_argument(f"--{option}")
         words.add_argument("--out", nargs="+" if verb is plan else None)
-        for option in ("experiment", "figure"):
+        for option in ("experiment", "figure", "beside"):
             words.add_argument(f"--{option}", nargs="+")
         for option in ("verify", "quick"):
             words.add_argument(f"--{option}", action="store_true")

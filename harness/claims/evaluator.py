@@ -26,6 +26,7 @@ from harness.experiment.expand import expand, load_experiment
 from harness.experiment.known_graph import facts_of_card, on_twins
 from harness.experiment.scales import at_scale
 from harness.ledger import MOVING, SAMPLING, AxisName
+from harness.predict.predicted_record import recorded_prediction
 from harness.predict.prediction import STEPS, predict
 from harness.predict.pricing import bandwidth, placed, spmm_seconds
 from harness.predict.twins import predict_from_twins
@@ -93,11 +94,15 @@ class Evaluator:
         root: Path,
         tables: Path | None = None,
         *,
+        predictions: Path | None = None,
         twins: bool = False,
         say: Callable[[str], None] = print,
     ) -> None:
-        """`tables` are the collected tables, if there are any; `twins` allows twins to be built, in minutes."""
-        self.root, self.twins, self.say = root, twins, say
+        """`tables` are the collected tables, if there are any; `twins` allows twins to be built, in minutes.
+
+        `predictions` is a folder of recorded predictions, which are not made again.
+        """
+        self.root, self.predictions, self.twins, self.say = root, predictions, twins, say
         self._measured = _measured_runs(tables) if tables and (tables / "runs.parquet").is_file() else {}
         self._predict = lru_cache(None)(self._predicted)
         self._runs = lru_cache(None)(self._published_runs)
@@ -282,11 +287,11 @@ class Evaluator:
     def _predicted(self, document: str, twins: str, on: str) -> EpochTime:
         spec = Spec.model_validate_json(document)
         card = load_machine_card(self.root, on or spec.machine.name)
-        strategy = admit(
-            load_strategy(spec.strategy.name), spec, facts_of_card(load_card(self.root, spec.dataset.name))
-        )
+        facts = facts_of_card(load_card(self.root, spec.dataset.name))
+        strategy = admit(load_strategy(spec.strategy.name), spec, facts)
         if not twins:
-            predicted = predict(Ready(strategy), card)
+            known = recorded_prediction(self.predictions, spec, facts, card) if self.predictions else None
+            predicted = known or predict(Ready(strategy), card)
         elif not self.twins:
             raise NotHereError(
                 "its sizes depend on the edges: `harness claims --twins` builds twins of the graph, in minutes"

@@ -20,6 +20,7 @@ from harness.cli.options import (
     whole,
 )
 from harness.errors import UserError
+from harness.spec.plan import SCALES
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
 
@@ -40,9 +41,22 @@ def add_verbs(verbs: Verbs) -> None:
         _predict,
         "Predict the time of an epoch on a machine that has a card, before anything runs there.",
         "Replays the strategy's own code on shapes, prices its kernels and calls by the constants of the card "
-        "config/machines/NAME.yaml, and plays the ranks against each other. The interval is that of the constants.",
+        "config/machines/NAME.yaml, and plays the ranks against each other. The interval is that of the constants. "
+        "With --experiment, predicts every run that the experiment lists, each on the machine that the run names.",
     )
-    predict.add_argument("--strategy", required=True, metavar="NAME", help="the strategy")
+    predict.add_argument("--strategy", metavar="NAME", help="the strategy")
+    predict.add_argument(
+        "--experiment",
+        type=Path,
+        metavar="FILE",
+        help="the experiment whose runs are predicted, on every grid",
+    )
+    predict.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="published",
+        help="of an experiment: the runs of the paper (default), those for one machine, or tiny ones",
+    )
     predict.add_argument(
         "--ranks", type=several(ranks), default=[1], metavar="A,B,C", help="the numbers of ranks (default 1)"
     )
@@ -57,7 +71,7 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="DIR",
         help="write each prediction as the record of a run under DIR, for tables and figures",
     )
-    _add_common(predict)
+    _add_common(predict, required=False)
     advise = add_verb(
         verbs,
         "advise",
@@ -107,9 +121,12 @@ def add_verbs(verbs: Verbs) -> None:
     )
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
-        "--dataset", required=True, metavar="NAME", help="a graph: its store if it is built, else its card"
+        "--dataset",
+        required=required,
+        metavar="NAME",
+        help="a graph: its store if it is built, else its card",
     )
     parser.add_argument(
         "--machine", default="local", metavar="NAME", help="the machine card (default: local)"
@@ -129,6 +146,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    if options.experiment and not (options.strategy or options.dataset):
+        return _predict_experiment(options)
+    if options.experiment or not (options.strategy and options.dataset):
+        raise UserError("predict takes either --strategy NAME --dataset NAME or --experiment FILE.")
+    return _predict_strategy(options)
+
+
+def _predict_strategy(options: argparse.Namespace) -> int:
     from harness.predict.predicted_record import record_prediction
     from harness.predict.prediction import check_card
 
@@ -145,6 +170,42 @@ def _predict(options: argparse.Namespace) -> int:
             record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
     head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {_sizes(options, strategy.facts)}"
     show(options, answers, f"{head}\n\n{columns(rows)}")
+    return 0
+
+
+def _predict_experiment(options: argparse.Namespace) -> int:
+    """Predicts the runs of an experiment; those that differ in their launch alone are one."""
+    from harness.experiment.expand import expand, load_experiment
+    from harness.experiment.scales import at_scale
+    from harness.predict.predicted_record import record_prediction
+    from harness.registry import load_strategy
+    from harness.spec.machine_card import load_machine_card
+    from harness.strategy import Ready, admit
+
+    root = project_root(options.root)
+    know, predicts = _know(root, options), _predictor(root, options)
+    specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
+    different = {spec.run_id: spec for spec in (spec.model_copy(update={"launch": 0}) for spec in specs)}
+    rows, answers = list[tuple[str, ...]]([("run", "machine", *PREDICTED)]), list[dict[str, Any]]()
+    refused = dict[str, str]()
+    for number, spec in enumerate(different.values(), 1):
+        say(f"predicting {number} of {len(different)}: {spec.label}")
+        try:
+            card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
+            ready = Ready(admit(load_strategy(spec.strategy.name), spec, graph.facts), graph.blocks)
+            predicted = predicts(ready, card)
+        except UserError as refusal:
+            refused[spec.label] = str(refusal)
+            continue
+        cells = (str(spec.ranks), grid_text(spec.grid), *_cells(predicted, card))
+        rows.append((spec.label, card.name, *cells))
+        known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
+        answers.append({**known, **_document(predicted)})
+        if options.out:
+            record_prediction(root, options.out, spec, graph.facts, card, predicted)
+    page = [columns(rows)] if answers else []
+    page += ["No prediction", columns(list(refused.items()))] if refused else []
+    show(options, {"predicted": answers, "refused": refused}, "\n\n".join(page))
     return 0
 
 
@@ -211,8 +272,7 @@ def _know(root: Path, options: argparse.Namespace) -> "KnowGraph":
     from harness.store.catalog import load_card
 
     if options.twins:
-        expected = KnownGraph(facts_of_card(load_card(root, options.dataset)), None)
-        return lambda _: expected
+        return cache(lambda choice: KnownGraph(facts_of_card(load_card(root, choice.name)), None))
     return cache(lambda choice: known_graph(root, choice, from_card=options.from_card))
 
 

@@ -22,10 +22,13 @@ def add_verbs(verbs: Verbs) -> None:
     )
     collect.add_argument("--plan", type=Path, metavar="FILE", help="take only the runs of this plan")
     collect.add_argument(
-        "--printed",
+        "--beside",
         type=Path,
+        nargs="+",
+        default=[],
         metavar="DIR",
-        help="a folder of values that a paper prints, by `harness claims --records DIR`; no plan lists them",
+        help="folders of records that no plan lists: by `harness claims --records`, `harness predict --out`, "
+        "`harness emulate --out`",
     )
     collect.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for the tables (default: results)"
@@ -94,10 +97,16 @@ def add_verbs(verbs: Verbs) -> None:
     )
     claims.add_argument("--score", action="store_true", help="print the counts of verdicts alone")
     claims.add_argument(
+        "--predictions",
+        type=Path,
+        metavar="DIR",
+        help="records by `harness predict --out DIR`, which are not predicted again",
+    )
+    claims.add_argument(
         "--records",
         type=Path,
         metavar="DIR",
-        help="judge nothing, and record each run of which a claim prints a value, for `harness collect --printed DIR`",
+        help="judge nothing, and record each run of which a claim prints a value, for `harness collect --beside DIR`",
     )
     claims.add_argument(
         "--out",
@@ -119,7 +128,7 @@ def _collect(options: argparse.Namespace) -> int:
 
     results = results_folder(project_root(options.root))
     collected = collect(
-        options.runs or [results / "runs"], options.out or results, options.plan, options.printed
+        options.runs or [results / "runs"], options.out or results, options.plan, options.beside
     )
     show(options, collected.as_dict(), collected.as_text())
     return 1 if options.verify and not collected.complete else 0
@@ -165,7 +174,7 @@ def _claims(options: argparse.Namespace) -> int:
 
     root = project_root(options.root)
     tables = options.tables or results_folder(root)
-    evaluator = Evaluator(root, tables, twins=options.twins, say=say)
+    evaluator = Evaluator(root, tables, predictions=options.predictions, twins=options.twins, say=say)
     wanted = Wanted(options.paper, tuple(options.figure), options.held_out)
     if options.records:
         chosen = (claim for claims in wanted.chosen(root).values() for claim in claims)

@@ -1,15 +1,16 @@
 """A prediction or an emulation as the record of a run: tables and figures show it beside what was measured."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from harness.ledger import Amounts, Key
-from harness.predict.prediction import Prediction
-from harness.results.record import write_record
+from harness.predict.prediction import Prediction, SecondsBetween
+from harness.results.record import read_record, write_record
 from harness.run.provenance import provenance
-from harness.run.rank_tables import entry
+from harness.run.rank_tables import entry, key_of
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
@@ -26,11 +27,7 @@ def record_prediction(
 ) -> Path:
     """Writes the run folder of a prediction, or of an emulation of a run; the same one has the same run id."""
     source = "emulated" if emulates else "predicted"
-    constants = {
-        name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))
-    }
-    parts = {"spec": spec.model_dump(mode="json"), "constants": constants, "exact": facts.exact}
-    run_id = digest(parts | ({"run": emulates} if emulates else {}))
+    run_id = _run_id(spec, facts, card, emulates)
     fits = card.memory_gb is None or predicted.peak_bytes <= card.memory_gb * (1 << 30)
     seconds = predicted.seconds
     record = {
@@ -54,16 +51,46 @@ def record_prediction(
             "message": f"a rank would hold {predicted.peak_bytes / (1 << 30):.1f} GB of {card.memory_gb:g}",
         },
         "predicted": {
-            "seconds_low": seconds.low,
-            "seconds_high": seconds.high,
+            "rank": predicted.rank,
+            "seconds": asdict(seconds),
+            "waiting": predicted.waiting,
+            "words_received": predicted.words_received,
+            "peak_bytes": predicted.peak_bytes,
             "limited_by": predicted.limited_by,
             "shares": dict(predicted.shares),
             "sizes": "counted" if facts.exact else "expected",
             "run": emulates,
-            "constants": constants,
+            "constants": _constants(card),
         },
     }
     return write_record(runs, spec.model_dump(mode="json"), record, _tables(predicted))
+
+
+def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> Prediction | None:
+    """The prediction of a run under `runs`, if it was recorded with the constants that the card has now."""
+    folder = runs / _run_id(spec, facts, card)
+    if not folder.is_dir():
+        return None
+    record = read_record(folder)
+    known, entries = record.record["predicted"], record.table("ledger").to_dict("records")
+    return Prediction(
+        known["rank"],
+        SecondsBetween(**known["seconds"]),
+        {key_of(row): row["seconds"] for row in entries},
+        known["waiting"],
+        known["words_received"],
+        known["peak_bytes"],
+        known["shares"],
+    )
+
+
+def _run_id(spec: Spec, facts: Facts, card: MachineCard, emulates: str = "") -> str:
+    parts = {"spec": spec.model_dump(mode="json"), "constants": _constants(card), "exact": facts.exact}
+    return digest(parts | ({"run": emulates} if emulates else {}))
+
+
+def _constants(card: MachineCard) -> dict[str, Any]:
+    return {name: section.model_dump() for name in ("rates", "links") if (section := getattr(card, name))}
 
 
 def _tables(predicted: Prediction) -> dict[str, pd.DataFrame]:

@@ -104,12 +104,12 @@ class Collected:
 
 
 def collect(
-    runs: Path | Sequence[Path], out: Path, plan: Path | None = None, printed: Path | None = None
+    runs: Path | Sequence[Path], out: Path, plan: Path | None = None, beside: Sequence[Path] = ()
 ) -> Collected:
     """Makes the tables under `out` from all run folders under `runs`, or from those of a plan.
 
-    A run that several places have is taken from the first of them. `printed` is a folder of values that papers print,
-    which no plan lists.
+    A run that several places have is taken from the first of them. `beside` are folders of records that no plan lists:
+    values that papers print, predictions, emulations.
     """
     places = [runs] if isinstance(runs, Path) else list(runs)
     found: dict[str, Path] = {}
@@ -120,8 +120,8 @@ def collect(
             )
         found |= {path.name: path for path in whole_folders(place)}
     planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
-    beside = {path.name: path for path in whole_folders(printed)} if printed else {}
-    found, planned = found | beside, planned | {run_id: {} for run_id in sorted(beside)}
+    unplanned = {path.name: path for place in beside for path in whole_folders(place)}
+    found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
     records = _read(found[run_id] for run_id in planned if run_id in found)
     if not records:
         owner = f" of the plan {plan}" if plan else ""

@@ -134,7 +134,13 @@ COUNTED = ("calls", "words_payload", "words_received", "bytes")
 
 def event_of(row: Mapping[str, Any]) -> Event:
     """The event of a row."""
-    key = Key(
+    order = {name: row[name] for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
+    return Event(key_of(row), Amounts(**{name: row[name] for name in COUNTED}), **order)
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """The key of a row."""
+    return Key(
         Phase(row["phase"]),
         row["layer"],
         Direction(row["direction"]),
@@ -143,8 +149,6 @@ def event_of(row: Mapping[str, Any]) -> Event:
         row["peer"],
         TensorName(row["tensor"]) if row["tensor"] else None,
     )
-    order = {name: row[name] for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
-    return Event(key, Amounts(**{name: row[name] for name in COUNTED}), **order)
 
 
 def key_row(key: Key) -> Row:

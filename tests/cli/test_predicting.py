@@ -1,12 +1,23 @@
 """harness predict and harness advise, as a user types them: no store, no torch.distributed, no run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.cli import main
+from harness.experiment.known_graph import facts_of_card
+from harness.predict.predicted_record import recorded_prediction
+from harness.predict.prediction import predict
+from harness.registry import load_strategy
 from harness.results.collect import collect
+from harness.results.record import read_record
+from harness.spec.machine_card import load_machine_card
+from harness.spec.root import project_root
+from harness.spec.spec import Spec
+from harness.store.catalog import load_card
+from harness.strategy import Ready, admit
 
 PLEXUS = [
     "predict",
@@ -118,3 +129,63 @@ def test_tuning_sets_what_was_measured_beside_what_was_predicted(
     (tuned,) = json.loads(answer(capsys, *asked))["tuned"]
     assert tuned["predicted"] > 0
     assert tuned["measured"] > 0
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """A paper's runs: two launches of one, and one whose words the edges decide."""
+    graph = {"name": "ogbn-products", "permutation": "double"}
+    plexus = {"strategy": "plexus", "dataset": graph, "grid": ["2x2x2"], "launch": [0, 1]}
+    sampled = {"strategy": "distdgl", "dataset": "ogbn-products", "ranks": 8}
+    published = {"machine": "perlmutter", "runs": [plexus, sampled]}
+    laptop = [{"strategy": "serial", "dataset": "tiny-sbm"}]
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps({"name": "mine", "runs": laptop, "published": published}))
+    return path
+
+
+def test_the_runs_of_an_experiment_are_predicted_once_for_all_launches(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that a card cannot predict says why, and the others are recorded."""
+    out = tmp_path / "records"
+    data = json.loads(answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out), "--json"))
+    assert [(run["machine"], run["ranks"]) for run in data["predicted"]] == [("perlmutter", 8)]
+    (refused,) = data["refused"].items()
+    assert "distdgl" in refused[0]
+    assert len(list(out.iterdir())) == 1
+
+
+def test_a_recorded_prediction_is_the_prediction(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read back, it has all that a claim asks of it; with other constants it is another."""
+    out = tmp_path / "records"
+    answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
+    root = project_root(None)
+    (folder,) = out.iterdir()
+    spec = Spec.model_validate(read_record(folder).spec)
+    facts = facts_of_card(load_card(root, "ogbn-products"))
+    card = load_machine_card(root, "perlmutter")
+    predicted = predict(Ready(admit(load_strategy("plexus"), spec, facts)), card)
+    recorded = recorded_prediction(out, spec, facts, card)
+    assert recorded == replace(predicted, entries=dict(predicted.entries))
+    assert card.links
+    slower = card.links.model_copy(update={"node_gbs": card.links.intra_gbs})
+    other = card.model_copy(update={"links": slower})
+    assert recorded_prediction(out, spec, facts, other) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--strategy", "plexus"],
+        ["--experiment", "mine.yaml", "--dataset", "reddit"],
+        [],
+    ],
+)
+def test_predict_takes_a_strategy_or_an_experiment(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", *words]) == 2
+    assert "either --strategy NAME --dataset NAME or --experiment FILE" in capsys.readouterr().err

@@ -288,6 +288,11 @@ def point_at_first_failure(snakemake_logs):
         print(f"\nFirst failure: {failed[1]}", file=sys.stderr)
 
 
+def given(option, values):
+    """An option of a command with its values; nothing without values."""
+    return " ".join([option, *values]) if values else ""
+
+
 def experiment_file(name):
     return f"workflows/experiments/{name}.yaml"
 

@@ -21,11 +21,28 @@ rule printed_values:
         "harness claims --figure {params.shown} --records {output} > {log} 2>&1"
 
 
+# The paper's own runs, predicted for the machines of the paper: what one machine cannot run stands beside what it ran.
+rule predicted_runs:
+    input:
+        experiment=lambda wildcards: experiment_file(wildcards.experiment),
+        machines="config/machines",
+    output:
+        directory(f"{PAPERS}/{{experiment}}/predicted"),
+    log:
+        f"results/logs/papers/{config['scale']}-{{experiment}}-predicted.log",
+    localrule: True
+    message:
+        "Predicting the paper's runs of {wildcards.experiment}"
+    shell:
+        "harness predict --experiment {input.experiment} --out {output} > {log} 2>&1"
+
+
 rule paper_report:
     input:
         plan=lambda wildcards: study(experiment_file(wildcards.experiment)).plan,
         runs=lambda wildcards: markers_of(experiment_file(wildcards.experiment)),
         printed=[] if config["scale"] == "tiny" else rules.printed_values.output,
+        predicted=rules.predicted_runs.output if config["scale"] == "laptop" else [],
     output:
         expand("{folder}/{{experiment}}/{table}.parquet", folder=PAPERS, table=[*TABLES, "claims"]),
         report=f"{PAPERS}/{{experiment}}/report.html",
@@ -36,13 +53,14 @@ rule paper_report:
     params:
         folder=subpath(output.report, parent=True),
         shown=lambda wildcards: REPRODUCED[wildcards.experiment],
-        printed=lambda wildcards, input: f"--printed {input.printed}" if input.printed else "",
+        beside=lambda wildcards, input: given("--beside", [*input.printed, *input.predicted]),
+        predictions=lambda wildcards, input: given("--predictions", input.predicted),
         quick="--quick" if config["scale"] == "tiny" else "",
     message:
         "Collecting, judging and drawing {wildcards.experiment}"
     shell:
-        "(harness collect --runs results/runs --out {params.folder} --plan {input.plan} {params.printed}"
-        " && harness claims --figure {params.shown} {params.quick} --tables {params.folder} --out {params.folder}/claims.parquet"
+        "(harness collect --runs results/runs --out {params.folder} --plan {input.plan} {params.beside}"
+        " && harness claims --figure {params.shown} {params.quick} {params.predictions} --tables {params.folder} --out {params.folder}/claims.parquet"
         " && harness figures --tables {params.folder} --out {output.figures}"
         " && harness report --tables {params.folder} --figures {output.figures} --out {output.report}) > {log} 2>&1"
 
