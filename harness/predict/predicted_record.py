@@ -72,7 +72,7 @@ def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard)
     if not folder.is_dir():
         return None
     record = read_record(folder)
-    known, entries = record.record["predicted"], record.table("ledger").to_dict("records")
+    known, entries = record.record["predicted"], record.rows("ledger").to_pylist()
     return Prediction(
         known["rank"],
         SecondsBetween(**known["seconds"]),
