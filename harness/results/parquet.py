@@ -98,6 +98,11 @@ def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
     """One of the collected tables under a results folder."""
+    return to_pandas(table_of_one_call(tables, name), TABLES[name])
+
+
+def table_of_one_call(tables: Path, name: str) -> pa.Table:
+    """The rows of a collected table, which is refused unless it is of the same call as the table `runs`."""
     path = tables / f"{name}.parquet"
     if not path.is_file():
         raise UserError(f"There is no table {path}. `harness collect` makes the tables from the run folders.")
@@ -106,7 +111,7 @@ def read_collected(tables: Path, name: str) -> pd.DataFrame:
         raise UserError(
             f"{path} and runs.parquet are not of one call: a call was killed between them. {ANEW}"
         )
-    return to_pandas(rows, TABLES[name])
+    return rows
 
 
 def write_claims(path: Path, claims: list[dict[str, Any]], tables: Path) -> None:

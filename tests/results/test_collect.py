@@ -11,6 +11,7 @@ import pytest
 from harness.errors import UserError
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
+from harness.results.record import Record
 from harness.results.schema import RUN_TABLES, RUNS, TABLES
 from harness.spec.spec import Spec, canonical_json
 
@@ -88,6 +89,33 @@ def test_collecting_twice_changes_no_file(runs: Path, tmp_path: Path) -> None:
     assert len(dates) == len(TABLES)
     collect(runs, tmp_path)
     assert dates == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
+
+
+def test_only_new_and_repeated_runs_are_read_again(
+    synthetic: SimpleNamespace,
+    runs: Path,
+    specs: list[Spec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tables are to the byte those of a first collection."""
+    kept, fresh = tmp_path / "kept", tmp_path / "fresh"
+    collect(runs, kept)
+    new = synthetic.make_spec("plexus", "tiny", {"x": 1, "y": 2, "z": 1})
+    synthetic.write_ok(runs, new, 2.0, 0.1)
+    synthetic.write_ok(runs, specs[1], 3.0, 0.1)
+    read, rows_of = set(), Record.rows
+
+    def rows(record: Record, name: str) -> object:
+        read.add(record.record["run_id"])
+        return rows_of(record, name)
+
+    monkeypatch.setattr(Record, "rows", rows)
+    collect(runs, kept)
+    assert read == {new.run_id, specs[1].run_id}
+    collect(runs, fresh)
+    for name in TABLES:
+        assert (kept / f"{name}.parquet").read_bytes() == (fresh / f"{name}.parquet").read_bytes(), name
 
 
 def test_a_plan_chooses_its_runs_and_names_those_that_are_missing(
