@@ -2,6 +2,7 @@
 #
 #   make smoke      the whole chain on tiny graphs; ends with the paths of the figures and of the report
 #   make resume     the same, after a workflow was killed
+#   make papers     every figure of the five papers; SCALE=tiny takes minutes and downloads nothing
 #   make test       the tests that are quick enough for every change
 #   make test-device every strategy on fake GPUs, for which a C++ compiler is needed and no GPU
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
@@ -20,6 +21,8 @@ TORCH_INDEX ?=
 KEEP_TORCH  ?=
 PROFILE     ?= workflows/profiles/local
 EXPERIMENT  ?= workflows/experiments/smoke.yaml
+# Of the papers' figures: tiny, laptop or published.
+SCALE       ?= laptop
 
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed
@@ -33,10 +36,13 @@ WORKERS     ?= 2
 # One thread a process: the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke resume test test-device test-slurm test-all bench lint format setup clean
+.PHONY: smoke papers resume test test-device test-slurm test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
+
+papers: $(INSTALLED)
+	$(BIN)/snakemake papers --profile $(PROFILE) --config scale=$(SCALE)
 
 resume: $(INSTALLED)
 	$(BIN)/snakemake --unlock $(WORKFLOW)

@@ -3,9 +3,9 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need root. One
-thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by the
-output of each command. If the recording of a page is stopped, the next one on the same commit continues with the
+`comparison`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need
+root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by
+the output of each command. If the recording of a page is stopped, the next one on the same commit continues with the
 commands that are missing.
 """
 
@@ -63,6 +63,14 @@ COMMANDS = {
         "benchmarks/testbed down",
     ],
     "claims": ["-m harness claims --twins"],
+    "findings": [
+        *(f"benchmarks/findings.py {part}" for part in ("balance", "model", "dimensions", "settings")),
+    ],
+    "comparison": [
+        "benchmarks/comparison.py measured",
+        "benchmarks/comparison.py predicted",
+        "benchmarks/comparison.py table",
+    ],
     "bench": ["benchmarks/bench.py"],
     "epoch": [
         "benchmarks/epoch.py serial --dataset sbm-4096",

@@ -1,0 +1,257 @@
+"""What the papers' figures do not show, computed: no rank is started. The page docs/findings.md reads the results.
+
+    python benchmarks/findings.py dimensions    words and predicted epochs of CAGNET in 1, 1.5, 2 and 3 dimensions
+    python benchmarks/findings.py model         two models of Plexus' products beside the times its authors published
+    python benchmarks/findings.py settings      epochs of ScaleGNN under the settings that its paper leaves open
+    python benchmarks/findings.py balance       the fullest block over the mean, by order of the vertices
+
+Each part prints markdown and draws results/findings-PART.svg. Words and sizes follow from the cards of the datasets,
+seconds from the cards of the machines.
+"""
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from measuring import Table, argument_parser
+from numpy.typing import NDArray
+from prediction import POINTS, terms_of_epoch
+from scipy.stats import spearmanr
+
+from harness.claims import Evaluator
+from harness.doctor.calibrate import fit_terms
+from harness.experiment.defaults import make_spec
+from harness.experiment.known_graph import facts_of_card
+from harness.figures.drawing import rendered, styled
+from harness.figures.palette import look_of
+from harness.ledger import AxisName
+from harness.parallel.rotating_layout import FIRST
+from harness.predict.prediction import Prediction, predict
+from harness.predict.pricing import MICRO
+from harness.registry import load_strategy
+from harness.spec.dataset import DatasetChoice
+from harness.spec.machine_card import load_machine_card
+from harness.spec.root import project_root
+from harness.spec.spec import grid_text
+from harness.store.build import build, open_dataset
+from harness.store.catalog import load_card
+from harness.store.info import balance
+from harness.strategy import Ready, admit
+from strategies.plexus.formulas import Coefficients, product_milliseconds, terms_of_the_code
+
+RESULTS = Path(__file__).parent / "results"
+Numbers = NDArray[np.float64]
+MILLION, MILLISECONDS = 1e6, 1e3
+
+
+# CAGNET's dimensions.
+
+GRAPHS = ("reddit", "cagnet-amazon", "cagnet-protein")
+SCHEMES = ("cagnet-1d", "cagnet-1.5d", "cagnet-2d", "cagnet-3d")
+RANKS = (4, 8, 16, 32, 64, 128, 256)
+SUMMIT = "summit"
+
+
+def dimensions() -> None:
+    """For each graph and number of ranks: the words and the epoch of each scheme, on the fastest of its grids."""
+    found = {
+        (graph, scheme, ranks): fastest(graph, scheme, ranks)
+        for graph in GRAPHS
+        for scheme in SCHEMES
+        for ranks in RANKS
+    }
+    for graph in GRAPHS:
+        print(
+            f"\n{graph} on {SUMMIT}: million words received, and milliseconds an epoch, by number of ranks\n"
+        )
+        table = Table("scheme", *map(str, RANKS))
+        for scheme in SCHEMES:
+            cells = []
+            for ranks in RANKS:
+                grid, predicted = found[graph, scheme, ranks]
+                millions, ms = predicted.words_received / MILLION, predicted.seconds.value * MILLISECONDS
+                cells.append(f"{millions:,.3g}, {ms:,.3g} ({grid})")
+            table.row(scheme, *cells)
+    with styled():
+        figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+        rows = figure.subplots(2, len(GRAPHS), sharex=True, sharey="row")
+        for column, graph in enumerate(GRAPHS):
+            rows[0][column].set_title(graph)
+            rows[1][column].set_xlabel("GPUs")
+            for scheme in SCHEMES:
+                line = [found[graph, scheme, ranks][1] for ranks in RANKS]
+                plot(rows[0][column], scheme, [each.words_received / MILLION for each in line])
+                plot(rows[1][column], scheme, [each.seconds.value * MILLISECONDS for each in line])
+        rows[0][0].set_ylabel("words received, millions")
+        rows[1][0].set_ylabel("predicted epoch, ms")
+        figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
+        save(figure, "dimensions")
+
+
+def fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
+    """The grid and the prediction of the fastest grid: two layers, hidden 16, as in the paper."""
+    card, facts = load_machine_card(project_root(), SUMMIT), facts_of_card(load_card(project_root(), graph))
+    kind = load_strategy(scheme)
+    options = []
+    for grid in kind.grids(ranks):
+        asked = {
+            "strategy": scheme,
+            "dataset": {"name": graph, "permutation": "single"},
+            "ranks": ranks,
+            "grid": {str(axis): size for axis, size in grid.items()},
+            "machine": SUMMIT,
+            "model": {"layers": 2, "hidden": 16},
+        }
+        spec = make_spec(project_root(), asked, "a finding")
+        options.append((grid_text(grid, " "), predict(Ready(admit(kind, spec, facts)), card)))
+    return min(options, key=lambda option: option[1].seconds.value)
+
+
+def plot(axes: Axes, scheme: str, values: Sequence[float]) -> None:
+    look = look_of(scheme)
+    axes.plot(RANKS, values, color=look.colour, marker=look.marker, markersize=4, linewidth=1, label=scheme)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(RANKS, [str(ranks) if ranks in (4, 16, 64, 256) else "" for ranks in RANKS])
+    axes.minorticks_off()
+
+
+# Two models of Plexus' products.
+
+
+def model() -> None:
+    """Equation 4.4 with the paper's coefficients, and five terms fitted to the scaling points, on 28 other grids."""
+    points = list(csv.DictReader(POINTS.open()))
+    fitted = np.array([point["set"] == "scaling" for point in points])
+    published = np.array([float(point["spmm_ms_per_epoch"]) for point in points])
+    terms = np.array([terms_of_epoch(point) for point in points])
+    ours = terms @ fit_terms(terms[fitted], published[fitted] * MILLISECONDS * MICRO) * MILLISECONDS
+    theirs = np.array([by_equation(point) for point in points])
+    table = Table(
+        "model, on 28 grids of 64 GPUs",
+        "rank correlation",
+        "R2 of the times",
+        "median of model over published",
+    )
+    for name, times in (
+        ("equation 4.4, coefficients as printed", theirs),
+        ("five terms of each product", ours),
+    ):
+        some, true = times[~fitted], published[~fitted]
+        residual = 1 - ((true - some) ** 2).sum() / ((true - true.mean()) ** 2).sum()
+        ranks = spearmanr(some, true).statistic
+        table.row(name, f"{ranks:.3f}", f"{residual:.2f}", f"{np.median(some / true):.2f}")
+    with styled():
+        figure = Figure(figsize=(3.4, 3.0), layout="constrained")
+        axes = figure.subplots()
+        for name, times, marker in (("equation 4.4", theirs, "o"), ("five terms", ours, "s")):
+            axes.plot(published[~fitted], times[~fitted], marker, markersize=3.5, label=name)
+        ends = [published[~fitted].min(), published[~fitted].max()]
+        axes.plot(ends, ends, color="0.6", linewidth=0.8)
+        axes.set(
+            xscale="log", yscale="log", xlabel="published products of an epoch, ms", ylabel="by the model, ms"
+        )
+        axes.legend()
+        save(figure, "model")
+
+
+def by_equation(point: dict[str, str]) -> float:
+    """The milliseconds of equation 4.4 with the coefficients that the paper prints."""
+    card = load_machine_card(project_root(), "perlmutter").plexus_model
+    assert card
+    grid = {axis: int(point[axis.value]) for axis in (AxisName.X, AxisName.Y, AxisName.Z)}
+    widths = [int(point[name]) for name in ("d0", "d1", "d2")]
+    terms = terms_of_the_code(grid, FIRST, int(point["n"]), int(point["nnz"]), widths)
+    return product_milliseconds(terms, Coefficients(card.flops, card.forward, card.backward))
+
+
+# The settings that ScaleGNN's paper leaves open.
+
+
+def settings() -> None:
+    """For every line of figure 7: how far the predicted epoch moves between the settings that are left open."""
+    evaluator = Evaluator(project_root(), say=lambda _: None)
+    table = Table("graph, machine, GPUs", "shortest ms", "longest ms", "longest over shortest")
+    rows = []
+    for name in evaluator.published("scalegnn-figure-7", "dataset"):
+        specs = evaluator.experiment("scalegnn-figure-7", dataset=name)
+        for machine in dict.fromkeys(spec.machine.name for spec in specs):
+            ranks = min(spec.ranks for spec in specs if spec.machine.name == machine)
+            epochs = evaluator.epoch("scalegnn-figure-7", dataset=name, machine=machine, ranks=ranks)
+            times = sorted(each.seconds * MILLISECONDS for each in epochs.values())
+            rows.append((f"{name}, {machine}, {ranks}", times[0], times[-1]))
+            table.row(rows[-1][0], f"{times[0]:,.3g}", f"{times[-1]:,.3g}", f"{times[-1] / times[0]:.2f}")
+    with styled():
+        figure = Figure(figsize=(5.0, 0.6 + 0.2 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for place, (_, low, high) in enumerate(rows):
+            axes.plot(
+                [low, high],
+                [place, place],
+                linewidth=4,
+                solid_capstyle="butt",
+                color=look_of("scalegnn").colour,
+            )
+        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.invert_yaxis()
+        axes.set(xscale="log", xlabel="predicted epoch, ms: from the fastest to the slowest open setting")
+        save(figure, "settings")
+
+
+# The balance of blocks.
+
+ORDERED = ("ogbn-products@1/64", "reddit@1/64", "europe-osm@1/64", "rmat-17")
+CUTS = 8
+
+
+def balance_of_orders() -> None:
+    """The largest number of nonzeros in one of 8 x 8 blocks over the mean, by order of the vertices."""
+    orders = ("none", "single", "double")
+    table = Table("graph", *orders, "the densest row over a block's mean")
+    rows = {}
+    for name in ORDERED:
+        choice = DatasetChoice(name=name)
+        build(project_root(), choice)
+        blocks = open_dataset(project_root(), choice)
+        every = range(blocks.n)
+        ratios = dict(balance(blocks, CUTS, 0))
+        longest = int(blocks.adjacency(every, every).rowptr.diff().max())
+        rows[name] = [ratios[order] for order in orders]
+        table.row(
+            name, *(f"{ratio:.3f}" for ratio in rows[name]), f"{longest / CUTS / (blocks.nnz / CUTS**2):.3f}"
+        )
+    with styled():
+        figure = Figure(figsize=(4.6, 2.4), layout="constrained")
+        axes = figure.subplots()
+        for number, order in enumerate(orders):
+            places = np.arange(len(rows)) + 0.26 * (number - 1)
+            axes.bar(places, [ratios[number] for ratios in rows.values()], 0.24, label=f"permutation {order}")
+        axes.set_xticks(range(len(rows)), rows)
+        axes.set_ylabel("fullest block over the mean")
+        axes.legend()
+        save(figure, "balance")
+
+
+def save(figure: Figure, part: str) -> None:
+    name = f"findings-{part}"
+    (RESULTS / f"{name}.svg").write_bytes(rendered(figure, "svg", name, "benchmarks/findings.py"))
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "dimensions": dimensions,
+    "model": model,
+    "settings": settings,
+    "balance": balance_of_orders,
+}
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("part", choices=PARTS)
+    PARTS[parser.parse_args().part]()
+
+
+if __name__ == "__main__":
+    main()
