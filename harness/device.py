@@ -5,10 +5,12 @@ by events. `cuda` is torch's name for the GPUs of ROCm, too.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.library import Library
 
 GPU = "cuda"
 T = TypeVar("T")
@@ -53,11 +55,26 @@ def utilisation(device: torch.device) -> float:
 # Memory.
 
 
+# A replay has no device, so an operator of its own stands for a copy between host and device.
+OPERATORS = Library("harness", "FRAGMENT")
+OPERATORS.define("cross(Tensor x) -> Tensor")
+CROSS = torch.ops.harness.cross.default
+for _kind in ("CPU", "Meta"):
+    OPERATORS.impl("cross", partial(torch.empty_like, device="meta"), _kind)
+
+
 def uploaded(x: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
     if is_gpu(device) and x.is_cpu:
         return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
+    return CROSS(x) if device.type == "meta" else x.to(device)
+
+
+def noted_download(x: Tensor, device: torch.device) -> Tensor:
+    """The tensor itself; in a replay, the copy to the host that follows is noted."""
+    if device.type == "meta":
+        CROSS(x)
+    return x
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -4,7 +4,7 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 `meta`), and the process group sends nothing (torch's backend `fake`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import finalize
@@ -18,6 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from harness.comm import engine
 from harness.comm.engine import Engine, RankPlace
 from harness.comm.grid import Grid
+from harness.device import CROSS
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
 from harness.kernels.spmm import PRODUCT, PRODUCT_ADD
@@ -61,9 +62,9 @@ class LiveBytes:
         self.now = self.peak = 0
         self._sizes: dict[int, int] = {}
 
-    def made(self, things: Iterable[Any], *, before: bool = False) -> None:
+    def made(self, tensors: Iterable[Tensor], *, before: bool = False) -> None:
         """Takes notice of tensors; with `before`, of tensors that were made before, which do not count."""
-        for x in _tensors(things):
+        for x in tensors:
             if not x.is_meta:  # the host's
                 continue
             storage = x.untyped_storage()
@@ -81,6 +82,13 @@ class LiveBytes:
             self.now -= self._sizes.get(x.untyped_storage()._cdata, 0)
             self._sizes[x.untyped_storage()._cdata] = 0
         self.peak = self.now
+
+    def leave(self, x: Tensor) -> None:
+        """Takes notice of a tensor that a copy brings to the device: until then it was the host's."""
+        if x.is_meta:
+            key = x.untyped_storage()._cdata
+            self.now -= self._sizes[key]
+            self._sizes[key] = 0
 
     def _freed(self, key: int) -> None:
         self.now -= self._sizes.pop(key, 0)
@@ -103,34 +111,38 @@ class Meter(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        self.memory.made((*args, *kwargs.values()), before=True)
+        operands = _tensors((*args, *kwargs.values()))
+        self.memory.made(operands, before=True)
+        if func is CROSS:
+            self.memory.leave(args[0])
+            self._tape.crossed(args[0].nbytes)
         result = func(*args, **kwargs)
-        self.memory.made((result,))
+        results = _tensors((result,))
+        self.memory.made(results)
         if _computes(func):
             formula = flop_registry.get(func.overloadpacket)
             flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
-            touched = _bytes(args) + _bytes(kwargs.values()) + _bytes((result,))
+            touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in results])
             self._tape.add(self._tape.here, flops=flops, bytes_touched=touched)
             self._tape.computed(_product(func, args), touched)
         return result
 
 
-def _bytes(things: Iterable[Any]) -> int:
-    """The bytes of the tensors among arguments, and in lists among them."""
-    return sum(x.nbytes for x in _tensors(things))
-
-
-def _tensors(things: Iterable[Any]) -> Iterator[Tensor]:
+def _tensors(things: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments, and in lists among them."""
+    tensors: list[Tensor] = []
     for thing in things:
         if isinstance(thing, Tensor):
-            yield thing
-        elif isinstance(thing, list | tuple):
-            yield from _tensors(thing)
+            tensors.append(thing)
+        elif isinstance(thing, (list, tuple)):
+            tensors += _tensors(thing)
+    return tensors
 
 
 def _computes(func: Any) -> bool:
     return (
         func.namespace not in ("c10d", "prim")
+        and func is not CROSS
         and not func.is_view
         and func.overloadpacket not in ONLY_ALLOCATE
     )

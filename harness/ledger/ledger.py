@@ -11,12 +11,15 @@ moves time to another key, and leaving the scope moves time back:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from harness.ledger.vocabulary import Direction, Op, Phase, TensorName
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     import torch
@@ -179,6 +182,14 @@ class Ledger:
 
     def drew(self, entries: int) -> None:
         """Notes that the host sampled so many entries of A; only a tape of a replay keeps the number."""
+
+    def fused(self, function: Callable[..., T], *operands: Any) -> T:
+        """Calls a function of shapes whose operators are one kernel in a run; only a tape of a replay keeps that."""
+        return function(*operands)
+
+    def begun(self, make: Callable[[], T]) -> Callable[[], T]:
+        """Notes that another thread may make an item from now on; only a tape of a replay keeps the place."""
+        return make
 
     def leave(self) -> Any:
         """Marks the start of an asynchronous call; `landing` and `flew` take the mark that is returned."""

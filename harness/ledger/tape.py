@@ -6,16 +6,18 @@ spends on each event (`timed`): those do not grow where ranks wait for each othe
 cores and caches, so ranks may compute in turns: a rank gives its turn away while it waits for a message.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from statistics import median
 from time import thread_time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from harness.ledger.ledger import NOBODY, Amounts, Clock, Key, Ledger, Scope
 from harness.ledger.vocabulary import MOVING, Op
 from harness.locks import Turn
+
+T = TypeVar("T")
 
 
 class Product(NamedTuple):
@@ -49,6 +51,13 @@ class Event:
     """The bytes that these kernels read and write."""
     drawn: int = 0
     """The entries of A that the host sampled."""
+    copies: int = 0
+    """The number of copies between the host and its device."""
+    copied: int = 0
+    """The bytes of these copies."""
+    begun_after: int = NOBODY
+    """The number of the event after which a background thread may begin this one; NOBODY for work of the rank's own
+    thread."""
     leaves: bool = False
     """The call's result is waited for in a later event."""
     waits_for: int = NOBODY
@@ -121,7 +130,10 @@ class Tape(Ledger):
         self._timed, self._since, self._turn = timed, 0.0, turn
         self.events: list[Event] = []
         self._open: Event | None = None
+        self._opened = NOBODY
+        """The number of the open event."""
         self._wait: Event | None = None
+        self._begun_after, self._fusing = NOBODY, False
         self._companions: dict[Key, Event] = {}
         self._left: dict[int, int] = {}
         """The number of a call's event, by the mark at which the call left."""
@@ -149,7 +161,8 @@ class Tape(Ledger):
         """Takes the turn for work, and gives it away for messages. Neither is the work of an event."""
         if self._turn and self.taping:
             (self._turn.give if key.op in MOVING else self._turn.take)()
-        self._since = thread_time()
+        if self._timed:
+            self._since = thread_time()
 
     def move_to(self, key: Key) -> Key:
         if not self.taping:
@@ -172,7 +185,7 @@ class Tape(Ledger):
 
     def computed(self, product: Product | None, touched: int) -> None:
         """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
-        if not (self.recording and self.taping):
+        if not (self.recording and self.taping) or self._fusing:
             return
         event = self._event(self.here)
         if product:
@@ -184,13 +197,44 @@ class Tape(Ledger):
         if self.recording and self.taping:
             self._event(self.here).drawn += entries
 
+    def crossed(self, size: int) -> None:
+        """Keeps a copy of so many bytes between the host and its device."""
+        if self.recording and self.taping:
+            event = self._event(self.here)
+            event.copies, event.copied = event.copies + 1, event.copied + size
+
+    def fused(self, function: Callable[..., T], *operands: Any) -> T:
+        """Keeps one kernel, which reads every operand once and writes every result once."""
+        self._fusing = True
+        try:
+            results = function(*operands)
+        finally:
+            self._fusing = False
+        tensors = [*operands, *(results if isinstance(results, tuple) else (results,))]
+        self.computed(None, sum(getattr(each, "nbytes", 0) for each in tensors))
+        return results
+
+    def begun(self, make: Callable[[], T]) -> Callable[[], T]:
+        """The same item, whose events know that they could have begun here."""
+        if not (self.recording and self.taping):
+            return make
+        after = len(self.events) - 1
+
+        def made() -> T:
+            self._open, self._begun_after = None, after
+            try:
+                return make()
+            finally:
+                self._open, self._begun_after = None, NOBODY
+
+        return made
+
     def leave(self) -> Any:
         mark = super().leave()
         if not self.taping:
             return mark
-        event = self._event(self.here)
-        event.leaves = True
-        self._left[mark] = self._number(event)
+        self._event(self.here).leaves = True
+        self._left[mark] = self._opened
         return mark
 
     def landing(self, key: Key, left: Any) -> Scope:
@@ -202,22 +246,18 @@ class Tape(Ledger):
 
     def _event(self, key: Key) -> Event:
         if self._open is None or self._open.key != key:
-            self._open = Event(key)
+            self._open, self._opened = Event(key, begun_after=self._begun_after), len(self.events)
             self.events.append(self._open)
             self._companions = {}
         return self._open
 
     def _companion(self, key: Key) -> Event:
         """The event of another row whose words travel in the call of the current event."""
-        leader = self._event(self.here)
+        self._event(self.here)
         if key not in self._companions:
-            self._companions[key] = Event(key, travels_with=self._number(leader))
+            self._companions[key] = Event(key, travels_with=self._opened)
             self.events.append(self._companions[key])
         return self._companions[key]
-
-    def _number(self, event: Event) -> int:
-        """The number of one of the last events."""
-        return next(number for number in reversed(range(len(self.events))) if self.events[number] is event)
 
 
 def typical(epochs: Sequence[list[Event]]) -> list[Event]:

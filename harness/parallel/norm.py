@@ -49,8 +49,10 @@ class NormPlan(NamedTuple):
 
     def run(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Calls the function, compiled if the plan is fused; shapes alone are never compiled."""
-        if not self.fused or operands[0].is_meta:
+        if not self.fused:
             return function(*operands)
+        if operands[0].is_meta:
+            return self.across.ledger.fused(function, *operands)
         # The tracer reads the `grad` of every tensor, which warns for tensors that are not leaves.
         return _compiled(function)(
             *(each.detach() if isinstance(each, Tensor) else each for each in operands)

@@ -1,7 +1,7 @@
 """Prefetching: the next item is made while the last one is used, on a thread and, on a GPU, on a stream of its own.
 
-In a replay of shapes alone an item is made when it is asked for. Making an item must not touch the ledger: the ledger
-shows the time that the consumer waits.
+In a replay of shapes alone an item is made when it is asked for, and the tape keeps where it could have begun. Making
+an item must not touch the ledger: the ledger shows the time that the consumer waits.
 """
 
 import sys
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from harness.device import SideStream, is_gpu
+from harness.ledger import Ledger
 
 T = TypeVar("T")
 
@@ -20,8 +21,9 @@ T = TypeVar("T")
 class BackgroundThread:
     """A thread that makes items, one after the other."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
+        """`ledger` is that of the consumer, for a replay."""
+        self._device, self._ledger = device, ledger or Ledger(recording=False)
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._stream = SideStream(device) if is_gpu(device) else None
         self._used: list[Any] = []
@@ -36,7 +38,7 @@ class BackgroundThread:
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""
         if self._device.type == "meta":
-            return make
+            return self._ledger.begun(make)
         if self._stream is None:
             return self._thread.submit(make).result
         # Every item but the last is used up, and the stream waits for the kernels that use it: now it may be freed.
@@ -63,8 +65,8 @@ class BackgroundThread:
 class Prefetcher(Generic[T]):
     """Items by number, mostly asked for one after the other."""
 
-    def __init__(self, make: Callable[[int], T], device: torch.device) -> None:
-        self._make, self._thread = make, BackgroundThread(device)
+    def __init__(self, make: Callable[[int], T], device: torch.device, ledger: Ledger | None = None) -> None:
+        self._make, self._thread = make, BackgroundThread(device, ledger)
         self._coming: tuple[int, Callable[[], T]] | None = None
 
     def take(self, number: int) -> T:

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from harness.comm.axis import Axis
 from harness.comm.call import Call
+from harness.device import noted_download, uploaded
 from harness.kernels import Csr
 from harness.ledger import Op, TensorName
 
@@ -94,7 +95,8 @@ def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Calla
         return known().rowptr.diff()
 
     lengths = _answered(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
-    lengths = learned(lengths, lengths_known).cpu()
+    device = requests.over.device
+    lengths = noted_download(learned(lengths, lengths_known), device).cpu()
     absent = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
     entries = requests._replace(
         wanted=sums(absent, requests.wanted),
@@ -103,12 +105,17 @@ def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Calla
     )
     col = learned(_answered(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col)
     val = learned(_answered(entries, leaving.val, own.val, TensorName.A), lambda: known().val)
-    return Csr(pad(lengths.cumsum(0), (1, 0)), col.cpu(), val.cpu(), own.cols)
+    return Csr(
+        pad(lengths.cumsum(0), (1, 0)),
+        noted_download(col, device).cpu(),
+        noted_download(val, device).cpu(),
+        own.cols,
+    )
 
 
 def _answered(requests: Requests, leaving: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
     device = requests.over.device
-    return requests.answer(leaving.to(device), own.to(device), tensor)
+    return requests.answer(uploaded(leaving, device), uploaded(own, device), tensor)
 
 
 def sums(lengths: Tensor, parts: list[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """Advice: all strategies and grids for a graph on a machine, ranked by predicted time.
 
-1. Every grid of every strategy is predicted by its first rank alone.
+1. The grids of a strategy are predicted by their first rank alone, those with the fewest seconds for words first. A
+   grid whose words alone take longer than the epochs of the fastest grids is left out.
 2. The fastest grids of each strategy that fit into the memory are predicted in full, with their intervals.
 3. Full-graph strategies are ranked by the time of an epoch, strategies of mini-batches by the time for each training
    vertex that is visited: their epochs differ in what a vertex learns from.
@@ -11,15 +12,17 @@ constants, within their intervals, can turn it; otherwise the two tie.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log, sqrt
+from math import inf, log, sqrt
+from operator import itemgetter
 from typing import Protocol
 
 from harness.errors import UserError
+from harness.ledger import Op
 from harness.predict.prediction import RESIDUAL, Prediction, predict
-from harness.predict.pricing import constants
+from harness.predict.pricing import constants, ring_seconds
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
-from harness.strategy import Candidate, Promise, Ready, Strategy
+from harness.strategy import WORD, BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
 
 FULL = 2
 """The grids of each strategy that are predicted in full."""
@@ -90,7 +93,10 @@ def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predict
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
     for candidate in candidates:
         quick, reasons = list[Option](), [candidate.reason]
-        for ready in candidate.ready:
+        least = [least_seconds(ready, card) for ready in candidate.ready]
+        for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
+            if seconds > _to_beat(quick, card):
+                break
             try:
                 quick.append(Option(ready, predicts(ready, card, ranks=[0])))
             except UserError as refusal:
@@ -110,6 +116,32 @@ def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predict
         refused,
         too_large,
     )
+
+
+def least_seconds(ready: Ready, card: MachineCard) -> float:
+    """The seconds in which the links carry the words of the first rank: no prediction for that rank is below.
+
+    None for mini-batches, of which the formulas of words would draw all, and for messages between two ranks.
+    """
+    strategy, blocks = ready
+    spec, facts = strategy.spec, strategy.facts
+    if strategy.mini_batches or not card.links:
+        return 0.0
+    counts = BlockCounts(blocks or ShapeBlocks(facts, spec.dataset.permutation))
+    try:
+        words = strategy.words(strategy.coordinates(0), counts)
+    except UserError:
+        return 0.0
+    in_rings = Words(strategy.grid)
+    in_rings.update({key: count for key, count in words.items() if key.op not in (Op.SEND, Op.RECV)})
+    width = strategy.wire.itemsize if strategy.wire else WORD[spec.precision]
+    return ring_seconds(in_rings, strategy.grid, card.links, width)
+
+
+def _to_beat(quick: Sequence[Option], card: MachineCard) -> float:
+    """The seconds that a further grid must stay below; infinite while grids are missing that fit into the memory."""
+    fitting = sorted(choice.prediction.seconds.value for choice in quick if choice.fits(card))
+    return fitting[FULL - 1] if len(fitting) >= FULL else inf
 
 
 def turned_by(one: Option, other: Option, card: MachineCard) -> tuple[bool, list[str]]:

@@ -27,6 +27,7 @@ from harness.predict.pricing import (
     between,
     call_seconds,
     constants,
+    copy_seconds,
     kernel_seconds,
     placed,
 )
@@ -63,7 +64,7 @@ class Prediction:
     entries: Mapping[Key, float]
     """The seconds under each key; they add up to the epoch."""
     waiting: float
-    """The seconds among these in which the rank waits for messages."""
+    """The seconds among these in which the rank waits for messages, or for its background thread."""
     words_received: float
     """The words that the rank receives in an epoch."""
     peak_bytes: int
@@ -249,7 +250,7 @@ class OnCard:
         self._work: list[Seconds] = []
         self._links: dict[int, Seconds] = {}
         for number, event in enumerate(epoch.replayed.events):
-            work, posts = kernel_seconds(event, card.rates), []
+            work, posts = kernel_seconds(event, card.rates) + copy_seconds(event, card.links), []
             if epoch.measured:
                 work[TimePart.MEASURED] = event.cpu_seconds
             for call in epoch.calls.get(number, ()):
@@ -265,6 +266,16 @@ class OnCard:
             needs = () if event.leaves else epoch.names(waits_for)
             self.items.append(Item(float(work.sum()), posts, needs))
             self._work.append(work)
+            if event.begun_after != NOBODY and card.rates.cores_per_node is None:
+                self._move_aside(number, event.begun_after + 1)
+
+    def _move_aside(self, number: int, first: int) -> None:
+        """Leaves the work of an event to the background thread, from the item `first` on; the event waits for it."""
+        item, begun = self.items[number], ("background", self.epoch.replayed.rank, number)
+        self._links[number] = self._links.get(number, 0.0) + self._work[number]
+        self.items[number] = item._replace(work=0.0, needs=(*item.needs, begun))
+        earlier = self.items[first]
+        self.items[first] = earlier._replace(begins=(*earlier.begins, (begun, item.work)))
 
     def seconds(self, line: Played) -> float:
         """The seconds of the whole epoch: steps beyond those that were replayed are as the last of these."""

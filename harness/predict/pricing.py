@@ -8,6 +8,8 @@ equation 4.6, or a measured one. Small reductions go over a tree where a tree is
 node's share of the links between nodes. Gloo, whose calls have other forms, is priced by the forms of
 `harness.comm.collectives`.
 
+Copies between a device and its host take the bandwidth and the latency of the link between them.
+
 All seconds are kept apart by the constant that they are proportional to, so that a prediction can say what limits it,
 and how far it is off where a constant is.
 """
@@ -50,6 +52,8 @@ class TimePart(IntEnum):
     INTRA_LATENCY = auto()
     LATENCY = auto()
     CPU = auto()
+    HOST = auto()
+    HOST_LATENCY = auto()
     MEASURED = auto()
     """Kernels that were measured, and hang on no constant."""
 
@@ -78,6 +82,8 @@ def constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, ...]]
         "links.intra_latency_us": (links.intra_latency_us, (TimePart.INTRA_LATENCY,)),
         "links.latency_us": (links.latency_us, (TimePart.LATENCY,)),
         "links.cpu_gbs": (links.cpu_gbs, (TimePart.CPU,)),
+        "links.host_gbs": (links.host_gbs, (TimePart.HOST,)),
+        "links.host_latency_us": (links.host_latency_us, (TimePart.HOST_LATENCY,)),
     }
     return {name: (constant.within, parts) for name, (constant, parts) in named.items() if constant}
 
@@ -115,6 +121,16 @@ def spmm_seconds(product: Product, terms: SpmmTerms) -> float:
     """The seconds of a sparse product in float32."""
     each = terms.entry_column, terms.entry, terms.row_column, terms.row, terms.call
     return NANO * sum(term * factor for term, factor in zip(each, spmm_terms(product), strict=True))
+
+
+def copy_seconds(event: Event, links: Links) -> Seconds:
+    """The seconds of an event's copies between the host and its device; none where ranks compute on the host."""
+    seconds = np.zeros(len(TimePart))
+    if links.host_gbs:
+        seconds[TimePart.HOST] = event.copied / (GB * links.host_gbs.value)
+    if links.host_latency_us:
+        seconds[TimePart.HOST_LATENCY] = event.copies * MICRO * links.host_latency_us.value
+    return seconds
 
 
 # Calls.

@@ -3,6 +3,8 @@
 A rank works through its items in order. An item is work of the rank itself, and then perhaps messages: the item posts
 some, and needs some before the rank goes on. A message starts when all who post it have
 posted it and the links of each have carried what was posted before; a rank's links carry one message at a time.
+A background thread of the rank works beside it: it begins a piece of work when the rank reaches an item, and ends the
+pieces one after the other. The rank waits for a piece as for a message.
 Ranks that share cores work at the pace that the cores allow. Whatever is unknown about a rank that is not played is
 taken to be as this rank has it.
 """
@@ -26,6 +28,8 @@ class Item(NamedTuple):
     """The messages to which this rank contributes, each with its seconds on the links."""
     needs: Sequence[Message] = ()
     """The messages whose end the rank waits for before it goes on."""
+    begins: Sequence[tuple[Message, float]] = ()
+    """The work that a background thread may begin when the rank comes to this item, and its seconds."""
 
 
 class Slice(NamedTuple):
@@ -59,6 +63,8 @@ class _Rank:
     """When the current work or wait began."""
     links_free: float = 0.0
     """When the links of the rank have carried everything that was posted."""
+    thread_free: float = 0.0
+    """When the background thread has done everything that was begun."""
     slices: list[Slice] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
 
@@ -72,7 +78,7 @@ class _Rank:
             self.slices.append(Slice(self.number, now - self.begun, waits))
         self.begun = now
 
-    def go_on(self, now: float) -> None:
+    def go_on(self, messages: "_Messages", now: float) -> None:
         """Begins the next item."""
         self.wakes = None
         if self.number >= 0:
@@ -80,6 +86,9 @@ class _Rank:
         self.number += 1
         if not self.done:
             self.left = self.items[self.number].work
+            for message, seconds in self.items[self.number].begins:
+                self.thread_free = max(now, self.thread_free) + seconds
+                messages.ends_at(message, self.thread_free)
 
 
 class _Messages:
@@ -101,6 +110,10 @@ class _Messages:
             for poster, _ in posted:
                 poster.links_free = end
 
+    def ends_at(self, message: Message, end: float) -> None:
+        """Takes notice of work in the background, whose end is known when it begins."""
+        self._ended[message] = end
+
     def end(self, needed: Sequence[Message]) -> float:
         """When all of these have ended; infinite while one of them has not started."""
         return max((self._ended.get(message, inf) for message in needed), default=0.0)
@@ -111,7 +124,7 @@ def play(ranks: Sequence[Sequence[Item]], cores: int | None = None) -> list[Play
     everyone = [_Rank(items) for items in ranks]
     messages, now = _Messages(everyone), 0.0
     for rank in everyone:
-        rank.go_on(now)
+        rank.go_on(messages, now)
     while busy := [rank for rank in everyone if not rank.done]:
         for rank in busy:
             if rank.wakes is not None:
@@ -131,7 +144,7 @@ def play(ranks: Sequence[Sequence[Item]], cores: int | None = None) -> list[Play
                 _finish_work(rank, messages, now)
             elif rank.wakes is not None and rank.wakes <= now:
                 rank.note(now, waits=True)
-                rank.go_on(now)
+                rank.go_on(messages, now)
     return [Played(rank.slices, rank.ends) for rank in everyone]
 
 
@@ -142,6 +155,6 @@ def _finish_work(rank: _Rank, messages: _Messages, now: float) -> None:
     for message, seconds in item.posts:
         messages.post(rank, message, seconds, now)
     if messages.end(item.needs) <= now:
-        rank.go_on(now)
+        rank.go_on(messages, now)
     else:
         rank.wakes = inf

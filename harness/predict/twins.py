@@ -120,7 +120,14 @@ def _grown(strategy: Strategy, twins: Sequence[RankEpoch], law: Law) -> RankEpoc
 
 def _issued(event: Event) -> tuple[object, ...]:
     """Everything of an event but its sizes."""
-    return event.key, len(event.products), event.leaves, event.waits_for, event.travels_with
+    return (
+        event.key,
+        len(event.products),
+        event.leaves,
+        event.waits_for,
+        event.travels_with,
+        event.begun_after,
+    )
 
 
 def _grown_event(twins: Sequence[Event], law: Law) -> Event:
@@ -137,8 +144,9 @@ def _grown_event(twins: Sequence[Event], law: Law) -> Event:
         bytes_touched=round(size(lambda each: each.amounts.bytes_touched)),
     )
     products = [_grown_product(each, law) for each in zip(*(each.products for each in twins), strict=True)]
-    streamed, drawn = (round(size(of)) for of in (lambda each: each.streamed, lambda each: each.drawn))
-    return replace(last, amounts=amounts, products=products, streamed=streamed, drawn=drawn)
+    streamed = round(size(lambda each: each.streamed))
+    drawn, copied = round(size(lambda each: each.drawn)), round(size(lambda each: each.copied))
+    return replace(last, amounts=amounts, products=products, streamed=streamed, drawn=drawn, copied=copied)
 
 
 def _grown_product(twins: Sequence[Product], law: Law) -> Product:

@@ -78,6 +78,11 @@ class Links(Frozen):
     """The time of a message without words between nodes."""
     all_to_all_share: Constant
     """The share of the bandwidth that an all-to-all reaches: its messages collide."""
+    host_gbs: Constant | None = None
+    """GB a second between a device and its host, one way, while all devices of the node copy; None where ranks compute
+    on the host itself."""
+    host_latency_us: Constant | None = None
+    """The time of a copy without bytes between a device and its host."""
     cpu_gbs: Constant | None = None
     """GB a second that a core receives and sends at once, where messages take time of the cores that compute."""
     measured: tuple[MeasuredLink, ...] = ()

@@ -10,6 +10,7 @@ the bins are in `bins` and `schedule`, the channel (eager, deferred, lock step) 
 (convolution, attention) in `layers`, and the order of computation in `pipeline`.
 """
 
+from functools import partial
 from itertools import chain
 from math import ceil, prod
 from typing import Literal
@@ -17,6 +18,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
+from harness.kernels import Csr, streamed
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
 from harness.models import Operators, Weights
 from harness.parallel.row_strategy import RowOperators, RowStrategy
@@ -32,7 +34,7 @@ from harness.strategy import (
     csr_bytes,
     turned_bytes,
 )
-from strategies.g3.layers import attentions, convolutions
+from strategies.g3.layers import MoveMatrix, attentions, convolutions
 from strategies.g3.messages import Channels
 from strategies.g3.pipeline import Pipeline, PipelinedLayers
 from strategies.g3.schedule import schedule
@@ -51,14 +53,22 @@ class BinOperators(RowOperators):
         lockstep = params.rounds or ctx.spec.machine.engine == "nccl"
         plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
         layers = attentions if ctx.spec.model.kind == "gat" else convolutions
-        keep = ctx.memory.kept_on_host if strategy.outside else ctx.memory.hold_matrix
-        make_layer = layers(ctx, plan, self.rows, A_NK, keep)
+        keep: MoveMatrix = ctx.memory.hold_matrix
+        bring: MoveMatrix = _in_place
+        if strategy.outside:
+            keep, bring = ctx.memory.kept_on_host, partial(streamed, device=ctx.device)
+        make_layer = layers(ctx, plan, self.rows, A_NK, keep, bring)
         widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
         most_bins = max(ceil(len(rows) / size) for rows in blocks)
         channels = Channels(
             self.over, plan, widths, self.X.dtype, most_bins, at_once=at_once, lockstep=lockstep
         )
         self.pipeline = Pipeline(ctx, self.X, plan, make_layer, channels, prefetch=priority)
+
+
+def _in_place(A: Csr) -> Csr:
+    """The matrix itself, which the device has."""
+    return A
 
 
 class G3(RowStrategy):

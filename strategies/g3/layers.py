@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, on_device, transpose
+from harness.kernels import Csr, transpose
 from harness.kernels.attention import columns_back, rows_back, turned, weigh
 from harness.kernels.parts import beside
 from harness.kernels.recorded import Kernels
@@ -24,6 +24,8 @@ from strategies.g3.schedule import Bin, Message, Schedule, rows_between, rows_of
 
 Receive = Callable[[], None]
 """Waits for the rows of others that a bin needs."""
+
+MoveMatrix = Callable[[Csr], Csr]
 
 
 class BinLayer(Protocol):
@@ -84,12 +86,13 @@ class ConvolutionBins(NamedTuple):
     A_T_NN: Sequence[Csr]
     A_NK: Sequence[Csr]
     A_KN: Csr
+    bring: MoveMatrix
 
 
 def convolutions(
-    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
+    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: MoveMatrix, bring: MoveMatrix
 ) -> MakeLayer:
-    """The maker of all layers, with the matrices of the bins held by `keep`."""
+    """The maker of all layers; `keep` holds the matrices of the bins, `bring` brings one to the device."""
 
     def in_bins(A: Csr) -> list[Csr]:
         return [keep(rows_of_bin(A, rows)) for rows in plan.bin_list.parts]
@@ -98,7 +101,7 @@ def convolutions(
     if ctx.facts.directed:
         A_T_NN = in_bins(ctx.blocks.host_block(vertices, vertices, transposed=True))
     A_KN = ctx.memory.hold_matrix(transpose(A_NK))
-    bins = ConvolutionBins(ctx.kernels, plan.bins, A_NN, A_T_NN, in_bins(A_NK), A_KN)
+    bins = ConvolutionBins(ctx.kernels, plan.bins, A_NN, A_T_NN, in_bins(A_NK), A_KN, bring)
     return partial(BinConvolution, bins)
 
 
@@ -116,7 +119,7 @@ class BinConvolution:
 
     def own_rows(self, number: int) -> Callable[[], None]:
         """T = A_BN H_N."""
-        A_BN = on_device(self.rank.A_NN[number], self.H_NF.device)
+        A_BN = self.rank.bring(self.rank.A_NN[number])
 
         def compute() -> None:
             self.T[number] = self.kernels.spmm(A_BN, self.H_NF, TensorName.T)
@@ -129,7 +132,7 @@ class BinConvolution:
     def output(self, number: int) -> Callable[[Receive], Tensor]:
         """T += A_BK H_K, Z = T W + H W_root."""
         kernels, own_rows = self.kernels, None if number in self.T else self.own_rows(number)
-        A_BK = on_device(self.rank.A_NK[number], self.H_NF.device)
+        A_BK = self.rank.bring(self.rank.A_NK[number])
         root = None if self.root_FH is None else (self._rows(number, self.H_NF), self.root_FH)
 
         def compute(receive: Receive) -> Tensor:
@@ -175,7 +178,7 @@ class BinConvolution:
 
     def grad_of_bin(self, number: int) -> Callable[[], Tensor]:
         """dH = A^T dT + G W_root^T."""
-        A_T_BN = on_device(self.rank.A_T_NN[number], self.H_NF.device)
+        A_T_BN = self.rank.bring(self.rank.A_T_NN[number])
         root = None if self.root_FH is None else (self._rows(number, self.G_NH), self.root_FH.T)
 
         def compute() -> Tensor:
@@ -211,19 +214,22 @@ class AttentionBins(NamedTuple):
     """The `turned` matrix: its values are places in E."""
     own: int
     """The number of edges from this rank's vertices; the others follow in A_VL."""
+    bring: MoveMatrix
 
 
 def attentions(
-    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: Callable[[Csr], Csr]
+    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: MoveMatrix, bring: MoveMatrix
 ) -> MakeLayer:
-    """The maker of all layers, with the matrices of the bins held by `keep`."""
+    """The maker of all layers; `keep` holds the matrices of the bins, `bring` brings one to the device."""
     A_NN, parts = ctx.blocks.host_block(vertices, vertices), plan.bin_list.parts
     A_NV = beside([A_NN, A_NK])
     A_BV = [keep(rows_of_bin(A_NV, rows)) for rows in parts]
     A_LV = rows_of_bin(A_NV, torch.cat([torch.arange(0), *parts]))
     rows, edges = _consecutive(A.rows for A in A_BV), _consecutive(A.nnz for A in A_BV)
     A_VL, model = ctx.memory.hold_matrix(turned(A_LV)), ctx.spec.model
-    bins = AttentionBins(ctx.kernels, plan.bins, model.heads, model.layers, A_BV, rows, edges, A_VL, A_NN.nnz)
+    bins = AttentionBins(
+        ctx.kernels, plan.bins, model.heads, model.layers, A_BV, rows, edges, A_VL, A_NN.nnz, bring
+    )
     return partial(BinAttention, bins)
 
 
@@ -322,7 +328,7 @@ class BinAttention:
         return lambda: self._grad_of_H(dT_BH)
 
     def _gather(self, number: int) -> tuple[Csr, Tensor]:
-        A_BV = on_device(self.rank.A_BV[number], self.H_NF.device)
+        A_BV = self.rank.bring(self.rank.A_BV[number])
         return A_BV, self.d_QN.index_select(1, self.bins[number].rows)
 
     def _grad_of_H(self, dT_XH: Tensor) -> Tensor:

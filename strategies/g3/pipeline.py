@@ -54,7 +54,7 @@ class Pipeline:
         prefetch: bool,
     ) -> None:
         self.ledger, self.plan, self.make_layer, self.channels = ctx.ledger, plan, make_layer, channels
-        self.thread = BackgroundThread(ctx.device) if prefetch else None
+        self.thread = BackgroundThread(ctx.device, ctx.ledger) if prefetch else None
         self.X, self.X_K = X, ctx.memory.buffer(TensorName.X, plan.halo, X.shape[1])
         self._fetch_features()
 

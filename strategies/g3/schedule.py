@@ -192,9 +192,9 @@ def _return_turns(
     Every rank sends to each owner the turns of its own returns, `sent_back`.
     """
     over = ctx.grid[AxisName.P]
-    leaving = {
-        peer: [turn for (owner, _), turn in sorted(sent_back.items()) if owner == peer] for peer in sends
-    }
+    leaving: dict[int, list[int]] = {peer: [] for peer in sends}
+    for owner, number in sorted(sent_back):
+        leaving[owner].append(sent_back[owner, number])
     arrived = over.exchange(
         {peer: torch.tensor(turns, device=over.device) for peer, turns in leaving.items() if turns},
         {peer: (len(bins),) for peer, bins in sends.items() if bins},

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from harness.device import noted_download, uploaded
 from harness.kernels import Csr, from_coo
 from harness.kernels.parts import below, expected, select_rows
 from harness.ledger import AxisName, Op, Phase, TensorName
@@ -173,8 +174,8 @@ class BlockRowGraph15D(BulkGraph):
         known = cache(foreseen)
 
         def gather(x: Tensor, sizes: list[int], tensor: TensorName, known_x: Callable[[], Tensor]) -> Tensor:
-            arrived = self.col.all_gather(x.to(self.col.device), sizes=sizes, tensor=tensor)
-            return learned(arrived, known_x).cpu()
+            arrived = self.col.all_gather(uploaded(x, self.col.device), sizes=sizes, tensor=tensor)
+            return noted_download(learned(arrived, known_x), self.col.device).cpu()
 
         lengths = gather(own.rowptr.diff(), rows, TensorName.COUNT, lambda: torch.diff(known().rowptr))
         sizes = sums(lengths, rows)
@@ -211,9 +212,12 @@ class BlockRowGraph15D(BulkGraph):
     def _fetched(self, named: Tensor) -> Csr:
         """A[named], ascending, from the owners: the lengths of the rows, their columns, their values."""
         counts = owners(named, self.blocks).bincount(minlength=self.row.size).tolist()
-        requests = ask(self.row, self.blocks, named.to(self.row.device), counts, self._foreseen_requests)
+        requests = ask(
+            self.row, self.blocks, uploaded(named, self.row.device), counts, self._foreseen_requests
+        )
         own = named.split(counts)[self.row.index] - self.start
-        leaving, own_rows = select_rows(self.A, requests.coming.cpu()), select_rows(self.A, own)
+        coming = noted_download(requests.coming, self.row.device).cpu()
+        leaving, own_rows = select_rows(self.A, coming), select_rows(self.A, own)
         return rows_from_owners(
             requests, leaving, own_rows, lambda: select_rows(self.foresight.graph.A, named)
         )

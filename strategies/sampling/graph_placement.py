@@ -17,6 +17,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from harness.comm.axis import Axis
+from harness.device import noted_download, uploaded
 from harness.kernels import Csr
 from harness.kernels.parts import below, select_rows
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
@@ -251,8 +252,8 @@ class BlockRowGraph:
         def draw_for(group: int, rows: Tensor) -> Csr:
             return draw(self.A, rows, rows + self.start, key._replace(group=group))
 
-        requests = ask(self.over, self.blocks, named.to(self.over.device), counts, foreseen_requests)
-        by_group = requests.coming.cpu().split(requests.asked)
+        requests = ask(self.over, self.blocks, uploaded(named, self.over.device), counts, foreseen_requests)
+        by_group = noted_download(requests.coming, self.over.device).cpu().split(requests.asked)
         leaving = below([draw_for(group, rows) for group, rows in enumerate(by_group)])
         own = draw_for(self.over.index, named.split(counts)[self.over.index] - self.start)
         return select_rows(rows_from_owners(requests, leaving, own, foreseen_sample), inverse(order))

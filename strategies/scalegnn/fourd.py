@@ -87,7 +87,7 @@ class Samples:
             block: BlockSampler(ctx.blocks.sampling_matrix(*block, on_host=False), *block)
             for block in matrices
         }
-        self.prefetch = Prefetcher(self._draw, ctx.device) if params.prefetch else None
+        self.prefetch = Prefetcher(self._draw, ctx.device, ctx.ledger) if params.prefetch else None
 
     def take(self, step: int) -> Sample:
         """The sample of a step, which may be prefetched."""

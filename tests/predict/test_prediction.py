@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness.check.case import check_graph
 from harness.errors import UserError
-from harness.ledger import AxisName
-from harness.predict.advice import Option, advise, turned_by
+from harness.kernels import cast
+from harness.ledger import AxisName, Phase, TensorName
+from harness.predict.advice import Option, advise, least_seconds, turned_by
 from harness.predict.prediction import Prediction, RankEpoch, predict, priced
 from harness.predict.pricing import constants
 from harness.registry import load_strategy, registered
@@ -16,28 +18,39 @@ from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Candidate, Facts, Ready, Strategy, admit, facts_of
+from harness.strategy import LONG, Candidate, Facts, Ready, Strategy, admit, csr_bytes, facts_of
+from harness.strategy.counts import targets_of
 
 ROOT = Path(__file__).parents[2]
 STORE = MemoryStore(check_graph(211))
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, False, 2_449_029, 196_615, exact=False)
 PERLMUTTER = load_machine_card(ROOT, "perlmutter")
+ALONE = dict.fromkeys("dxyz", 1)
 NAMES = sorted(point.name for point in registered() if point.name != "pyg")
 """pyg samples by a library that is not among the packages."""
 
 
-def ready(name: str, grid: dict[Any, int], facts: Facts | None = None, **training: Any) -> Strategy:
+def ready(
+    name: str,
+    grid: dict[Any, int],
+    facts: Facts | None = None,
+    *,
+    device: str = "cpu",
+    params: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    **training: Any,
+) -> Strategy:
     strategy, ranks = load_strategy(name), 1
     for size in grid.values():
         ranks *= size
     spec = {
-        "strategy": {"name": name},
+        "strategy": {"name": name, "params": params or {}},
         "dataset": "any",
         "ranks": ranks,
         "grid": grid,
-        "model": {"layers": 3, "hidden": 16},
+        "model": model or {"layers": 3, "hidden": 16},
         "training": {"batch": 40 if strategy.mini_batches else 0, **training},
-        "machine": {"name": "any"},
+        "machine": {"name": "any", "device": device},
     }
     return admit(strategy, Spec.model_validate(spec), facts or facts_of(STORE))
 
@@ -89,6 +102,94 @@ def test_the_cards_predict_times_for_tall_grids_of_large_graphs(name: str, grid:
         return
     predicted = predict(Ready(strategy), card)
     assert 1e-4 < predicted.seconds.low < predicted.seconds.high < 1e4
+
+
+@pytest.mark.parametrize("latency", [1, 1000])
+def test_a_prefetched_sample_hides_behind_the_step_before_it(latency: float) -> None:
+    """A rank waits for the first sample, and for what is longer of each later one than the step before."""
+    card, cost = better(PERLMUTTER, "links", "host_latency_us", latency), dict[bool, Prediction]()
+    for prefetch in (False, True):
+        strategy = ready("scalegnn", ALONE, params={"prefetch": prefetch}, batch=100)
+        cost[prefetch] = predict(Ready(strategy, STORE), card)
+    steps, sampling = strategy.steps, sampling_seconds(cost[False])
+    step, sample = (cost[False].seconds.value - sampling) / steps, sampling / steps
+    longer = max(sample - step, 0.0)
+    assert steps > 2
+    assert (longer > step) == (latency > 1)
+    assert cost[False].waiting == 0
+    assert cost[True].waiting == pytest.approx((steps - 1) * longer, rel=0.05)
+    assert sampling_seconds(cost[True]) == pytest.approx(sample + (steps - 1) * longer, rel=0.05)
+
+
+def test_fused_operators_are_one_kernel_that_reads_its_operands_once() -> None:
+    """Norm, ReLU and dropout: four kernels a layer and step, of Z, H, dH and dZ, and of a mask."""
+    model = {"layers": 3, "hidden": 16, "projection": True, "norm": True, "dropout": 0.5}
+    apart, fused = (
+        replay(ready("scalegnn", ALONE, params={"fused": fused}, model=model, batch=100), 0, STORE, steps=1)
+        for fused in (False, True)
+    )
+    assert sum(amounts.flops for amounts in apart.entries.values()) == sum(
+        amounts.flops for amounts in fused.entries.values()
+    )
+    norms = [event for event in fused.events if event.key.tensor in (TensorName.SQUARES, TensorName.DH)]
+    norms = [event for event in norms if event.key.phase is Phase.ACTIVATE and event.kernels]
+    assert [event.kernels for event in norms] == [1] * 3 * 3
+    Z = 100 * 16 * 4
+    assert norms[0].streamed == Z + 100 * 4  # the squares of Z, summed over each row
+    assert sum(event.kernels for event in fused.events) < sum(event.kernels for event in apart.events)
+    assert sum(event.streamed for event in fused.events) < sum(event.streamed for event in apart.events)
+
+
+def test_nothing_hides_where_ranks_share_cores() -> None:
+    alone, ahead = (
+        predict(
+            Ready(ready("scalegnn", ALONE, params={"prefetch": prefetch}, batch=100), STORE),
+            load_machine_card(ROOT, "local"),
+        )
+        for prefetch in (False, True)
+    )
+    assert ahead.seconds.value == pytest.approx(alone.seconds.value)
+    assert ahead.waiting == 0
+
+
+def sampling_seconds(predicted: Prediction) -> float:
+    return sum(seconds for key, seconds in predicted.entries.items() if key.phase is Phase.SAMPLE)
+
+
+@pytest.mark.parametrize("placed", ["host", "device"])
+def test_copies_are_the_matrices_that_leave_the_host(placed: str) -> None:
+    """Bins on the host are copied in each product: their rows of A in every layer, of A^T in all but the first."""
+    params = {"bins_on": placed, "bin_nodes": 30}
+    strategy = ready("g3", {"p": 2}, device="cuda", params=params)
+    for rank, rows in enumerate(strategy.blocks()):
+        sizes = [STORE.adjacency(rows, cols).nnz for cols in (rows, range(STORE.n))]
+        pointers = len(rows) + -(-len(rows) // 30) - 1  # each bin has one more than rows
+        inside, outside = (
+            csr_bytes(pointers, nonzeros, "float32") for nonzeros in (sizes[0], sizes[1] - sizes[0])
+        )
+        copied = 3 * (inside + outside) + 2 * inside if placed == "host" else 0
+        events = replay(strategy, rank, STORE).events
+        assert sum(event.copied for event in events) == copied
+        assert all(event.copies % 3 == 0 for event in events)
+
+
+def test_a_mini_batch_travels_to_the_device_with_its_transpose() -> None:
+    strategy = ready("graphsage", {"d": 2})
+    A, targets = STORE.adjacency(range(STORE.n), range(STORE.n)), targets_of(STORE, strategy.spec.protocol)
+    for rank in (0, 1):
+        batches = [
+            strategy.mini_batch(step, rank, cast(A, torch.float32), targets) for step in range(strategy.steps)
+        ]
+        matrices = sum(
+            csr_bytes(S.rows, S.nnz, "float32") + csr_bytes(S.cols, S.nnz, "float32")
+            for batch in batches
+            for S in batch.A
+        )
+        positions = sum(LONG * (len(batch.vertices[0]) + len(batch.vertices[-1])) for batch in batches)
+        events = replay(strategy, rank, STORE).events
+        assert sum(event.copied for event in events) == matrices + positions
+    known = sum(event.copied for event in replay(strategy, 0).events)
+    assert known == pytest.approx(matrices + positions, rel=0.5)  # by the facts alone
 
 
 def better(card: MachineCard, section: str, key: str, factor: float) -> MachineCard:
@@ -146,6 +247,22 @@ def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
     none = advise(candidates, small)
     assert not none.full_graph
     assert {choice.strategy.name for choice in none.too_large} == {"plexus", "cagnet-1d"}
+
+
+@pytest.mark.parametrize("machine", ["perlmutter", "ethernet"])
+@pytest.mark.parametrize("name", [name for name in NAMES if not load_strategy(name).mini_batches])
+def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str) -> None:
+    """So a grid that is left out for its words cannot have been among the fastest."""
+    card, bounded = load_machine_card(ROOT, machine), 0
+    for grid in load_strategy(name).grids(16):
+        choice = Ready(ready(name, dict(grid), PRODUCTS))
+        try:
+            seconds = predict(choice, card, ranks=[0]).seconds.value
+        except UserError:
+            continue
+        assert least_seconds(choice, card) <= seconds
+        bounded += least_seconds(choice, card) > 0
+    assert bounded or name in ("g3", "neutronstar", "serial")
 
 
 def made_up(seconds: float, spmm: float, node: float) -> Option:

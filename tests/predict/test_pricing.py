@@ -17,6 +17,7 @@ from harness.predict.pricing import (
     between,
     call_seconds,
     constants,
+    copy_seconds,
     kernel_seconds,
     placed,
     ring_seconds,
@@ -199,6 +200,16 @@ def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
     assert kernel_seconds(double, RATES)[TimePart.SPMM] == pytest.approx(2 * seconds[TimePart.SPMM])
 
 
+def test_copies_take_the_link_of_the_host_where_there_is_one() -> None:
+    linked = card(host_gbs=constant(20), host_latency_us=constant(10)).links
+    assert linked
+    event = Event(KEY, copies=3, copied=5 * GB)
+    seconds = copy_seconds(event, linked)
+    assert seconds[TimePart.HOST] == pytest.approx(0.25)
+    assert seconds.sum() == pytest.approx(0.25 + 30e-6)
+    assert copy_seconds(event, LINKS).sum() == 0
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
@@ -231,4 +242,5 @@ def test_every_constant_of_every_card_scales_a_part_of_the_time(name: str) -> No
     machine = load_machine_card(ROOT, name)
     if machine.rates and machine.links:
         parts = [part for within, scaled in constants(machine).values() for part in scaled if within >= 1]
-        assert set(parts) >= set(TimePart) - {TimePart.CPU, TimePart.MEASURED}
+        elsewhere = {TimePart.HOST, TimePart.HOST_LATENCY} if machine.device == "cpu" else {TimePart.CPU}
+        assert set(TimePart) - set(parts) == elsewhere | {TimePart.MEASURED}

@@ -48,6 +48,16 @@ def test_ranks_share_cores_only_while_they_work() -> None:
     assert ends(busy, waits, cores=1) == [pytest.approx([4.0]), pytest.approx([12.0])]
 
 
+def test_a_background_thread_works_beside_its_rank() -> None:
+    """It begins with the item, does one piece after the other, and the rank waits for what is not done."""
+    begins = Item(1.0, begins=[("a", 2.0), ("b", 1.5)])
+    (rank,) = play([[Item(0.5), begins, Item(3.0, (), ["a"]), Item(0.0, (), ["b"]), Item(0.0, (), ["a"])]])
+    assert rank.ends == [0.5, 1.5, 4.5, 4.5, 4.5]
+    (rank,) = play([[begins, Item(0.0, (), ["b"])]])
+    assert rank.ends == [1.0, 3.5]
+    assert rank.slices == [Slice(0, 1.0, False), Slice(1, 2.5, True)]
+
+
 def test_slices_add_up_to_the_end() -> None:
     ranks = [[Item(0.1 * (i + j), [((i // 2, j), 0.3)], [(i // 2, j)]) for j in range(7)] for i in range(4)]
     for each in play(ranks, cores=3):
