@@ -121,7 +121,7 @@ def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predict
 def least_seconds(ready: Ready, card: MachineCard) -> float:
     """The seconds in which the links carry the words of the first rank: no prediction for that rank is below.
 
-    None for mini-batches, of which the formulas of words would draw all, and for messages between two ranks.
+    0 for mini-batches, of which the formulas of words would draw all. Messages between two ranks do not count.
     """
     strategy, blocks = ready
     spec, facts = strategy.spec, strategy.facts
