@@ -5,6 +5,7 @@
     python benchmarks/testbed run -- python benchmarks/prediction.py links --rate 200
     python benchmarks/testbed down
     python benchmarks/prediction.py products
+    python benchmarks/prediction.py memory
 
 `loopback` and `links` train every strategy on every grid that admits the graph, three layers of hidden 64, and predict
 the same epochs by the cards local.yaml and ethernet.yaml, as `harness doctor --calibrate` measured them. They also
@@ -14,9 +15,14 @@ those of one graph, world and link rate; nothing is pooled.
 
 `products` fits the five terms of a sparse product to the 40 scaling points that Plexus' authors publish
 (benchmarks/data/plexus_spmm_points.csv) and predicts their 28 grids of 64 devices, which the fit has not seen.
+
+`memory` sets the peak that a replay predicts for a rank beside what the rank's process came to hold, from the opening
+of its graph to the end of three epochs: the largest growth of resident memory, of the rank that grew most. Each
+strategy is on its first grid. The allocator gives freed memory back at once, or a peak would keep what was freed before.
 """
 
 import csv
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -215,6 +221,62 @@ def on_links(dataset: str, rate: float, epochs: int) -> None:
         show(list(compared(specs, card, times)), what)
 
 
+# Memory.
+
+MEMORY_GRAPH, MEMORY_RANKS = "ogbn-products@1/8", 4
+MIB = 1 << 20
+
+
+def grown(spec: Spec) -> list[int]:
+    """The largest growth of resident memory of each rank, over three epochs; on rank 0."""
+    torch.set_num_threads(1)
+    trainer_of(
+        spec_of({"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": spec.ranks})
+    ).epoch()  # imports
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _status("VmRSS")
+    trainer = trainer_of(spec)
+    for _ in range(3):
+        trainer.epoch()
+    peak = _status("VmHWM") - before
+    trainer.ctx.grid.settle()
+    return gather(trainer.ctx.grid.world, peak)
+
+
+def _status(name: str) -> int:
+    """The bytes of a line of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def predicted_peak(spec: Spec) -> int:
+    """The largest peak of any rank by replay, on the blocks of the graph."""
+    ready = Ready(*open_run(project_root(), spec))
+    return max(each.replayed.peak_bytes for each in replayed_ranks(ready, range(spec.ranks)))
+
+
+def memory() -> None:
+    os.environ |= {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+    first: dict[str, Spec] = {}
+    for request in requests(MEMORY_GRAPH, MEMORY_RANKS, "local"):
+        first.setdefault(request["strategy"], spec_of(request))
+    table = Table("strategy", "grid", "predicted MiB", "grown by MiB", "predicted over grown")
+    ratios = []
+    for name, spec in first.items():
+        with Pool() as pool:
+            peak = max(pool.run(spec.ranks, grown, spec, patience=1800)[0])
+        told = in_a_process(predicted_peak, spec)
+        ratios.append(told / peak)
+        table.row(
+            name, grid_text(spec.grid, " "), f"{told / MIB:.1f}", f"{peak / MIB:.1f}", f"{ratios[-1]:.2f}"
+        )
+    print(
+        f"\n{MEMORY_GRAPH}, {MEMORY_RANKS} ranks: median ratio {np.median(ratios):.2f}, "
+        f"from {min(ratios):.2f} to {max(ratios):.2f}"
+    )
+
+
 # The published kernels.
 
 POINTS = Path(__file__).parent / "data" / "plexus_spmm_points.csv"
@@ -261,7 +323,7 @@ def products() -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("what", choices=("loopback", "links", "products"))
+    parser.add_argument("what", choices=("loopback", "links", "products", "memory"))
     parser.add_argument("--dataset", default=DATASET)
     parser.add_argument("--ranks", type=int, default=4, help="for loopback")
     parser.add_argument("--rate", type=float, default=200, help="for links: Mbit/s")
@@ -274,6 +336,8 @@ def main() -> None:
             on_links(options.dataset, options.rate, options.epochs)
         case "products":
             products()
+        case "memory":
+            memory()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     python benchmarks/record.py epoch pool  some
 
 `comparison`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need
-root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows by
-the output of each command. If the recording of a page is stopped, the next one on the same commit continues with the
+root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows
+by the output of each command. If the recording of a page is stopped, the next one on the same commit continues with the
 commands that are missing.
 """
 
@@ -44,6 +44,7 @@ TESTBED_COMMANDS = ("benchmarks/testbed up", "benchmarks/testbed down")
 COMMANDS = {
     "prediction": [
         "benchmarks/prediction.py products",
+        "benchmarks/prediction.py memory",
         "benchmarks/prediction.py loopback --ranks 4",
         "benchmarks/prediction.py loopback --ranks 8",
         "benchmarks/testbed up --hosts 4 --rate 100mbit",
