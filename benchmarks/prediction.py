@@ -18,7 +18,7 @@ those of one graph, world and link rate; nothing is pooled.
 
 `memory` sets the peak that a replay predicts for a rank beside what the rank's process came to hold, from the opening
 of its graph to the end of three epochs: the largest growth of resident memory, of the rank that grew most. Each
-strategy is on its first grid. The allocator gives freed memory back at once, or a peak would keep what was freed before.
+strategy is on its first grid. The allocator gives freed memory back at once, or a peak would keep what was freed.
 """
 
 import csv
