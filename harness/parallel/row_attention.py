@@ -33,11 +33,15 @@ def edges_of(A_NV: Csr, keep: Callable[[Csr], Csr]) -> Edges:
 
 def attention(ops: LayerOperators, layer: int, edges: Edges, T_VH: Tensor, a_2H: Tensor) -> Tensor:
     """Z of this rank's vertices, which are the first of V; the model's output is the mean of the heads."""
+    return of_heads(ops, layer, lambda T_QVF: apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger), T_VH)
+
+
+def of_heads(ops: LayerOperators, layer: int, attend: Callable[[Tensor], Tensor], T_VH: Tensor) -> Tensor:
+    """Z of this rank's vertices by a function from T to Z, both one head after the other."""
     run, model = ops.kernels.run, ops.model
     mean = layer + 1 == model.layers and not model.projection
     T_QVF = run(Op.COPY, TensorName.T, lambda T_VH: by_head(T_VH, model.heads), T_VH)
-    Z_QNF = apply(ops.ledger, Attend, T_QVF, a_2H, edges, ops.ledger)
-    return run(Op.ELEMENTWISE, TensorName.Z, lambda Z_QNF: merged(Z_QNF, mean=mean), Z_QNF)
+    return run(Op.ELEMENTWISE, TensorName.Z, lambda Z_QNF: merged(Z_QNF, mean=mean), attend(T_QVF))
 
 
 class Attend(Function):

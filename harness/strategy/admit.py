@@ -49,7 +49,9 @@ def _foreign_model(strategy: Strategy) -> str | None:
     """The part of the model that the strategy has no operator for."""
     model, bare = strategy.spec.model, ModelChoice()
     if model.kind not in strategy.models:
-        return f"it trains {', '.join(strategy.models)} and not {model.kind}: set model.kind accordingly"
+        because = strategy.untrained.get(model.kind)
+        refused = f"{model.kind}, because {because}" if because else model.kind
+        return f"it trains {', '.join(strategy.models)} and not {refused}: set model.kind accordingly"
     for part in PARTS:
         if not strategy.parts and getattr(model, part) != getattr(bare, part):
             return f"it trains the bare model, without {part}: leave model.{part} at {getattr(bare, part)}"

@@ -149,6 +149,8 @@ class Strategy(ABC):
     """True if models may have a projection, normalisation, dropout or residual; False for the bare model alone."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
     """The kinds of models that the strategy trains."""
+    untrained: ClassVar[Mapping[str, str]] = {}
+    """The reasons why the algorithm cannot train other kinds, by kind; a refusal gives the reason."""
     Params: ClassVar[type[Frozen]] = NoParams
 
     def __init__(self, spec: Spec, facts: Facts) -> None:

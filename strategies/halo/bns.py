@@ -20,9 +20,8 @@ from harness.kernels.csr import take
 from harness.kernels.gather import scatter_matrix
 from harness.kernels.parts import drawn_rows
 from harness.kernels.random import Purpose, bits, uniform
-from harness.ledger import TensorName
 from harness.parallel.halo import Boundary, Halo
-from harness.strategy import Context, Coordinates, Counts, MessageParams, Promise, csr_bytes, turned_bytes
+from harness.strategy import Context, MessageParams, Promise
 from strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -62,7 +61,6 @@ class Bns(PartitionParallel):
 
     name = "bns-gcn"
     promise = Promise.EXACT
-    models = ("gcn", "sage", "gat")
 
     class Params(MessageParams):
         """The sample, and the time of its exchange."""
@@ -96,16 +94,6 @@ class Bns(PartitionParallel):
         graph = LocalGraph(ctx, self.blocks())
         sample = BoundarySampler(self, graph).part if self.samples_rows else None
         return PartOperators(ctx, self, graph.layers(), Exchange(overlap=self.params.overlap), sample=sample)
-
-    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """For attention, A_NV and its `turned` form, in place of the split matrices."""
-        held, rows, boundary = super().memory(at, counts), self.rows(at), self.boundary(at, counts)
-        if self.spec.model.kind == "gat":
-            entries = counts.nonzeros(rows, rows) + boundary.nonzeros()
-            columns = len(rows) + sum(boundary.arriving().values())
-            A_NV = csr_bytes(len(rows), entries, self.spec.precision)
-            held[TensorName.A] = A_NV + turned_bytes(columns, entries)
-        return held
 
     def travelling(self, boundary: Boundary, epoch: int) -> list[tuple[int, int]]:
         own = boundary.own

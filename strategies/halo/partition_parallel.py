@@ -34,7 +34,7 @@ from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo, halo_of
 from harness.parallel.row_attention import Edges, attention, edges_of
 from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
-from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes
+from harness.strategy import Context, Coordinates, Counts, Piece, Words, csr_bytes, turned_bytes
 
 P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
@@ -238,7 +238,7 @@ class PartitionParallel(RowStrategy):
     """One part for each rank; the rows at the boundaries travel."""
 
     parts = True
-    models: ClassVar[tuple[str, ...]] = ("gcn", "sage")
+    models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
 
     @property
     def precompute(self) -> bool | None:
@@ -308,17 +308,24 @@ class PartitionParallel(RowStrategy):
         return [every_layer] * len(self.shapes)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A_NN and, where it differs, its transpose; A_NK and its transpose; indices of M, and S; A X."""
+        """A_NN and, where it differs, its transpose; A_NK and its transpose; indices of M, and S; A X.
+
+        For attention, A_NV and its `turned` form take the place of these matrices.
+        """
         rows, boundary, precision = self.rows(at), self.boundary(at, counts), self.spec.precision
-        own = self.bytes_of_matrices([Piece(rows, rows)], counts)
         nonzeros, leaving = boundary.nonzeros(), sum(boundary.leaving().values())
-        A_KN = csr_bytes(sum(boundary.arriving().values()), nonzeros, precision)
-        held = super().memory(at, counts)
+        arriving, held = sum(boundary.arriving().values()), super().memory(at, counts)
+        if self.spec.model.kind == "gat":
+            entries = counts.nonzeros(rows, rows) + nonzeros
+            A = csr_bytes(len(rows), entries, precision) + turned_bytes(len(rows) + arriving, entries)
+        else:
+            A = self.bytes_of_matrices([Piece(rows, rows)], counts)
+            A += boundary.compact_bytes(precision) + csr_bytes(arriving, nonzeros, precision)
         if self.precomputes:
             held[TensorName.T] = held[TensorName.X]
             held[TensorName.X] *= self.needs_own_features
         return {
             **held,
-            TensorName.A: own + boundary.compact_bytes(precision) + A_KN,
+            TensorName.A: A,
             TensorName.INDEX: boundary.index_bytes() + csr_bytes(len(rows), leaving, precision),
         }

@@ -17,8 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.kernels import Csr
-from harness.kernels.csr import row_of, take
+from harness.kernels.attention import weigh
+from harness.kernels.csr import on_device, row_of, take
+from harness.kernels.parts import beside
 from harness.ledger import TensorName
+from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.halo import block_row
 from harness.parallel.label_loss import LabelLoss
 from harness.strategy import Coordinates, Counts, MiniBatch, Promise
@@ -123,6 +126,13 @@ class HaloStore(LocalStore):
         kernels = self.ctx.kernels
         H_KF = self.row.halo.exchange(self.over, kernels, H_NF, TensorName.H).now()
         return kernels.spmm(self.row.A_NK, H_KF, TensorName.T, add_to=kernels.spmm(A, H_NF, TensorName.T))
+
+    def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
+        """Z over the entries of both blocks, which stand beside each other."""
+        T_KH = self.row.halo.exchange(self.over, self.ctx.kernels, side_by_side(T_QNF), TensorName.T).now()
+        T_QVF = torch.cat([T_QNF, by_head(T_KH, len(T_QNF))], dim=1)
+        A_NV = on_device(beside([on_device(each, "cpu") for each in (A, self.row.A_NK)]), T_QNF.device)
+        return weigh(A_NV, scores(T_QNF, a_2H[0]), scores(T_QVF, a_2H[1]), T_QVF)[1]
 
 
 def _normalised(A_SS: Csr, kind: str) -> Csr:

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from harness.kernels import Csr, cast, streamed, transpose
+from harness.kernels.attention import turned
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
 from harness.parallel.label_loss import LabelLoss, label_loss
+from harness.parallel.row_attention import Edges, attention, of_heads
 from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices, sum_gradients
 from harness.strategy import (
     LONG,
@@ -68,7 +70,7 @@ class SampledStrategy(RowStrategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     parts = True
-    models: ClassVar[tuple[str, ...]] = ("gcn", "sage")
+    models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)
     partitioned_over: ClassVar[AxisName | None] = P
     """The axis over which vertices are in block rows; with None every rank has all vertices."""
@@ -90,6 +92,10 @@ class SampledStrategy(RowStrategy):
     def layout(self) -> BlockLayout:
         copied = [axis for axis in self.axes if axis != self.partitioned_over]
         return BlockLayout(self.grid, self.blocks(), self.partitioned_over, copied[0] if copied else None)
+
+    def promised(self) -> Promise:
+        """Attention over drawn neighbours estimates nothing: the softmax of some scores has another mean."""
+        return Promise.APPROXIMATE if self.spec.model.kind == "gat" else self.promise
 
     def refuse(self) -> str | None:
         if self.spec.model.order == "combine_first":
@@ -190,7 +196,7 @@ class Step(NamedTuple):
     number: int | None
     """None for the whole graph."""
     A: Sequence[tuple[Csr, Csr]]
-    """The sampled matrix of each layer, and its transpose; empty for the whole graph."""
+    """The sampled matrix of each layer, and its transpose, `turned` for attention; empty for the whole graph."""
     X: Tensor
     loss: LabelLoss
     outputs: Sequence[Index]
@@ -218,6 +224,7 @@ class Feed:
         for name, tensor in self.sampler.held():
             ctx.memory.hold(name, tensor)
         self.store = composed.features.on(rank, X, loss)
+        self.reverse = turned if ctx.spec.model.kind == "gat" else transpose
         self.steps, self.prefetch = strategy.steps, composed.prefetch
         self._begun: dict[int, tuple[MiniBatch, Arriving]] = {}
 
@@ -232,7 +239,7 @@ class Feed:
             if importance is not None:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
-            once = {id(A): (streamed(A, device), streamed(transpose(A), device)) for A in batch.A}
+            once = {id(A): (streamed(A, device), streamed(self.reverse(A), device)) for A in batch.A}
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
 
     def _begin(self, number: int) -> tuple[MiniBatch, Arriving]:
@@ -263,6 +270,15 @@ class SampledOperators(LayerOperators):
             else:
                 T_NF = self.feed.store.aggregate(self.feed.A, H_KF)
             return self.kernels.gemm(T_NF, W_FH, TensorName.Z)
+
+    def attend(self, layer: int, H_KF: Tensor, W_FH: Tensor, a_2H: Tensor) -> Tensor:
+        """T = H W, then attention of each output vertex over the entries that were drawn for the vertex."""
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            T_KH = self.kernels.gemm(H_KF, W_FH, TensorName.T)
+            if self.data.A:
+                return attention(self, layer, Edges(*self.data.A[layer]), T_KH, a_2H)
+            store, A = self.feed.store, self.feed.A
+            return of_heads(self, layer, lambda T_QNF: store.attend(A, T_QNF, a_2H), T_KH)
 
     def rows_of(self, layer: int) -> Tensor:
         return as_indices(self.data.outputs[layer], self.device).to(self.device)

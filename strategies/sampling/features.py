@@ -24,8 +24,10 @@ from torch import Tensor
 from harness.comm.call import Landed, Pending
 from harness.device import uploaded
 from harness.kernels import Csr
+from harness.kernels.attention import softmax_by_tensors, weigh
 from harness.kernels.parts import block
 from harness.ledger import Op, Phase, TensorName
+from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse
 from harness.ranges import balanced
@@ -191,6 +193,10 @@ class FeatureStore(ABC):
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
         """T = A H on the whole graph, given the part of A that the placement of the graph puts on this rank."""
 
+    @abstractmethod
+    def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
+        """Z of attention on the whole graph, over the entries of the same part of A; not differentiable."""
+
 
 class FeaturePlacement(ABC):
     """A placement of the features."""
@@ -231,6 +237,9 @@ class LocalStore(FeatureStore):
 
     def aggregate(self, A: Csr, H_NF: Tensor) -> Tensor:
         return self.ctx.kernels.spmm(A, H_NF, TensorName.T)
+
+    def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
+        return weigh(A, scores(T_QNF, a_2H[0]), scores(T_QNF, a_2H[1]), T_QNF)[1]
 
     def _positions(self, vertices: Tensor) -> Tensor:
         return uploaded(vertices - self.start, self.ctx.device)
@@ -311,16 +320,43 @@ class FetchingStore(FeatureStore):
         With copies, this is CAGNET's 1.5D product: each rank multiplies by its share of the block rows, and the ranks
         of a grid row add up their results.
         """
-        T_NF, own = torch.zeros_like(H_NF), self.blocks[self.over.index]
-        first = 0 if A.rows == len(own) else own.start  # A has this rank's rows alone, or the rows of all
-        rows, stages = range(first, first + len(own)), range(self.over.size)
-        if self.copies:
-            stages = balanced(self.over.size, self.copies.size)[self.copies.index]
-        for q in stages:
-            K, shape = self.blocks[q], (len(self.blocks[q]), H_NF.shape[1])
-            H_KF = self.over.broadcast(H_NF, root=q, shape=shape, tensor=TensorName.H)
-            self.ctx.kernels.spmm(block(A, rows, K), H_KF, TensorName.T, add_to=T_NF)
+        T_NF, rows = torch.zeros_like(H_NF), self._rows_of(A)
+        for q in self._stages():
+            H_KF = self._block_of(q, H_NF, TensorName.H)
+            self.ctx.kernels.spmm(block(A, rows, self.blocks[q]), H_KF, TensorName.T, add_to=T_NF)
         return self.copies.all_reduce(T_NF, tensor=TensorName.T) if self.copies else T_NF
+
+    def attend(self, A: Csr, T_QNF: Tensor, a_2H: Tensor) -> Tensor:
+        """Z by the same broadcasts of T, once the scores of all vertices have given the weights of all entries."""
+        s_NQ = scores(T_QNF, a_2H[1]).T.contiguous()
+        s_VQ = torch.cat([self._block_of(q, s_NQ, TensorName.SCORES) for q in range(self.over.size)])
+        A_NV = block(A, self._rows_of(A), range(len(s_VQ)))
+        d_QN, T_NH, Z_QNF = scores(T_QNF, a_2H[0]), side_by_side(T_QNF), torch.zeros_like(T_QNF)
+        a_QE = [softmax_by_tensors(A_NV, d_N, s_V) for d_N, s_V in zip(d_QN, s_VQ.T, strict=True)]
+        places = A_NV._replace(val=torch.arange(A_NV.nnz, device=A_NV.val.device))
+        for q in self._stages():
+            T_QKF = by_head(self._block_of(q, T_NH, TensorName.T), len(a_QE))
+            A_NK = block(places, range(A_NV.rows), self.blocks[q])
+            for a_E, T_KF, Z_NF in zip(a_QE, T_QKF, Z_QNF, strict=True):
+                self.ctx.kernels.spmm(A_NK._replace(val=a_E[A_NK.val]), T_KF, TensorName.Z, add_to=Z_NF)
+        return self.copies.all_reduce(Z_QNF, tensor=TensorName.Z) if self.copies else Z_QNF
+
+    def _rows_of(self, A: Csr) -> range:
+        """This rank's rows of A, which has this rank's rows alone, or the rows of all."""
+        own = self.blocks[self.over.index]
+        first = 0 if A.rows == len(own) else own.start
+        return range(first, first + len(own))
+
+    def _stages(self) -> range:
+        """The numbers of the block rows whose products this rank computes."""
+        if self.copies is None:
+            return range(self.over.size)
+        return balanced(self.over.size, self.copies.size)[self.copies.index]
+
+    def _block_of(self, q: int, x_NF: Tensor, tensor: TensorName) -> Tensor:
+        """The rows of the owner q, by a broadcast."""
+        shape = (len(self.blocks[q]), x_NF.shape[1])
+        return self.over.broadcast(x_NF, root=q, shape=shape, tensor=tensor)
 
     def _fill(self) -> None:
         """Fetches the rows with which the cache begins."""

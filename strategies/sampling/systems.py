@@ -16,6 +16,7 @@ None of these is its authors' code. Each is the idea of a system, on one sampler
 two runs differ in the idea alone (docs/strategies/baselines.md and bulk-sampling.md).
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -61,7 +62,11 @@ class GraphSaintNode(SampledStrategy):
     """GraphSAINT's node sampling by importance; a mini-batch consists of `training.batch` draws."""
 
     name = "graphsaint-node"
-    models = ("gcn",)
+    models = ("gcn", "gat")
+    untrained: ClassVar[Mapping[str, str]] = {
+        "sage": "a vertex that is no neighbour of another has an empty column in the mean over neighbours, and would "
+        "never be drawn"
+    }
     axes: ClassVar[tuple[AxisName, ...]] = (D,)
     partitioned_over = None
 
@@ -218,7 +223,10 @@ class BulkSageParams(FanoutParams, BulkParams):
 
 
 class BulkSage(SampledStrategy):
-    """GraphSAGE's neighbours: a product with any sample is unbiased."""
+    """GraphSAGE's neighbours: a product with any sample is unbiased.
+
+    Attention goes over the drawn entries: a vertex is one of its own neighbours only where its loop was drawn.
+    """
 
     name = "bulk-sage"
     axes = (ROW, COL)
@@ -244,6 +252,11 @@ class BulkLadies(SampledStrategy):
     """LADIES' vertices of a layer: unbiased with replacement, and nearly so without."""
 
     name = "bulk-ladies"
+    models = ("gcn", "sage")
+    untrained: ClassVar[Mapping[str, str]] = {
+        "gat": "none of a vertex's neighbours need be among the vertices drawn for a layer, and a softmax over no "
+        "neighbour has no value"
+    }
     axes = (ROW, COL)
     partitioned_over = ROW
     Params = LadiesParams

@@ -15,10 +15,10 @@ from harness.kernels import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
 from harness.run.trainer import Trainer
-from harness.spec.spec import Spec
+from harness.spec.spec import ModelChoice, Spec, StrategyChoice
 from harness.strategy import RemoteRows, ShapeBlocks
 
-P, D = AxisName.P, AxisName.D
+P, D, ROW, COL, X, Y, Z = (AxisName(name) for name in ("p", "d", "row", "col", "x", "y", "z"))
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
 
 
@@ -127,6 +127,36 @@ def test_what_hangs_on_the_graph_is_not_replayed_by_facts_alone(name: str) -> No
     strategy = case_of(name).strategy()
     with pytest.raises(UserError, match="Build the dataset"):
         replay(strategy, 0, ShapeBlocks(strategy.facts))
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "kind", "reason"),
+    [
+        ("bulk-ladies", {ROW: 1, COL: 1}, "gat", "a softmax over no neighbour"),
+        ("graphsaint-node", {D: 1}, "sage", "would never be drawn"),
+        ("scalegnn", {D: 1, X: 1, Y: 1, Z: 1}, "gat", "it trains gcn"),
+    ],
+)
+def test_a_model_that_no_sample_can_train_is_refused_with_the_reason(
+    name: str, grid: dict[AxisName, int], kind: str, reason: str
+) -> None:
+    spec = case_of("distdgl", 1).spec.model_dump() | {"strategy": {"name": name}, "grid": grid}
+    with pytest.raises(UserError, match=reason):
+        Case(name, Spec.model_validate(spec | {"model": {"kind": kind}}), vertices=211).strategy()
+
+
+@pytest.mark.parametrize("name", ["distdgl", "graphsage", "cluster-gcn", "bulk-sage"])
+def test_attention_on_samples_is_approximate(name: str) -> None:
+    """The cluster strategy is so with any model, the others with attention alone."""
+    of_model = [ModelChoice(kind=kind) for kind in ("gcn", "sage", "gat")]
+    axes = {"graphsage": {D: 1}, "bulk-sage": {ROW: 1, COL: 1}}
+    promises = []
+    for model in of_model:
+        spec = case_of("distdgl", 1).spec.model_copy(
+            update={"strategy": StrategyChoice(name=name), "grid": axes.get(name, {P: 1}), "model": model}
+        )
+        promises.append(Case(name, spec, vertices=211).strategy().promised().value)
+    assert promises == ["approximate" if name == "cluster-gcn" else "estimator"] * 2 + ["approximate"]
 
 
 def test_fan_outs_are_at_least_one() -> None:

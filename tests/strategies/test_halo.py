@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, leaky_relu
 
 from harness.check.batches import multiplier_of
 from harness.check.case import Case, RankResult, train_rank
@@ -30,7 +30,7 @@ from harness.spec.spec import Spec, Training
 from harness.store.memory_store import MemoryStore
 from harness.strategy import BlockCounts, Promise, facts_of, weights_of_model
 
-PARTS = 3
+PARTS, HEADS = 3, 2
 TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
 
 
@@ -305,6 +305,60 @@ def test_pipegcn_is_dense_training_with_the_boundary_of_the_epoch_before(
     case = case_of("pipegcn", directed=directed, precompute=precompute)
     for result in ranks(PARTS, train_rank, case, 8):
         assert result.losses == pytest.approx(stale_losses(case, 8), rel=1e-12)
+
+
+def stale_attention(case: Case, epochs: int) -> list[float]:
+    """The losses of dense attention by the recurrence: each part attends to its own rows and to past rows of others.
+
+    The gradients of these past rows, as weights of a sum that is added to the loss, return one epoch later.
+    """
+    store, spec = case.store(), case.spec
+    edges, facts = dense_matrix(store) != 0, facts_of(store)
+    parts = [slice(rows.start, rows.stop) for rows in facts.blocks(PARTS)]
+    X = store.feature_block(range(store.n), range(store.features)).double()
+    labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
+    trains &= labels >= 0
+    named = weights_of_model(spec.model, facts)
+    weights = [
+        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        for number, weight in enumerate(named)
+    ]
+    optimizer = torch.optim.SGD(weights, lr=0.5)
+    past: list[Tensor | None] = [None] * spec.model.layers
+    returning: list[Tensor | None] = [None] * spec.model.layers
+    losses = []
+    for _ in range(epochs):
+        H, extra, stale = X, torch.zeros(()), [list[Tensor]() for _ in past]
+        for layer, (a, W) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
+            if returning[layer] is not None and layer:
+                extra = extra + (H * returning[layer]).sum()
+            before = torch.zeros_like(H) if past[layer] is None else past[layer]
+            past[layer], Z = H.detach().clone(), []
+            for part in parts:
+                seen = before.clone().requires_grad_()
+                stale[layer].append(seen)
+                T = torch.cat([seen[: part.start], H[part], seen[part.stop :]]) @ W
+                heads = []
+                for T_q, a_q in zip(T.chunk(HEADS, 1), a.chunk(HEADS, 1), strict=True):
+                    score = leaky_relu((T_q @ a_q[0])[part, None] + T_q @ a_q[1], 0.2)
+                    heads.append(score.masked_fill(~edges[part], -torch.inf).softmax(dim=1) @ T_q)
+                Z.append(torch.cat(heads, 1) if layer + 1 < len(past) else torch.stack(heads).mean(dim=0))
+            H = torch.cat(Z).relu() if layer + 1 < len(past) else torch.cat(Z)
+        loss = cross_entropy(H[trains], labels[trains])
+        optimizer.zero_grad()
+        (loss + extra).backward()
+        optimizer.step()
+        returning = [torch.stack([seen.grad for seen in of]).sum(dim=0) for of in stale]
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_attention_of_pipegcn_goes_to_the_boundary_of_the_epoch_before(ranks, directed: bool) -> None:
+    case = case_of("pipegcn", directed=directed, model={"kind": "gat", "heads": HEADS, "hidden": 4})
+    expected = stale_attention(case, 8)
+    for result in ranks(PARTS, train_rank, case, 8):
+        assert result.losses == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
