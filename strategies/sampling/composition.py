@@ -2,9 +2,13 @@
 
 Every rank trains a copy of the model on mini-batches of its own; gradients are averaged over all mini-batches of a
 step. Systems differ in four parts: the sampler, the placement of the graph, the placement of the features, and whether
-the features of a mini-batch are prefetched while the rank trains on the one before. Each part answers for its own share
-of the words, of the bytes and of a rank's work. The strategy is their sum, and its operators are the same for all
-systems. The table of systems is in `systems`.
+a mini-batch is prefetched while the rank trains on the one before. Each part answers for its own share of the words, of
+the bytes and of a rank's work. The strategy is their sum, and its operators are the same for all systems. The table of
+systems is in `systems`.
+
+Prefetching has two stages. The features of the next mini-batch travel while the rank trains. Where the graph is whole
+on a rank, a thread also draws the mini-batch after that one. On a partitioned graph a draw sends messages; calls belong
+to the thread that trains, because all ranks must make them in one order, so such a draw is not behind training.
 
 Legend: N vertices of a layer's output, K of its input, which begin with the N; F features in, H features out.
 """
@@ -24,6 +28,7 @@ from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits
 from harness.parallel.label_loss import LabelLoss, label_loss
+from harness.parallel.prefetch import Prefetcher
 from harness.parallel.row_attention import Edges, attention, of_heads
 from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices, sum_gradients
 from harness.strategy import (
@@ -61,7 +66,7 @@ class Composition(NamedTuple):
     graph: GraphPlacement
     features: FeaturePlacement
     prefetch: bool = False
-    """Fetch the features of a mini-batch while the rank trains on the one before."""
+    """Fetch the features of a mini-batch while the rank trains on the one before, and draw the next where it can."""
 
 
 class SampledStrategy(RowStrategy):
@@ -203,6 +208,13 @@ class Step(NamedTuple):
     """The vertices of each layer's output."""
 
 
+class Drawn(NamedTuple):
+    """A mini-batch, and its matrices on the device if a thread has put them there."""
+
+    batch: MiniBatch
+    A: Sequence[tuple[Csr, Csr]] | None = None
+
+
 class Feed:
     """The parts at work on one rank: the steps, one after the other, and the whole graph for evaluation."""
 
@@ -226,28 +238,45 @@ class Feed:
         self.store = composed.features.on(rank, X, loss)
         self.reverse = turned if ctx.spec.model.kind == "gat" else transpose
         self.steps, self.prefetch = strategy.steps, composed.prefetch
-        self._begun: dict[int, tuple[MiniBatch, Arriving]] = {}
+        self._begun: dict[int, tuple[Drawn, Arriving]] = {}
+        ahead = composed.prefetch and isinstance(self.graph, WholeGraph)
+        self._ahead = Prefetcher(self._draw_whole, ctx.device) if ahead else None
 
     def take(self, number: int) -> Step:
         """A training step; with prefetching, the features of the next step travel from now on."""
-        batch, rows = self._begun.pop(number) if number in self._begun else self._begin(number)
+        drawn, rows = self._begun.pop(number) if number in self._begun else self._begin(number)
         X_KF = rows.wait()
         if self.prefetch and (number + 1) % self.steps:
             self._begun[number + 1] = self._begin(number + 1)
-        ledger, device, importance = self.ctx.ledger, self.ctx.device, batch.importance
+        ledger, device, batch = self.ctx.ledger, self.ctx.device, drawn.batch
         with ledger.phase(self.store.phase), ledger.op(Op.COPY, tensor=TensorName.A):
+            importance = batch.importance
             if importance is not None:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
-            once = {id(A): (streamed(A, device), streamed(self.reverse(A), device)) for A in batch.A}
-            return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
+            A = self._matrices(batch) if drawn.A is None else drawn.A
+            return Step(number, A, X_KF, loss, batch.vertices[1:])
 
-    def _begin(self, number: int) -> tuple[MiniBatch, Arriving]:
-        """Draws a mini-batch and begins to fetch its features."""
+    def _begin(self, number: int) -> tuple[Drawn, Arriving]:
+        """Draws a mini-batch, or waits until the thread has drawn it, and begins to fetch its features."""
         with self.ctx.ledger.phase(Phase.SAMPLE), self.ctx.ledger.op(Op.COPY, tensor=TensorName.A):
-            batch = self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
-            self.ctx.ledger.drew(sum(A.nnz for A in batch.A))
-        return batch, self.store.begin(number, batch.vertices[0], later=self.prefetch)
+            drawn = self._ahead.take(number) if self._ahead else Drawn(self._draw(number))
+            self.ctx.ledger.drew(sum(A.nnz for A in drawn.batch.A))
+        return drawn, self.store.begin(number, drawn.batch.vertices[0], later=self.prefetch)
+
+    def _draw(self, number: int) -> MiniBatch:
+        return self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
+
+    def _draw_whole(self, number: int) -> Drawn:
+        """A mini-batch with its matrices; this runs on a thread, and touches neither the ledger nor an axis."""
+        batch = self._draw(number)
+        return Drawn(batch, self._matrices(batch))
+
+    def _matrices(self, batch: MiniBatch) -> list[tuple[Csr, Csr]]:
+        """Each layer's matrix and its transpose on the device; layers with one matrix share it."""
+        device = self.ctx.device
+        once = {id(A): (streamed(A, device), streamed(self.reverse(A), device)) for A in batch.A}
+        return [once[id(A)] for A in batch.A]
 
 
 class SampledOperators(LayerOperators):

@@ -4,10 +4,10 @@
 | --- | --- | --- | --- | --- |
 | graphsage | neighbours | replicated | replicated | |
 | graphsaint-node | nodes by importance | replicated | replicated | |
-| distdgl | neighbours | partitioned | partitioned, no cache | |
-| salient | neighbours | replicated or partitioned | partitioned, the likeliest | features |
+| distdgl | neighbours | partitioned | partitioned, no cache | perhaps features |
+| salient | neighbours | replicated or partitioned | partitioned, the likeliest | draws if replicated, and features |
 | massivegnn | neighbours | partitioned | partitioned, an evicting buffer | features |
-| quiver | neighbours | replicated | partitioned, the most popular | features |
+| quiver | neighbours | replicated | partitioned, the most popular | draws and features |
 | bulk-sage, bulk-ladies | neighbours, layers, in bulk | replicated or 1.5D | 1.5D, perhaps the likeliest | k batches |
 | pyg (`pyg`) | PyG's own | replicated | replicated | |
 | cluster-gcn (`clusters`) | some clusters of a part | a rank's own part | a rank's own part | |
@@ -90,6 +90,13 @@ class SamplingParams(FanoutParams, MessageParams):
         return self.targets == "own"
 
 
+class DistDglParams(SamplingParams):
+    """The parameters of the system without a cache."""
+
+    prefetch: bool = False
+    """Fetch the features of a mini-batch while the rank trains on the one before; its draw is waited for."""
+
+
 class DistDgl(SampledStrategy):
     """DistDGL (Zheng et al., IA3'20): neighbours and features come from their owners, and nothing is cached.
 
@@ -99,12 +106,13 @@ class DistDgl(SampledStrategy):
     """
 
     name = "distdgl"
-    Params = SamplingParams
-    params: SamplingParams
+    Params = DistDglParams
+    params: DistDglParams
 
     def compose(self) -> Composition:
-        sampler = self.neighbours(self.params.fanouts, own=self.params.own)
-        return Composition(sampler, PartitionedGraph(), PartitionedFeatures())
+        params = self.params
+        sampler = self.neighbours(params.fanouts, own=params.own)
+        return Composition(sampler, PartitionedGraph(), PartitionedFeatures(), params.prefetch)
 
 
 class KeepingParams(SamplingParams):
@@ -113,7 +121,7 @@ class KeepingParams(SamplingParams):
     share: float = Field(0.1, ge=0, examples=[0.0, 0.7])
     """Rows of others that a rank keeps, as a share of the rows per rank if all ranks have equally many."""
     prefetch: bool = True
-    """Fetch the features of a mini-batch while the rank trains on the one before."""
+    """Fetch the features of a mini-batch while the rank trains on the one before, and draw the next where it can."""
 
 
 class SalientParams(KeepingParams):
@@ -127,8 +135,8 @@ class Salient(SampledStrategy):
     """SALIENT++ (Kaler et al., MLSys'23): a static cache of the rows that are likeliest to be needed.
 
     The graph is replicated as in SALIENT++, or partitioned for a comparison with `distdgl`. The authors' code differs:
-    it also splits features by the same chances between a GPU's memory and its host's, and prepares several mini-batches
-    ahead.
+    it also splits features by the same chances between a GPU's memory and its host's, and draws and fetches on several
+    threads, more than one mini-batch ahead.
     """
 
     name = "salient"

@@ -1,5 +1,6 @@
 """Laws of the baselines beyond the kit: common samples, caches that save words, and counted hits."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice
 from harness.strategy import RemoteRows, ShapeBlocks
+from strategies.sampling.sampler import Neighbours
 
 P, D, ROW, COL, X, Y, Z = (AxisName(name) for name in ("p", "d", "row", "col", "x", "y", "z"))
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]
@@ -120,6 +122,61 @@ def test_hits_are_counted(pool) -> None:
         ]
         assert remote.rows == sum(map(len, needed))
         assert remote.cached == sum(len(each & kept) for each in needed) > 0
+
+
+def trained_by(case: Case, epochs: int) -> tuple[list[float], list[torch.Tensor], dict[Any, float]]:
+    """The losses and weights of a rank after some epochs, and the words of the last one by key."""
+    strategy = case.strategy()
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+    done = [trainer.epoch() for _ in range(epochs)]
+    words = {key: amounts.words_payload for key, amounts in done[-1].entries.items() if amounts.words_payload}
+    return [epoch.loss.item() for epoch in done], [W.detach() for W in trainer.weights], words
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [*((name, {}) for name in NAMES), ("salient", {"graph": "partitioned"})]
+)
+def test_prefetching_changes_no_bit_and_no_word(name: str, more: dict[str, Any], pool) -> None:
+    once, ahead = (
+        pool.run(3, trained_by, case_of(name, batch=7, fanouts=[3], prefetch=prefetch, **more), 3)
+        for prefetch in (False, True)
+    )
+    for (losses, weights, words), (losses_ahead, weights_ahead, words_ahead) in zip(once, ahead, strict=True):
+        assert losses == losses_ahead
+        assert all(map(torch.equal, weights, weights_ahead))
+        assert words == words_ahead
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "threads"),
+    [
+        ("salient", {}, {"other"}),
+        ("quiver", {}, {"other"}),
+        ("salient", {"prefetch": False}, {"main"}),
+        ("salient", {"graph": "partitioned"}, {"main"}),
+        ("distdgl", {"prefetch": True}, {"main"}),
+    ],
+)
+def test_a_thread_draws_where_a_draw_sends_nothing(
+    name: str, params: dict[str, Any], threads: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every mini-batch of two epochs is drawn once; the thread is one ahead when training ends."""
+    draw, drawn = Neighbours.mini_batch, list[tuple[int, str]]()
+
+    def noted(sampler: Neighbours, step: int, *rest: Any) -> Any:
+        drawn.append((step, "main" if threading.current_thread() is threading.main_thread() else "other"))
+        return draw(sampler, step, *rest)
+
+    case = case_of(name, 1, batch=25, fanouts=[3], **params)
+    strategy = case.strategy()
+    trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+    monkeypatch.setattr(Neighbours, "mini_batch", noted)
+    for _ in range(2):
+        trainer.epoch()
+    ahead = int(threads == {"other"})
+    assert {thread for _, thread in drawn} == threads
+    assert [step for step, _ in drawn][: 2 * strategy.steps] == list(range(2 * strategy.steps))
+    assert len(drawn) <= 2 * strategy.steps + ahead
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -129,7 +129,10 @@ def batches(strategy: Strategy, graph: Graph, step: int) -> list[Batch]:
 
 
 def by_importance(strategy: Strategy, whole: Batch, step: int, group: int) -> Batch:
-    """GraphSAINT's estimator, by its formulas: the vertices drawn are the strategy's."""
+    """GraphSAINT's estimator, by its formulas: the vertices drawn are the strategy's.
+
+    Vertices outside the sample keep their loops, for a softmax needs an entry in every row; no vertex sees them.
+    """
     A, q = whole.A, (whole.A**2).sum(dim=0) / (whole.A**2).sum()
     S = strategy.mini_batch(step, group, csr(A), whole.weight.nonzero()[:, 0]).vertices[0]
     drawn = torch.zeros(N, dtype=torch.bool).index_fill_(0, S, value=True)
@@ -138,7 +141,7 @@ def by_importance(strategy: Strategy, whole: Batch, step: int, group: int) -> Ba
     both = p[:, None] + p[None, :] - (1 - (1 - q[:, None] - q[None, :]) ** size)
     both = torch.where(torch.eye(N, dtype=torch.bool), p, both)
     weight = whole.weight * drawn * p.mean() / p
-    estimate = torch.where(drawn[:, None] & drawn[None, :], A * p[:, None] / both, 0.0)
+    estimate = torch.where(drawn[:, None] & drawn[None, :], A * p[:, None] / both, (~drawn).double().diag())
     return Batch(estimate, weight, int((weight > 0).sum()))
 
 
