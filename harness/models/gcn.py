@@ -52,7 +52,7 @@ def _layer_by_layer(
         before = H
         H = convolution(layer, H if skip is None else skip.H)
         if weights.roots:
-            own = ops.linear(Part.ROOT, before, weights.roots[layer])
+            own = ops.linear(Part.ROOT, before, weights.roots[layer], layer)
             H = ops.add(layer, H, Skip(own, own))
         if head is not None or layer + 1 < len(layers):
             H = ops.finish(layer, H, gamma)

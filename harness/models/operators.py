@@ -49,8 +49,11 @@ class Operators(Protocol):
     def inputs(self) -> Tensor:
         """This rank's part of the input features, (rows, features); a leaf of autograd if features are trained."""
 
-    def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
-        """H W: the projection of the features to the hidden width, a root term, or the head."""
+    def linear(self, part: Part, H: Tensor, W: Tensor, layer: int = -1) -> Tensor:
+        """H W: the projection of the features to the hidden width, the head, or a layer's root term.
+
+        A root term has the layout of its layer's output.
+        """
 
     def finish(self, layer: int, Z: Tensor, gamma: Tensor | None) -> Tensor:
         """H = dropout(ReLU(norm(Z))), of the same shape; without a scale gamma nothing is normalised."""

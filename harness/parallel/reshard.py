@@ -117,6 +117,25 @@ def _sizes(pieces: Sequence[Rectangle]) -> list[int]:
     return [len(rows) * len(cols) for rows, cols in pieces]
 
 
+def moved(x: Tensor, forth: Moves, back: Moves) -> Tensor:
+    """x in another layout, differentiable: its gradient moves back."""
+    landed: Tensor = apply(forth.group.ledger, Move, x, forth, back)
+    return landed
+
+
+class Move(Function):
+    """A matrix in another layout; backward, its gradient in the layout before."""
+
+    @staticmethod
+    def forward(saved: Any, Z: Tensor, forth: Moves, back: Moves) -> Tensor:
+        saved.back = back
+        return land(send(Z, forth, TensorName.Z), forth, TensorName.Z)
+
+    @staticmethod
+    def backward(saved: Any, G: Tensor) -> tuple[Tensor, None, None]:
+        return land(send(G, saved.back, TensorName.G), saved.back, TensorName.G), None, None
+
+
 class Residual:
     """The residual of a layer: the input moves to the layout of the output, and its gradient moves back."""
 

@@ -1,4 +1,4 @@
-"""The parts of a layer beside its convolution, on axes whose roles rotate: projection, head, norm, dropout, residual.
+"""A layer beside its convolution, on axes whose roles rotate: projection, head, root, norm, dropout, residual.
 
 The words of the parts are here too (`put_parts`). Layout and legend are those of `harness.parallel.rotating_layout`.
 """
@@ -15,7 +15,7 @@ from harness.models import Part, Skip, Weight
 from harness.parallel.gradients import Gradients
 from harness.parallel.norm import Epilogue, NormPlan, normalised
 from harness.parallel.products import ProductAxes, Sending, linear
-from harness.parallel.reshard import Cuts, Residual, moves
+from harness.parallel.reshard import Cuts, Residual, moved, moves
 from harness.parallel.rotating_layout import CUBE, RotatingLayout
 from harness.parallel.row_strategy import LayerOperators, as_indices
 from harness.strategy import Words
@@ -45,14 +45,28 @@ class RotatingLayers(LayerOperators):
         """The way in which a product with a weight sends its gradients."""
         return Sending(self.overlap, self.gradients)
 
-    def linear(self, part: Part, H: Tensor, W: Tensor) -> Tensor:
+    def linear(self, part: Part, H: Tensor, W: Tensor, layer: int = -1) -> Tensor:
         """The projection sums over R, the head over T (ScaleGNN, equation 28)."""
+        if part is Part.ROOT:
+            return self.root(layer, H, W)
         R, S, T = self.layout.before if part is Part.PROJECTION else self.layout.behind
         inner, cols = (R, T) if part is Part.PROJECTION else (T, R)
         makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
         axes = ProductAxes(self.grid[S], self.grid[inner], self.grid[cols], makes, TensorName.DH)
         with self.ledger.phase(Phase.LINEAR, -1):
             return linear(self.kernels, H, W, axes, self.sending)
+
+    def root(self, layer: int, H_KF: Tensor, W_FH: Tensor) -> Tensor:
+        """H W of GraphSAGE: summed over T, with columns over R; then R and S swap, as the layer's output has them."""
+        R, S, T = self.layout.roles(layer)
+        axes = ProductAxes(self.grid[S], self.grid[T], self.grid[R], TensorName.Z, TensorName.DH)
+        before, after = self.layout.root(layer)
+        group, shape, rows = self.grid.axis((R, S)), self.grid.shape, self.cuts
+        cols: Cuts = self.layout.columns(self.layout.shapes[layer][1])
+        with self.ledger.phase(Phase.LINEAR, layer):
+            forth = moves(group, shape, before, after, rows, cols)
+            back = moves(group, shape, after, before, rows, cols)
+            return moved(linear(self.kernels, H_KF, W_FH, axes, self.sending), forth, back)
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:
         if gamma is None:
@@ -92,6 +106,8 @@ class RotatingLayers(LayerOperators):
         return Skip(H, (residual, token))
 
     def add(self, layer: int, H: Tensor, skip: Skip) -> Tensor:
+        if isinstance(skip.kept, Tensor):  # a root term, which has the layout of the output
+            return super().add(layer, H, skip)
         residual, token = skip.kept
         with self.ledger.phase(Phase.ACTIVATE, layer):
             added: Tensor = residual.add(H, token)
@@ -107,7 +123,7 @@ def put_parts(
     *,
     residual: bool,
 ) -> None:
-    """Adds the words of norms, residuals, projection and head, given the rows of this rank's block along each axis."""
+    """Adds the words of all parts beside a convolution, given the rows of this rank's block along each axis."""
     for weight in weights:
         down, across = map(len, layout.weight(weight, at))
         if weight.part is Part.SCALE:
@@ -119,6 +135,16 @@ def put_parts(
             R, S, _ = layout.before
             words.put(FORWARD, -1, Op.ALL_REDUCE, R, TensorName.H, rows[S] * across)
             words.put(BACKWARD, -1, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+        elif weight.part is Part.ROOT:
+            layer, (R, S, T) = weight.layer, layout.roles(weight.layer)
+            words.put(FORWARD, layer, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)
+            words.put(
+                FORWARD, layer, Op.ALL_TO_ALL, (R, S), TensorName.Z, rows[R] * len(layout.shares(at)[layer].H)
+            )
+            words.put(BACKWARD, layer, Op.ALL_TO_ALL, (R, S), TensorName.G, rows[S] * across)
+            words.put(BACKWARD, layer, Op.ALL_REDUCE, S, TensorName.DW, down * across)
+            if layer or layout.projection:
+                words.put(BACKWARD, layer, Op.ALL_REDUCE, R, TensorName.DH, rows[S] * down)
         elif weight.part is Part.HEAD:
             R, S, T = layout.behind
             words.put(FORWARD, -1, Op.ALL_REDUCE, T, TensorName.Z, rows[S] * across)

@@ -57,13 +57,15 @@ class RotatingLayout:
         return {axis: balanced(width, self.grid[axis]) for axis in CUBE}
 
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
-        """W is split over T and S, the head over T and R, the projection over R and T; scales are split over S."""
+        """W is split over T and S, head and root over T and R, the projection over R and T; scales are split over S."""
         if weight.part is Part.SCALE:
             return Piece(range(1), self.shares(at)[weight.layer].H)
         if weight.part is Part.CONVOLUTION:
             share = self.shares(at)[weight.layer]
             return Piece(share.F, share.H)
         roles = self.before if weight.part is Part.PROJECTION else self.behind
+        if weight.part is Part.ROOT:
+            roles = self.roles(weight.layer)
         down, across = (roles.R, roles.T) if weight.part is Part.PROJECTION else (roles.T, roles.R)
         rows, cols = (
             balanced(size, self.grid[axis])[at[axis]]
@@ -93,3 +95,8 @@ class RotatingLayout:
         """The layouts of a layer's input and output."""
         R, S, T = self.roles(layer)
         return MatrixLayout(rows=S, cols=T, copies=R), MatrixLayout(rows=R, cols=S, copies=T)
+
+    def root(self, layer: int) -> tuple[MatrixLayout, MatrixLayout]:
+        """The layouts of a layer's root term: as the product H W gives the term, and that of the layer's output."""
+        R, S, T = self.roles(layer)
+        return MatrixLayout(rows=S, cols=R, copies=T), MatrixLayout(rows=R, cols=S, copies=T)

@@ -127,7 +127,7 @@ class LayerOperators:
         operators.step = step
         return operators
 
-    def linear(self, part: Part, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+    def linear(self, part: Part, H_NF: Tensor, W_FH: Tensor, layer: int = -1) -> Tensor:
         with self.ledger.phase(Phase.LINEAR):
             return self.kernels.gemm(H_NF, W_FH, TensorName.H if part is Part.PROJECTION else TensorName.Z)
 

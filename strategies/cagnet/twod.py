@@ -131,7 +131,7 @@ class Summa(RowOperators):
         self.A_NK, self.A_T_NK = self.blocks.A_NK, self.blocks.A_T_NK
         self.grid = ctx.grid
 
-    def linear(self, part: Part, H_NF: Tensor, W: Tensor) -> Tensor:
+    def linear(self, part: Part, H_NF: Tensor, W: Tensor, layer: int = -1) -> Tensor:
         makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
         with self.ledger.phase(Phase.LINEAR):
             Z_NH: Tensor = apply(self.ledger, Multiply2D, H_NF, W, self, makes)

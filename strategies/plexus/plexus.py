@@ -129,6 +129,7 @@ class Plexus(Strategy):
     name = "plexus"
     promise = Promise.EXACT
     parts = True
+    models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
     slowest_first = CUBE
     Params = PlexusParams
@@ -142,10 +143,13 @@ class Plexus(Strategy):
         if self.spec.training.features and self.spec.model.projection:
             return "it trains features that its first layer gathers, and no projection before it: leave one of them"
         model = self.spec.model
-        if self.spec.dataset.permutation == "double" and (model.residual or model.dropout):
+        if self.spec.training.features and model.kind == "sage":
+            return "only the products with A gather features that are trained: leave training.features, or train a gcn"
+        in_one_order = model.residual or model.dropout or model.kind == "sage"
+        if self.spec.dataset.permutation == "double" and in_one_order:
             return (
-                "a double permutation orders the input and the output of a layer differently, and a residual or a "
-                "mask of dropout has one order: use single or none"
+                "a double permutation orders the input and the output of a layer differently, and a residual, a "
+                "root term or a mask of dropout has one order: use single or none"
             )
         return self.crowded()
 

@@ -47,6 +47,7 @@ class ScaleGNN(Strategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     parts = True
+    models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
     slowest_first = (D, *CUBE)
     Params = ScaleGNNParams

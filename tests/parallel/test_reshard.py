@@ -14,10 +14,10 @@ from harness.ranges import balanced, between
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 GRIDS = [(1, 1, 1), (2, 2, 2), (2, 3, 1), (1, 4, 2), (3, 2, 2), (1, 1, 5), (2, 3, 4)]
 UNEVEN = {1: [0, 23], 2: [0, 4, 23], 3: [0, 9, 9, 23], 4: [0, 1, 8, 20, 23], 5: [0, 3, 3, 11, 22, 23]}
-INPUT, OUTPUT = MatrixLayout(X, Y, Z), MatrixLayout(Z, X, Y)
+INPUT, OUTPUT, ROOT = MatrixLayout(X, Y, Z), MatrixLayout(Z, X, Y), MatrixLayout(X, Z, Y)
 
 
-@pytest.mark.parametrize("layouts", [(INPUT, OUTPUT), (OUTPUT, INPUT)])
+@pytest.mark.parametrize("layouts", [(INPUT, OUTPUT), (OUTPUT, INPUT), (ROOT, OUTPUT), (OUTPUT, ROOT)])
 @pytest.mark.parametrize("sizes", GRIDS, ids=str)
 def test_blocks_arrive(sizes: tuple[int, ...], layouts: tuple[MatrixLayout, MatrixLayout]) -> None:
     grid, (source, target) = dict(zip((Z, X, Y), sizes, strict=True)), layouts

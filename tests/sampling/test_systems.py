@@ -191,7 +191,7 @@ def test_what_hangs_on_the_graph_is_not_replayed_by_facts_alone(name: str) -> No
     [
         ("bulk-ladies", {ROW: 1, COL: 1}, "gat", "a softmax over no neighbour"),
         ("graphsaint-node", {D: 1}, "sage", "would never be drawn"),
-        ("scalegnn", {D: 1, X: 1, Y: 1, Z: 1}, "gat", "it trains gcn"),
+        ("scalegnn", {D: 1, X: 1, Y: 1, Z: 1}, "gat", "it trains gcn, sage and not gat"),
     ],
 )
 def test_a_model_that_no_sample_can_train_is_refused_with_the_reason(

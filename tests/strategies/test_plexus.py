@@ -101,6 +101,9 @@ def ready(
     return admit(load_strategy("plexus"), Spec.model_validate(spec), facts)
 
 
+SAGE = {"kind": "sage"}
+
+
 def by_axis(words: Words) -> dict[tuple[str, str], int]:
     """Words by kind of call and axis."""
     sent: Counter[tuple[str, str]] = Counter()
@@ -195,11 +198,42 @@ def test_y_is_the_fastest_axis_and_z_the_slowest() -> None:
     ]
 
 
+def test_the_words_of_a_root_term() -> None:
+    """24 vertices and widths of 8 on a cube of 8 ranks, counted by hand: blocks of 12 rows and 4 columns."""
+    facts = Facts(24, 100, 8, 8, directed=True, labelled=24, training=9)
+    counts = BlockCounts(ShapeBlocks(facts))
+    sage, gcn = (
+        ready("2x2x2", facts, model={"hidden": 8, **kind}, features=False).words(
+            dict.fromkeys((X, Y, Z), 1), counts
+        )
+        for kind in (SAGE, {})
+    )
+    more = Counter({key: count - gcn.get(key, 0) for key, count in sage.items() if count != gcn.get(key, 0)})
+    by_layer: dict[tuple[int, str, str], int] = {}
+    for (_, layer, op, axis, tensor), count in more.items():
+        by_layer[layer, f"{op} {tensor}", axis] = int(count)
+    rows_by_columns, weights = 12 * 4, 4 * 4
+    for layer, (R, S, T, plane) in enumerate(
+        [("z", "x", "y", "z+x"), ("y", "z", "x", "z+y"), ("x", "y", "z", "x+y")]
+    ):
+        assert by_layer.pop((layer, "all_reduce Z", T)) == rows_by_columns
+        assert by_layer.pop((layer, "all_to_all Z", plane)) == rows_by_columns
+        assert by_layer.pop((layer, "all_to_all G", plane)) == rows_by_columns
+        assert by_layer.pop((layer, "all_reduce dW", S)) == weights
+        assert by_layer.pop((layer, "all_reduce dH", R), 0) == (rows_by_columns if layer else 0)
+    assert not by_layer
+
+
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
         ({"model": {"order": "combine_first"}}, "use order aggregate_first"),
         ({"dataset": {"permutation": "double"}, "loops": "apart"}, "use single, or loops in_A"),
+        (
+            {"dataset": {"permutation": "double"}, "model": SAGE, "features": False},
+            "root term.*single or none",
+        ),
+        ({"model": SAGE}, "or train a gcn"),
     ],
 )
 def test_refusals_say_the_way_out(asked: Any, reason: str) -> None:
