@@ -15,7 +15,7 @@ Legend: N vertices of a layer's output, K of its input, which begin with the N; 
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -209,10 +209,10 @@ class Step(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A mini-batch, and its matrices on the device if a thread has put them there."""
+    """A mini-batch, and the transposes of its matrices by identity if a thread has made them."""
 
     batch: MiniBatch
-    A: Sequence[tuple[Csr, Csr]] | None = None
+    reverses: Mapping[int, Csr] | None = None
 
 
 class Feed:
@@ -254,8 +254,9 @@ class Feed:
             if importance is not None:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
-            A = self._matrices(batch) if drawn.A is None else drawn.A
-            return Step(number, A, X_KF, loss, batch.vertices[1:])
+            reverses = self._reverses(batch) if drawn.reverses is None else drawn.reverses
+            once = {id(A): (streamed(A, device), streamed(reverses[id(A)], device)) for A in batch.A}
+            return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
 
     def _begin(self, number: int) -> tuple[Drawn, Arriving]:
         """Draws a mini-batch, or waits until the thread has drawn it, and begins to fetch its features."""
@@ -268,15 +269,13 @@ class Feed:
         return self.sampler.mini_batch(number, self.everyone.index, self.graph, self.targets)
 
     def _draw_whole(self, number: int) -> Drawn:
-        """A mini-batch with its matrices; this runs on a thread, and touches neither the ledger nor an axis."""
+        """A mini-batch with its transposes; this runs on a thread, and touches neither the ledger nor an axis."""
         batch = self._draw(number)
-        return Drawn(batch, self._matrices(batch))
+        return Drawn(batch, self._reverses(batch))
 
-    def _matrices(self, batch: MiniBatch) -> list[tuple[Csr, Csr]]:
-        """Each layer's matrix and its transpose on the device; layers with one matrix share it."""
-        device = self.ctx.device
-        once = {id(A): (streamed(A, device), streamed(self.reverse(A), device)) for A in batch.A}
-        return [once[id(A)] for A in batch.A]
+    def _reverses(self, batch: MiniBatch) -> dict[int, Csr]:
+        """The transpose of each layer's matrix; layers with one matrix share it."""
+        return {id(A): self.reverse(A) for A in batch.A}
 
 
 class SampledOperators(LayerOperators):
