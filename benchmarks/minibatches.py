@@ -1,4 +1,5 @@
-"""The cost of ScaleGNN's mini-batches: drawing and building against scipy, sampling with a prefetch, the fused kernel.
+"""The cost of mini-batches: ScaleGNN's drawing and building against scipy, sampling with a prefetch, the fused kernel;
+and the epochs of systems that sample, in pairs.
 
     OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/minibatches.py
 
@@ -7,18 +8,33 @@
   sample.
 - `prefetch`: training steps of one rank without and with a prefetch, which needs a second core, and the share of a step
   that the rank spends sampling.
-- The last table: RMSNorm, ReLU and dropout, forward and backward, by PyTorch's own modules one after the other, by our
-  parts, and by our compiled kernel, masks included.
+- `way`: RMSNorm, ReLU and dropout, forward and backward, by PyTorch's own modules one after the other, by our parts,
+  and by our compiled kernel, masks included.
+- `system`: epochs of two ranks of one machine, the slowest rank's, each system with another variant beside it: a
+  prefetch, and G3's full-graph training of the same GAT. An epoch of G3 is one step on all vertices; an epoch of the
+  others goes through the training vertices once.
 
-Ways take turns; numbers are medians.
+Ways take turns; numbers are medians, and ratios are medians of the ratios of turns side by side.
 """
 
 from collections.abc import Callable
 from itertools import count
 from statistics import median
+from typing import Any
 
 import torch
-from measuring import Table, alternate, argument_parser, one_thread, rmat_graph
+from measuring import (
+    Table,
+    Turns,
+    alternate,
+    argument_parser,
+    named,
+    one_thread,
+    rmat_graph,
+    spec_of,
+    train_in_turns,
+    trainer_of,
+)
 from torch import Tensor
 from torch.nn.functional import dropout, rms_norm
 
@@ -28,6 +44,7 @@ from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import block
 from harness.kernels.recorded import Kernels
 from harness.kernels.shuffle import distinct
+from harness.launch.worker_pool import Pool
 from harness.ledger import SAMPLING, AxisName, Ledger
 from harness.models.operators import dropout_mask
 from harness.parallel.gradients import Gradients
@@ -57,6 +74,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--scale", type=int, default=18, help="2^SCALE vertices (default: 18)")
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--dataset", default="rmat-17", help="of the systems (default: rmat-17)")
     options = parser.parse_args()
     one_thread()
     A = rmat_graph(options.scale, DEGREE, directed=False)
@@ -65,6 +83,7 @@ def main() -> None:
     blocks_against_scipy(A, size, options.turns)
     prefetched(A, size, max(options.turns // 3, 2))
     fused(size, options.turns)
+    systems(options.dataset, max(options.turns // 3, 2))
 
 
 def blocks_against_scipy(A: Csr, size: int, turns: int) -> None:
@@ -102,7 +121,7 @@ def compared(A: Csr, rows: range, cols: range, size: int, turns: int) -> list[st
 
 def prefetched(A: Csr, size: int, epochs: int) -> None:
     table = Table("prefetch", "step ms", "sampling")
-    trainers = {str(prefetch).lower(): trainer_of(A, size, prefetch) for prefetch in (False, True)}
+    trainers = {str(prefetch).lower(): trainer_on(A, size, prefetch) for prefetch in (False, True)}
     steps: dict[str, list[float]] = {name: [] for name in trainers}
     shares: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(-1, epochs):
@@ -117,7 +136,7 @@ def prefetched(A: Csr, size: int, epochs: int) -> None:
     print()
 
 
-def trainer_of(A: Csr, size: int, prefetch: bool) -> Trainer:
+def trainer_on(A: Csr, size: int, prefetch: bool) -> Trainer:
     """One rank on the whole graph, with random features and labels."""
     drawn = torch.Generator().manual_seed(0)
     X = torch.randn(A.rows, 64, generator=drawn)
@@ -162,6 +181,52 @@ def fused(rows: int, turns: int) -> None:
     ways = {"PyTorch's modules": modules, "parts": ours(False), "fused": ours(True)}
     for name, seconds in alternate(ways, turns, warm=WARM).items():
         table.row(name, f"{1e3 * median(seconds):.1f}")
+
+
+RANKS = 2
+GAT = {"kind": "gat", "layers": 2, "hidden": 16}
+SAGE = {"kind": "sage", "layers": 2, "hidden": 128}
+FANOUTS = {"fanouts": [25, 10]}
+PAIRS: list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
+    (SAGE, [("salient", {**FANOUTS, "prefetch": prefetch}) for prefetch in (False, True)]),
+    (SAGE, [("distdgl", {**FANOUTS, "prefetch": prefetch}) for prefetch in (False, True)]),
+    (GAT, [("distdgl", FANOUTS), ("g3", {"bin_nodes": 1000})]),
+]
+"""A model, and the two systems whose epochs stand side by side."""
+
+
+def systems(dataset: str, rounds: int) -> None:
+    print(f"\n{dataset} in METIS's parts on {RANKS} ranks, 1000 targets in a mini-batch\n")
+    table = Table("system", "model", "epoch ms", "sampling", "times as fast as the first of the pair")
+    with Pool() as pool:
+        for model, pair in PAIRS:
+            turns = pool.run(RANKS, epochs_in_turns, dataset, model, pair, rounds, patience=1800)[0]
+            for (name, params), each in zip(pair, turns, strict=True):
+                share = each.median("sampling") / each.median()
+                table.row(
+                    named(name, params),
+                    model["kind"],
+                    f"{1e3 * each.median():.0f}",
+                    f"{100 * share:.0f} %",
+                    f"{each.ratio(turns[0]):.2f}",
+                )
+
+
+def epochs_in_turns(
+    dataset: str, model: dict[str, Any], pair: list[tuple[str, dict[str, Any]]], rounds: int
+) -> list[Turns]:
+    """One rank's part of the epochs of both systems, in turns."""
+    requests = [
+        {
+            "strategy": {"name": name, "params": params},
+            "dataset": {"name": dataset, "partition": "metis", "parts": RANKS},
+            "ranks": RANKS,
+            "model": model,
+            "training": {"batch": 0 if name == "g3" else 1000},
+        }
+        for name, params in pair
+    ]
+    return train_in_turns([trainer_of(spec_of(request)) for request in requests], rounds)
 
 
 if __name__ == "__main__":

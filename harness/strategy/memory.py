@@ -51,6 +51,13 @@ class DeviceMemory:
             return A
         return Csr(A.rowptr.pin_memory(), A.col.pin_memory(), A.val.pin_memory(), A.cols)
 
+    def buffer_on_host(self, *shape: int) -> Tensor:
+        """Returns memory for values that wait outside of a GPU: pinned, so that a GPU can copy to and from it."""
+        if self.device.type == "meta":
+            self._on_host.append(torch.empty(shape, dtype=self.dtype, device=self.device))
+            return self._on_host[-1]
+        return torch.empty(shape, dtype=self.dtype, pin_memory=is_gpu(self.device))
+
     def on_host(self, A: Csr) -> Csr:
         """Returns a matrix that stays on the host; of shapes, which are on no device, keeps that in mind."""
         if A.val.is_meta:

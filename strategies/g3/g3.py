@@ -10,7 +10,6 @@ the bins are in `bins` and `schedule`, the channel (eager, deferred, lock step) 
 (convolution, attention) in `layers`, and the order of computation in `pipeline`.
 """
 
-from functools import partial
 from itertools import chain
 from math import ceil, prod
 from typing import Literal
@@ -18,7 +17,6 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr, streamed
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
 from harness.models import Operators, Weights
 from harness.parallel.row_strategy import RowOperators, RowStrategy
@@ -34,7 +32,7 @@ from harness.strategy import (
     csr_bytes,
     turned_bytes,
 )
-from strategies.g3.layers import MoveMatrix, attentions, convolutions
+from strategies.g3.layers import attentions, convolutions
 from strategies.g3.messages import Channels
 from strategies.g3.pipeline import Pipeline, PipelinedLayers
 from strategies.g3.schedule import schedule
@@ -53,22 +51,17 @@ class BinOperators(RowOperators):
         lockstep = params.rounds or ctx.spec.machine.engine == "nccl"
         plan, A_NK = schedule(ctx, blocks, ctx.at[P], size, priority=priority, at_once=at_once)
         layers = attentions if ctx.spec.model.kind == "gat" else convolutions
-        keep: MoveMatrix = ctx.memory.hold_matrix
-        bring: MoveMatrix = _in_place
-        if strategy.outside:
-            keep, bring = ctx.memory.kept_on_host, partial(streamed, device=ctx.device)
-        make_layer = layers(ctx, plan, self.rows, A_NK, keep, bring)
-        widths = [*(f_in for f_in, _ in strategy.shapes), ctx.facts.classes]
+        inputs = [f_in for f_in, _ in strategy.shapes]
+        make_layer = layers(ctx, plan, self.rows, A_NK, inputs, outside=strategy.outside)
+        if params.bins_on == "host":
+            alone = "on the device: a CPU has no memory but the host's"
+            ctx.measured.chosen["bins"] = "on the host" if strategy.outside else alone
+        widths = [*inputs, ctx.facts.classes]
         most_bins = max(ceil(len(rows) / size) for rows in blocks)
         channels = Channels(
             self.over, plan, widths, self.X.dtype, most_bins, at_once=at_once, lockstep=lockstep
         )
         self.pipeline = Pipeline(ctx, self.X, plan, make_layer, channels, prefetch=priority)
-
-
-def _in_place(A: Csr) -> Csr:
-    """The matrix itself, which the device has."""
-    return A
 
 
 class G3(RowStrategy):
@@ -89,7 +82,8 @@ class G3(RowStrategy):
         bin_bytes: int = Field(0, ge=0, examples=[2000])
         """The most bytes that a bin's widest rows take; 0 sets no such limit."""
         bins_on: Literal["device", "host"] = "device"
-        """The memory that holds the matrices of bins; those on the host are copied to the device bin by bin."""
+        """The memory of the matrices of bins, and of the rows that a bin's next step needs: T, or the weights of edges.
+        Those on the host are copied to the device bin by bin. A CPU has one memory, and the record says so."""
         rounds: bool = False
         """Messages go in rounds in which all ranks take part (lock step), as they always do on GPUs."""
 
@@ -104,7 +98,7 @@ class G3(RowStrategy):
 
     @property
     def outside(self) -> bool:
-        """True if the matrices of bins are kept outside the device's memory."""
+        """True if the matrices and the embeddings of bins that wait are kept outside the device's memory."""
         return self.params.bins_on == "host" and self.spec.machine.device != "cpu"
 
     def refuse(self) -> str | None:

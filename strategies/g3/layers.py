@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, transpose
+from harness.kernels import Csr, streamed, transpose
 from harness.kernels.attention import columns_back, rows_back, turned, weigh
 from harness.kernels.parts import beside
 from harness.kernels.recorded import Kernels
@@ -26,6 +26,13 @@ Receive = Callable[[], None]
 """Waits for the rows of others that a bin needs."""
 
 MoveMatrix = Callable[[Csr], Csr]
+
+
+def ways_of_matrices(ctx: Context, *, outside: bool) -> tuple[MoveMatrix, MoveMatrix]:
+    """How the matrix of a bin is held, and how it is brought to the device; `outside` of the device's memory or in it."""
+    if outside:
+        return ctx.memory.kept_on_host, partial(streamed, device=ctx.device)
+    return ctx.memory.hold_matrix, lambda A: A
 
 
 class BinLayer(Protocol):
@@ -72,13 +79,45 @@ MakeLayer = Callable[[int, Tensor, Tensor, Sequence[Tensor]], BinLayer]
 """Makes a layer of its number, H_NF, H_KF and its weights."""
 
 
+class Waiting:
+    """T of every bin of a layer from one step of the bin to its next: on the device, or on the host."""
+
+    def __init__(self, host_NF: Tensor | None, places: Sequence[slice], device: torch.device) -> None:
+        """`host_NF` has room for all bins, each at its place; None keeps T where T is."""
+        self.host_NF, self._places, self._device = host_NF, places, device
+        self._kept: dict[int, Tensor] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._kept
+
+    def put(self, number: int, T_BF: Tensor) -> None:
+        """Keeps T of a bin. A copy to the host is under way when this returns; later kernels are ordered after it."""
+        if self.host_NF is None:
+            self._kept[number] = T_BF
+        else:
+            self._kept[number] = self.host_NF[self._places[number]].copy_(T_BF, non_blocking=True)
+
+    def get(self, number: int) -> Tensor:
+        """T of a bin, on the device."""
+        T_BF = self._kept[number]
+        return T_BF if self.host_NF is None else _copied(T_BF, self._device)
+
+
+def _copied(x: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device, under way when this returns."""
+    return torch.empty_like(x, device=device, pin_memory=False).copy_(x, non_blocking=True)
+
+
 # Convolution: Z = A H W, or A H W + H W_root of GraphSAGE; T = A H.
 #
 # Backward, dW += T^T G and dT = G W^T of one bin after the other; then dH = A^T dT.
 
 
 class ConvolutionBins(NamedTuple):
-    """One rank's bins, in all layers: each bin's rows of A and of A^T; and A_KN, the transpose of A_NK."""
+    """One rank's bins, in all layers: each bin's rows of A and of A^T; and A_KN, the transpose of A_NK.
+
+    `on_host` has room for T of a layer in the memory of the host; None keeps T on the device.
+    """
 
     kernels: Kernels
     bins: Sequence[Bin]
@@ -86,13 +125,21 @@ class ConvolutionBins(NamedTuple):
     A_T_NN: Sequence[Csr]
     A_NK: Sequence[Csr]
     A_KN: Csr
+    places: Sequence[slice]
+    """The place of each bin among all rows in the order of the bins."""
+    on_host: Sequence[Tensor | None]
     bring: MoveMatrix
+    """Brings the matrix of a bin to the device."""
 
 
 def convolutions(
-    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: MoveMatrix, bring: MoveMatrix
+    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, widths: Sequence[int], *, outside: bool
 ) -> MakeLayer:
-    """The maker of all layers; `keep` holds the matrices of the bins, `bring` brings one to the device."""
+    """The maker of all layers, of inputs of these widths.
+
+    The matrices of the bins, and T of bins that wait, are outside of the device's memory or on the device.
+    """
+    keep, bring = ways_of_matrices(ctx, outside=outside)
 
     def in_bins(A: Csr) -> list[Csr]:
         return [keep(rows_of_bin(A, rows)) for rows in plan.bin_list.parts]
@@ -101,7 +148,9 @@ def convolutions(
     if ctx.facts.directed:
         A_T_NN = in_bins(ctx.blocks.host_block(vertices, vertices, transposed=True))
     A_KN = ctx.memory.hold_matrix(transpose(A_NK))
-    bins = ConvolutionBins(ctx.kernels, plan.bins, A_NN, A_T_NN, in_bins(A_NK), A_KN, bring)
+    on_host = [ctx.memory.buffer_on_host(len(vertices), f_in) if outside else None for f_in in widths]
+    places = _consecutive(map(len, plan.bin_list.parts))
+    bins = ConvolutionBins(ctx.kernels, plan.bins, A_NN, A_T_NN, in_bins(A_NK), A_KN, places, on_host, bring)
     return partial(BinConvolution, bins)
 
 
@@ -115,35 +164,48 @@ class BinConvolution:
         self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
         self.W_FH = weights[0]
         self.root_FH = weights[1] if len(weights) > 1 else None
-        self.T: dict[int, Tensor] = {}
+        self.T = Waiting(rank.on_host[number], rank.places, H_NF.device)
 
     def own_rows(self, number: int) -> Callable[[], None]:
-        """T = A_BN H_N."""
-        A_BN = self.rank.bring(self.rank.A_NN[number])
+        multiply = self._own_rows(number)
 
         def compute() -> None:
-            self.T[number] = self.kernels.spmm(A_BN, self.H_NF, TensorName.T)
+            self._wait(number, multiply())
 
         return compute
+
+    def _own_rows(self, number: int) -> Callable[[], Tensor]:
+        """T = A_BN H_N."""
+        A_BN = self.rank.bring(self.rank.A_NN[number])
+        return lambda: self.kernels.spmm(A_BN, self.H_NF, TensorName.T)
+
+    def _wait(self, number: int, T_BF: Tensor) -> None:
+        """Keeps T until the next step of the bin."""
+        if self.T.host_NF is None:
+            self.T.put(number, T_BF)
+            return
+        with self.kernels.ledger.op(Op.COPY, tensor=TensorName.T):
+            self.T.put(number, T_BF)
 
     def arrived(self, slots: range) -> None:
         """Rows of H_K are multiplied as they are."""
 
     def output(self, number: int) -> Callable[[Receive], Tensor]:
         """T += A_BK H_K, Z = T W + H W_root."""
-        kernels, own_rows = self.kernels, None if number in self.T else self.own_rows(number)
+        kernels, begun = self.kernels, self.T.get(number) if number in self.T else None
+        multiply = self._own_rows(number) if begun is None else None
         A_BK = self.rank.bring(self.rank.A_NK[number])
         root = None if self.root_FH is None else (self._rows(number, self.H_NF), self.root_FH)
 
         def compute(receive: Receive) -> Tensor:
-            if own_rows:
-                own_rows()
+            T_BF = multiply() if multiply else begun
+            assert T_BF is not None
             receive()
-            T_BF = self.T[number]
             kernels.spmm(A_BK, self.H_KF, TensorName.T, add_to=T_BF)
             Z_BH = kernels.gemm(T_BF, self.W_FH, TensorName.Z)
             if root:
                 kernels.gemm(*root, TensorName.Z, add_to=Z_BH)
+            self._wait(number, T_BF)
             return Z_BH
 
         return compute
@@ -154,10 +216,10 @@ class BinConvolution:
 
     def backward(self, number: int) -> Callable[[], None]:
         """dW += T^T G, dT = G W^T."""
-        G_BH = self._rows(number, self.G_NH)
+        G_BH, T_BF = self._rows(number, self.G_NH), self.T.get(number)
 
         def compute() -> None:
-            self.kernels.gemm(self.T[number].T, G_BH, TensorName.DW, add_to=self.dW_FH)
+            self.kernels.gemm(T_BF.T, G_BH, TensorName.DW, add_to=self.dW_FH)
             if self.number:
                 dT_BF = self.kernels.gemm(G_BH, self.W_FH.T, TensorName.DT)
                 with self.kernels.ledger.op(Op.COPY, tensor=TensorName.DT):
@@ -214,21 +276,27 @@ class AttentionBins(NamedTuple):
     """The `turned` matrix: its values are places in E."""
     own: int
     """The number of edges from this rank's vertices; the others follow in A_VL."""
+    on_host: Sequence[Tensor | None]
+    """Room for the weights of a layer's edges on the host, from the forward to the backward pass; or None."""
     bring: MoveMatrix
 
 
 def attentions(
-    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, keep: MoveMatrix, bring: MoveMatrix
+    ctx: Context, plan: Schedule, vertices: range, A_NK: Csr, widths: Sequence[int], *, outside: bool
 ) -> MakeLayer:
-    """The maker of all layers; `keep` holds the matrices of the bins, `bring` brings one to the device."""
+    """The maker of all layers; `outside` as for convolutions, with the weights of edges in place of T."""
+    keep, bring = ways_of_matrices(ctx, outside=outside)
     A_NN, parts = ctx.blocks.host_block(vertices, vertices), plan.bin_list.parts
     A_NV = beside([A_NN, A_NK])
     A_BV = [keep(rows_of_bin(A_NV, rows)) for rows in parts]
     A_LV = rows_of_bin(A_NV, torch.cat([torch.arange(0), *parts]))
     rows, edges = _consecutive(A.rows for A in A_BV), _consecutive(A.nnz for A in A_BV)
     A_VL, model = ctx.memory.hold_matrix(turned(A_LV)), ctx.spec.model
+    entries = edges[-1].stop if edges else 0
+    on_host = [ctx.memory.buffer_on_host(model.heads, entries) if outside else None for _ in widths]
+    heads, layers = model.heads, model.layers
     bins = AttentionBins(
-        ctx.kernels, plan.bins, model.heads, model.layers, A_BV, rows, edges, A_VL, A_NN.nnz, bring
+        ctx.kernels, plan.bins, heads, layers, A_BV, rows, edges, A_VL, A_NN.nnz, on_host, bring
     )
     return partial(BinAttention, bins)
 
@@ -246,7 +314,9 @@ class BinAttention:
         self.own, vertices, features = len(H_NF), len(H_NF) + len(H_KF), self.W_FH.shape[1] // heads
         self.T_QVF = H_NF.new_empty((heads, vertices, features))
         self.s_QV = H_NF.new_empty((heads, vertices))
-        self.a_QE = H_NF.new_empty((heads, rank.edges[-1].stop if self.bins else 0))
+        self.host_QE = rank.on_host[number]
+        shape = heads, rank.edges[-1].stop if self.bins else 0
+        self.a_QE = H_NF.new_empty(shape) if self.host_QE is None else self.host_QE
         self._project(range(self.own), H_NF)
         with self.op(Op.GEMM, tensor=TensorName.SCORES):
             self.d_QN = scores(self.T_QVF[:, : self.own], self.a_2H[0])
@@ -278,13 +348,17 @@ class BinAttention:
             with self.op(Op.SPMM, tensor=TensorName.Z):
                 a_QB, Z_QBF = weigh(A_BV, d_QB, self.s_QV, self.T_QVF)
             with self.op(Op.COPY, tensor=TensorName.Z):
-                self.a_QE[:, self.rank.edges[number]] = a_QB
+                for a_E, a_B in zip(self.a_QE, a_QB, strict=True):
+                    a_E[self.rank.edges[number]].copy_(a_B, non_blocking=True)
                 return merged(Z_QBF, mean=self.mean)
 
         return compute
 
     def begin_backward(self, G_NH: Tensor) -> None:
         self.G_NH = G_NH
+        if self.host_QE is not None:
+            with self.op(Op.COPY, tensor=TensorName.SCORES):
+                self.a_QE = _copied(self.host_QE, G_NH.device)
         self.G_QLF = torch.empty_like(self.T_QVF[:, : self.own])
         self.dl_QE, self.dd_QN = torch.empty_like(self.a_QE), torch.empty_like(self.d_QN)
         self.dW_FH, self.da_2H = torch.zeros_like(self.W_FH), torch.zeros_like(self.a_2H)
@@ -319,6 +393,7 @@ class BinAttention:
         self.dT_NH = self._add_to_dW(dT_QNF, self.H_NF)
         if not self.number:
             self._grad_of_others(range(len(self.H_KF)), range(A_VL.nnz - self.rank.own))
+        del self.a_QE, self.dl_QE, self.G_QLF  # the largest of a layer, which lives until the end of the pass
         yield self.dW_FH
         yield self.da_2H
 

@@ -16,10 +16,11 @@ from harness.comm import collectives
 from harness.comm.grid import Grid
 from harness.kernels.csr import Csr, to_scipy
 from harness.ledger import AxisName, Ledger, Op
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Context, facts_of
+from harness.strategy import WORD, Context, facts_of
 from strategies.g3.schedule import schedule
 
 PIPELINES = ("full", "inter", "intra", "sequential")
@@ -259,15 +260,47 @@ def held(case: Case) -> tuple[dict[str, int], dict[str, int], list[torch.Tensor]
     return ctx.memory.persistent_bytes(), strategy.memory(ctx.at, ctx.blocks.counts), trainer.parameters
 
 
+def with_bins_on_host(case: Case, pipeline: str = "full") -> Case:
+    """The case on a machine whose devices have a memory of their own; a test of one CPU copies within its memory."""
+    params = {"bin_nodes": 7, "bins_on": "host", "pipeline": pipeline}
+    changed = {"machine": {"name": "test", "device": "cuda"}, "strategy": {"name": "g3", "params": params}}
+    return replace(case, spec=Spec.model_validate(case.spec.model_dump() | changed))
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+def test_bins_that_wait_on_the_host_take_less_of_a_device(kind: str, pipeline: str) -> None:
+    """By replays: in an epoch of many layers, less than with the matrices alone on the host.
+
+    Heads are narrow: weights of edges are then the most of a layer.
+    """
+    case = case_of(kind=kind, layers=5, bin_nodes=7, pipeline=pipeline)
+    if kind == "gat":
+        model = case.spec.model.model_copy(update={"hidden": 1, "heads": 10})
+        case = replace(case, spec=case.spec.model_copy(update={"model": model}))
+    whole, less = (
+        replay(each.strategy(), 1, each.store()) for each in (case, with_bins_on_host(case, pipeline))
+    )
+    matrices = whole.persistent_bytes["A"] - less.persistent_bytes["A"]
+    rows, store = case.strategy().rows({AxisName.P: 1}), case.store()
+    entries = store.adjacency(rows, range(store.n)).nnz
+    kept = entries * case.spec.model.heads if kind == "gat" else len(rows) * case.spec.model.hidden
+    assert whole.peak_bytes - less.peak_bytes > matrices + 2 * WORD["float64"] * kept
+
+
+def test_the_record_says_where_bins_wait() -> None:
+    here = case_of(1, bin_nodes=7, bins_on="host")
+    for case, line in ((here, "a CPU has no memory"), (with_bins_on_host(here), "on the host")):
+        strategy = case.strategy()
+        trainer = Trainer(strategy, Grid.build(strategy.grid, Ledger()), case.store())
+        assert line in trainer.ctx.measured.chosen["bins"]
+
+
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 def test_matrices_on_the_host_take_no_memory_of_a_device(ranks, kind: str) -> None:
     """The machine card says that devices and host differ; the test runs on one CPU, so no matrix is copied."""
     case = case_of(kind=kind, bin_nodes=7)
-    apart = Spec.model_validate(
-        case.spec.model_dump()
-        | {"machine": {"name": "test", "device": "cuda"}}
-        | {"strategy": {"name": "g3", "params": {"bin_nodes": 7, "bins_on": "host"}}}
-    )
+    apart = with_bins_on_host(case).spec
     on_device, on_host = (ranks(3, held, each) for each in (case, replace(case, spec=apart)))
     for (whole, _, parameters), (less, formula, others) in zip(on_device, on_host, strict=True):
         assert less == formula
