@@ -79,7 +79,7 @@ MakeLayer = Callable[[int, Tensor, Tensor, Sequence[Tensor]], BinLayer]
 """Makes a layer of its number, H_NF, H_KF and its weights."""
 
 
-class Waiting:
+class WaitingRows:
     """T of every bin of a layer from one step of the bin to its next: on the device, or on the host."""
 
     def __init__(self, host_NF: Tensor | None, places: Sequence[slice], device: torch.device) -> None:
@@ -164,7 +164,7 @@ class BinConvolution:
         self.number, self.H_NF, self.H_KF = number, H_NF, H_KF
         self.W_FH = weights[0]
         self.root_FH = weights[1] if len(weights) > 1 else None
-        self.T = Waiting(rank.on_host[number], rank.places, H_NF.device)
+        self.T = WaitingRows(rank.on_host[number], rank.places, H_NF.device)
 
     def own_rows(self, number: int) -> Callable[[], None]:
         multiply = self._own_rows(number)
