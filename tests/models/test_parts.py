@@ -198,7 +198,7 @@ def test_heads_are_of_attention_alone() -> None:
         validated(Spec, {"strategy": "serial", "model": {"heads": 4}}, "the test")
 
 
-@pytest.mark.parametrize("name", ["plexus", "cagnet-1d", "bulk-sage"])
+@pytest.mark.parametrize("name", ["plexus", "cagnet-1d"])
 def test_strategies_without_attention_say_so(name: str) -> None:
     _, case = trainer_of({"kind": "gat"})
     strategy = load_strategy(name)
