@@ -1,7 +1,7 @@
 """Sparse matrices as plain tensors: construction, transposition, packing; no products.
 
 Entries are in order of rows, columns ascending within a row; equal (row, column) pairs may stand side by side until
-`from_coo` sums them. Transposing and summing happen on the CPU; a matrix moves to a device tensor by tensor.
+`from_coo` sums them. A CPU transposes and sums by scipy, a GPU by sorting. A matrix moves to a device tensor by tensor.
 Verifier (tests/kernels/test_csr.py): dense matrices.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import uploaded
+from harness.device import on_gpu, uploaded
 
 
 class Csr(NamedTuple):
@@ -49,6 +49,8 @@ def from_coo(
     """A matrix from entries in any order. Equal pairs keep the order of the input, or are summed in this order."""
     rows, cols = shape
     assert rows * cols < 1 << 63
+    if on_gpu(val):
+        return _from_coo_by_tensors(row, col, val, shape, sum_duplicates=sum_duplicates)
     _check_range(row, rows)
     _check_range(col, cols)
     order = torch.argsort(row.long() * cols + col, stable=True)
@@ -57,14 +59,49 @@ def from_coo(
     return _sum_duplicates(A) if sum_duplicates else A
 
 
+def _from_coo_by_tensors(
+    row: Tensor, col: Tensor, val: Tensor, shape: tuple[int, int], *, sum_duplicates: bool
+) -> Csr:
+    """`from_coo` on any device, without a look at the range of the indices, for which the host would wait.
+
+    The sums of values that are not whole numbers would depend on the order in which a GPU adds.
+    """
+    rows, cols = shape
+    keys, order = torch.sort(row.long() * cols + col, stable=True)
+    val = take(val, order)
+    if sum_duplicates:
+        assert not val.is_floating_point(), val.dtype
+        keys, places = torch.unique_consecutive(keys, return_inverse=True)
+        val = val.new_zeros(len(keys)).index_add_(0, places, val)
+    starts = torch.searchsorted(keys, torch.arange(rows + 1, device=keys.device) * cols)
+    return Csr(starts, (keys % max(cols, 1)).to(index_dtype(cols)), val, cols)
+
+
+def relabelled(A: Csr, col: Tensor, cols: int) -> Csr:
+    """A with other numbers for its columns, which ascend again in every row; equal ones stay in order."""
+    assert A.rows * cols < 1 << 63
+    order = torch.argsort(row_of(A) * cols + col, stable=True)
+    return Csr(A.rowptr, take(col, order).to(index_dtype(cols)), take(A.val, order), cols)
+
+
 def transpose(A: Csr) -> Csr:
     """A^T. Entries that share a row and a column stay in order."""
     if A.val.is_meta:
         rowptr, col = A.rowptr.new_empty(A.cols + 1), A.col.new_empty(A.nnz, dtype=index_dtype(A.rows))
         return Csr(rowptr, col, A.val, A.rows)
+    if on_gpu(A.val):
+        return transpose_by_tensors(A)
     M = _scipy(_as_integers(A.val), A.col, A.rowptr, A.shape).tocsc()
     val = torch.from_numpy(M.data).view(A.val.dtype)
     return Csr(_tensor(M.indptr, torch.int64), _tensor(M.indices, index_dtype(A.rows)), val, A.rows)
+
+
+def transpose_by_tensors(A: Csr) -> Csr:
+    """`transpose` on any device."""
+    col, order = torch.sort(A.col, stable=True)
+    rowptr = torch.searchsorted(col, torch.arange(A.cols + 1, device=col.device, dtype=col.dtype))
+    del col  # a GPU has little memory
+    return Csr(rowptr, take(row_of(A, index_dtype(A.rows)), order), take(A.val, order), A.rows)
 
 
 def cast(A: Csr, dtype: torch.dtype) -> Csr:
@@ -84,10 +121,11 @@ def streamed(A: Csr, device: torch.device) -> Csr:
     return Csr(uploaded(A.rowptr, device), uploaded(A.col, device), uploaded(A.val, device), A.cols)
 
 
-def row_of(A: Csr) -> Tensor:
+def row_of(A: Csr, dtype: torch.dtype = torch.int64) -> Tensor:
     """The row of every entry."""
     counts = A.rowptr.diff()
-    return torch.repeat_interleave(torch.arange(A.rows, device=counts.device), counts, output_size=A.nnz)
+    rows = torch.arange(A.rows, device=counts.device, dtype=dtype)
+    return torch.repeat_interleave(rows, counts, output_size=A.nnz)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.device import on_gpu
-from harness.kernels.csr import Csr, arrays, index_dtype, row_of, take
+from harness.kernels.csr import Csr, arrays, index_dtype, row_of, take, transpose_by_tensors
 from harness.kernels.jit import compiled
 from harness.kernels.parts import ONE, U, columns_by_tensors, rows_by_tensors, select_both
 
@@ -40,13 +40,9 @@ def induced_pair(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: floa
 def by_tensors(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float) -> tuple[Csr, Csr]:
     """`induced_pair` on any device."""
     S = columns_by_tensors(rows_by_tensors(A, rows), cols, ascending=True)
-    row = row_of(S)
-    val = torch.where(take(rows, row) + diagonal == take(cols, S.col), S.val, S.val * (1 / chance))
-    order = torch.sort(S.col, stable=True).indices
-    rowptr = torch.zeros(len(cols) + 1, dtype=torch.int64, device=S.col.device)
-    rowptr.index_add_(0, S.col + 1, rowptr.new_ones(S.nnz)).cumsum_(0)
-    col = take(row, order).to(index_dtype(len(rows)))
-    return S._replace(val=val), Csr(rowptr, col, take(val, order), len(rows))
+    on_diagonal = take(rows, row_of(S)) + diagonal == take(cols, S.col)
+    S = S._replace(val=torch.where(on_diagonal, S.val, S.val * (1 / chance)))
+    return S, transpose_by_tensors(S)
 
 
 def _shapes(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:

@@ -28,7 +28,8 @@ def block(A: Csr, rows: range, cols: range) -> Csr:
     if len(cols) < A.cols and not on_gpu(A.val):
         return assemble([Placed(A, rows, cols, 0, 0)], (len(rows), len(cols)))
     rowptr = A.rowptr[rows.start : rows.stop + 1]
-    first, last = (int(rowptr[0]), int(rowptr[-1])) if A.rows else (0, 0)
+    ends = rowptr[:: max(len(rows), 1)].tolist()  # the host waits for a GPU once
+    first, last = ends[0], ends[-1]
     col, val = A.col[first:last], A.val[first:last]
     rowptr = rowptr - first
     if len(cols) == A.cols:
@@ -63,7 +64,7 @@ def rows_by_tensors(A: Csr, rows: Tensor) -> Csr:
 
 def below(pieces: Sequence[Csr]) -> Csr:
     """One matrix of several with the same columns, from top to bottom."""
-    starts = torch.tensor([0] + [piece.nnz for piece in pieces]).cumsum(0)
+    starts = accumulate((piece.nnz for piece in pieces), initial=0)
     ends = [piece.rowptr[1:] + start for piece, start in zip(pieces, starts, strict=False)]
     col, val = (torch.cat(parts) for parts in zip(*(piece[1:3] for piece in pieces), strict=True))
     return Csr(pad(torch.cat(ends), (1, 0)), col, val, pieces[0].cols)
@@ -116,12 +117,14 @@ def drawn_rows(A: Csr, rows: Tensor, scale: float) -> Csr:
     return Csr(A.rowptr.new_empty(len(rows) + 1), A.col.new_empty(nnz), A.val.new_empty(nnz), A.cols)
 
 
-def filled_columns(A: Csr) -> Tensor:
-    """The columns that hold a nonzero, ascending, int64."""
+def filled_columns(A: Csr, besides: Tensor | None = None) -> Tensor:
+    """The columns that hold a nonzero, ascending, int64; if A is more than a shape, without those of `besides`."""
     if A.col.is_meta:
         return A.col.new_empty(expected(A.cols, A.nnz), dtype=torch.int64)
-    holds = torch.zeros(A.cols, dtype=torch.bool)
-    holds[A.col.long()] = True
+    holds = torch.zeros(A.cols, dtype=torch.bool, device=A.col.device)
+    holds.index_fill_(0, A.col.long(), True)
+    if besides is not None:
+        holds.index_fill_(0, besides, False)
     return holds.nonzero()[:, 0]
 
 

@@ -52,6 +52,8 @@ Index = Tensor | range
 Seed = int | tuple[int, ...]
 """One number, or several: every tuple is a seed of its own."""
 
+LOW_HALF = (1 << 32) - 1
+
 LANES, LANE_BITS = 4, 16
 """The lanes that 64 bits are cut into for masks, and the bits of a lane."""
 
@@ -72,8 +74,11 @@ def key_of(seed: Seed, purpose: Purpose) -> tuple[int, int]:
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
-def bits_by_tensors(index: Tensor, first: int, second: int) -> Tensor:
-    """`bits` with tensor operations; the int64 product wraps like an unsigned product."""
+def bits_by_tensors(index: Tensor, first: int | Tensor, second: int | Tensor) -> Tensor:
+    """`bits` with tensor operations, under one key or a key for each index.
+
+    The product of int64 wraps like an unsigned product.
+    """
     return mixed(mixed(index * signed(GOLDEN) + signed(first)) + signed(second))
 
 
@@ -164,9 +169,16 @@ def shift_right(z: Tensor, by: int) -> Tensor:
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
-def signed(word: int) -> int:
-    """The int64 with the same 64 bits."""
-    return word - (1 << 64) if word >> 63 else word
+def signed(word: int | Tensor) -> int | Tensor:
+    """The int64 with the same 64 bits; a tensor has int64 already."""
+    return word - (1 << 64) if isinstance(word, int) and word >> 63 else word
+
+
+def upper_half(x: Tensor, y: Tensor) -> Tensor:
+    """Bits 64 to 127 of the unsigned product x y, from four products of halves: the twin of `jit.upper_half`."""
+    high_x, low_x, high_y, low_y = shift_right(x, 32), x & LOW_HALF, shift_right(y, 32), y & LOW_HALF
+    middle = high_x * low_y + shift_right(low_x * low_y, 32)
+    return high_x * high_y + shift_right(middle, 32) + shift_right(low_x * high_y + (middle & LOW_HALF), 32)
 
 
 # The compiled twin of `bits_by_tensors`: one pass over the indices, a nanosecond each.

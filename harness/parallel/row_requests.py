@@ -6,6 +6,7 @@ caller foresees the answers, and the calls have the same sizes.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 
 from harness.comm.axis import Axis
 from harness.comm.call import Call
-from harness.device import noted_download, uploaded
+from harness.device import uploaded
 from harness.kernels import Csr
 from harness.ledger import Op, TensorName
 
@@ -70,7 +71,7 @@ def ask(
     with over.ledger.op(Op.COPY, tensor=TensorName.INDEX):
         wanted = [0 if member == this else count for member, count in enumerate(counts)]
         absent = torch.cat([named[:before], named[before + own :]])
-        numbers = torch.tensor(wanted, device=named.device)
+        numbers = uploaded(torch.tensor(wanted), named.device)
     ones = [1] * over.size
 
     @cache
@@ -85,7 +86,7 @@ def ask(
 
 
 def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Callable[[], Csr]) -> Csr:
-    """Returns the requested rows of a sparse matrix on the host, given the rows that leave and this member's own.
+    """Returns the requested rows of a sparse matrix where its rows are, given those that leave and this member's own.
 
     Lengths of rows travel first, then columns, then values. `foreseen` computes the same rows for a replay.
     """
@@ -95,32 +96,26 @@ def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Calla
         return known().rowptr.diff()
 
     lengths = _answered(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
-    device = requests.over.device
-    lengths = noted_download(learned(lengths, lengths_known), device).cpu()
+    lengths = learned(lengths, lengths_known).to(own.rowptr.device)
     absent = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
-    entries = requests._replace(
-        wanted=sums(absent, requests.wanted),
-        asked=sums(leaving.rowptr.diff(), requests.asked),
-        before=int(lengths[: requests.before].sum()),
-    )
+    parts = sums(torch.cat([absent, leaving.rowptr.diff()]), requests.wanted + requests.asked)
+    wanted, asked = parts[: requests.over.size], parts[requests.over.size :]
+    entries = requests._replace(wanted=wanted, asked=asked, before=sum(wanted[: requests.over.index]))
     col = learned(_answered(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col)
     val = learned(_answered(entries, leaving.val, own.val, TensorName.A), lambda: known().val)
-    return Csr(
-        pad(lengths.cumsum(0), (1, 0)),
-        noted_download(col, device).cpu(),
-        noted_download(val, device).cpu(),
-        own.cols,
-    )
+    here = own.rowptr.device
+    return Csr(pad(lengths.cumsum(0), (1, 0)), col.to(here), val.to(here), own.cols)
 
 
 def _answered(requests: Requests, leaving: Tensor, own: Tensor, tensor: TensorName) -> Tensor:
     device = requests.over.device
-    return requests.answer(uploaded(leaving, device), uploaded(own, device), tensor)
+    return requests.answer(leaving.to(device), own.to(device), tensor)
 
 
 def sums(lengths: Tensor, parts: list[int]) -> list[int]:
-    """The sums of consecutive parts."""
-    return [int(part.sum()) for part in lengths.split(parts)]
+    """The sums of consecutive parts, for which the host waits once."""
+    ends = uploaded(torch.tensor([0, *accumulate(parts)]), lengths.device)
+    return pad(lengths.cumsum(0), (1, 0)).index_select(0, ends).diff().tolist()
 
 
 def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[int]]:
@@ -128,8 +123,14 @@ def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[in
     if vertices.is_meta:
         n, K = blocks[-1].stop, len(vertices)
         return vertices, [round(K * block.stop / n) - round(K * block.start / n) for block in blocks]
-    owner = owners(vertices, blocks)
-    return owner.sort(stable=True).indices, owner.bincount(minlength=len(blocks)).tolist()
+    owner, order = owners(vertices, blocks).sort(stable=True)
+    return order, counts_of(owner, len(blocks))
+
+
+def counts_of(owner: Tensor, members: int) -> list[int]:
+    """The number of rows of each member, given the ascending owners of all rows."""
+    ends: list[int] = torch.searchsorted(owner, torch.arange(1, members, device=owner.device)).tolist()
+    return [stop - start for start, stop in pairwise([0, *ends, len(owner)])]
 
 
 def inverse(order: Tensor) -> Tensor:
@@ -146,4 +147,5 @@ def inside(vertices: Tensor, block: range) -> Tensor:
 
 def owners(vertices: Tensor, blocks: Sequence[range]) -> Tensor:
     """The number of the block of every vertex."""
-    return torch.bucketize(vertices, torch.tensor([block.stop for block in blocks]), right=True)
+    stops = uploaded(torch.tensor([block.stop for block in blocks]), vertices.device)
+    return torch.bucketize(vertices, stops, right=True)

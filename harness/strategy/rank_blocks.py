@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.graph.blocks import Blocks, Rectangle, feature_rows, rectangle_of
 from harness.graph.model import SPLITS, TRAIN
-from harness.kernels import Csr, cast, on_device, transpose
+from harness.kernels import Csr, cast, transpose
 from harness.kernels.csr import Form, form_of, pack
 from harness.kernels.parts import apart, beside, filled_columns, without_empty_columns
 from harness.ledger import TensorName
@@ -104,7 +104,7 @@ class RankBlocks:
         labels, split = self._labels(piece, order), self._blocks.split(piece.rows, order)
         return {name: self._labels_where(labels, split == number) for name, number in SPLITS.items()}
 
-    # On the host, for samplers and schedules; not held.
+    # On the host, for schedules; not held.
 
     def host_block(self, rows: range, cols: range, *, transposed: bool = False) -> Csr:
         """A[rows, cols] or A^T[rows, cols] on the host."""
@@ -117,15 +117,10 @@ class RankBlocks:
         pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
         return cast(beside(pieces), self._memory.dtype), [piece.cols for piece in pieces] if blocks else []
 
-    def sampling_matrix(self, rows: range, cols: range, *, on_host: bool = True) -> Csr:
-        """A[rows, cols] to draw samples from, which `adjacency` holds too; a replay reads its entries.
-
-        Compiled samplers need it on the host; one that draws by tensor operations takes it where it is held.
-        """
+    def sampling_matrix(self, rows: range, cols: range) -> Csr:
+        """A[rows, cols] to draw samples from, where `adjacency` holds it; a replay reads its entries on the host."""
         held = self.adjacency(rows, cols)
-        if self._replayed:
-            return self.host_block(rows, cols)
-        return on_device(held, "cpu") if on_host else held
+        return self.host_block(rows, cols) if self._replayed else held
 
     def replay_graph(self) -> Callable[[], Csr] | None:
         """In a replay, which cannot ask other ranks for their parts of A: reads all of A. None in a run."""

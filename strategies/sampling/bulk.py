@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.device import on_gpu
 from harness.kernels import Csr, index_dtype
 from harness.kernels.parts import expected, select_rows
 from harness.ledger import Ledger, Phase, TensorName
@@ -66,9 +67,15 @@ class BulkGraph:
     In 1.5D (`graph_15d`), the ranks of a grid row share the rows of a product, and sum or assemble their shares.
     """
 
-    def __init__(self, A: Csr, ledger: Ledger | None = None, groups: Sequence[int] = ()) -> None:
-        """`groups` are those whose batches this rank draws at once."""
-        self.A, self.groups = A, groups
+    def __init__(
+        self,
+        A: Csr,
+        ledger: Ledger | None = None,
+        groups: Sequence[int] = (),
+        device: torch.device | None = None,
+    ) -> None:
+        """`groups` are those whose batches this rank draws at once; the rank's device is, by default, that of A."""
+        self.A, self.groups, self.device = A, groups, device or A.val.device
         self.ledger = ledger or Ledger(recording=False)
         self._popularity: Csr | None = None
 
@@ -86,7 +93,8 @@ class BulkGraph:
     def popularity(self, sum_masses: SumMasses) -> Csr:
         """The masses of a batch of all vertices, in one row, summed once."""
         if self._popularity is None:
-            self._popularity = sum_masses(self.A, one_batch(range(self.A.rows)))
+            everyone = one_batch(range(self.A.rows), self.A.val.device)
+            self._popularity = sum_masses(self.A, everyone)
         return self._popularity
 
     def sum(self, R: Csr, stack: BatchStack, sum_masses: SumMasses) -> Csr:
@@ -120,7 +128,7 @@ class Algorithm1:
     ) -> list[SampledLayer]:
         """All layers of some of an epoch's batches, with the layer of the input first."""
         layers: list[SampledLayer] = []
-        outputs = stacked(batches)
+        outputs = stacked(batches, graph.A.val.device)
         for hop, size in enumerate(self.sizes):
             layer = len(self.sizes) - 1 - hop
             keys = keys_of([(self.seed, epoch, number, layer) for number in numbers])
@@ -154,7 +162,7 @@ class Algorithm1:
         if self.kind == "ladies":
             return self._squared(graph.sum(R, outputs, self._sum_masses))
         for_all = self._squared(graph.popularity(self._sum_masses))
-        return select_rows(for_all, torch.zeros(outputs.batches, dtype=torch.int64))
+        return select_rows(for_all, outputs.vertices.new_zeros(outputs.batches))
 
     def _sum_masses(self, R: Csr, stack: BatchStack) -> Csr:
         return sum_rows(R, stack, unit_masses if self.distribution == "counts" else square_masses)
@@ -189,12 +197,16 @@ class Bulk(Sampler):
     algorithm: Algorithm1
     bulk: int = 1
     """The steps whose batches a rank draws at once; 0 for all steps of an epoch."""
+    mapped: bool = True
+    """Ranks hold a map of the vertices, by which the loops of a CPU extract samples; a GPU sorts instead."""
     graph: BulkGraph | None = None
     """The graph to draw from, and the map of its vertices; set by `on`."""
     places: Places = field(default_factory=lambda: Places(0))
     layers: list[SampledLayer] = field(default_factory=list)
     """The bulk drawn last, and its first step."""
     first: int = -1
+    shapes: list[Tensor] = field(default_factory=list)
+    """In a replay, which draws on the host, the shapes of what the bulk takes of the rank's device."""
 
     def steps(self, targets: int) -> int:
         return self.deal.steps
@@ -216,17 +228,18 @@ class Bulk(Sampler):
 
     def on(self, graph: GraphView) -> "Bulk":
         if isinstance(graph, WholeGraph):
-            products = BulkGraph(graph.A, graph.ledger, graph.groups)
+            products = BulkGraph(graph.A, graph.ledger, graph.groups, graph.device)
         else:
             assert isinstance(graph, BulkGraph), "a bulk needs products with the graph"
             products = graph
-        return Bulk(self.deal, self.algorithm, self.bulk, products, Places(graph.A.cols, graph.A.val.device))
+        places = Places(0 if on_gpu(graph.A.val) else graph.A.cols, graph.A.val.device)
+        return Bulk(self.deal, self.algorithm, self.bulk, self.mapped, products, places)
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
-        return [(TensorName.INDEX, self.places.where)]
+        return [(TensorName.INDEX, self.places.where)] if self.mapped else []
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
-        return {TensorName.INDEX: LONG * vertices}
+        return {TensorName.INDEX: LONG * vertices} if self.mapped else {}
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """The first step of a bulk draws all of it; a mini-batch of a group elsewhere is drawn by itself."""
@@ -242,7 +255,9 @@ class Bulk(Sampler):
         if first != self.first:
             steps = range(first, min(first + self.at_once, step - turn + self.deal.steps))
             self.graph.begin(steps)
-            self.layers, self.first = self.draw(steps, groups, targets), first
+            self.layers, self.shapes = [], []
+            self.layers = [self._resident(layer) for layer in self.draw(steps, groups, targets)]
+            self.first = first
         with self.graph.ledger.turn_to(Phase.EXTRACT):
             return one_of(self.layers, (step - first) * len(groups) + groups.index(group))
 
@@ -253,6 +268,13 @@ class Bulk(Sampler):
         batches = [self.deal.of(epoch, number, targets) for epoch, number in named]
         numbers = [number for _, number in named]
         return self.algorithm.draw(self.graph, self.places, named[0][0], numbers, batches)
+
+    def _resident(self, layer: SampledLayer) -> SampledLayer:
+        """The layer on the rank's device, where it was drawn but in a replay: there only shapes are."""
+        assert self.graph is not None
+        A, device = layer.A, self.graph.device
+        self.shapes += [each.to(device) for each in (A.rowptr, layer.inputs.vertices)]
+        return layer._replace(A=A._replace(col=A.col.to(device), val=A.val.to(device)))
 
 
 def one_of(layers: Sequence[SampledLayer], place: int) -> MiniBatch:

@@ -13,6 +13,7 @@ Verifier (tests/sampling/test_caches.py): plain Python, dense matrices, and the 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ class StaticPolicy(CachePolicy):
         n = len(keeper.layout.vertices)
         others = complement(keeper.own, n)
         slots = self._slots(keeper.layout, keeper.own)
-        return StaticCache(top(self.worth(keeper)[others], others, slots), n)
+        return StaticCache(top(self.worth(keeper)[others], others, slots).to(keeper.device), n)
 
     def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
         return Holdings(self._slots(layout, layout.rows(at)), len(layout.vertices))
@@ -78,7 +79,7 @@ class AtBoundary(CachePolicy):
         boundary = neighbours[~inside(neighbours, own)].unique()
         degree = popularity(keeper.read, keeper.layout.blocks, n)[boundary]
         first = top(degree, boundary, round(self.share * len(boundary)))
-        return EvictingCache(first, boundary, n, self.alpha, self.every)
+        return EvictingCache(first.to(keeper.device), boundary.to(keeper.device), n, self.alpha, self.every)
 
     def size(self, layout: BlockLayout, at: Coordinates, counts: Counts) -> Holdings:
         """The sizes of the cache: two numbers per slot, and two per vertex."""
@@ -94,8 +95,8 @@ class StaticCache:
     def __init__(self, vertices: Tensor, of: int) -> None:
         """`of` is the number of vertices in the graph."""
         self.vertices = vertices
-        self._slot = torch.full((of,), -1)
-        self._slot[vertices] = torch.arange(len(vertices))
+        self._slot = vertices.new_full((of,), -1)
+        self._slot[vertices] = torch.arange(len(vertices), device=vertices.device)
 
     def held(self) -> list[Tensor]:
         return [self._slot]
@@ -122,19 +123,19 @@ class EvictingCache(StaticCache):
         """The cache begins with the rows of `vertices`, and takes in rows of `boundary` alone."""
         super().__init__(vertices.clone(), of)
         self.decay, self.every, self._batches = 1 - alpha, every, 0
-        self.S_E = torch.ones(len(vertices), dtype=torch.float64)
-        self.S_A = torch.full((of,), -torch.inf, dtype=torch.float64)
+        self.S_E = torch.ones(len(vertices), dtype=torch.float64, device=vertices.device)
+        self.S_A = torch.full((of,), -torch.inf, dtype=torch.float64, device=vertices.device)
         self.S_A[boundary] = 0
-        self.threshold = float(self.S_E.new_full((every,), self.decay).cumprod(0)[-1])
+        self.threshold = prod([self.decay] * every)
 
     def held(self) -> list[Tensor]:
         return [self._slot, self.vertices, self.S_E, self.S_A]
 
     def look_up(self, vertices: Tensor) -> Lookup:
         lookup = super().look_up(vertices)
-        idle = torch.ones_like(self.S_E, dtype=torch.bool)
-        idle[lookup.slots] = False
-        self.S_E[idle] *= self.decay
+        factor = torch.full_like(self.S_E, self.decay)
+        factor[lookup.slots] = 1
+        self.S_E *= factor
         self.S_A[lookup.requested] += 1
         self._batches += 1
         return self._evict(lookup) if self._batches % self.every == 0 else lookup

@@ -29,7 +29,7 @@ from harness.validation import Frozen
 from strategies.sampling.composition import Composition, P, SampledStrategy
 from strategies.sampling.features import Holdings, LocalFeatures, LocalStore
 from strategies.sampling.graph_placement import BlockLayout, OwnSubgraph, Rank
-from strategies.sampling.sampler import Deal, GraphView, Sampler, induced_on
+from strategies.sampling.sampler import Deal, GraphView, Sampler, beside_entries, induced_on
 
 
 class ClusterParams(Frozen):
@@ -92,7 +92,7 @@ class JoinedClusters(Sampler):
         return torch.cat([torch.arange(span.start, span.stop) for span in spans])
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
-        S = self.drawn(step, group)
+        S = beside_entries(self.drawn(step, group), graph.A)
         A_SS = _normalised(induced_on(graph.A, S - graph.start), self.kind)
         return MiniBatch([S] * (self.layers + 1), [A_SS] * self.layers)
 
@@ -143,5 +143,5 @@ def _normalised(A_SS: Csr, kind: str) -> Csr:
     if kind == "sage":
         neighbours = (row != A_SS.col).to(A_SS.val.dtype)
         return A_SS._replace(val=neighbours / take((degree - 1).clamp(min=1), row))
-    root = degree.to(A_SS.val.dtype).rsqrt()
+    root = 1 / degree.to(A_SS.val.dtype).sqrt()  # both are rounded correctly on every device; rsqrt is not
     return A_SS._replace(val=take(root, row) * take(root, A_SS.col))

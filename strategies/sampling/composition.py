@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.device import uploaded
 from harness.kernels import Csr, cast, streamed, transpose
 from harness.kernels.attention import turned
 from harness.kernels.random import Index
@@ -256,7 +257,8 @@ class Feed:
             loss = self.store.loss(batch.vertices[-1], importance)
             reverses = self._reverses(batch) if drawn.reverses is None else drawn.reverses
             once = {id(A): (streamed(A, device), streamed(reverses[id(A)], device)) for A in batch.A}
-            return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, batch.vertices[1:])
+            outputs = [uploaded(vertices, device) for vertices in batch.vertices[1:]]
+            return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, outputs)
 
     def _begin(self, number: int) -> tuple[Drawn, Arriving]:
         """Draws a mini-batch, or waits until the thread has drawn it, and begins to fetch its features."""

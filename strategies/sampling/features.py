@@ -96,6 +96,8 @@ class Keeper(NamedTuple):
     read: ReadRows
     sampler: Sampler
     targets: Tensor
+    device: torch.device
+    """The device on which mini-batches are looked up."""
 
     @property
     def own(self) -> range:
@@ -147,16 +149,14 @@ class PeerCaches:
         self.policy, self.layout, self.foresight, self.read = policy, layout, foresight, read
         self.groups = layout.peer_groups(at)
 
-    def new_cache(self, member: int) -> Cache:
-        """The cache of the rank with this block row when training begins."""
-        sampler, targets = self.foresight.sampler, self.foresight.targets
-        return self.policy.cache(
-            Keeper(self.layout, member, self.groups[member], self.read, sampler, targets)
-        )
+    def new_cache(self, member: int, device: torch.device) -> Cache:
+        """The cache of the rank with this block row when training begins, for mini-batches on a device."""
+        sampler, targets, group = self.foresight.sampler, self.foresight.targets, self.groups[member]
+        return self.policy.cache(Keeper(self.layout, member, group, self.read, sampler, targets, device))
 
     @cached_property
     def caches(self) -> list[Cache]:
-        return [self.new_cache(member) for member in range(len(self.groups))]
+        return [self.new_cache(member, torch.device("cpu")) for member in range(len(self.groups))]
 
     def first_requests(self) -> list[Tensor]:
         """The vertices whose rows each rank keeps when training begins."""
@@ -294,7 +294,8 @@ class FetchingStore(FeatureStore):
             require_entries(read(range(0)), "A cache", reason, way_out)
         rank.foresight.read_ahead()
         self.peers = PeerCaches(policy, layout, ctx.at, rank.foresight, read)
-        self.cache = self.peers.new_cache(layout.member(ctx.at))
+        drawn_on = torch.device("cpu") if ctx.device.type == "meta" else ctx.device
+        self.cache = self.peers.new_cache(layout.member(ctx.at), drawn_on)
         for tensor in self.cache.held():
             ctx.memory.hold(TensorName.INDEX, tensor)
         self.X_SF = ctx.memory.buffer(TensorName.X, len(self.cache.vertices), ctx.facts.features)
@@ -361,7 +362,7 @@ class FetchingStore(FeatureStore):
     def _fill(self) -> None:
         """Fetches the rows with which the cache begins."""
         vertices = self.cache.vertices
-        everything = torch.arange(len(vertices))
+        everything = torch.arange(len(vertices), device=vertices.device)
         lookup = Lookup(vertices, everything, everything[:0], everything[:0], everything, everything)
         self._request(lookup, self.peers.first_requests, later=False).wait()
 

@@ -16,11 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.device import noted_download, uploaded
-from harness.kernels import Csr, from_coo
+from harness.device import uploaded
+from harness.kernels import Csr, from_coo, row_of
 from harness.kernels.parts import below, expected, select_rows
 from harness.ledger import AxisName, Op, Phase, TensorName
-from harness.parallel.row_requests import ask, inside, inverse, learned, owners, rows_from_owners, sums
+from harness.parallel.row_requests import (
+    ask,
+    counts_of,
+    inside,
+    inverse,
+    learned,
+    owners,
+    rows_from_owners,
+    sums,
+)
 from harness.ranges import balanced
 from harness.strategy import require_entries
 from strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
@@ -117,7 +126,7 @@ class BlockRowGraph15D(BulkGraph):
 
     def __init__(self, A_NK: Csr, rank: Rank) -> None:
         self.row, self.col = rank.ctx.grid[ROW], rank.ctx.grid[COL]
-        super().__init__(A_NK, self.row.ledger, rank.layout.groups_of(self.row.index))
+        super().__init__(A_NK, self.row.ledger, rank.layout.groups_of(self.row.index), self.row.device)
         self.layout, self.blocks, self.foresight = rank.layout, rank.layout.blocks, rank.foresight
         self.own = self.blocks[self.row.index]
         self.start = self.own.start
@@ -138,10 +147,10 @@ class BlockRowGraph15D(BulkGraph):
     def popularity(self, sum_masses: SumMasses) -> Csr:
         """Sums each block row by itself, and then over the grid column, which has all block rows."""
         if self._popularity is None:
-            P = sum_masses(self.A, one_batch(range(len(self.own))))
-            total = torch.zeros(P.cols, dtype=torch.int64)
+            P = sum_masses(self.A, one_batch(range(len(self.own)), self.A.val.device))
+            total = P.val.new_zeros(P.cols)
             total[P.col.long()] = P.val
-            total = self.row.all_reduce(total.to(self.row.device), tensor=TensorName.CHANCE).cpu()
+            total = self.row.all_reduce(total.to(self.row.device), tensor=TensorName.CHANCE).to(P.val.device)
             col = total.nonzero()[:, 0]
             self._popularity = from_coo(torch.zeros_like(col), col, total[col], (1, P.cols))
         return self._popularity
@@ -156,7 +165,7 @@ class BlockRowGraph15D(BulkGraph):
             return below([sum_masses(self._share(R, stack, member), stack) for member in range(members)])
 
         shares = self._gathered(own, [own.rows] * members, TensorName.CHANCE, foreseen)
-        row = torch.arange(own.rows).repeat(members).repeat_interleave(shares.rowptr.diff())
+        row = row_of(shares) % max(own.rows, 1)
         return from_coo(row, shares.col.long(), shares.val, own.shape, sum_duplicates=True)
 
     def assemble(self, A: Csr, stack: BatchStack) -> Csr:
@@ -164,18 +173,19 @@ class BlockRowGraph15D(BulkGraph):
         if self.col.size == 1:
             return A
         member = self._member(stack.vertices)
-        order, rows = member.sort(stable=True).indices, member.bincount(minlength=self.col.size).tolist()
+        ascending, order = member.sort(stable=True)
+        rows = counts_of(ascending, self.col.size)
         own = select_rows(A, order.split(rows)[self.col.index])
         all_rows = self._gathered(own, rows, TensorName.A, lambda: select_rows(A, order))
         return select_rows(all_rows, inverse(order))
 
     def _gathered(self, own: Csr, rows: list[int], values: TensorName, foreseen: Callable[[], Csr]) -> Csr:
-        """The rows of all ranks of the grid row, one rank below the other, on the host; `rows` has their numbers."""
-        known = cache(foreseen)
+        """The rows of all ranks of the grid row, one rank below the other, beside its own; `rows` has their numbers."""
+        known, here = cache(foreseen), own.val.device
 
         def gather(x: Tensor, sizes: list[int], tensor: TensorName, known_x: Callable[[], Tensor]) -> Tensor:
-            arrived = self.col.all_gather(uploaded(x, self.col.device), sizes=sizes, tensor=tensor)
-            return noted_download(learned(arrived, known_x), self.col.device).cpu()
+            arrived = self.col.all_gather(x.to(self.col.device), sizes=sizes, tensor=tensor)
+            return learned(arrived, known_x).to(here)
 
         lengths = gather(own.rowptr.diff(), rows, TensorName.COUNT, lambda: torch.diff(known().rowptr))
         sizes = sums(lengths, rows)
@@ -185,7 +195,7 @@ class BlockRowGraph15D(BulkGraph):
 
     def _member(self, vertices: Tensor) -> Tensor:
         """The rank of the grid row that gets the rows of these vertices."""
-        stops = torch.tensor([stage.stop for stage in self.stages])
+        stops = uploaded(torch.tensor([stage.stop for stage in self.stages]), vertices.device)
         return torch.bucketize(owners(vertices, self.blocks), stops, right=True)
 
     def _own_share(self, R: Csr, stack: BatchStack) -> Csr:
@@ -195,7 +205,9 @@ class BlockRowGraph15D(BulkGraph):
     def _share(self, R: Csr, stack: BatchStack, member: int) -> Csr:
         """The rows of a selection that a rank of the grid row gets; all other rows are empty."""
         shared = self._member(stack.vertices) == member
-        return select_rows(_with_empty_row(R), torch.where(shared, torch.arange(R.rows), R.rows))
+        return select_rows(
+            _with_empty_row(R), torch.where(shared, torch.arange(R.rows, device=shared.device), R.rows)
+        )
 
     def _needed(self, stack: BatchStack) -> tuple[Csr, Tensor]:
         """The rows of A that this rank multiplies by, and the row of every vertex of the stack; an empty one for most.
@@ -211,13 +223,10 @@ class BlockRowGraph15D(BulkGraph):
 
     def _fetched(self, named: Tensor) -> Csr:
         """A[named], ascending, from the owners: the lengths of the rows, their columns, their values."""
-        counts = owners(named, self.blocks).bincount(minlength=self.row.size).tolist()
-        requests = ask(
-            self.row, self.blocks, uploaded(named, self.row.device), counts, self._foreseen_requests
-        )
+        counts = counts_of(owners(named, self.blocks), self.row.size)
+        requests = ask(self.row, self.blocks, named.to(self.row.device), counts, self._foreseen_requests)
         own = named.split(counts)[self.row.index] - self.start
-        coming = noted_download(requests.coming, self.row.device).cpu()
-        leaving, own_rows = select_rows(self.A, coming), select_rows(self.A, own)
+        leaving, own_rows = select_rows(self.A, requests.coming), select_rows(self.A, own)
         return rows_from_owners(
             requests, leaving, own_rows, lambda: select_rows(self.foresight.graph.A, named)
         )

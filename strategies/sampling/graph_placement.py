@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
-from harness.device import noted_download, uploaded
 from harness.kernels import Csr
 from harness.kernels.parts import below, select_rows
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
@@ -72,10 +72,15 @@ class WholeGraph:
     """The graph on one rank, or a square part of it on the diagonal; a sampler needs no other rank."""
 
     def __init__(
-        self, A: Csr, ledger: Ledger | None = None, groups: Sequence[int] = (), start: int = 0
+        self,
+        A: Csr,
+        ledger: Ledger | None = None,
+        groups: Sequence[int] = (),
+        start: int = 0,
+        device: torch.device | None = None,
     ) -> None:
-        """`groups` are those that this rank draws for."""
-        self.A, self.start, self.groups = A, start, groups
+        """`groups` are those that this rank draws for, and `device` is that of the rank, by default that of A."""
+        self.A, self.start, self.groups, self.device = A, start, groups, device or A.val.device
         self.ledger = ledger or Ledger(recording=False)
 
     def sampled_rows(self, draw: DrawRows, vertices: Tensor, key: DrawKey) -> Csr:
@@ -175,7 +180,7 @@ class ReplicatedGraph(GraphPlacement):
     """The whole graph on every rank."""
 
     def on(self, rank: Rank) -> WholeGraph:
-        return WholeGraph(self.own(rank), rank.ctx.ledger, [rank.group])
+        return WholeGraph(self.own(rank), rank.ctx.ledger, [rank.group], device=rank.ctx.device)
 
 
 class OwnSubgraph(GraphPlacement):
@@ -252,8 +257,8 @@ class BlockRowGraph:
         def draw_for(group: int, rows: Tensor) -> Csr:
             return draw(self.A, rows, rows + self.start, key._replace(group=group))
 
-        requests = ask(self.over, self.blocks, uploaded(named, self.over.device), counts, foreseen_requests)
-        by_group = noted_download(requests.coming, self.over.device).cpu().split(requests.asked)
+        requests = ask(self.over, self.blocks, named.to(self.over.device), counts, foreseen_requests)
+        by_group = requests.coming.split(requests.asked)
         leaving = below([draw_for(group, rows) for group, rows in enumerate(by_group)])
         own = draw_for(self.over.index, named.split(counts)[self.over.index] - self.start)
         return select_rows(rows_from_owners(requests, leaving, own, foreseen_sample), inverse(order))

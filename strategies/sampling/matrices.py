@@ -8,8 +8,9 @@ order of summation changes a draw. A dart is a random number below the mass that
 in whose stretch of the running sum it lands. An entry that was taken leaves the row, or stays if draws are with
 replacement. A dart is a function of its batch's key, its row and its number alone: every rank that has the row draws
 the same entries, whichever rows and batches stand beside it. Where Q has one nonzero per row, a row of P is a row of A
-with equal masses. It is drawn from in place and P is never written down, which is the whole of GraphSAGE. Draws run on
-a CPU only; of shapes alone, a row has as many entries as the mean row. Verifier (tests/sampling/test_its.py,
+with equal masses. It is drawn from in place and P is never written down, which is the whole of GraphSAGE. Compiled
+loops work on a CPU and tensor operations on a GPU (`vectorised`), with equal bits; of shapes alone, a row has as many
+entries as the mean row. Verifier (tests/sampling/test_its.py,
 test_extract.py): the definition in Python, every outcome of tiny rows enumerated, and scipy's products with the
 extraction matrices of the paper.
 """
@@ -21,10 +22,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.kernels.csr import Csr, index_dtype
+from harness.device import on_gpu, uploaded
+from harness.kernels import from_coo, row_of
+from harness.kernels.csr import Csr, index_dtype, relabelled
 from harness.kernels.parts import block
 from harness.kernels.random import Purpose, Seed, key_of, signed
-from strategies.sampling import compiled
+from strategies.sampling import compiled, vectorised
 from strategies.sampling.sampler import arrays, unfilled
 
 DART_BITS = 16
@@ -35,7 +38,10 @@ MAX_DARTS = (1 << DART_BITS) - 1
 
 
 class BatchStack(NamedTuple):
-    """The vertices of some batches, int64, batch after batch; and where each batch begins, int64, with the end."""
+    """The vertices of some batches, int64, batch after batch; and where each batch begins, int64, with the end.
+
+    The vertices are where the entries of A are, and the starts on the host.
+    """
 
     vertices: Tensor
     starts: Tensor
@@ -54,16 +60,17 @@ class BatchStack(NamedTuple):
         return self.vertices[rows.start : rows.stop]
 
 
-def stacked(batches: Sequence[Tensor]) -> BatchStack:
-    """Some batches, one below the other."""
+def stacked(batches: Sequence[Tensor], device: torch.device | None = None) -> BatchStack:
+    """Some batches of the host, one below the other, on a device."""
     lengths = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
-    nothing = torch.empty(0, dtype=torch.int64)
-    return BatchStack(torch.cat([nothing, *batches]), pad(lengths.cumsum(0), (1, 0)))
+    vertices = torch.cat([torch.empty(0, dtype=torch.int64), *batches])
+    return BatchStack(uploaded(vertices, device) if device else vertices, pad(lengths.cumsum(0), (1, 0)))
 
 
-def one_batch(vertices: range) -> BatchStack:
+def one_batch(vertices: range, device: torch.device | None = None) -> BatchStack:
     """A single batch, of a range of vertices."""
-    return BatchStack(torch.arange(vertices.start, vertices.stop), torch.tensor([0, len(vertices)]))
+    everyone = torch.arange(vertices.start, vertices.stop, device=device)
+    return BatchStack(everyone, torch.tensor([0, len(vertices)]))
 
 
 def matrix_of_batch(A: Csr, rows: BatchStack, cols: BatchStack, batch: int) -> Csr:
@@ -87,9 +94,18 @@ def draw_rows(A: Csr, stack: BatchStack, fanout: int, keys: Tensor, own: BatchSt
     rows = len(stack.vertices)
     if A.val.is_meta:
         return unfilled(A, rows, min(rows * fanout, rows * A.nnz // max(A.rows, 1)))
+    vertices = (stack if own is None else own).vertices
+    if on_gpu(A.val):
+        key_R2 = uploaded(keys, A.val.device).index_select(0, _on_device(stack).batch)
+
+        def choose(which: Tensor, of: Tensor) -> Tensor:
+            counters, keys_L2 = (x.index_select(0, which) for x in (vertices, key_R2))
+            return vectorised.choose_by_darts(counters, of, fanout, keys_L2)
+
+        return vectorised.draw_entries(A, vectorised.spans_of(A, stack.vertices), fanout, choose)
     S = unfilled(A, rows, int(A.rowptr.diff()[stack.vertices].clamp(max=fanout).sum()))
-    vertices = (stack if own is None else own).vertices.numpy()
-    nnz = compiled.draw_uniformly(arrays(A), arrays(stack), vertices, fanout, keys.numpy(), arrays(S))
+    how = vertices.numpy(), fanout, keys.numpy()
+    nnz = compiled.draw_uniformly(arrays(A), arrays(stack), *how, arrays(S))
     return S._replace(col=S.col[:nnz], val=S.val[:nnz])
 
 
@@ -101,6 +117,8 @@ def draw_masses(P: Csr, darts: int, keys: Tensor, *, replacement: bool) -> Csr:
     """
     assert 0 < darts <= MAX_DARTS, darts
     assert P.val.dtype == torch.int64
+    if on_gpu(P.val):
+        return vectorised.draw_by_mass(P, darts, uploaded(keys, P.val.device), replacement=replacement)
     most = int(P.rowptr.diff().clamp(max=darts).sum())
     S = Csr(torch.zeros_like(P.rowptr), P.col.new_empty(most), torch.empty(most, dtype=torch.float64), P.cols)
     nnz = compiled.draw_by_mass(arrays(P), darts, replacement, keys.numpy(), arrays(S))
@@ -128,6 +146,12 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
     Returns the stacked matrices and the vertices of their columns: the vertices of the rows, and then each new one
     once.
     """
+    if on_gpu(S.val):
+        rows = _on_device(stack)
+        batch_E = vectorised.batch_of_entries(S, rows)
+        joined_vertices, starts, place_E = vectorised.join(rows, batch_E, S.col, S.cols)
+        inputs = BatchStack(joined_vertices, starts)
+        return relabelled(S, place_E, _widest(inputs)), inputs
     vertices, starts = torch.empty(S.rows + S.nnz, dtype=torch.int64), torch.zeros_like(stack.starts)
     col, val = torch.empty(S.nnz, dtype=index_dtype(S.rows + S.nnz)), torch.empty_like(S.val)
     compiled.renumber_columns(
@@ -144,6 +168,9 @@ def renumber(S: Csr, stack: BatchStack, places: Places) -> tuple[Csr, BatchStack
 def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr:
     """Q M, int64: Q has a row per batch with a one at each of its rows of R, and M is R with masses for values."""
     masses, batches = mass(R.val), stack.batches
+    if on_gpu(R.val):
+        batch_E = vectorised.batch_of_entries(R, _on_device(stack))
+        return from_coo(batch_E, R.col, masses, (batches, R.cols), sum_duplicates=True)
     P = Csr(
         torch.zeros(batches + 1, dtype=torch.int64), torch.empty_like(R.col), torch.empty_like(masses), R.cols
     )
@@ -155,6 +182,11 @@ def sum_rows(R: Csr, stack: BatchStack, mass: Callable[[Tensor], Tensor]) -> Csr
 
 def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
     """The vertices of every batch, and then the new vertices in its row of `chosen`."""
+    if on_gpu(chosen.val):
+        joined_vertices, starts, _ = vectorised.join(
+            _on_device(stack), row_of(chosen), chosen.col, chosen.cols
+        )
+        return BatchStack(joined_vertices, starts)
     vertices = torch.empty(len(stack.vertices) + chosen.nnz, dtype=torch.int64)
     starts = torch.zeros_like(stack.starts)
     compiled.join_columns(
@@ -168,6 +200,9 @@ def joined(stack: BatchStack, chosen: Csr, places: Places) -> BatchStack:
 
 def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, places: Places) -> Csr:
     """R at the chosen columns of every batch, numbered by their places in the batch's input."""
+    if on_gpu(R.val):
+        batch_E = vectorised.batch_of_entries(R, _on_device(stack))
+        return vectorised.extract(R, batch_E, _on_device(inputs), chosen, _widest(inputs))
     rowptr, col, val = torch.zeros_like(R.rowptr), torch.empty_like(R.col), torch.empty_like(R.val)
     nnz = compiled.keep_columns(
         arrays(R),
@@ -179,13 +214,18 @@ def extract_columns(R: Csr, stack: BatchStack, inputs: BatchStack, chosen: Csr, 
     return Csr(rowptr, col[:nnz].clone(), val[:nnz].clone(), _widest(inputs))
 
 
+def _on_device(stack: BatchStack) -> vectorised.Stack:
+    """A stack whose starts are on the device of its vertices too."""
+    return vectorised.stack_on(stack.vertices, uploaded(stack.starts, stack.vertices.device))
+
+
 def _widest(inputs: BatchStack) -> int:
     return int(inputs.starts.diff().max()) if inputs.batches else 0
 
 
 def unit_masses(val: Tensor) -> Tensor:
     """A mass of 1 for every entry."""
-    return torch.ones(val.shape, dtype=torch.int64)
+    return torch.ones(val.shape, dtype=torch.int64, device=val.device)
 
 
 ONE = 1 << 40

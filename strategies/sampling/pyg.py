@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from harness.kernels import Csr, from_coo, row_of
+from harness.kernels import Csr, from_coo, on_device, row_of
 from harness.kernels.parts import apart, block
 from harness.kernels.random import Purpose, key_of
 from harness.ledger import AxisName
@@ -69,7 +69,7 @@ class Loader(Sampler):
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
 
-        A, loops = apart(graph.A, 0)
+        A, loops = apart(on_device(graph.A, "cpu"), 0)
         edges = torch.stack([A.col.long(), row_of(A)])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Using 'NeighborSampler' without a 'pyg-lib'")

@@ -17,7 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.kernels import Csr, from_coo, row_of
+from harness.device import on_gpu, uploaded
+from harness.kernels import Csr, on_device, row_of
+from harness.kernels.csr import relabelled
 from harness.kernels.induced import induced_pair
 from harness.kernels.parts import filled_columns
 from harness.kernels.random import Purpose, Seed, key_of, shuffled, uniform
@@ -26,6 +28,7 @@ from harness.ledger import TensorName
 from harness.ranges import balanced
 from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
+from strategies.sampling import vectorised
 from strategies.sampling.compiled import draw_neighbours
 
 MAX_FANOUT = 1 << 12
@@ -133,7 +136,8 @@ class Neighbours(Sampler):
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """Layers are drawn from the output back to the input."""
-        vertices, matrices = [self.targets(step, group, targets)], list[Csr]()
+        vertices = [beside_entries(self.targets(step, group, targets), graph.A)]
+        matrices: list[Csr] = []
         for layer in reversed(range(self.layers)):
             sample = graph.sampled_rows(self.draw, vertices[0], DrawKey(group, step, layer))
             frontier, A = renumbered(sample, vertices[0])
@@ -181,14 +185,19 @@ def renumbered(A: Csr, rows: Tensor) -> tuple[Tensor, Csr]:
 
     The columns of the renumbered matrix are positions in the frontier.
     """
-    filled = filled_columns(A)
+    beyond = filled_columns(A, rows)
     if A.val.is_meta:
-        frontier = filled.new_empty(min(len(rows) + len(filled), A.cols))
+        frontier = beyond.new_empty(min(len(rows) + len(beyond), A.cols))
         return frontier, A._replace(cols=len(frontier))
-    frontier = torch.cat([rows, filled[~torch.isin(filled, rows)]])
+    frontier = torch.cat([rows, beyond])
     ascending, order = frontier.sort()
     col = order[torch.searchsorted(ascending, A.col.long())]
-    return frontier, from_coo(row_of(A), col, A.val, (A.rows, len(frontier)))
+    return frontier, relabelled(A, col, len(frontier))
+
+
+def beside_entries(x: Tensor, A: Csr) -> Tensor:
+    """A tensor of the host where the entries of A are; of shapes alone, it stays."""
+    return x if A.val.is_meta else uploaded(x, A.val.device)
 
 
 def sampled_neighbours(
@@ -201,16 +210,26 @@ def sampled_neighbours(
     vertex is always kept as it is, and the draw is among the others. Rows of no more than `fanout` entries stay whole.
     The draw from a row is a function of the seed, of the number of its vertex and of the row's length. So every rank
     that has the row draws the same entries, whichever other rows stand beside it. Floyd's algorithm draws, so the work
-    for a row is proportional to the fan-out and not to the row's length. It runs on a CPU only.
+    for a row is proportional to the fan-out and not to the row's length. A compiled loop runs on a CPU, and tensor
+    operations on a GPU (`vectorised`), with equal bits.
     Verifier (tests/sampling/test_neighbours.py): the definition in Python, and the frequency of every set on tiny rows.
     """
     assert 0 < fanout < MAX_FANOUT, fanout
     most = fanout + loops
     if A.val.is_meta:  # as if all rows of A were of equal length
         return unfilled(A, len(rows), len(rows) * min(most, -(-A.nnz // max(A.rows, 1))))
+    key = key_of(seed, Purpose.SAMPLE)
+    if on_gpu(A.val):
+        spans = vectorised.spans_of(A, rows, vertices if loops else None)
+        return vectorised.draw_entries(
+            A,
+            spans,
+            fanout,
+            lambda which, of: vectorised.choose_by_floyd(vertices.index_select(0, which), of, fanout, key),
+        )
     lengths = A.rowptr.index_select(0, rows + 1) - A.rowptr.index_select(0, rows)
     sample = unfilled(A, len(rows), int(lengths.clamp(max=most).sum()))
-    first, second = (np.uint64(word) for word in key_of(seed, Purpose.SAMPLE))
+    first, second = (np.uint64(word) for word in key)
     how = fanout, loops, first, second
     entries = draw_neighbours(arrays(A), (rows.numpy(), vertices.numpy()), how, arrays(sample))
     return sample._replace(col=sample.col[:entries], val=sample.val[:entries])
@@ -234,6 +253,8 @@ class Shares(NamedTuple):
     """The running sum of q."""
     p: Tensor
     """p = 1 - (1 - q)^B, for B draws."""
+    mean: float
+    """The mean of p."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +263,9 @@ class NodesByImportance(Sampler):
 
     A vertex is drawn in proportion to the squares of its column of A, `size` times, with replacement. The authors count
     in many samples beforehand how often a vertex and an edge occur; these frequencies have a closed form. An epoch has
-    about as many draws as the graph has vertices.
+    about as many draws as the graph has vertices. The host computes the chances of vertices, since sums and logarithms
+    differ between devices, so a GPU draws the same vertices and edges. The chances of edges, which scale the values,
+    are computed where A is, and may differ in the last bit.
     """
 
     seed: int
@@ -256,35 +279,40 @@ class NodesByImportance(Sampler):
         return -(-self.vertices // (self.size * self.groups))
 
     def on(self, graph: GraphView) -> Self:
-        q = column_shares(graph.A)
-        return replace(self, shares=Shares(q, q.cumsum(0), self._at_least_once(q)))
+        A = graph.A
+        q = column_shares(on_device(A, "cpu"))
+        p = self._at_least_once(q)
+        q_there, cumulative, p_there = (beside_entries(x, A) for x in (q, q.cumsum(0), p))
+        return replace(self, shares=Shares(q_there, cumulative, p_there, float(p.mean())))
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
-        return [(TensorName.CHANCE, each) for each in self.shares or ()]
+        return [(TensorName.CHANCE, each) for each in self.shares or () if isinstance(each, Tensor)]
 
     def memory(self, vertices: int) -> dict[TensorName, int]:
         return {TensorName.CHANCE: 3 * LONG * vertices}
 
     def draw(self, step: int, group: int) -> Tensor:
         """The vertices of the sample, ascending, each once."""
-        q, cumulative, _ = self._known
-        darts = uniform((self.seed, group, step), Purpose.SAMPLE, range(self.size)) * cumulative[-1]
-        S: Tensor = torch.searchsorted(cumulative, darts, right=True).clamp(max=len(q) - 1).unique()
+        cumulative = self._known.cumulative
+        numbers = torch.arange(self.size, device=cumulative.device)
+        darts = uniform((self.seed, group, step), Purpose.SAMPLE, numbers) * cumulative[-1]
+        S: Tensor = torch.searchsorted(cumulative, darts, right=True).clamp(max=len(cumulative) - 1).unique()
         return S
 
     def mini_batch(self, step: int, group: int, graph: GraphView, targets: Tensor) -> MiniBatch:
         """The subgraph on a sample; an entry is divided by the chance of its column, given its row."""
-        A, p, S = graph.A, self._known.p, self.draw(step, group)
+        A, S = graph.A, self.draw(step, group)
+        *_, p, mean = self._known
         A_S = induced_on(A, S)
         if not A.val.is_meta:
             row, col = row_of(A_S), A_S.col.long()
             chance = torch.where(row == col, 1.0, self.both(S[row], S[col]) / p[S[row]])
             A_S = A_S._replace(val=A_S.val / chance.to(A_S.val.dtype))
-        return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers, p.mean() / p[S])
+        return MiniBatch([S] * (self.layers + 1), [A_S] * self.layers, mean / p[S])
 
     def both(self, u: Tensor, v: Tensor) -> Tensor:
         """The chance that two different vertices are in one sample: p_u + p_v minus the chance of either."""
-        q, _, p = self._known
+        q, _, p, _ = self._known
         return p[u] + p[v] - self._at_least_once(q[u] + q[v])
 
     @property

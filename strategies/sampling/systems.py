@@ -221,9 +221,8 @@ def in_bulk(strategy: SampledStrategy, params: BulkParams, algorithm: Algorithm1
     spec, targets = strategy.spec, strategy.facts.trained_on(strategy.spec.protocol)
     deal = Deal(spec.seed, spec.training.batch, strategy.groups, targets)
     graph = ReplicatedGraph() if params.graph == "replicated" else PartitionedGraph15D()
-    return Composition(
-        Bulk(deal, algorithm, params.bulk), graph, PartitionedFeatures(Likeliest(params.cache))
-    )
+    bulk = Bulk(deal, algorithm, params.bulk, mapped=spec.machine.device == "cpu")
+    return Composition(bulk, graph, PartitionedFeatures(Likeliest(params.cache)))
 
 
 class BulkSageParams(FanoutParams, BulkParams):

@@ -84,8 +84,7 @@ class Samples:
         }
         self.whole = Sample(None, self.rows, matrices, X, loss, layout.vertices())
         self.samplers = {
-            block: BlockSampler(ctx.blocks.sampling_matrix(*block, on_host=False), *block)
-            for block in matrices
+            block: BlockSampler(ctx.blocks.sampling_matrix(*block), *block) for block in matrices
         }
         self.prefetch = Prefetcher(self._draw, ctx.device, ctx.ledger) if params.prefetch else None
 

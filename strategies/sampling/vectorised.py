@@ -1,0 +1,255 @@
+"""The draws and the extraction of `compiled` as tensor operations, for a graph whose rows lie on a GPU.
+
+Both executions take the same random bits and give equal bits. A step of a draw is done for all rows at once. The host
+waits only for the sizes of results. Verifier (tests/sampling/test_on_a_device.py): the compiled loops.
+
+Legend: R rows, L rows that are longer than the fan-out, E entries, S draws of a row.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from harness.kernels import Csr, row_of
+from harness.kernels.csr import index_dtype, relabelled, take
+from harness.kernels.random import bits_by_tensors, shift_right, upper_half
+
+NEIGHBOUR_BITS, DART_BITS, HALF = 12, 16, 32
+"""The bits of a counter for the number of a draw in its row, by either sampler; and half a word."""
+
+
+class RowSpans(NamedTuple):
+    """The rows to draw from: their first entries, their ends, and the entry of each row that is always kept.
+
+    Where a row has no such entry, `kept` is its end.
+    """
+
+    start: Tensor
+    stop: Tensor
+    kept: Tensor
+
+    @property
+    def others(self) -> Tensor:
+        """The number of entries to draw among."""
+        return self.stop - self.start - (self.kept < self.stop).long()
+
+
+def spans_of(A: Csr, rows: Tensor, loops_of: Tensor | None = None) -> RowSpans:
+    """The spans of some rows of A. The loops of the vertices `loops_of`, one for each row, are kept."""
+    start_R, stop_R = take(A.rowptr, rows), take(A.rowptr, rows + 1)
+    if loops_of is None or not A.nnz:
+        return RowSpans(start_R, stop_R, stop_R)
+    place_R = first_place(A, start_R, stop_R, lambda entry: take(A.col, entry) >= loops_of)
+    is_loop = (place_R < stop_R) & (take(A.col, place_R.clamp(max=A.nnz - 1)) == loops_of)
+    return RowSpans(start_R, stop_R, torch.where(is_loop, place_R, stop_R))
+
+
+def first_place(A: Csr, start: Tensor, stop: Tensor, reached: Callable[[Tensor], Tensor]) -> Tensor:
+    """The first entry of each span of a row for which a condition holds from then on, by binary search; or the end."""
+    low, high = (x.to(index_dtype(A.nnz)) for x in (start, stop))
+    for _ in range(A.nnz.bit_length()):
+        middle, is_open = (low + high) >> 1, low < high
+        holds = reached(middle.clamp(max=A.nnz - 1))
+        low, high = torch.where(is_open & ~holds, middle + 1, low), torch.where(is_open & holds, middle, high)
+    return low.long()
+
+
+def draw_entries(A: Csr, spans: RowSpans, fanout: int, choose: Callable[[Tensor, Tensor], Tensor]) -> Csr:
+    """At most `fanout` entries of each span besides the kept one, rescaled to the mean of the whole row.
+
+    `choose(which_L, others_L)` chooses places among the other entries of the rows `which_L`, ascending, (S, L).
+    """
+    start_R, stop_R, kept_R = spans
+    others_R = spans.others
+    rowptr = pad((others_R.clamp(max=fanout) + (kept_R < stop_R)).cumsum(0), (1, 0))
+    is_long = pad((others_R > fanout).cumsum(0), (1, 0))
+    entries, long = torch.stack([rowptr[-1], is_long[-1]]).tolist()
+    rows = torch.arange(len(start_R), device=start_R.device)
+    row_E = torch.repeat_interleave(rows, rowptr.diff(), output_size=entries)
+    entry_E = torch.arange(entries, device=row_E.device) + take(start_R - rowptr[:-1], row_E)
+    if long:
+        which_L = torch.searchsorted(is_long[1:], torch.arange(1, long + 1, device=row_E.device))
+        first_L, kept_L, stop_L = (take(x, which_L) for x in (start_R, kept_R, stop_R))
+        chosen = first_L + choose(which_L, take(others_R, which_L))
+        chosen = torch.cat([chosen + (chosen >= kept_L), kept_L[None]]).sort(0).values
+        at = take(rowptr, which_L) + torch.arange(fanout + 1, device=row_E.device)[:, None]
+        entry_E = _written(entry_E, at, chosen, chosen < stop_L)
+    scale_R = torch.where(others_R > fanout, others_R.double() / fanout, 1.0)
+    scale_E = torch.where(entry_E == take(kept_R, row_E), 1.0, take(scale_R, row_E))
+    val = (take(A.val, entry_E) * scale_E).to(A.val.dtype)
+    return Csr(rowptr, take(A.col, entry_E), val, A.cols)
+
+
+def _written(x: Tensor, at: Tensor, values: Tensor, where: Tensor) -> Tensor:
+    """x with values at some places: the others are written to one place more, so no host asks for their number."""
+    longer = pad(x, (0, 1))
+    longer[torch.where(where, at, len(x)).flatten()] = values.flatten()
+    return longer[: len(x)]
+
+
+def choose_by_floyd(counter_L: Tensor, of_L: Tensor, draws: int, key: tuple[int, int]) -> Tensor:
+    """`draws` of the numbers 0 .. of - 1 for each row, ascending, (S, L): Floyd's algorithm in all rows at once."""
+    number_S1 = torch.arange(draws, device=of_L.device)[:, None]
+    last_SL = of_L - draws + number_S1
+    word_SL = shift_right(bits_by_tensors((counter_L << NEIGHBOUR_BITS) + number_S1, *key), HALF)
+    chosen_SL = shift_right(word_SL * (last_SL + 1), HALF)
+    for k in range(1, draws):
+        is_taken = (chosen_SL[:k] == chosen_SL[k]).any(0)
+        chosen_SL[k] = torch.where(is_taken, last_SL[k], chosen_SL[k])
+    return chosen_SL.sort(0).values
+
+
+def choose_by_darts(counter_L: Tensor, of_L: Tensor, draws: int, key_L2: Tensor) -> Tensor:
+    """The same for darts among the numbers that are left.
+
+    A dart selects the number that has as many numbers left below it as the dart says. Of the ascending chosen numbers,
+    the j-th has c_j - j numbers left below it, so the number selected has as many chosen ones below as these are at
+    most the dart.
+    """
+    number_S1 = torch.arange(draws, device=of_L.device)[:, None]
+    word_SL = bits_by_tensors((counter_L << DART_BITS) + number_S1, *key_L2.T)
+    dart_SL = upper_half(word_SL, of_L - number_S1)
+    chosen = dart_SL[:1]
+    for k in range(1, draws):
+        below_L = (chosen - number_S1[:k] <= dart_SL[k]).sum(0)
+        chosen = torch.cat([chosen, (dart_SL[k] + below_L)[None]]).sort(0).values
+    return chosen
+
+
+def draw_by_mass(P: Csr, darts: int, key_R2: Tensor, *, replacement: bool) -> Csr:
+    """The entries of P that darts take, row by row, and the weights of their columns (`matrices.draw_masses`)."""
+    start_R, stop_R = P.rowptr[:-1], P.rowptr[1:]
+    row_E, sums = (
+        row_of(P),
+        pad(P.val.cumsum(0), (1, 0)),
+    )  # a sum over several rows may wrap: differences are right
+    base_R, total_R = take(sums, start_R), take(sums, stop_R) - take(sums, start_R)
+    is_whole = (stop_R - start_R <= darts) if not replacement else torch.zeros_like(stop_R, dtype=torch.bool)
+    is_thrown = (~is_whole & (stop_R > start_R)).long()
+    times_E = take(is_whole.long(), row_E)
+    throw = _with_replacement if replacement else _without_replacement
+    together = max(P.nnz // max(P.rows, 1), 1) if replacement else darts
+    for first in range(0, darts if P.nnz else 0, together):  # with no more darts in memory than entries
+        number_S1 = torch.arange(first, min(first + together, darts), device=row_E.device)[:, None]
+        word_SR = bits_by_tensors(number_S1.expand(-1, P.rows), *key_R2.T)
+        place_SR = throw(P, word_SR, base_R, total_R, sums)
+        times_E.index_add_(0, place_SR.flatten(), is_thrown.expand_as(place_SR).flatten())
+    taken = times_E.nonzero()[:, 0]
+    row, times = take(row_E, taken), take(times_E, taken)
+    mean = take(total_R, row).double() / take(P.val, taken).double() / darts
+    weight = torch.where(take(is_whole, row), 1.0, times.double() * mean)
+    return Csr(torch.searchsorted(taken, P.rowptr), take(P.col, taken), weight, P.cols)
+
+
+def _with_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, sums: Tensor) -> Tensor:
+    """The entry of every dart, where an entry that was taken stays."""
+    return _entry_at(P, upper_half(word_SR, total_R), base_R, sums)
+
+
+def _entry_at(P: Csr, below: Tensor, base_R: Tensor, sums: Tensor) -> Tensor:
+    """The entry in whose stretch of its row's running sum each number lands."""
+    start, stop = (x.expand_as(below) for x in (P.rowptr[:-1], P.rowptr[1:]))
+    place = first_place(
+        P, start, stop, lambda e: sums[1:].index_select(0, e.flatten()).view_as(e) - base_R > below
+    )
+    return place.clamp(max=P.nnz - 1)
+
+
+def _without_replacement(P: Csr, word_SR: Tensor, base_R: Tensor, total_R: Tensor, sums: Tensor) -> Tensor:
+    """The entry of every dart, where an entry that was taken leaves its row.
+
+    A dart is below the mass that is left. Of the entries taken, those whose stretch begins at or below the dart, in
+    the running sum of the mass that is left, lie before it: their masses are added to the dart.
+    """
+    left_R, places = total_R, word_SR[:0]
+    for word_R in word_SR:
+        ascending = places.sort(0).values
+        mass = take(P.val, ascending.flatten()).view_as(ascending)
+        begins = take(sums, ascending.flatten()).view_as(ascending) - base_R - (mass.cumsum(0) - mass)
+        dart_R = upper_half(word_R, left_R)
+        dart_R = dart_R + (mass * (begins <= dart_R)).sum(0)
+        place_1R = _entry_at(P, dart_R[None], base_R, sums)
+        places, left_R = torch.cat([places, place_1R]), left_R - take(P.val, place_1R[0])
+    return places
+
+
+# Extraction. A key is a vertex in a batch; sorting keys brings equal ones together, the first of them first.
+
+
+class Stack(NamedTuple):
+    """The vertices of some batches, the batch of each, and where batches begin, with the end; all on one device."""
+
+    vertices: Tensor
+    batch: Tensor
+    starts: Tensor
+
+
+def stack_on(vertices: Tensor, starts: Tensor) -> Stack:
+    """A stack whose batches begin at `starts`, on the device of the vertices."""
+    batches = torch.arange(len(starts) - 1, device=vertices.device)
+    return Stack(vertices, torch.repeat_interleave(batches, starts.diff(), output_size=len(vertices)), starts)
+
+
+def join(stack: Stack, batch_E: Tensor, col_E: Tensor, cols: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The vertices of every batch, and then its other columns in the order of their first entries.
+
+    Returns these, where each batch of them begins, on the host, and the place of every entry's column in its batch.
+    """
+    vertices, batch, starts = stack
+    own, device = len(vertices), vertices.device
+    first = _first_equal(torch.cat([batch * cols + vertices, batch_E * cols + col_E]))
+    is_new_E = first[own:] == torch.arange(own, len(first), device=device)
+    before_E = pad(is_new_E.cumsum(0), (1, 0))  # new entries before each
+    new_before = take(before_E, torch.searchsorted(batch_E, torch.arange(len(starts), device=device)))
+    all_starts = starts + new_before
+    starts_on_host = all_starts.cpu()
+    at = torch.arange(len(first), device=device)  # where each vertex and each new entry goes
+    at[:own] += take(new_before, batch)
+    at[own:] = take(starts, batch_E + 1).add_(before_E[:-1])
+    del before_E
+    joined = vertices.new_empty(int(starts_on_host[-1]))
+    joined[at[:own]] = vertices
+    joined = _written(joined, at[own:], col_E.long(), is_new_E)
+    return joined, starts_on_host, take(at, first[own:]).sub_(take(all_starts, batch_E))
+
+
+def _first_equal(keys: Tensor) -> Tensor:
+    """For each key the place where an equal one stands first."""
+    keys, order = torch.sort(keys, stable=True)
+    places = torch.arange(len(keys), device=keys.device)
+    if len(keys):
+        places[1:].mul_(keys[1:] != keys[:-1])
+    del keys
+    head = torch.cummax(places, 0).values
+    return places.index_copy_(0, order, take(order, head))
+
+
+def batch_of_entries(A: Csr, stack: Stack) -> Tensor:
+    """The batch of every entry of a stacked matrix."""
+    return take(stack.batch, row_of(A))
+
+
+def extract(R: Csr, batch_E: Tensor, inputs: Stack, chosen: Csr, widest: int) -> Csr:
+    """The entries of R in the chosen columns of their batch, times the weights, by places in the batch's inputs."""
+    if not chosen.nnz:
+        return Csr(torch.zeros_like(R.rowptr), R.col[:0].to(index_dtype(widest)), R.val[:0], widest)
+    key_C = row_of(chosen) * R.cols + chosen.col
+    kept, at = _found(key_C, batch_E * R.cols + R.col)
+    key_I, order = torch.sort(inputs.batch * R.cols + inputs.vertices, stable=True)
+    place = take(order, torch.searchsorted(key_I, take(key_C, at)))
+    place -= take(inputs.starts, take(batch_E, kept))
+    val = (take(R.val, kept) * take(chosen.val, at)).to(R.val.dtype)
+    A = Csr(torch.searchsorted(kept, R.rowptr), take(R.col, kept), val, R.cols)
+    del at, kept  # a GPU has little memory
+    return relabelled(A, place, widest)
+
+
+def _found(ascending: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of the keys that are in an ascending list, and their places in the list."""
+    at = torch.searchsorted(ascending, keys, out_int32=len(ascending) < 1 << 31)
+    at.clamp_(max=len(ascending) - 1)
+    kept = (take(ascending, at) == keys).nonzero()[:, 0]
+    return kept, take(at, kept)

@@ -1,0 +1,64 @@
+"""Samples drawn on fake GPUs are those of the host, to the bit: of every sampler, in every type."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from harness.check.case import check_graph
+from harness.comm import engine
+from harness.comm.engine import Engine
+from harness.kernels import cast, on_device
+from harness.ranges import balanced
+from harness.strategy import MiniBatch
+from strategies.sampling.bulk import Algorithm1, Bulk
+from strategies.sampling.clusters import JoinedClusters
+from strategies.sampling.graph_placement import WholeGraph
+from strategies.sampling.sampler import Deal, Neighbours, NodesByImportance, Sampler
+
+N, SIZE = 97, 20
+TARGETS = torch.arange(0, N, 2)
+DEAL = Deal(5, SIZE, 1, len(TARGETS))
+
+SAMPLERS: dict[str, Sampler] = {
+    "neighbours": Neighbours(3, SIZE, (4, 2), 3, 1),
+    "nodes by importance": NodesByImportance(3, SIZE, 2, 1, N),
+    "clusters, gcn": JoinedClusters(Deal(3, 3, 1, 8), balanced(N, 8), 2, "gcn"),
+    "clusters, sage": JoinedClusters(Deal(3, 3, 1, 8), balanced(N, 8), 2, "sage"),
+    "bulk-sage": Bulk(DEAL, Algorithm1(5, "graphsage", (4, 3)), 0),
+    "bulk-ladies": Bulk(DEAL, Algorithm1(5, "ladies", (9, 7)), 2),
+    "bulk-ladies, once": Bulk(DEAL, Algorithm1(5, "ladies", (9, 7), "norms", replacement=False), 2),
+    "bulk-fastgcn": Bulk(DEAL, Algorithm1(5, "fastgcn", (9, 7)), 2),
+}
+
+
+def drawn(name: str, dtype: torch.dtype, device: torch.device) -> list[list[torch.Tensor]]:
+    """The mini-batches of five steps, of a graph on a device: vertices, matrices and the factors of vertices."""
+    graph = WholeGraph(on_device(cast(check_graph(N).A, dtype), device), groups=[0])
+    sampler = SAMPLERS[name].on(graph)
+    batches = (sampler.mini_batch(step, 0, graph, TARGETS) for step in range(5))
+    return [parts(batch) for batch in batches]
+
+
+def parts(batch: MiniBatch) -> list[torch.Tensor]:
+    """Every tensor of a mini-batch."""
+    factors = [] if batch.importance is None else [batch.importance]
+    return [*batch.vertices, *(part for A in batch.A for part in A[:3]), *factors]
+
+
+def draws_alike(name: str, dtype: torch.dtype) -> None:
+    on_gpu = drawn(name, dtype, engine.device_of(Engine.NCCL, 0))
+    on_host = drawn(name, dtype, torch.device("cpu"))
+    for theirs, mine in zip(on_gpu, on_host, strict=True):
+        assert all(each.is_cuda for each in theirs)
+        assert [each.dtype for each in theirs] == [each.dtype for each in mine]
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(theirs, mine, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_gpu_draws_what_the_host_draws(
+    on_gpus: Callable[..., list[Any]], name: str, dtype: torch.dtype
+) -> None:
+    on_gpus(1, draws_alike, name, dtype)

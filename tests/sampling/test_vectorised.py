@@ -1,0 +1,187 @@
+"""Tensor operations sample as compiled loops do, to the bit, on tensors of the host; tests/device has fake GPUs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.check.case import check_graph
+from harness.kernels import Csr, from_coo, transpose
+from harness.kernels.csr import transpose_by_tensors
+from harness.kernels.parts import select_rows
+from strategies.sampling.matrices import (
+    Places,
+    draw_masses,
+    draw_rows,
+    extract_columns,
+    joined,
+    keys_of,
+    renumber,
+    square_masses,
+    stacked,
+    sum_rows,
+    unit_masses,
+)
+from strategies.sampling.sampler import renumbered, sampled_neighbours
+
+N = 97
+SWITCHES = ("strategies.sampling.sampler", "strategies.sampling.matrices", "harness.kernels.csr")
+
+
+@contextmanager
+def by_tensors() -> Iterator[None]:
+    """Takes the host for a GPU wherever a sampler chooses between loops and tensor operations."""
+    with ExitStack() as stack:
+        for module in SWITCHES:
+            stack.enter_context(patch(f"{module}.on_gpu", return_value=True))
+        yield
+
+
+def same(mine: Csr, theirs: Csr) -> bool:
+    """True if all bits and types are equal."""
+    parts = zip(mine[:3], theirs[:3], strict=True)
+    equal = all(a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu()) for a, b in parts)
+    return equal and mine.shape == theirs.shape
+
+
+def rows_of_lengths(lengths: list[int], cols: int, dtype: torch.dtype, *, loops: bool) -> Csr:
+    """A matrix with rows of these lengths, every second one with a loop; values in no order."""
+    generator = torch.Generator().manual_seed(len(lengths))
+    row, col = list[int](), list[int]()
+    for i, length in enumerate(lengths):
+        own = i if loops and i % 2 and length else None
+        others = [j for j in torch.randperm(cols, generator=generator).tolist() if j != i]
+        chosen = others[: min(length, cols - 1) - (own is not None)] + ([own] if own is not None else [])
+        row, col = row + [i] * len(chosen), col + chosen
+    val = torch.rand(len(row), generator=generator, dtype=torch.float64).to(dtype)
+    where = (torch.tensor(each, dtype=torch.int64) for each in (row, col))
+    return from_coo(*where, val, (len(lengths), cols))
+
+
+LENGTHS = st.lists(st.integers(0, 12), max_size=20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loops", [False, True])
+@given(lengths=LENGTHS, fanout=st.integers(1, 14), seed=st.integers(0, 99), data=st.data())
+def test_neighbours(
+    dtype: torch.dtype, loops: bool, lengths: list[int], fanout: int, seed: int, data: st.DataObject
+) -> None:
+    """Empty rows, rows shorter than the fan-out, with and without loop, repeated rows, an empty frontier."""
+    A = rows_of_lengths(lengths, 30, dtype, loops=loops)
+    named = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9)) if lengths else []
+    rows = torch.tensor(named, dtype=torch.int64)
+    how = fanout, (seed, 1)
+    compiled = sampled_neighbours(A, rows, rows, *how, loops=loops)
+    with by_tensors():
+        assert same(sampled_neighbours(A, rows, rows, *how, loops=loops), compiled)
+
+
+def test_neighbours_of_a_huge_fanout_and_of_every_row() -> None:
+    A, rows = check_graph(N).A, torch.arange(N)
+    wide = rows_of_lengths([4095, 4094, 0, 4200], 5000, torch.float32, loops=True)
+    for matrix, number, fanout in ((A, N, 4095), (A, N, 1), (A, N, 3), (wide, 4, 4094), (wide, 4, 700)):
+        compiled = sampled_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
+        with by_tensors():
+            tensors = sampled_neighbours(matrix, rows[:number], rows[:number], fanout, (7,), loops=True)
+        assert same(tensors, compiled)
+
+
+def test_vertices_of_rows_that_begin_elsewhere() -> None:
+    """A rank has the rows from 40 on, and the loops are in the columns of the whole graph."""
+    A, rows = check_graph(N).A, torch.arange(20)
+    mine = Csr(A.rowptr[40:61] - A.rowptr[40], A.col[A.rowptr[40] :], A.val[A.rowptr[40] :], N)
+    compiled = sampled_neighbours(mine, rows, rows + 40, 2, (3,), loops=True)
+    with by_tensors():
+        assert same(sampled_neighbours(mine, rows, rows + 40, 2, (3,), loops=True), compiled)
+
+
+@given(size=st.integers(0, 30), fanout=st.integers(1, 9))
+def test_a_frontier_and_its_transpose(size: int, fanout: int) -> None:
+    rows = torch.randperm(N, generator=torch.Generator().manual_seed(size))[:size]
+    sample = sampled_neighbours(check_graph(N).A, rows, rows, fanout, (1,), loops=True)
+    frontier, A = renumbered(sample, rows)
+    with by_tensors():
+        again, B = renumbered(sample, rows)
+    assert frontier.tolist() == again.tolist()
+    assert same(B, A)
+    assert same(transpose_by_tensors(A), transpose(A))
+
+
+def test_sums_of_entries() -> None:
+    """And a matrix of no entries, and one of no rows."""
+    for rows, entries in ((5, 40), (5, 0), (0, 0)):
+        generator = torch.Generator().manual_seed(entries)
+        row = torch.randint(max(rows, 1), (entries,), generator=generator)
+        col = torch.randint(7, (entries,), generator=generator)
+        for summed in (False, True):
+            compiled = from_coo(row, col, torch.arange(entries), (rows, 7), sum_duplicates=summed)
+            with by_tensors():
+                tensors = from_coo(row, col, torch.arange(entries), (rows, 7), sum_duplicates=summed)
+            assert same(tensors, compiled)
+
+
+BATCHES = st.lists(st.lists(st.integers(0, N - 1), max_size=30), min_size=1, max_size=4)
+
+
+@given(batches=BATCHES, fanout=st.integers(1, 9), seed=st.integers(0, 99))
+def test_rows_of_a_bulk(batches: list[list[int]], fanout: int, seed: int) -> None:
+    """Draws and extraction, for repeated vertices and empty batches."""
+    stack = stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+    keys = keys_of([(seed, number) for number in range(len(batches))])
+    S = draw_rows(check_graph(N).A, stack, fanout, keys)
+    A, inputs = renumber(S, stack, Places(N))
+    with by_tensors():
+        assert same(draw_rows(check_graph(N).A, stack, fanout, keys), S)
+        B, found = renumber(S, stack, Places(0))
+    assert same(B, A)
+    assert [each.tolist() for each in found] == [each.tolist() for each in inputs]
+
+
+def test_a_large_fanout_of_a_bulk() -> None:
+    wide = rows_of_lengths([300, 0, 5, 299], 400, torch.float32, loops=False)
+    stack = stacked([torch.arange(4), torch.tensor([], dtype=torch.int64), torch.tensor([3, 0])])
+    keys = keys_of([(1, number) for number in range(3)])
+    for fanout in (1, 5, 298, 299, 65535):
+        compiled = draw_rows(wide, stack, fanout, keys)
+        with by_tensors():
+            assert same(draw_rows(wide, stack, fanout, keys), compiled)
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(1, 1 << 57), max_size=12), min_size=1, max_size=4),
+    darts=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    replacement=st.booleans(),
+)
+def test_masses(rows: list[list[int]], darts: int, seed: int, replacement: bool) -> None:
+    """Up to 2^57: a running sum over several rows wraps."""
+    place = [(i, j, mass) for i, row in enumerate(rows) for j, mass in enumerate(row)]
+    row, col, mass = torch.tensor(place, dtype=torch.int64).reshape(-1, 3).T
+    P = from_coo(row, col, mass, (len(rows), 12))
+    keys = keys_of([(seed, number) for number in range(len(rows))])
+    compiled = draw_masses(P, darts, keys, replacement=replacement)
+    with by_tensors():
+        assert same(draw_masses(P, darts, keys, replacement=replacement), compiled)
+
+
+@given(batches=BATCHES, darts=st.integers(1, 9), counts=st.booleans(), replacement=st.booleans())
+def test_layers_of_a_bulk(batches: list[list[int]], darts: int, counts: bool, replacement: bool) -> None:
+    stack = stacked([torch.tensor(batch, dtype=torch.int64) for batch in batches])
+    keys, mass = (
+        keys_of([(number,) for number in range(len(batches))]),
+        unit_masses if counts else square_masses,
+    )
+    R, places = select_rows(check_graph(N).A, stack.vertices), Places(N)
+    P = sum_rows(R, stack, mass)
+    chosen = draw_masses(P, darts, keys, replacement=replacement)
+    inputs = joined(stack, chosen, places)
+    A = extract_columns(R, stack, inputs, chosen, places)
+    with by_tensors():
+        assert same(sum_rows(R, stack, mass), P)
+        assert [each.tolist() for each in joined(stack, chosen, places)] == [each.tolist() for each in inputs]
+        assert same(extract_columns(R, stack, inputs, chosen, places), A)
