@@ -6,7 +6,8 @@ Verifier (tests/kernels/test_spmm.py): dense torch.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
+from torch.utils.weak import WeakIdKeyDictionary
 
 from harness.device import on_gpu
 from harness.kernels.csr import Csr
@@ -60,11 +62,52 @@ def inner_products(A: Csr, X: Tensor, Y: Tensor) -> Tensor:
 
 
 def _sparse(A: Csr) -> Tensor:
-    """A as torch's sparse CSR tensor, which has both indices of one type; nothing is left to check."""
+    """A as torch's sparse CSR tensor, of which nothing is made twice for a matrix that is kept."""
+    kept = KEPT.get(A.rowptr)
+    if kept is None or kept.col is not A.col:
+        return _sparse_tensor(A, _pointers(A))
+    if kept.pointers is None:
+        kept.pointers = _pointers(A)
+    if kept.val is not A.val:  # the coefficients of attention, on the columns of a matrix that is kept
+        return _sparse_tensor(A, kept.pointers)
+    if kept.tensor is None:
+        kept.tensor = _sparse_tensor(A, kept.pointers)
+    return kept.tensor
+
+
+def _pointers(A: Csr) -> Tensor:
+    """The row pointers of A in the type of its columns: the library takes indices of one type."""
+    return A.rowptr.to(_columns(A).dtype)
+
+
+def _columns(A: Csr) -> Tensor:
+    return A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
+
+
+def _sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
+    """A sparse tensor on the memory of A; nothing is left to check."""
     _silence_beta_warning()
-    col = A.col if A.nnz <= torch.iinfo(A.col.dtype).max else A.col.long()
-    rowptr = A.rowptr.to(col.dtype)
-    return torch.sparse_csr_tensor(rowptr, col, A.val, (A.rows, A.cols), check_invariants=False)
+    return torch.sparse_csr_tensor(pointers, _columns(A), A.val, A.shape, check_invariants=False)
+
+
+@dataclass
+class Kept:
+    """What is made for the library of a matrix that is multiplied in every step: of its indices, then of all."""
+
+    col: Tensor
+    val: Tensor
+    pointers: Tensor | None = None
+    tensor: Tensor | None = None
+
+
+KEPT: MutableMapping[Tensor, Kept] = WeakIdKeyDictionary()
+"""By the row pointers of a matrix, with which the entry ends."""
+
+
+def keep_for_products(A: Csr) -> Csr:
+    """Says that A will be multiplied many times: what a library needs of it is then made once."""
+    KEPT[A.rowptr] = Kept(A.col, A.val)
+    return A
 
 
 @cache

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from harness.device import is_gpu
 from harness.kernels import Csr, on_device
+from harness.kernels.spmm import keep_for_products
 from harness.ledger import TensorName
 
 
@@ -26,7 +27,9 @@ class DeviceMemory:
     def hold_matrix(self, A: Csr, name: TensorName = TensorName.A) -> Csr:
         """Holds a matrix from now on."""
         A = self._rounded(A)
-        return Csr(self.hold(name, A.rowptr), self.hold(name, A.col), self.hold(name, A.val), A.cols)
+        return keep_for_products(
+            Csr(self.hold(name, A.rowptr), self.hold(name, A.col), self.hold(name, A.val), A.cols)
+        )
 
     def release(self, tensor: Tensor) -> None:
         """Holds a tensor no longer."""

@@ -1,4 +1,4 @@
-"""Samples drawn on fake GPUs are those of the host, to the bit: of every sampler, in every type."""
+"""Kernels on fake GPUs: samples are those of the host to the bit, and a product converts no index twice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,7 @@ from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.kernels import cast, on_device
+from harness.kernels.spmm import aggregate, keep_for_products, spmm
 from harness.ranges import balanced
 from harness.strategy import MiniBatch
 from strategies.sampling.bulk import Algorithm1, Bulk
@@ -62,3 +63,25 @@ def test_a_gpu_draws_what_the_host_draws(
     on_gpus: Callable[..., list[Any]], name: str, dtype: torch.dtype
 ) -> None:
     on_gpus(1, draws_alike, name, dtype)
+
+
+def bytes_of_products() -> list[int]:
+    """The bytes beside the result that the first products and later ones take, forward and backward."""
+    device = engine.device_of(Engine.NCCL, 0)
+    A = keep_for_products(on_device(check_graph(N).A, device))
+    H = torch.ones(N, 4, dtype=A.val.dtype, device=device, requires_grad=True)
+
+    def taken(product: Callable[[], torch.Tensor]) -> int:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = product()
+        return int(torch.cuda.max_memory_allocated() - before - result.nbytes)
+
+    products = [lambda: spmm(A, H.detach()), lambda: aggregate(A, A, H)]
+    return [taken(product) for product in [*products, *products]]
+
+
+def test_row_pointers_are_made_narrow_once(on_gpus: Callable[..., list[Any]]) -> None:
+    (first, *others) = on_gpus(1, bytes_of_products)[0]
+    assert first >= 4 * (N + 1)
+    assert others == [0, 0, 0]
