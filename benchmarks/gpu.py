@@ -1,9 +1,11 @@
 """Everything to ask of a GPU, in the order of its worth. Prints markdown; without a part, writes results/gpu.md.
 
     python benchmarks/gpu.py                the parts, until 40 minutes are over; the next call goes on with the rest
-    python benchmarks/gpu.py kit products   some parts, printed
+    python benchmarks/gpu.py kit products   some parts, printed; --only distdgl for one strategy
 
+- `rules`: what the fake GPUs of tests/device refuse and wait for, beside what this GPU refuses and waits for.
 - `kit`: the laws of every strategy by a quick check, over NCCL, with at most as many ranks as there are GPUs.
+- `worlds`: the same laws with up to four ranks on one GPU, whose messages gloo carries through the host.
 - `waits`: what makes the host wait in the third epoch of every strategy on one rank, by torch's own count.
 - `products`: sparse times dense beside cuSPARSE and PyG's scatter, and the bytes that it must move beside a copy's.
 - `epochs`: serial training beside PyG's GCNConv.
@@ -14,6 +16,8 @@
 Seconds end when the device has finished. Ways take turns; a number is a median. Needs a CUDA build of torch.
 """
 
+import re
+import runpy
 import sys
 import warnings
 from collections import Counter
@@ -23,18 +27,19 @@ from math import inf
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from epoch import PYG, Case, reference_models
 from measuring import Table, alternate, argument_parser, spec_of, trainer_of
+from one_gpu import on_one_gpu
 from record import keep_page
 from spmm import matrix, rmat
 from torch import Tensor
 
 from harness.check import check
-from harness.check.kit import ON_GPUS
+from harness.check.kit import ON_GPUS, Runner
 from harness.comm.engine import Engine, device_of, most_ranks
 from harness.errors import UserError
 from harness.kernels.csr import Csr, cast, on_device, row_of
@@ -48,6 +53,7 @@ from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 
 MINUTES, TURNS, WARM = 40, 20, 3
+MOST_ON_ONE_GPU = 4
 
 
 class Size(NamedTuple):
@@ -84,16 +90,58 @@ def medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     return {name: median(seconds.get(name, [inf])) for name in ways}
 
 
+def show_rules(_size: Size) -> None:
+    """Neither NCCL's rules nor races: a GPU answers a broken one by a hang or by chance."""
+    known = runpy.run_path(str(project_root() / "tests" / "device" / "test_rules.py"))
+    table = Table("action", "the fake GPU", "this GPU", "agree")
+    for broken, (kind, words) in known["REFUSED"].items():
+        try:
+            broken()
+            answer = "accepts it"
+        except Exception as error:  # whatever a GPU says is a row of the table
+            answer = f"{type(error).__name__}: {error}"
+        agrees = answer.startswith(kind.__name__) and re.search(words, answer) is not None
+        table.row(broken.__name__, kind.__name__, answer.split("\n")[0][:120].replace("|", "/"), agrees)
+    for name, (action, expected) in known["ACTIONS"].items():
+        action()  # the first call may load the kernel, for which the host waits too
+        stated = sum(count for what, count in expected.items() if what != known["PINNED"])
+        seen = waits_in(action).total()
+        table.row(name, f"{stated} waits", f"{seen} waits", bool(stated) == bool(seen))
+
+
+def waits_in(action: Callable[[], object]) -> Counter[str]:
+    """The waits of the host in an action, by torch's own count: file and line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        action()
+        torch.cuda.set_sync_debug_mode("default")
+    waits = [each for each in caught if "synchroniz" in str(each.message)]
+    return Counter(f"{Path(each.filename).name}:{each.lineno}" for each in waits)
+
+
 def show_kit(_size: Size) -> None:
+    laws_of_all(Engine.NCCL, lambda pool: pool.run, most_ranks(Engine.NCCL))
+
+
+def show_worlds(_size: Size) -> None:
+    laws_of_all(Engine.GLOO, lambda pool: partial(shared, pool), MOST_ON_ONE_GPU)
+
+
+def shared(pool: Pool, world: int, function: Callable[..., object], *arguments: object) -> list[Any]:
+    """The results of the ranks of a world that shares one GPU."""
+    return pool.run(world, on_one_gpu, function, *arguments)
+
+
+def laws_of_all(engine: Engine, runner: Callable[[Pool], Runner], most: int | None) -> None:
     """A pool of ranks for each strategy, since a fault of the device ends all of its processes."""
-    most = most_ranks(Engine.NCCL)
     print(f"At most {most} ranks.\n")
     table = Table("strategy", "laws", "broken", "seconds", "the first that is broken")
     for name in STRATEGIES:
         begun, laws, broken = monotonic(), 0, []
         try:
-            with Pool(engine=Engine.NCCL) as pool:
-                for finding in check(name, pool.run, "quick", ON_GPUS, most):
+            with Pool(engine=engine) as pool:
+                for finding in check(name, runner(pool), "quick", ON_GPUS, most):
                     laws += 1
                     broken += [] if finding.holds else [f"{finding.law}: {finding.detail}"]
         except Exception as error:  # one strategy's fault is a row of the table
@@ -105,16 +153,7 @@ def show_kit(_size: Size) -> None:
 def show_waits(size: Size) -> None:
     table = Table("strategy", "waits", "where")
     for name, trainer in alone(size, table):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            trainer.epoch()
-            torch.cuda.set_sync_debug_mode("default")
-        places = Counter(
-            f"{Path(each.filename).name}:{each.lineno}"
-            for each in caught
-            if "synchroniz" in str(each.message)
-        )
+        places = waits_in(trainer.epoch)
         table.row(name, places.total(), ", ".join(f"{place} {n}" for place, n in places.most_common()))
 
 
@@ -233,7 +272,9 @@ def show_samples(size: Size) -> None:
 
 
 PARTS: dict[str, Callable[[Size], None]] = {
+    "rules": show_rules,
     "kit": show_kit,
+    "worlds": show_worlds,
     "waits": show_waits,
     "products": show_products,
     "epochs": show_epochs,
@@ -246,12 +287,17 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="tiny graphs, to see whether everything works")
+    parser.add_argument(
+        "--only", metavar="STRATEGY", choices=STRATEGIES, help="of the parts about strategies"
+    )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="start no part after this many")
     options = parser.parse_args()
     try:
         device_of(Engine.NCCL, 0)
     except UserError as error:
         parser.error(str(error))
+    if options.only:
+        STRATEGIES[:] = [options.only]
     if options.parts:
         for part in options.parts:
             PARTS[part](QUICK if options.quick else FULL)
