@@ -67,14 +67,12 @@ def uploaded(x: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device. It goes through pinned memory, from which a GPU copies by itself."""
     if is_gpu(device) and x.is_cpu:
         return x.pin_memory().to(device, non_blocking=True)
-    return CROSS(x) if device.type == "meta" else x.to(device)
+    return x.to(device)
 
 
-def noted_download(x: Tensor, device: torch.device) -> Tensor:
-    """The tensor itself; in a replay, the copy to the host that follows is noted."""
-    if device.type == "meta":
-        CROSS(x)
-    return x
+def noted_upload(x: Tensor, device: torch.device) -> Tensor:
+    """`uploaded`, for a tensor that the host keeps. A replay, which has no device, notes the copy."""
+    return CROSS(x) if device.type == "meta" else uploaded(x, device)
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.device import on_gpu, uploaded
+from harness.device import noted_upload, on_gpu
 
 
 class Csr(NamedTuple):
@@ -117,8 +117,10 @@ def on_device(A: Csr, device: torch.device | str) -> Csr:
 
 
 def streamed(A: Csr, device: torch.device) -> Csr:
-    """The same matrix on a device, for one step: the host does not wait until it is there."""
-    return Csr(uploaded(A.rowptr, device), uploaded(A.col, device), uploaded(A.val, device), A.cols)
+    """A matrix that the host keeps, on a device for one step: the host does not wait until it is there."""
+    return Csr(
+        noted_upload(A.rowptr, device), noted_upload(A.col, device), noted_upload(A.val, device), A.cols
+    )
 
 
 def row_of(A: Csr, dtype: torch.dtype = torch.int64) -> Tensor:

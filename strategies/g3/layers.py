@@ -29,7 +29,7 @@ MoveMatrix = Callable[[Csr], Csr]
 
 
 def ways_of_matrices(ctx: Context, *, outside: bool) -> tuple[MoveMatrix, MoveMatrix]:
-    """How the matrix of a bin is held, and how it is brought to the device; `outside` of the device's memory or in it."""
+    """How the matrix of a bin is held, outside of the device's memory or in it; and how the device comes to have it."""
     if outside:
         return ctx.memory.kept_on_host, partial(streamed, device=ctx.device)
     return ctx.memory.hold_matrix, lambda A: A

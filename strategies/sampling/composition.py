@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from harness.device import uploaded
-from harness.kernels import Csr, cast, streamed, transpose
+from harness.kernels import Csr, cast, transpose
 from harness.kernels.attention import turned
 from harness.kernels.random import Index
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
@@ -256,7 +256,7 @@ class Feed:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
             reverses = self._reverses(batch) if drawn.reverses is None else drawn.reverses
-            once = {id(A): (streamed(A, device), streamed(reverses[id(A)], device)) for A in batch.A}
+            once = {id(A): (_uploaded(A, device), _uploaded(reverses[id(A)], device)) for A in batch.A}
             outputs = [uploaded(vertices, device) for vertices in batch.vertices[1:]]
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, outputs)
 
@@ -278,6 +278,11 @@ class Feed:
     def _reverses(self, batch: MiniBatch) -> dict[int, Csr]:
         """The transpose of each layer's matrix; layers with one matrix share it."""
         return {id(A): self.reverse(A) for A in batch.A}
+
+
+def _uploaded(A: Csr, device: torch.device) -> Csr:
+    """A matrix on a device, where it was drawn unless the sampler draws on the host alone."""
+    return Csr(uploaded(A.rowptr, device), uploaded(A.col, device), uploaded(A.val, device), A.cols)
 
 
 class SampledOperators(LayerOperators):

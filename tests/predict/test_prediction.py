@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from harness.check.case import check_graph
 from harness.errors import UserError
-from harness.kernels import cast
 from harness.ledger import AxisName, Phase, TensorName
 from harness.predict.advice import Option, advise, least_seconds, turned_by
 from harness.predict.prediction import Prediction, RankEpoch, predict, priced
@@ -18,8 +16,7 @@ from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategy import LONG, Candidate, Facts, Ready, Strategy, admit, csr_bytes, facts_of
-from harness.strategy.counts import targets_of
+from harness.strategy import Candidate, Facts, Ready, Strategy, admit, csr_bytes, facts_of
 
 ROOT = Path(__file__).parents[2]
 STORE = MemoryStore(check_graph(211))
@@ -173,23 +170,9 @@ def test_copies_are_the_matrices_that_leave_the_host(placed: str) -> None:
         assert all(event.copies % 3 == 0 for event in events)
 
 
-def test_a_mini_batch_travels_to_the_device_with_its_transpose() -> None:
+def test_a_mini_batch_is_drawn_where_the_graph_is() -> None:
     strategy = ready("graphsage", {"d": 2})
-    A, targets = STORE.adjacency(range(STORE.n), range(STORE.n)), targets_of(STORE, strategy.spec.protocol)
-    for rank in (0, 1):
-        batches = [
-            strategy.mini_batch(step, rank, cast(A, torch.float32), targets) for step in range(strategy.steps)
-        ]
-        matrices = sum(
-            csr_bytes(S.rows, S.nnz, "float32") + csr_bytes(S.cols, S.nnz, "float32")
-            for batch in batches
-            for S in batch.A
-        )
-        positions = sum(LONG * (len(batch.vertices[0]) + len(batch.vertices[-1])) for batch in batches)
-        events = replay(strategy, rank, STORE).events
-        assert sum(event.copied for event in events) == matrices + positions
-    known = sum(event.copied for event in replay(strategy, 0).events)
-    assert known == pytest.approx(matrices + positions, rel=0.5)  # by the facts alone
+    assert not any(event.copied for event in replay(strategy, 0, STORE).events)
 
 
 def better(card: MachineCard, section: str, key: str, factor: float) -> MachineCard:
