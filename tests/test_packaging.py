@@ -20,7 +20,7 @@ APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
 TOP_LEVEL = """
 .ci .github .gitignore .pre-commit-config.yaml CONTRIBUTING.md LICENSE Makefile README.md benchmarks config
-constraints.txt datasets docs figures harness pyproject.toml results slurm strategies tests workflow workflows
+constraints.txt datasets docs harness pyproject.toml results slurm strategies tests workflow workflows
 """
 
 

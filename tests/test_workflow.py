@@ -262,7 +262,7 @@ def test_the_end_names_the_figures_and_the_report(finished: tuple[Project, str])
     project, output = finished
     ending = output[output.index("Figures and report:") :]
     named = re.findall(r"^  (\S+)$", ending, flags=re.MULTILINE)
-    assert {Path(name).suffix for name in named} == {".pdf", ".png", ".svg", ".html"}
+    assert {Path(name).suffix for name in named} == {".svg", ".html"}
     assert all((project.folder / name).is_file() for name in named)
 
 

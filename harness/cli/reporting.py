@@ -149,7 +149,7 @@ def _report(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     results = results_folder(root)
     out = options.out or results / "report.html"
-    path = write(options.tables or results, options.figures or root / "figures", out)
+    path = write(options.tables or results, options.figures or root / "figures", out, results / "plans")
     show(options, {"report": str(path)}, str(path))
     return 0
 

@@ -3,9 +3,10 @@
 Settings of a paper, statements in words, and claims that cannot be tested are not drawn: the report lists them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import ceil, floor, log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
+from harness.figures.page_layout import PAGE, Cell, Section, compose, wrapped
 from harness.figures.palette import BLUE, GREY, INK, MUTED, ORANGE, RED
 from harness.figures.panels import Panel
 
@@ -26,12 +27,10 @@ LOOKS = {
 }
 RESULTS = ("formula", "prediction", "run")
 """What a result is held against; settings are held against cards and experiments."""
-ROW = 0.15
-"""Inches of a claim's row."""
-VALUES = 0.29
-"""The part of the page's width for the values, on the right of the axes."""
-LONGEST = 74
-"""The characters of a label."""
+LINE = 0.13
+"""Inches of a line of a claim's label."""
+LABEL, VALUES = 3.0, 1.3
+"""Inches of the widest label on the left, and of the values on the right."""
 
 
 class Dot(NamedTuple):
@@ -57,7 +56,7 @@ def dots(panel: Panel, _: Tables) -> list[Dot]:
     drawn = rows[rows.verdict.isin(list(LOOKS)) & rows.basis.isin(RESULTS) & (rows.ratio > 0)]
     return [
         Dot(
-            row.what if len(row.what) <= LONGEST else f"{row.what[: LONGEST - 1]}…",
+            row.what,
             f"{row.ours}  /  {row.printed}",
             row.ratio,
             row.ratio_low if row.ratio_low > 0 else row.ratio,
@@ -68,20 +67,28 @@ def dots(panel: Panel, _: Tables) -> list[Dot]:
     ]
 
 
+def _lines(dot: Dot) -> tuple[list[str], list[str]]:
+    """The label and the values, as lines."""
+    return wrapped(dot.label, LABEL), wrapped(dot.values, VALUES)
+
+
+def _depths(each: Sequence[Dot]) -> list[float]:
+    """The height of each claim's row, in inches."""
+    return [LINE * max(map(len, _lines(dot))) + 0.03 for dot in each]
+
+
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Dot]]) -> Figure:
     """The figure: axes for each panel, one above the other."""
-    heights = [0.62 + ROW * len(each) for each in shown]
-    titles = [panel.title for panel in some]
-    figure, rows = page_layout.rows_of(1, heights, titles)
-    figure.set_layout_engine("constrained", rect=(0, 0, 1 - VALUES, 1))
-    for (axes,), each in zip(rows, shown, strict=True):
-        _draw(axes, each)
+    parts = [
+        Section([Cell("", partial(draw, each=each), sum(_depths(each)) + 0.05)], 1, panel.title)
+        for panel, each in zip(some, shown, strict=True)
+    ]
     verdicts = [name for name in LOOKS if any(dot.verdict == name for each in shown for dot in each)]
-    page_layout.legend(figure, [_handle(name) for name in verdicts])
-    return figure
+    return compose(parts, [_handle(name) for name in verdicts], stacked=PAGE)
 
 
-def _draw(axes: Axes, each: Sequence[Dot]) -> None:
+def draw(axes: Axes, each: Sequence[Dot]) -> None:
+    """Draws the claims of one figure from the top down, our value and the printed one on the right."""
     ends = [end for dot in each for end in (dot.low, dot.high)]
     low, high = floor(min(-1.0, log2(min(ends)))), ceil(max(1.0, log2(max(ends))))
     axes.set_xscale("log", base=2)
@@ -94,17 +101,27 @@ def _draw(axes: Axes, each: Sequence[Dot]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("ours over printed")
     axes.axvline(1, color=MUTED, linewidth=0.8)
-    for y, dot in enumerate(each):
+    at, depths = 0.0, _depths(each)
+    places, across = [], axes.get_yaxis_transform()
+    for dot, depth in zip(each, depths, strict=True):
+        y = at + depth / 2
+        at += depth
+        places.append(y)
         colour, marker = LOOKS[dot.verdict]
         axes.plot([dot.low, dot.high], [y, y], color=colour, linewidth=1.2)
         axes.plot([dot.ratio], [y], color=colour, marker=marker, markersize=4)
-        values = axes.text(
-            1.02, y, dot.values, transform=axes.get_yaxis_transform(), va="center_baseline", color=INK
+        axes.text(
+            1.02, y, "\n".join(_lines(dot)[1]), transform=across, va="center", color=INK, linespacing=1.15
         )
-        values.set_in_layout(False)
-    axes.set_ylim(len(each) - 0.4, -0.6)
-    axes.set_yticks(range(len(each)), [dot.label for dot in each])
+    axes.set_ylim(at + 0.03, -0.02)
+    axes.set_yticks(places, ["\n".join(_lines(dot)[0]) for dot in each], linespacing=1.15)
     axes.tick_params(axis="y", length=0)
+
+
+def data(each: Sequence[Dot]) -> Iterator[dict[str, Any]]:
+    """A row for each claim."""
+    for dot in each:
+        yield dot._asdict()
 
 
 def _handle(verdict: str) -> Line2D:
@@ -112,4 +129,4 @@ def _handle(verdict: str) -> Line2D:
     return Line2D([], [], color=colour, marker=marker, linewidth=1.2, label=verdict)
 
 
-KIND = FigureKind("papers", "Beside the papers", dots, page, paper_panels, of="claims")
+KIND = FigureKind("papers", "Beside the papers", dots, page, data, paper_panels, of="claims")

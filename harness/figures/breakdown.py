@@ -3,19 +3,22 @@
 Groups have the same order and look in every figure: local work first, communication after it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import (
     UNITS,
+    Cell,
     Group,
+    Section,
+    compose,
     frame,
     inches,
     places,
@@ -25,7 +28,7 @@ from harness.figures.page_layout import (
     write_beside,
 )
 from harness.figures.palette import GROUPS, PAPER, STEPS, Fill
-from harness.figures.panels import Curve, Panel, curves
+from harness.figures.panels import Curve, Panel, curves, titles
 from harness.ledger import MOVING, SAMPLING, Op, Phase, TensorName
 from harness.results import epoch_parts
 
@@ -81,25 +84,23 @@ class Breakdown(NamedTuple):
         return [bar for _, bar in sorted(by_ranks, key=lambda pair: pair[0])]
 
     def rows(self, panel: Panel, tables: Tables) -> Rows:
-        """The bars of every measured curve, under its label."""
+        """The bars of every measured curve that has any, under its label."""
         measured = [curve for curve in curves(panel) if curve.source == "measured"]
-        return [Group(curve.label, self.bars(curve, tables)) for curve in measured]
+        groups = [Group(curve.label, self.bars(curve, tables)) for curve in measured]
+        groups = [group for group in groups if group.bars]
+        return groups if any(bar.total for group in groups for bar in group.bars) else []
 
     def draw(self, axes: Axes, rows: Rows) -> None:
         """Draws one panel, from the top down."""
         longest = max((bar.total for group in rows for bar in group.bars), default=0.0)
         unit, ticks = unit_for(longest) if longest else UNITS[0], []
-        for top, label, bars in places(rows):
-            write_beside(axes, label, 0, top, fontweight="bold")
+        for _, _, bars in places(rows):
             for y, bar in bars:
                 self._draw_bar(axes, y, bar, unit.per_second)
                 ticks.append((y, bar.label))
-        frame(axes, rows, ticks, 1.13 * longest * unit.per_second or 1)
-        if longest:
-            axes.set_xlabel(f"{self.axis} ({unit.name})")
-        else:
-            axes.set_xticks([])
-        axes.set_ylabel("ranks")
+        axes.set_xlim(0, longest * unit.per_second or 1)
+        frame(axes, rows, ticks)
+        axes.set_xlabel(f"{self.axis} ({unit.name})")
 
     def _draw_bar(self, axes: Axes, y: float, bar: EpochBar, per_second: float) -> None:
         if bar.status != "ok":
@@ -108,9 +109,10 @@ class Breakdown(NamedTuple):
         left = 0.0
         for group, seconds in bar.seconds.items():
             fill, width = self.fills[group], seconds * per_second
-            axes.barh(
-                y, width, 0.74, left, color=fill.colour, hatch=fill.hatch, edgecolor=PAPER, linewidth=0.3
-            )
+            if width > 0:
+                axes.barh(
+                    y, width, 0.74, left, color=fill.colour, hatch=fill.hatch, edgecolor=PAPER, linewidth=0.3
+                )
             left += width
         write_beside(axes, three_digits(left), left, y)
 
@@ -125,15 +127,30 @@ class Breakdown(NamedTuple):
 
     def page(self, some: Sequence[Panel], shown: Sequence[Rows]) -> Figure:
         """The figure: axes for each panel, as tall as its bars need."""
-        figure, axes = page_layout.page([inches(rows) for rows in shown], [panel.title for panel in some])
-        page_layout.legend(figure, self.handles(shown))
-        for each, rows in zip(axes, shown, strict=True):
-            self.draw(each, rows)
-        return figure
+        each, note = titles(some)
+        sections = [
+            Section([Cell("", partial(self.draw, rows=rows), inches(rows))], 1, title)
+            for title, rows in zip(each, shown, strict=True)
+        ]
+        return compose(sections, self.handles(shown), note)
+
+    def data(self, rows: Rows) -> Iterator[dict[str, Any]]:
+        """A row for each part of each bar."""
+        for label, bars in rows:
+            for bar in bars:
+                parts = bar.seconds or {"": float("nan")}
+                for group, seconds in parts.items():
+                    yield {
+                        "curve": label,
+                        "ranks_or_grid": bar.label,
+                        "status": bar.status,
+                        "part": group,
+                        "seconds": seconds,
+                    }
 
     def kind(self, name: str, title: str) -> FigureKind[Rows]:
         """The kind of figure that shows these bars."""
-        return FigureKind(name, title, self.rows, self.page)
+        return FigureKind(name, title, self.rows, self.page, self.data)
 
 
 SPARSE = "broadcast of A"
@@ -186,4 +203,6 @@ def rows(panel: Panel, tables: Tables) -> Rows:
     return [group for group in SAMPLING_BREAKDOWN.rows(panel, tables) if any(bar.total for bar in group.bars)]
 
 
-SAMPLING_KIND = FigureKind("sampling", "Where sampling goes", rows, SAMPLING_BREAKDOWN.page)
+SAMPLING_KIND = FigureKind(
+    "sampling", "Where sampling goes", rows, SAMPLING_BREAKDOWN.page, SAMPLING_BREAKDOWN.data
+)

@@ -6,39 +6,60 @@ the rank that has most. A bar is a grid, the median of its launches. A hollow ba
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import isfinite, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import (
+    BYTES,
+    COUNTS,
+    Cell,
     Group,
+    Section,
+    compose,
     frame,
     inches,
     places,
     ranks_and_grid,
+    scale_for,
     three_digits,
+    unit_for,
     write_beside,
 )
 from harness.figures.palette import PAPER, StrategyLook
-from harness.figures.panels import Curve, Panel, curves, largest
+from harness.figures.panels import Curve, Panel, curves, largest, titles
 
 QUANTITIES = {
-    "to the target (s)": 1.0,
-    "epoch (ms)": 1e3,
-    "messages": 1,
-    "words (millions)": 1e-6,
-    "held (MB)": 1e-6,
+    "seconds_to_target": "to the target",
+    "epoch_seconds_median": "epoch",
+    "messages": "messages",
+    "words_payload": "words",
+    "held_bytes": "held",
 }
-"""The quantities from left to right, and how many of the named unit one second, message, word or byte is."""
+"""The quantities from left to right: their names in tables, and as the axes call them."""
 
 
-MEDIANS = ["seconds_to_target", "epoch_seconds_median", "messages", "words_payload"]
+MEDIANS = [*QUANTITIES][:-1]
 """The columns of all but the last."""
+
+
+def heading(number: int, largest: float) -> tuple[str, float]:
+    """The label of a quantity's axis in the unit that suits the largest value, and how many of the unit make one."""
+    name = [*QUANTITIES][number]
+    said = QUANTITIES[name]
+    if name.startswith(("seconds", "epoch")):
+        unit = unit_for(largest)
+        return f"{said} ({unit.name})", 1 / unit.per_second
+    if name == "held_bytes":
+        scale = scale_for(largest, BYTES, plain=1e3)
+        return f"{said} ({scale.name})", scale.size
+    scale = scale_for(largest, COUNTS)
+    return f"{scale.name}{said}", scale.size
 
 
 class CostBar(NamedTuple):
@@ -82,26 +103,27 @@ def quantities(some: Sequence[Sequence[Group[CostBar]]]) -> list[int]:
     return [number for number in range(len(QUANTITIES)) if any(isfinite(bar.values[number]) for bar in bars)]
 
 
-def draw(row: Sequence[Axes], some: Sequence[Group[CostBar]], shown: Sequence[int]) -> None:
-    """Draws one panel: axes side by side, filled from the top; the first axes have the labels."""
-    names = list(QUANTITIES.items())
-    for axes, number in zip(row, shown, strict=True):
-        (name, unit), ticks, longest = names[number], [], 0.0
-        for top, heading, bars in places(some):
-            if number == shown[0]:
-                write_beside(axes, heading, 0, top, fontweight="bold")
-            for y, bar in bars:
-                known = isfinite(bar.values[number])
-                width = bar.values[number] * unit if known else 0.0
-                inside, edge = (PAPER, bar.look.colour) if bar.printed else (bar.look.colour, PAPER)
-                axes.barh(y, width, 0.74, color=inside, edgecolor=edge, linewidth=0.3)
-                text = f"{width:,.0f}" if isinstance(unit, int) else three_digits(width)
-                missing = "" if bar.printed else "not reached"
+def draw(axes: Axes, some: Sequence[Group[CostBar]], number: int, first: bool) -> None:
+    """Draws one quantity of a panel, filled from the top; the first axes have the names."""
+    values = [bar.values[number] for group in some for bar in group.bars]
+    largest = max((value for value in values if isfinite(value)), default=0.0)
+    label, size = heading(number, largest or 1.0)
+    ticks = []
+    for _, _, bars in places(some):
+        for y, bar in bars:
+            known = isfinite(bar.values[number])
+            width = bar.values[number] / size if known else 0.0
+            inside, edge = (PAPER, bar.look.colour) if bar.printed else (bar.look.colour, PAPER)
+            if width:
+                axes.barh(y, width, 0.74, color=inside, edgecolor=edge, linewidth=0.8 if bar.printed else 0.3)
+            text = f"{width:,.0f}" if number >= 2 and size == 1 else three_digits(width)
+            missing = "" if bar.printed or number else "not reached"
+            if known or missing:
                 write_beside(axes, text if known else missing, width, y)
-                ticks.append((y, bar.label if number == shown[0] else ""))
-                longest = max(longest, width)
-        frame(axes, some, ticks, 1.35 * longest or 1)
-        axes.set_xlabel(name)
+            ticks.append((y, bar.label))
+    axes.set_xlim(0, largest / size or 1)
+    frame(axes, some, ticks, named=first)
+    axes.set_xlabel(label)
 
 
 def _held(memory: pd.DataFrame | None) -> float:
@@ -111,12 +133,30 @@ def _held(memory: pd.DataFrame | None) -> float:
 
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[CostBar]]]) -> Figure:
     """The figure: a row of axes for each panel."""
-    heights, titles = [inches(each) for each in shown], [panel.title for panel in some]
+    each, note = titles(some)
     columns = quantities(shown)
-    figure, rows = page_layout.rows_of(len(columns), heights, titles)
-    for row, each in zip(rows, shown, strict=True):
-        draw(row, each, columns)
-    return figure
+    sections = [
+        Section(
+            [
+                Cell(
+                    "", partial(draw, some=groups, number=number, first=number == columns[0]), inches(groups)
+                )
+                for number in columns
+            ],
+            len(columns),
+            title,
+        )
+        for title, groups in zip(each, shown, strict=True)
+    ]
+    return compose(sections, (), note)
 
 
-KIND = FigureKind("costs", "What it costs", bars, page)
+def data(groups: Sequence[Group[CostBar]]) -> Iterator[dict[str, Any]]:
+    """A row for each bar."""
+    for label, some in groups:
+        for bar in some:
+            values = dict(zip(QUANTITIES, bar.values, strict=True))
+            yield {"curve": label, "ranks_or_grid": bar.label, "printed_by_a_paper": bar.printed, **values}
+
+
+KIND = FigureKind("costs", "What it costs", bars, page, data)

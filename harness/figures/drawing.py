@@ -1,13 +1,18 @@
-"""All figures of some collected tables: one for each dataset, and one page with all datasets."""
+"""All figures of some collected tables: one for each dataset, and one page with all datasets.
 
+A kind of figure with nothing to show is not drawn, and its files of earlier tables are removed.
+"""
+
+import csv
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from io import BytesIO
+from html import escape
+from io import BytesIO, StringIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,28 +23,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import (
-    accuracy,
-    beside_papers,
-    breakdown,
-    costs,
-    page_layout,
-    scaling,
-    throughput,
-    utilisation,
-)
+from harness.figures import accuracy, beside_papers, breakdown, costs, scaling, throughput, utilisation
 from harness.figures.kind import FigureKind, Tables, read_tables
+from harness.figures.panels import Panel, titles
 from harness.files import replace_files
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
 
-# A figure as PDF, PNG and SVG: the same figure gives the same bytes.
+# A figure as PDF, PNG and SVG, with its numbers as CSV and its caption as text: the same tables give the same bytes.
 #
-# Each file names the digest of its tables, so that a report can refuse figures of other tables.
+# Each picture names the digest of its tables, so that a report can refuse figures of other tables.
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 FORMATS = ("pdf", "png", "svg")
-EMPTY = "nothing to show"
+BESIDE = ("csv", "txt")
 
 
 @contextmanager
@@ -58,13 +55,23 @@ def tables_digest(tables: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def save(figure: Figure, folder: Path, name: str, origin: str) -> list[Path]:
-    """Writes the three files of a figure, laid out once; `origin` stands in their metadata."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
+def save(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> list[Path]:
+    """Writes the three pictures of a figure; `origin` stands in their metadata, `label` is read out for the blind."""
+    files = pictures(figure, folder, name, origin, label)
     replace_files(files)
     return list(files)
+
+
+def pictures(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> dict[Path, bytes]:
+    """The three pictures of a figure, laid out once: text stays text in PDF and SVG."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
+    drawn = folder / f"{name}.svg"
+    said = f'<svg role="img" aria-label="{escape(label or name)}"'
+    files[drawn] = files[drawn].replace(b"<svg", said.encode(), 1)
+    return files
 
 
 def rendered(figure: Figure, kind: str, name: str, origin: str) -> bytes:
@@ -111,22 +118,71 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
     cores = len(os.sched_getaffinity(0))
     # Forked processes share what is imported already.
     with styled(), ProcessPoolExecutor(min(cores, len(KINDS)), get_context("fork")) as pool:
-        return [path for paths in pool.map(draw, KINDS) for path in paths]
+        paths = [path for some in pool.map(draw, KINDS) for path in some]
+    for path in _left_over(out, paths):
+        path.unlink()
+    return paths
+
+
+def contents_of(
+    kind: FigureKind[Any], rows: Mapping[str, pd.DataFrame], tables: Tables
+) -> list[tuple[Panel, Any]]:
+    """The panels of one kind that have something to show, each with its content."""
+    panels = kind.panels(rows[kind.of])
+    return [(panel, content) for panel in panels if (content := kind.shown(panel, tables))]
 
 
 def _draw(
     kind: FigureKind[Any], rows: Mapping[str, pd.DataFrame], tables: Tables, out: Path, digest: str
 ) -> list[Path]:
-    """One figure for all datasets and one for each; a figure with nothing to show has a line that says so."""
-    panels, paths = kind.panels(rows[kind.of]), []
-    contents = [kind.shown(panel, tables) for panel in panels]
-    for dataset in ("", *sorted({panel.dataset for panel in panels})):
-        chosen = [
-            (panel, content)
-            for panel, content in zip(panels, contents, strict=True)
-            if content and dataset in ("", panel.dataset)
-        ]
-        figure = kind.page(*zip(*chosen, strict=True)) if chosen else page_layout.blank(EMPTY)
-        origin = f"tables {digest}" if chosen else f"{EMPTY}: tables {digest}"
-        paths += save(figure, out, name_of(kind.name, dataset), origin)
+    """One figure for all datasets and one for each that has something to show."""
+    paths, contents = [], contents_of(kind, rows, tables)
+    datasets = sorted({panel.dataset for panel, _ in contents})
+    for dataset in ("", *datasets) if contents else ():
+        some, shown = zip(*(pair for pair in contents if dataset in ("", pair[0].dataset)), strict=True)
+        name, subject = name_of(kind.name, dataset), titles(some).note if kind.of == "runs" else dataset
+        subject = "; ".join(part for part in (", ".join(datasets) if not dataset else "", subject) if part)
+        files = pictures(kind.page(some, shown), out, name, f"tables {digest}", f"{kind.title}: {subject}")
+        files[out / f"{name}.csv"] = _numbers(kind, some, shown)
+        files[out / f"{name}.txt"] = f"{kind.title}. {kind.caption.strip()}\n\nShown: {subject}.\n".encode()
+        replace_files(files)
+        paths += list(files)
     return paths
+
+
+def _numbers(kind: FigureKind[Any], some: Sequence[Any], shown: Sequence[Any]) -> bytes:
+    """The numbers that a figure draws, as CSV."""
+    rows = [
+        {"dataset": panel.dataset, "setting": panel.setting, **row}
+        for panel, content in zip(some, shown, strict=True)
+        for row in kind.data(content)
+    ]
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: "" if _nothing(value) else value for key, value in row.items()} for row in rows)
+    return text.getvalue().encode()
+
+
+def _nothing(value: object) -> bool:
+    return bool(pd.isna(value))  # type: ignore[call-overload]
+
+
+def _left_over(out: Path, drawn: Sequence[Path]) -> list[Path]:
+    """Files that an earlier call drew of other tables: a kind's name, then nothing or a dataset."""
+    names = {kind.name for kind in KINDS}
+    known = set(drawn)
+    pictures = [
+        path
+        for path in out.glob("*.svg")
+        if path not in known
+        and any(path.stem == name or path.stem.startswith(f"{name}-") for name in names)
+        and re.search(r"tables [0-9a-f]{16}", path.read_text(errors="replace")[:2000])
+    ]
+    endings = [f".{ending}" for ending in (*FORMATS, *BESIDE)]
+    return [
+        path
+        for picture in pictures
+        for ending in endings
+        if (path := picture.with_suffix(ending)) not in known and path.is_file()
+    ]

@@ -4,10 +4,10 @@ A new kind is a file of this folder with a `FigureKind`, a name in `harness.figu
 captions/NAME.rst, which the report and the workflow read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -49,10 +49,12 @@ class FigureKind(Generic[Shown]):
     name: str
     """The name of its files."""
     title: str
-    shown: Callable[[Panel, Tables], Shown]
-    """The content of a panel; a panel with empty content is left out."""
+    shown: Callable[[Panel, Tables], Shown | None]
+    """The content of a panel; a panel with empty content or None is left out."""
     page: Callable[[Sequence[Panel], Sequence[Shown]], Figure]
     """Draws all panels of a figure."""
+    data: Callable[[Shown], Iterable[Mapping[str, Any]]]
+    """The rows of numbers that the content of a panel draws."""
     panels: Callable[[pd.DataFrame], list[Panel]] = panels
     """Divides the rows of a table into panels: the runs of one panel are compared."""
     of: Literal["runs", "claims"] = "runs"

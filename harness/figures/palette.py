@@ -1,19 +1,23 @@
 """The looks of strategies and of groups of phases, in every figure.
 
-A strategy has a colour, a marker and a dash together, because none of the three alone separates all strategies in print
-and for every eye. Colours are petroff8, chosen for colour-blind readers. A hash of the name decides the look of any
-other strategy, with markers that no built-in strategy has.
+A built-in strategy has a colour and a marker that no other strategy has together. A family of strategies shares a hue;
+its members differ in lightness, so that they stay apart in grey. Two strategies with one marker have colours that stay
+apart for colour-blind readers too (tests/figures/test_palette.py computes the distances). Any other strategy has a look
+from a pool of its own, chosen by a hash of its name.
 """
 
 import hashlib
+from collections.abc import Iterable
+from colorsys import hls_to_rgb, rgb_to_hls
 from typing import Any, Literal, NamedTuple
 
-INK, PAPER, MUTED, FAINT, GRID = "#1f2328", "#ffffff", "#8c959f", "#f3f4f6", "#d8dee4"
+INK, PAPER, MUTED, FAINT, GRID = "#1f2328", "#ffffff", "#6e7781", "#f3f4f6", "#d8dee4"
 NAVY = "#16407a"
 
 BLUE, ORANGE, RED, MAGENTA = "#1845fb", "#ff5e02", "#c91f16", "#c849a9"
 KHAKI, SKY, AZURE, GREY = "#adad7d", "#86c8dd", "#578dff", "#656364"
 COLOURS = (BLUE, ORANGE, RED, MAGENTA, KHAKI, SKY, AZURE, GREY)
+"""Petroff's eight colours, for what is no strategy: verdicts, dimensions, layouts."""
 
 Dash = tuple[float, tuple[float, ...]]
 Marker = Any  # a name or a tuple; matplotlib types it as a closed list of literals
@@ -41,26 +45,39 @@ TWO_DOTS: Dash = (0, (5, 1.2, 1, 1.2, 1, 1.2))
 PAIRS: Dash = (0, (2.5, 1, 2.5, 3))
 
 KNOWN = {
-    "serial": StrategyLook(GREY, "o", LONG),
-    "cagnet-1d": StrategyLook(BLUE, "s", SHORT),
-    "cagnet-1.5d": StrategyLook(SKY, "D", DOT_DASH),
-    "cagnet-2d": StrategyLook(AZURE, "^", LONG),
-    "cagnet-3d": StrategyLook(KHAKI, "v", TWO_DOTS),
-    "cagnet-sa-1d": StrategyLook(MAGENTA, "H", SHORT),
-    "cagnet-sa-1.5d": StrategyLook(ORANGE, "8", DOT_DASH),
-    "plexus": StrategyLook(ORANGE, "P", SHORT),
-    "scalegnn": StrategyLook(RED, "h", DOT_DASH),
-    "graphsage": StrategyLook(BLUE, (7, 1, 0), DOTS),
-    "graphsaint-node": StrategyLook(KHAKI, (7, 0, 0), TWO_DOTS),
-    "g3": StrategyLook(MAGENTA, "*", PAIRS),
-    "bns-gcn": StrategyLook(KHAKI, "p", DOTS),
-    "pipegcn": StrategyLook(BLUE, (6, 1, 0), LONG),
-    "cluster-gcn": StrategyLook(GREY, (5, 1, 0), SHORT),
-    "neutronstar": StrategyLook(RED, (8, 1, 0), LONG),
-    "bulk-sage": StrategyLook(SKY, "<", PAIRS),
-    "bulk-ladies": StrategyLook(AZURE, ">", SHORT),
+    "serial": StrategyLook("#45474a", "o", LONG),
+    # blue: the schemes of CAGNET
+    "cagnet-1d": StrategyLook("#004998", "s", SHORT),
+    "cagnet-1.5d": StrategyLook("#047dc0", "D", DOT_DASH),
+    "cagnet-2d": StrategyLook("#3e59bf", "<", LONG),
+    "cagnet-3d": StrategyLook("#4795e0", "X", TWO_DOTS),
+    "cagnet-sa-1d": StrategyLook("#68b3e6", "*", SHORT),
+    "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h", DOT_DASH),
+    # orange and red: layouts that rotate over three or four axes
+    "plexus": StrategyLook("#f66015", "o", SHORT),
+    "scalegnn": StrategyLook("#ce251a", "X", DOT_DASH),
+    # green: partitions with halos
+    "bns-gcn": StrategyLook("#47a868", "*", DOTS),
+    "pipegcn": StrategyLook("#126736", "p", LONG),
+    "neutronstar": StrategyLook("#8ac975", "^", LONG),
+    "g3": StrategyLook("#008951", "<", PAIRS),
+    # violet: samplers with the whole graph on every rank
+    "graphsage": StrategyLook("#9450b1", "*", DOTS),
+    "graphsaint-node": StrategyLook("#b782cc", ">", TWO_DOTS),
+    "pyg": StrategyLook("#d2b0de", "P", SHORT),
+    "cluster-gcn": StrategyLook("#673389", "h", LONG),
+    # brown and yellow: samplers with the graph or the features in parts
+    "distdgl": StrategyLook("#966617", "^", SHORT),
+    "salient": StrategyLook("#bd8e22", "v", DOT_DASH),
+    "massivegnn": StrategyLook("#774b15", "*", TWO_DOTS),
+    "quiver": StrategyLook("#e1b72c", "<", DOTS),
+    # pink: sampling in bulk
+    "bulk-sage": StrategyLook("#eb3e86", ">", PAIRS),
+    "bulk-ladies": StrategyLook("#fc8fb2", "o", SHORT),
 }
-FOREIGN_MARKERS: tuple[Marker, ...] = ("X", "d", (4, 1, 0), (3, 1, 0))  # the last two are stars
+FREE_COLOURS = ("#00585e", "#008c92", "#53b9bd", "#98236b", "#5f7a00")
+"""Teal, purple and olive: no built-in strategy has them."""
+FREE_MARKERS: tuple[Marker, ...] = ("d", "8", "H", (4, 1, 0), (3, 1, 0))  # the last two are stars
 DASHES = (SHORT, LONG, DOTS, DOT_DASH, TWO_DOTS, PAIRS)
 
 
@@ -69,18 +86,28 @@ def place_of(strategy: str) -> tuple[int, str]:
     return (list(KNOWN).index(strategy) if strategy in KNOWN else len(KNOWN)), strategy
 
 
-def look_of(strategy: str) -> StrategyLook:
-    """The look of a strategy: the same in every figure, on every machine."""
+def look_of(strategy: str, others: Iterable[str] = ()) -> StrategyLook:
+    """The look of a strategy: the same in every figure, on every machine.
+
+    `others` are strategies of the same tables. If the hash of a name gives a strategy that is not built in the look of
+    another such strategy, the later one by name has the next free look.
+    """
     if strategy in KNOWN:
         return KNOWN[strategy]
-    number = int.from_bytes(hashlib.sha256(strategy.encode()).digest()[:8])
-    number, colour = divmod(number, len(COLOURS))
-    number, marker = divmod(number, len(FOREIGN_MARKERS))
-    return StrategyLook(COLOURS[colour], FOREIGN_MARKERS[marker], DASHES[number % len(DASHES)])
+    foreign = sorted({name for name in (*others, strategy) if name not in KNOWN})
+    pool = len(FREE_COLOURS) * len(FREE_MARKERS)
+    taken: dict[str, int] = {}
+    for name in foreign:
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % pool
+        if len(taken) < pool:
+            number = next(n % pool for n in range(number, number + pool) if n % pool not in taken.values())
+        taken[name] = number
+    colour, marker = taken[strategy] % len(FREE_COLOURS), taken[strategy] // len(FREE_COLOURS)
+    return StrategyLook(FREE_COLOURS[colour], FREE_MARKERS[marker], DASHES[taken[strategy] % len(DASHES)])
 
 
 class Fill(NamedTuple):
-    """The look of a group of phases. Local work is blue, communication orange, time between the two grey."""
+    """The look of a group of phases. Local work is blue, sampling green, communication of warm hues, the rest grey."""
 
     colour: str
     hatch: str
@@ -88,24 +115,41 @@ class Fill(NamedTuple):
 
 GROUPS = {
     "SpMM": Fill(NAVY, ""),
-    "GEMM": Fill("#5b8fd0", "////"),
-    "elementwise": Fill("#c3d9f0", ""),
-    "sampling": Fill("#5f9e6e", "||||"),
-    "fetching": Fill("#5f9e6e", "oo"),
-    "broadcast, gather": Fill("#d9480f", "\\\\\\\\"),
-    "reduce": Fill("#f79a4f", ""),
-    "broadcast of A": Fill("#d9480f", "...."),
-    "exchange": Fill("#fdd5a8", "xxxx"),
-    "glue, other": Fill("#b4bac2", ""),
+    "GEMM": Fill("#4f8fd6", "////"),
+    "elementwise": Fill("#b9d6f2", ""),
+    "sampling": Fill("#2f7d4f", ""),
+    "fetching": Fill("#93cf9c", "||||"),
+    "broadcast, gather": Fill("#e8710a", ""),
+    "reduce": Fill("#a01c2c", "\\\\\\\\"),
+    "broadcast of A": Fill("#7d4aa5", "////"),
+    "exchange": Fill("#f4c430", ""),
+    "glue, other": Fill("#8b939d", ""),
 }
 """The groups of a breakdown, in the order of stacking."""
 
 STEPS = {
     "distributions": Fill(NAVY, ""),
-    "sampling": Fill("#5b8fd0", "////"),
-    "extraction": Fill("#c3d9f0", ""),
-    "distributions, sent": Fill("#d9480f", "\\\\\\\\"),
-    "sampling, sent": Fill("#f79a4f", ""),
-    "extraction, sent": Fill("#fdd5a8", "xxxx"),
+    "sampling": Fill("#4f8fd6", "////"),
+    "extraction": Fill("#b9d6f2", ""),
+    "distributions, sent": Fill("#a01c2c", "\\\\\\\\"),
+    "sampling, sent": Fill("#e8710a", ""),
+    "extraction, sent": Fill("#f4c430", ""),
 }
 """The steps of sampling, in the order of stacking."""
+
+
+def on_dark(colour: str) -> str:
+    """The colour of the same hue for a dark page: dark colours are lifted, light ones are kept."""
+    red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    hue, light, saturation = rgb_to_hls(red, green, blue)
+    raised = hls_to_rgb(hue, max(light, 0.42 + 0.35 * light), saturation)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in raised)
+
+
+def coloured() -> dict[str, str]:
+    """Every colour of a strategy or of a group, with its name for a style sheet."""
+    looks = {f"strategy-{name.replace('.', '-')}": look.colour for name, look in KNOWN.items()}
+    free = {f"free-{number}": colour for number, colour in enumerate(FREE_COLOURS)}
+    fills = {fill.colour for fill in (*GROUPS.values(), *STEPS.values())}
+    groups = {f"group-{number}": colour for number, colour in enumerate(sorted(fills))}
+    return looks | free | groups

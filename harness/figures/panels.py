@@ -5,9 +5,13 @@ parameters and its order of the vertices. A point is one launch.
 """
 
 import json
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from harness.figures.palette import FILLS, StrategyLook, look_of, place_of
@@ -15,38 +19,46 @@ from harness.results.schema import MISSING, SOURCES
 
 SETTINGS = {
     "model.kind": "{}",
-    "model.layers": "layers {}",
+    "model.layers": "{} layers",
     "model.hidden": "hidden {}",
     "model.order": "{}",
-    "model.projection": "projection: {}",
-    "model.norm": "norm: {}",
+    "model.projection": "projection",
+    "model.norm": "norm",
     "model.activation": "activation {}",
     "model.heads": "{} heads",
     "model.dropout": "dropout {}",
-    "model.residual": "residual: {}",
-    "training.features": "trained features: {}",
+    "model.residual": "residual",
+    "training.features": "features trained",
     "protocol": "{} protocol",
     "precision": "{}",
     "machine.name": "on {}",
 }
+PARTS = ("model.projection", "model.norm", "model.residual", "model.dropout")
+"""The parts that a model may have: a model with none of them is bare, one with all of them is full."""
+ALWAYS_SAID = ("model.kind", "model.layers", "model.hidden", "precision", "machine.name")
 PARAMS = "strategy.params"
 BATCH = "training.batch"
 VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
 
 
 class Panel(NamedTuple):
-    """Runs that may be compared; `setting` is the difference from other panels, and may be empty."""
+    """Runs that may be compared; `setting` is the difference from other panels of the tables, and may be empty."""
 
     dataset: str
     setting: str
     runs: pd.DataFrame
+    values: Mapping[str, Any] = MappingProxyType({})
+    """The values of the settings in which the runs agree."""
+    strategies: tuple[str, ...] = ()
+    """All strategies of the tables, which share the looks."""
 
     @property
     def title(self) -> str:
         return f"{self.dataset}, {self.setting}" if self.setting else self.dataset
 
 
-class Curve(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Curve:
     """One line of a panel. `variant` numbers the curves of one strategy and source."""
 
     strategy: str
@@ -54,12 +66,14 @@ class Curve(NamedTuple):
     source: str
     variant: int
     runs: pd.DataFrame
+    strategies: tuple[str, ...] = ()
 
     @property
     def look(self) -> StrategyLook:
-        return look_of(self.strategy)._replace(fill=FILLS[self.variant % len(FILLS)])
+        fill = FILLS[self.variant % len(FILLS)]
+        return look_of(self.strategy, self.strategies)._replace(fill=fill)
 
-    @property
+    @cached_property
     def points(self) -> pd.DataFrame:
         """Every launch that succeeded."""
         done = self.runs[self.runs.status == "ok"].dropna(subset=["epoch_seconds_median"])
@@ -77,7 +91,7 @@ class Curve(NamedTuple):
         ordered = each.sort_values(["middle", "grid"], ascending=[best == "min", True])
         return ordered.groupby(x).head(1).sort_values(x)
 
-    @property
+    @cached_property
     def failures(self) -> pd.DataFrame:
         """The runs that did not succeed, one for each number of ranks and status."""
         failed = self.runs[self.runs.status != "ok"]
@@ -88,13 +102,83 @@ def panels(runs: pd.DataFrame, apart: Collection[str] = ()) -> list[Panel]:
     """The panels of some runs, by dataset, without runs that never took place. Settings in `apart` divide no panel."""
     recorded = runs[runs.status != MISSING]
     settings = [name for name in SETTINGS if name not in apart]
-    varying = [name for name in settings if recorded[name].nunique(dropna=False) > 1]
-    divided = []
-    for values, group in recorded.groupby(["dataset.name", *settings], dropna=False):
-        chosen = dict(zip(settings, values[1:], strict=True))
-        setting = ", ".join(_setting(name, chosen[name]) for name in varying)
-        divided.append(Panel(str(values[0]), setting, group))
-    return divided
+    strategies = tuple(sorted(set(map(str, recorded["strategy.name"]))))
+    groups = [
+        (str(values[0]), dict(zip(settings, values[1:], strict=True)), group)
+        for values, group in recorded.groupby(["dataset.name", *settings], dropna=False)
+    ]
+    texts = differences([values for _, values, _ in groups])
+    return [
+        Panel(dataset, setting, group, values, strategies)
+        for (dataset, values, group), setting in zip(groups, texts, strict=True)
+    ]
+
+
+class Titles(NamedTuple):
+    """The titles of the panels of one figure, and the note beneath them: what all panels have in common."""
+
+    each: list[str]
+    note: str
+
+
+def titles(some: Sequence[Panel]) -> Titles:
+    """A title says what differs between these panels, and the note says the rest once."""
+    values = [panel.values for panel in some]
+    several = len({panel.dataset for panel in some}) > 1
+    each = [
+        ", ".join(part for part in (panel.dataset if several else "", text) if part)
+        for panel, text in zip(some, differences(values), strict=True)
+    ]
+    common = [
+        _setting(name, values[0][name])
+        for name in ALWAYS_SAID
+        if all(name in other and same(values[0][name], other[name]) for other in values)
+    ]
+    subject = [] if several else [some[0].dataset]
+    note = ", ".join([*subject, *common])
+    varied = {word for text in each for word in text.split(", ")} & {"bare", "full"}
+    means = {
+        "bare": "bare: no projection, norm, residual connection or dropout",
+        "full": "full: projection, norm, residual connections and dropout",
+    }
+    return Titles(
+        each, "; ".join([part for part in (note, *(means[word] for word in sorted(varied))) if part])
+    )
+
+
+def differences(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each of some sets of settings, the text of those settings that are not the same in all sets."""
+    varying = [
+        name for name in SETTINGS if any(not same(one.get(name), values[0].get(name)) for one in values)
+    ]
+    parts = [name for name in varying if name in PARTS]
+    doses = {one[PARTS[-1]] for one in values if not unknown(one.get(PARTS[-1])) and one[PARTS[-1]] > 0}
+    return [
+        ", ".join(
+            [
+                *(_setting(name, one[name]) for name in varying if name not in parts),
+                *([_parts(one, len(doses) > 1)] if parts else []),
+            ]
+        )
+        for one in values
+    ]
+
+
+def _parts(values: Mapping[str, Any], doses: bool) -> str:
+    """The parts of a model as a word, or their names. `doses`: whether rates of dropout differ."""
+    missing = [f"{_short(name)} unknown" for name in PARTS if unknown(values[name])]
+    having = [name for name in PARTS if not unknown(values[name]) and values[name]]
+    dose = "" if unknown(values[PARTS[-1]]) else f"dropout {values[PARTS[-1]]:g}"
+    if not having and not missing:
+        return "bare"
+    if len(having) == len(PARTS):
+        return f"full, {dose}" if doses else "full"
+    return ", ".join([*(dose if name == PARTS[-1] else SETTINGS[name] for name in having), *missing])
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a setting are equal, or both unknown."""
+    return bool(unknown(one) and unknown(other)) or (not unknown(one) and not unknown(other) and one == other)
 
 
 def curves(panel: Panel) -> list[Curve]:
@@ -124,7 +208,7 @@ def _curves(panel: Panel) -> Iterator[Curve]:
             label = str(strategy)
             label += f" ({_variant(runs, values)})" if len(variants) > 1 else ""
             label += f" {source}" if source != "measured" else ""
-            yield Curve(str(strategy), label, str(source), number, group)
+            yield Curve(str(strategy), label, str(source), number, group, panel.strategies)
 
 
 def unknown(value: Any) -> bool:
@@ -136,7 +220,16 @@ def _setting(name: str, value: Any) -> str:
     """A setting as part of a title."""
     if unknown(value):
         return f"{_short(name)} unknown"
+    if isinstance(value, bool | np.bool_):
+        return SETTINGS[name] if value else f"no {SETTINGS[name]}"
+    if name == "model.layers":
+        return counted(int(value), "layer")
     return SETTINGS[name].format(value).replace("_", " ")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 rank, 1,024 ranks."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _short(name: str) -> str:
@@ -157,11 +250,11 @@ def _variant(runs: pd.DataFrame, variant: tuple[Hashable, ...]) -> str:
 def _value(name: str, value: str, values: list[str]) -> str:
     """A value as part of a label; `values` are those of all variants."""
     if name == PARAMS:
-        return _differing(value, values) or "defaults"
+        return differing(value, values) or "defaults"
     return f"batch {value}" if name == BATCH else in_words(value)
 
 
-def _differing(params: str, values: list[str]) -> str:
+def differing(params: str, values: list[str]) -> str:
     """The parameters of one variant that another variant sets differently; a parameter without a record is unknown."""
     own, others = json.loads(params or "{}"), [json.loads(other or "{}") for other in values]
     known = {key: own.get(key, "unknown") for key in {key: None for other in others for key in other}}

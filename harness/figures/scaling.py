@@ -4,88 +4,298 @@ Times are absolute, never speedups. A line joins the medians over launches, a ba
 median are the launches, and a dotted line is ideal scaling from each curve's first measured point. Measured lines are
 solid, predicted lines dashed, emulated lines dashed and dotted. Lines of other programs have hollow markers; published
 numbers are hollow markers alone. Runs that did not finish stand in a strip at the top, over their number of ranks.
+
+Curves that scale share axes, or have small axes each where so many would hide each other. Curves of one number of ranks
+are listed, because they would all stand at one place.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import ScaledTranslation, Transform
 
-from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import Unit, seconds_axis, tried_axis, unit_of
-from harness.figures.palette import DOT_DASH, FAINT, INK, MUTED, PAPER, Dash
-from harness.figures.panels import Curve, Panel, curves, in_order
+from harness.figures.page_layout import (
+    Cell,
+    Group,
+    Section,
+    across,
+    compose,
+    frame,
+    inches,
+    octaves_axis,
+    places,
+    ranks_and_grid,
+    three_digits,
+    tried_axis,
+    unit_of,
+)
+from harness.figures.palette import DOT_DASH, FAINT, FILLS, GRID, INK, MUTED, PAPER, Dash
+from harness.figures.panels import Curve, Panel, curves, in_order, titles
 
+MOST_TOGETHER = 6
+"""Strategies on common axes."""
+LONE = 3
+"""Curves of a single point on common axes; more are listed."""
+PLOT, SMALL, SLOT = 1.75, 0.95, 0.13  # inches: common axes, small axes, one curve's failures above the data
+PLOT_WIDTH, SMALL_WIDTH = 2.6, 1.3  # about, in inches
+APART = 0.07  # inches between markers that would coincide
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
-FRAME, PLOT, SLOT = 0.45, 1.75, 0.22  # inches: around the axes, of the data, of one failure above it
 IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
 DOTTED: Dash = (0, (1, 1.6))
+SIGNS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
+"""The sign over the marker of a run that did not finish; any other status has a star of five lines."""
 
 
-def height(panel: Panel) -> float:
-    """The height of a panel in inches, with a slot for each failure."""
-    return FRAME + PLOT + SLOT * _slots(_failures(curves(panel)))
+class DrawnColumn(NamedTuple):
+    """What is drawn over what: columns of runs, the best value of several grids, the labels of the axes, the unit."""
+
+    column: str
+    best: Literal["min", "max"]
+    over: str
+    across: str
+    upright: str
+    factor: float
+    ideal: int
+    """The power of x in ideal scaling; 0: none is drawn."""
+
+    def line(self, curve: Curve) -> pd.DataFrame:
+        """Median and range over launches on the best grid, by x."""
+        return _line(curve, self.over, self.column, self.best)
+
+    def places(self, curve: Curve) -> set[int]:
+        """Every x at which the curve has a point or a failure."""
+        failed = set(curve.failures.ranks) if self.over == "ranks" else set()
+        return {int(x) for x in (*self.line(curve)[self.over], *failed)}
 
 
-def draw(axes: Axes, panel: Panel) -> None:
-    """Draws one panel."""
-    lines = curves(panel)
-    tried = sorted({int(ranks) for ranks in panel.runs.ranks})
-    times = [float(seconds) for curve in lines for seconds in curve.points.epoch_seconds_median]
-    failed = _failures(lines)
-    slot = SLOT / (PLOT + SLOT * _slots(failed))
-    unit = unit_of(times)
-    tried_axis(axes, tried)
-    seconds_axis(axes, times + _ideal_ends(lines, times), unit, strip=slot * _slots(failed))
+@lru_cache(maxsize=1024)
+def _line(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
+    return curve.over(over, column, best)
+
+
+class Ground(NamedTuple):
+    """What all axes of a panel share: the tried numbers, the values, and the slots for failures."""
+
+    tried: list[int]
+    values: list[float]
+    slots: int
+    height: float
+    width: float
+
+    @property
+    def whole(self) -> float:
+        """The height of the axes, in inches."""
+        return self.height + SLOT * self.slots
+
+
+def epochs(lines: Iterable[Curve]) -> DrawnColumn:
+    """Epoch times of some curves over ranks, in the unit that suits them."""
+    unit = unit_of([float(seconds) for curve in lines for seconds in curve.points.epoch_seconds_median])
+    label = f"epoch time ({unit.name})"
+    return DrawnColumn("epoch_seconds_median", "min", "ranks", "ranks", label, unit.per_second, -1)
+
+
+def sections(title: str, lines: Sequence[Curve], measure: DrawnColumn) -> list[Section]:
+    """The cells of a panel: common axes or small multiples of the curves that scale, and a list of all others."""
+    lone = [curve for curve in lines if len(measure.places(curve)) == 1]
+    scaled = [curve for curve in lines if curve not in lone]
+    listed = list(lines) if len(lone) > LONE or not scaled else []
+    base = [curve for curve in lone if measure.places(curve) == {1}]
+    drawn = [curve for curve in lines if curve in scaled or (curve in base and len(base) <= LONE)]
+    drawn = (drawn if scaled else []) if listed else list(lines)
+    cells: list[Cell] = []
+    parts: list[Section] = []
+    if drawn:
+        facets = _facets(drawn)
+        if len(facets) > MOST_TOGETHER:
+            parts.append(Section(_multiples(facets, drawn, measure), across(len(facets)), title))
+        else:
+            ground = _ground(drawn, [drawn], measure, PLOT, PLOT_WIDTH)
+            cells.append(Cell("", partial(draw, own=drawn, measure=measure, ground=ground), ground.whole))
+    if listed:
+        groups = [group for curve in listed if (group := _listed(curve, measure)).bars]
+        cells.append(Cell("", partial(draw_list, groups=groups, measure=measure), inches(groups)))
+    if cells:
+        named = [cell._replace(title=_kind_of(cell, measure)) for cell in cells] if len(cells) > 1 else cells
+        parts.append(Section(named, len(named), "" if parts else title))
+    return parts
+
+
+def _kind_of(cell: Cell, measure: DrawnColumn) -> str:
+    listed = getattr(cell.draw, "func", None) is draw_list
+    return f"all, at their largest number of {measure.across}" if listed else f"over {measure.across}"
+
+
+def _facets(lines: Sequence[Curve]) -> list[list[Curve]]:
+    """The curves of each strategy, or of each variant of a strategy that has more than markers can tell apart."""
+    variants = Counter(curve.strategy for curve in lines if curve.source == lines[0].source)
+    by_name: dict[tuple[str, int], list[Curve]] = {}
     for curve in lines:
-        _draw_curve(axes, curve, unit, last=tried[-1])
-    for ranks, curves_and_statuses in failed.items():
-        _draw_failures(axes, ranks, curves_and_statuses, slot)
-    if failed:
-        depth = slot * _slots(failed)
-        axes.add_patch(
-            Rectangle((0, 1 - depth), 1, depth, transform=axes.transAxes, facecolor=FAINT, zorder=0.6)
+        many = variants[curve.strategy] > len(FILLS)
+        by_name.setdefault((curve.strategy, curve.variant if many else 0), []).append(curve)
+    return list(by_name.values())
+
+
+def _ground(
+    lines: Sequence[Curve],
+    shown: Sequence[Sequence[Curve]],
+    measure: DrawnColumn,
+    height: float,
+    width: float,
+) -> Ground:
+    values = [float(y) * measure.factor for curve in lines for y in _values(curve, measure)]
+    tried = sorted({x for curve in lines for x in measure.places(curve)})
+    slots = max(sum(bool(len(curve.failures)) for curve in some) for some in shown)
+    return Ground(
+        tried,
+        values + _ideal_ends(lines, measure, values),
+        slots if measure.over == "ranks" else 0,
+        height,
+        width,
+    )
+
+
+def _values(curve: Curve, measure: DrawnColumn) -> list[float]:
+    if measure.over == "ranks" and curve.source == "measured":
+        return [float(value) for value in curve.points[measure.column].dropna()]
+    return [float(value) for value in measure.line(curve).middle]
+
+
+def _ideal_ends(lines: Sequence[Curve], measure: DrawnColumn, values: Sequence[float]) -> list[float]:
+    """The ends of ideal lines, within reason: the axis shows them even if no curve comes near."""
+    if not measure.ideal or not values:
+        return []
+    ends = []
+    for curve in lines:
+        line = measure.line(curve)
+        if curve.source == "measured" and len(line) > 1:
+            ratio = float(line[measure.over].iloc[-1] / line[measure.over].iloc[0]) ** measure.ideal
+            ends.append(float(line.middle.iloc[0]) * measure.factor * ratio)
+    low, high = min(values) / IDEAL_BELOW, max(values) * IDEAL_BELOW
+    return [min(max(end, low), high) for end in ends]
+
+
+def _multiples(facets: Sequence[Sequence[Curve]], lines: Sequence[Curve], measure: DrawnColumn) -> list[Cell]:
+    """Small axes, one for each strategy, with the curves of all others in grey behind."""
+    ground = _ground(lines, facets, measure, SMALL, SMALL_WIDTH)
+    variants = len({curve.strategy for curve in lines}) < len(facets)
+    columns = across(len(facets))
+    return [
+        Cell(
+            own[0].label if variants or len(own) == 1 else own[0].strategy,
+            partial(
+                draw,
+                own=own,
+                others=[curve for curve in lines if curve not in own],
+                measure=measure,
+                ground=ground,
+                first=number % columns == 0,
+                last=number + columns >= len(facets),
+            ),
+            ground.whole,
         )
+        for number, own in enumerate(facets)
+    ]
 
 
-def _draw_curve(axes: Axes, curve: Curve, unit: Unit, last: int) -> None:
-    line = curve.line
+def draw(
+    axes: Axes,
+    own: Sequence[Curve],
+    measure: DrawnColumn,
+    ground: Ground,
+    others: Sequence[Curve] = (),
+    first: bool = True,
+    last: bool = True,
+) -> None:
+    """Draws curves on common axes; `others` stand in grey behind. `first`, `last`: whether the axes have labels."""
+    strip = SLOT * ground.slots / ground.whole
+    tried_axis(axes, ground.tried, measure.across if last else "", ground.width)
+    octaves_axis(axes, ground.values, measure.upright if first else "", strip, ground.whole)
+    if not first:
+        axes.tick_params(axis="y", labelleft=False)
+    if not last:
+        axes.tick_params(axis="x", labelbottom=False)
+    for curve in others:
+        line = measure.line(curve)
+        axes.plot(
+            line[measure.over].astype(int),
+            line.middle * measure.factor,
+            color=GRID,
+            marker="o",
+            markersize=2,
+            linewidth=0.8,
+            linestyle="none" if curve.source == "published" else "-",
+            zorder=1.2,
+        )
+    shifts = _shifts(axes, own, measure, ground)
+    for curve, shift in zip(own, shifts, strict=True):
+        _draw_curve(axes, curve, measure, shift)
+    if strip:
+        box = Rectangle((0, 1 - strip), 1, strip, transform=axes.transAxes, facecolor=FAINT, zorder=0.6)
+        axes.add_patch(box)
+        failing = [curve for curve in own if len(curve.failures)]
+        for number, curve in enumerate(failing):
+            _draw_failures(axes, curve, 1 - SLOT * (number + 0.5) / ground.whole)
+
+
+def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Ground) -> list[Transform]:
+    """How each curve is moved sideways: not at all, unless markers of two curves would coincide."""
+    low, high = (math.log2(limit) for limit in axes.get_ylim())
+    by_x: dict[int, list[float]] = {}
+    for curve in own:
+        for x, y in measure.line(curve)[[measure.over, "middle"]].itertuples(index=False):
+            at = (math.log2(y * measure.factor) - low) / (high - low) * ground.whole
+            by_x.setdefault(int(x), []).append(at)
+    coincide = any(
+        upper - lower < APART
+        for places in by_x.values()
+        for lower, upper in zip(sorted(places), sorted(places)[1:], strict=False)
+    )
+    left, right = (math.log2(limit) for limit in axes.get_xlim())
+    pitch = min(
+        (math.log2(b / a) for a, b in zip(ground.tried, ground.tried[1:], strict=False)), default=right - left
+    )
+    step = min(APART, 0.7 * pitch / (right - left) * ground.width / max(len(own), 1)) if coincide else 0.0
+    middle = (len(own) - 1) / 2
+    scale: Any = axes.figure.dpi_scale_trans
+    return [axes.transData + ScaledTranslation(step * (n - middle), 0, scale) for n in range(len(own))]
+
+
+def _draw_curve(axes: Axes, curve: Curve, measure: DrawnColumn, place: Transform) -> None:
+    line = measure.line(curve)
     if line.empty:
         return
-    ranks = line.ranks.astype(int)
-    middle, low, high = (line[name] * unit.per_second for name in ("middle", "low", "high"))
-    axes.add_line(sample(curve, ranks.tolist(), middle.tolist()))
+    x = line[measure.over].astype(int)
+    middle, low, high = (line[name] * measure.factor for name in ("middle", "low", "high"))
+    drawn = sample(curve, x.tolist(), middle.tolist())
+    drawn.set_transform(place)
+    axes.add_line(drawn)
     if curve.source != "measured":
         return
     colour = curve.look.colour
-    axes.fill_between(ranks, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.5)
-    beside = axes.transData + ScaledTranslation(4.2 / 72, 0, axes.figure.dpi_scale_trans)
-    points = curve.points
-    axes.scatter(
-        points.ranks.astype(int),
-        points.epoch_seconds_median * unit.per_second,
-        s=1.8,
-        color=colour,
-        linewidth=0,
-        transform=beside,
-        zorder=3,
-    )
-    if len(line) > 1:
-        ends = [ranks.iloc[0], last]
-        ideal = [middle.iloc[0], middle.iloc[0] * ranks.iloc[0] / last]
-        axes.plot(ends, ideal, color=colour, linestyle=DOTTED, linewidth=0.7, alpha=0.6, zorder=1.4)
-
-
-def _ideal_ends(lines: list[Curve], times: list[float]) -> list[float]:
-    """The lower ends of ideal lines, within reason: the axis shows them even if no curve comes near."""
-    measured = [curve.line for curve in lines if curve.source == "measured" and len(curve.line) > 1]
-    ends = [float(line.middle.iloc[0] * line.ranks.iloc[0] / line.ranks.iloc[-1]) for line in measured]
-    return [max(end, min(times) / IDEAL_BELOW) for end in ends]
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=1.5, transform=place)
+    if measure.over == "ranks" and len(curve.points) > len(line):
+        beside = place + ScaledTranslation(4.2 / 72, 0, axes.figure.dpi_scale_trans)
+        points = curve.points.dropna(subset=[measure.column])
+        values = points[measure.column] * measure.factor
+        axes.scatter(
+            points.ranks.astype(int), values, s=1.8, color=colour, linewidth=0, transform=beside, zorder=3
+        )
+    if measure.ideal and len(line) > 1:
+        start, value, end = float(x.iloc[0]), float(middle.iloc[0]), float(x.iloc[-1])
+        edge = axes.get_ylim()[0 if measure.ideal < 0 else 1]
+        end = min(end, start * (edge / value) ** measure.ideal)
+        ideal = [value, value * (end / start) ** measure.ideal]
+        axes.plot([start, end], ideal, color=colour, linestyle=DOTTED, linewidth=0.7, alpha=0.6, zorder=1.4)
 
 
 def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
@@ -109,70 +319,154 @@ def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
     )
 
 
-def _failures(lines: list[Curve]) -> dict[int, list[tuple[Curve, str]]]:
-    """By number of ranks: the curves that failed, each with its status."""
-    by_ranks: dict[int, list[tuple[Curve, str]]] = {}
-    for curve in lines:
-        failures = curve.failures
-        for ranks, status in zip(failures.ranks, failures.status, strict=True):
-            by_ranks.setdefault(int(ranks), []).append((curve, str(status)))
-    return by_ranks
-
-
-def _slots(failed: dict[int, list[tuple[Curve, str]]]) -> int:
-    return max(map(len, failed.values()), default=0)
-
-
-def _draw_failures(axes: Axes, ranks: int, failed: list[tuple[Curve, str]], slot: float) -> None:
-    """Draws each curve's marker crossed out, with the status below, one failure under the other."""
-    place = axes.get_xaxis_transform()
-    for number, (curve, status) in enumerate(failed):
-        y = 1 - slot * (number + 0.36)
-        look = curve.look
-        axes.plot(
-            ranks,
-            y,
-            marker=look.marker,
-            transform=place,
-            markersize=5,
-            markerfacecolor=PAPER,
-            markeredgecolor=look.colour,
+def _draw_failures(axes: Axes, curve: Curve, y: float) -> None:
+    """Draws a curve's marker, crossed out by the sign of the status, at each number of ranks that did not finish."""
+    place, look = axes.get_xaxis_transform(), curve.look
+    for ranks, status in zip(curve.failures.ranks, curve.failures.status, strict=True):
+        at: dict[str, Any] = {"xdata": [int(ranks)], "ydata": [y], "transform": place, "linestyle": "none"}
+        axes.add_line(
+            Line2D(
+                **at, marker=look.marker, markersize=4.5, markerfacecolor=PAPER, markeredgecolor=look.colour
+            )
         )
-        axes.plot(ranks, y, "x", transform=place, markersize=4, markeredgecolor=INK, markeredgewidth=1)
-        axes.text(ranks, y - 0.3 * slot, status, transform=place, ha="center", va="top", fontsize=6)
+        axes.add_line(
+            Line2D(**at, marker=sign_of(str(status)), markersize=5, markeredgecolor=INK, markeredgewidth=0.9)
+        )
 
 
-def handles(some: Iterable[Panel]) -> list[Line2D]:
-    """The legend of some panels: every curve once, then all other signs."""
-    lines = in_order(curve for panel in some for curve in curves(panel) if _has_a_sign(curve))
-    entries = list({curve.label: sample(curve, [], []) for curve in lines}.values())
-    measured = [curve.line for curve in lines if curve.source == "measured"]
+def sign_of(status: str) -> Any:
+    """The sign of a status in figures."""
+    return SIGNS.get(status, (5, 2, 0))
+
+
+# Curves as a list: a row for each, on its largest number of ranks.
+
+
+class Row(NamedTuple):
+    """One row of a list: the launches, or the status of a run that did not finish."""
+
+    label: str
+    values: list[float]
+    curve: Curve
+    status: str = "ok"
+
+
+def _listed(curve: Curve, measure: DrawnColumn) -> Group[Row]:
+    """The row of the best grid at the largest x, and one for every failure at a larger x."""
+    rows = []
+    points = curve.points.dropna(subset=[measure.column])
+    line = measure.line(curve)
+    if len(line):
+        best = line.iloc[-1]
+        launches = points[(points[measure.over] == best[measure.over]) & (points.grid == best.grid)]
+        values = [float(value) * measure.factor for value in launches[measure.column]]
+        rows.append(Row(_size(launches.iloc[0], measure), values, curve))
+    if measure.over == "ranks":
+        for _, run in curve.failures.iterrows():
+            if points.empty or run.ranks > points.ranks.max():
+                rows.append(Row(ranks_and_grid(run), [], curve, str(run.status)))
+    return Group(curve.label, rows)
+
+
+def _size(run: "pd.Series[Any]", measure: DrawnColumn) -> str:
+    return ranks_and_grid(run) if measure.over == "ranks" else f"{int(run[measure.over]):,}"
+
+
+def draw_list(axes: Axes, groups: Sequence[Group[Row]], measure: DrawnColumn) -> None:
+    """Draws rows from the top down: the median as the curve's marker, the launches as dots, the value on the right."""
+    values = [value for group in groups for row in group.bars for value in row.values]
+    ticks = []
+    octaves_axis(axes, values, measure.upright, inches=1.4, upright=False)
+    beside: Any = axes.get_yaxis_transform()
+    for _, _, bars in places(groups):
+        for y, row in bars:
+            ticks.append((y, row.label))
+            if row.status != "ok":
+                axes.text(1.03, y, f"× {row.status}", transform=beside, va="center_baseline")
+                continue
+            middle = float(pd.Series(row.values).median())
+            colour = row.curve.look.colour
+            axes.plot([min(row.values), max(row.values)], [y, y], color=colour, linewidth=1)
+            axes.scatter(row.values, [y] * len(row.values), s=3, color=colour, linewidth=0, zorder=3)
+            drawn = sample(row.curve, [middle], [y])
+            drawn.set_markersize(drawn.get_markersize() + 1)
+            axes.add_line(drawn)
+            axes.text(1.03, y, three_digits(middle), transform=beside, va="center_baseline")
+    frame(axes, groups, ticks, head=measure.across)
+    if not values:
+        axes.set_xticks([])
+
+
+# The legend, the figure and its numbers.
+
+
+def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Line2D]:
+    """The legend of some panels: every curve that shares axes with others once, then all other signs."""
+    shown: list[Curve] = []
+    alone: list[Curve] = []
+    for cell in (cell for section in parts for cell in section.cells):
+        if getattr(cell.draw, "func", None) is draw:
+            words = cell.draw.keywords  # type: ignore[attr-defined]
+            (alone if words.get("others") and len(words["own"]) == 1 else shown).extend(words["own"])
+    entries = list({curve.label: sample(curve, [], []) for curve in in_order(shown)}.values())
+    drawn = [*shown, *alone]
+    measured = [curve for curve in drawn if curve.source == "measured"]
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
-    if any(len(line) for line in measured):
+    if measure.over == "ranks" and any(len(curve.points) > len(measure.line(curve)) for curve in measured):
         entries.append(Line2D(**sign, marker=".", markersize=3, label="one launch"))
-    if any(len(line) > 1 for line in measured):
-        entries.append(Line2D(**sign | {"linestyle": DOTTED}, linewidth=0.9, label="ideal"))
-    if any(len(curve.failures) for curve in lines):
-        entries.append(Line2D(**sign | {"color": INK}, marker="x", markersize=4.5, label="did not finish"))
+    if measure.ideal and any(len(measure.line(curve)) > 1 for curve in measured):
+        name = "ideal" if measure.ideal < 0 else "linear"
+        entries.append(Line2D(**sign | {"linestyle": DOTTED}, linewidth=0.9, label=name))
+    if alone:
+        entries.append(
+            Line2D(**sign | {"color": GRID, "linestyle": "-"}, marker="o", markersize=2, label="all others")
+        )
+    if measure.over == "ranks":
+        for status in sorted({str(status) for curve in drawn for status in curve.failures.status}):
+            entries.append(
+                Line2D(
+                    **sign | {"color": INK},
+                    marker=sign_of(status),
+                    markersize=4.5,
+                    label=f"did not finish: {status}",
+                )
+            )
     return entries
 
 
-def _has_a_sign(curve: Curve) -> bool:
-    """False where a paper prints something else than the time of an epoch."""
-    return not (curve.points.empty and curve.failures.empty)
+def shown(panel: Panel, _: Tables) -> list[Curve]:
+    """The curves of a panel; a paper may print something else than the time of an epoch."""
+    return [curve for curve in curves(panel) if not (curve.points.empty and curve.failures.empty)]
 
 
-def _panel(panel: Panel, _: Tables) -> list[Curve]:
-    return [curve for curve in curves(panel) if _has_a_sign(curve)]
-
-
-def page(some: Sequence[Panel], _: Sequence[list[Curve]]) -> Figure:
+def page(some: Sequence[Panel], shown: Sequence[list[Curve]]) -> Figure:
     """The figure: axes for each panel."""
-    figure, axes = page_layout.page([height(panel) for panel in some], [panel.title for panel in some])
-    page_layout.legend(figure, handles(some))
-    for each, panel in zip(axes, some, strict=True):
-        draw(each, panel)
-    return figure
+    each, note = titles(some)
+    measures = [epochs(lines) for lines in shown]
+    parts = [
+        part
+        for title, lines, measure in zip(each, shown, measures, strict=True)
+        for part in sections(title, lines, measure)
+    ]
+    return compose(parts, handles(parts, measures[0]), note)
 
 
-KIND = FigureKind("strong-scaling", "Strong scaling", _panel, page)
+def data(lines: Sequence[Curve], column: str = "epoch_seconds_median") -> Iterator[dict[str, Any]]:
+    """A row for each launch."""
+    for curve in lines:
+        runs = curve.runs.sort_values(["ranks", "grid", "launch"])
+        for _, run in runs.iterrows():
+            yield {
+                "curve": curve.label,
+                "strategy": curve.strategy,
+                "source": curve.source,
+                "ranks": run.ranks,
+                "grid": run.grid,
+                "launch": run.launch,
+                "status": run.status,
+                column: run[column],
+                "run_id": run.run_id,
+            }
+
+
+KIND = FigureKind("strong-scaling", "Strong scaling", shown, page, data)

@@ -5,28 +5,22 @@ the depth or the width, at each curve's largest number of ranks. A line joins th
 best grid; a band shows their range; the dotted line is linear scaling from a curve's first point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import octaves_axis, tried_axis
-from harness.figures.palette import MUTED
-from harness.figures.panels import Curve, Panel, curves, panels
-from harness.figures.scaling import DOTTED, sample
+from harness.figures.page_layout import COUNTS, compose, scale_for
+from harness.figures.panels import Curve, Panel, curves, panels, titles
+from harness.figures.scaling import DrawnColumn, data, handles, sections
 from harness.spec.dataset import without_width
 
-HEIGHT = 2.2  # inches
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}
 """Settings that may vary, and their titles; the first that does is x."""
-UNITS = {1e6: "million ", 1e3: "thousand ", 1: ""}
-
-Lines = dict[str, tuple[Curve, pd.DataFrame]]
-"""Each curve and its points, by label."""
+COLUMN = "vertices_per_second"
 
 
 def together(runs: pd.DataFrame) -> list[Panel]:
@@ -40,55 +34,42 @@ def varied(panel: Panel) -> str:
     return next((name for name in SWEPT if panel.runs[name].nunique() > 1), "ranks")
 
 
-def lines(panel: Panel, _: Tables) -> Lines:
-    """The line of every curve that this harness or another program measured."""
-    over, measured = varied(panel), Lines()
+def lines(panel: Panel, _: Tables) -> list[Curve]:
+    """Every curve that this harness or another program measured, with the runs that are drawn."""
+    over, measured = varied(panel), []
     for curve in curves(panel):
-        points = curve.points
+        points = curve.points.dropna(subset=[COLUMN])
         if over != "ranks":
             points = points[points.ranks == points.ranks.max()]
-        line = curve._replace(runs=points).over(over, "vertices_per_second", best="max")
-        if curve.source in ("measured", "external") and len(line):
-            measured[curve.label] = curve, line
+        if curve.source in ("measured", "external") and len(points):
+            measured.append(replace(curve, runs=points))
     return measured
 
 
-def draw(axes: Axes, panel: Panel, shown: Lines) -> None:
-    """Draws one panel."""
+def rates(panel: Panel, shown: Sequence[Curve]) -> DrawnColumn:
+    """Throughput over what was varied, in the unit that suits the fastest."""
     over = varied(panel)
-    tried_axis(axes, sorted({int(x) for _, line in shown.values() for x in line[over]}), SWEPT[over])
-    values = [float(value) for _, line in shown.values() for value in line.middle]
-    many, unit = next((many, unit) for many, unit in UNITS.items() if many <= max(min(values), 1))
-    octaves_axis(axes, [value / many for value in values], f"throughput ({unit}vertices / s)")
-    for curve, line in shown.values():
-        x = line[over].astype(int)
-        middle, low, high = (line[name] / many for name in ("middle", "low", "high"))
-        axes.add_line(sample(curve, x.tolist(), middle.tolist()))
-        axes.fill_between(x, low, high, color=curve.look.colour, alpha=0.18, linewidth=0, zorder=1.5)
-        if over == "ranks" and len(line) > 1:
-            linear = middle.iloc[0] / x.iloc[0] * x.iloc[[0, -1]]
-            axes.plot(
-                x.iloc[[0, -1]], linear, color=curve.look.colour, linestyle=DOTTED, linewidth=0.7, alpha=0.6
-            )
+    scale = scale_for(max(float(curve.points[COLUMN].max()) for curve in shown), COUNTS)
+    label = f"{scale.name}vertices / s"
+    return DrawnColumn(COLUMN, "max", over, SWEPT[over], label, 1 / scale.size, 1 if over == "ranks" else 0)
 
 
-def handles(some: Sequence[Panel], shown: Sequence[Lines]) -> list[Line2D]:
-    """The legend of some panels: every curve once, then the dotted lines."""
-    entries = [
-        sample(curve, [], []) for curve, _ in {k: v for lines in shown for k, v in lines.items()}.values()
-    ]
-    if any(varied(panel) == "ranks" and panel.runs.ranks.nunique() > 1 for panel in some):
-        entries.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="linear"))
-    return entries
-
-
-def page(some: Sequence[Panel], shown: Sequence[Lines]) -> Figure:
+def page(some: Sequence[Panel], shown: Sequence[list[Curve]]) -> Figure:
     """The figure: axes for each panel."""
-    figure, axes = page_layout.page([HEIGHT] * len(some), [panel.title for panel in some])
-    page_layout.legend(figure, handles(some, shown))
-    for each, panel, lines in zip(axes, some, shown, strict=True):
-        draw(each, panel, lines)
-    return figure
+    each, note = titles(some)
+    measures = [rates(panel, lines) for panel, lines in zip(some, shown, strict=True)]
+    parts = [
+        part
+        for title, lines, measure in zip(each, shown, measures, strict=True)
+        for part in sections(title, lines, measure)
+    ]
+    over_ranks = next((measure for measure in measures if measure.ideal), measures[0])
+    return compose(parts, handles(parts, over_ranks), note)
 
 
-KIND = FigureKind("throughput", "Throughput", lines, page, together)
+def numbers(shown: Sequence[Curve]) -> Iterator[dict[str, Any]]:
+    """A row for each launch."""
+    return data(shown, COLUMN)
+
+
+KIND = FigureKind("throughput", "Throughput", lines, page, numbers, together)

@@ -5,30 +5,32 @@ ranks. A window's share is the mean over ranks; timed epochs follow one another.
 the devices, the strip shows that number instead.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.figures import page_layout
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import write_beside
-from harness.figures.palette import StrategyLook
-from harness.figures.panels import Panel, largest
+from harness.figures.page_layout import Cell, Group, Section, compose, frame, inches, places
+from harness.figures.palette import MUTED, StrategyLook
+from harness.figures.panels import Panel, counted, largest, titles
 
-STRIP, FRAME = 0.42, 0.45  # inches
-FILLED = 0.68  # share of a strip below its label
+DEEP = 3.2
+"""The height of a strip, in bars."""
 SHOWN = 5.0  # seconds
 
 
 class Strip(NamedTuple):
-    """One run: its windows under a label."""
+    """One run: its windows, the peak and the mean of all timed epochs, and its number of ranks."""
 
     label: str
     look: StrategyLook
     series: pd.DataFrame
+    summary: str
+    ranks: int
 
 
 def strips(panel: Panel, tables: Tables) -> list[Strip]:
@@ -39,8 +41,9 @@ def strips(panel: Panel, tables: Tables) -> list[Strip]:
         if windows is not None:
             busy = series(windows)
             mean = (busy.percent * busy.seconds).sum() / busy.seconds.sum()
-            label = f"{curve.label}: peak {busy.percent.max():.0f} %, mean {mean:.0f} %"
-            with_windows.append(Strip(label, curve.look, busy[busy.begin < SHOWN]))
+            summary = f"peak {busy.percent.max():.0f} %\nmean {mean:.0f} %"
+            ranks = int(points.ranks.iloc[0])
+            with_windows.append(Strip(curve.label, curve.look, busy[busy.begin < SHOWN], summary, ranks))
     return with_windows
 
 
@@ -53,27 +56,65 @@ def series(windows: pd.DataFrame) -> pd.DataFrame:
     return each.assign(begin=each.seconds.cumsum() - each.seconds)
 
 
+def _groups(shown: Sequence[Strip]) -> list[Group[Strip | None]]:
+    """Each strip as a group that is as deep as several bars."""
+    return [Group(strip.label, [strip, *[None] * int(DEEP)]) for strip in shown]
+
+
 def draw(axes: Axes, shown: Sequence[Strip]) -> None:
     """Draws one panel, from the top down."""
-    for number, (label, look, series) in enumerate(shown):
-        top = series.percent / 100 * FILLED - number
-        axes.fill_between(series.begin, -number, top, step="post", color=look.colour, linewidth=0)
-        write_beside(axes, label, 0, FILLED + 0.16 - number, fontweight="bold")
-    ticks = [(share * FILLED - number, f"{share:.0%}") for number in range(len(shown)) for share in (0, 1)]
-    axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
-    axes.set_ylim(0.95 - len(shown), 1)
-    axes.set_xlim(0, max(float(strip.series.begin.max()) for strip in shown) or 1)
+    groups = _groups(shown)
+    ticks = []
+    for top, _, bars in places(groups):
+        strip = bars[0][1]
+        assert strip
+        low = top + DEEP - 0.4
+        axes.fill_between(
+            strip.series.begin,
+            low,
+            low - DEEP * strip.series.percent / 100,
+            step="post",
+            color=strip.look.colour,
+            linewidth=0,
+        )
+        axes.plot([0, SHOWN], [low, low], color=MUTED, linewidth=0.4)
+        ticks += [(low, "0 %"), (low - DEEP, "100 %")]
+        axes.text(
+            1.02,
+            low - DEEP / 2,
+            f"{strip.summary}\n{counted(strip.ranks, 'rank')}",
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            linespacing=1.15,
+        )
+    frame(axes, groups, ticks, head="")
+    axes.grid(visible=False)
+    longest = max(float((strip.series.begin + strip.series.seconds).max()) for strip in shown)
+    axes.set_xlim(0, min(longest, SHOWN) or 1)
     axes.set_xlabel("time (s)")
-    axes.set_ylabel("computing")
 
 
 def page(some: Sequence[Panel], shown: Sequence[Sequence[Strip]]) -> Figure:
     """The figure: axes for each panel."""
-    heights = [FRAME + STRIP * len(strips) for strips in shown]
-    figure, axes = page_layout.page(heights, [panel.title for panel in some])
-    for each, strips in zip(axes, shown, strict=True):
-        draw(each, strips)
-    return figure
+    each, note = titles(some)
+    sections = [
+        Section([Cell("", partial(draw, shown=strips), inches(_groups(strips)))], 1, title)
+        for title, strips in zip(each, shown, strict=True)
+    ]
+    return compose(sections, (), note)
 
 
-KIND = FigureKind("utilisation", "How busy ranks are", strips, page)
+def data(shown: Sequence[Strip]) -> Iterator[dict[str, Any]]:
+    """A row for each window that is drawn."""
+    for strip in shown:
+        for begin, seconds, percent in strip.series[["begin", "seconds", "percent"]].itertuples(index=False):
+            yield {
+                "curve": strip.label,
+                "ranks": strip.ranks,
+                "begin_seconds": begin,
+                "seconds": seconds,
+                "computing_percent": percent,
+            }
+
+
+KIND = FigureKind("utilisation", "How busy ranks are", strips, page, data)

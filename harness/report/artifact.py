@@ -35,7 +35,7 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Pa
     files = {
         **{name: (root / name).read_bytes() for name in ALONE if (root / name).is_file()},
         **{f"tables/{name}.parquet": (tables / f"{name}.parquet").read_bytes() for name in names},
-        **{f"figures/{path.name}": path.read_bytes() for path in sorted(figures.iterdir()) if path.is_file()},
+        **{f"figures/{path.name}": path.read_bytes() for path in _visible(figures)},
         **{f"specs/{run.run_id}.json": f"{run.spec}\n".encode() for _, run in runs.iterrows()},
         "report.html": report.read_bytes(),
         "claims.csv": _claims(claims).encode(),
@@ -48,6 +48,11 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Pa
     files["SHA256SUMS"] = sums.encode()
     replace_files({out: _packed(files)})
     return out
+
+
+def _visible(folder: Path) -> list[Path]:
+    """The files of a folder; a workflow leaves a hidden one with the time."""
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
 
 
 def _packed(files: dict[str, bytes]) -> bytes:
@@ -113,7 +118,8 @@ def _page(runs: pd.DataFrame, claims: pd.DataFrame, size: int) -> str:
 
 ## What is where
 
-- `report.html`: everything on one page. `figures/` has each figure as PDF, PNG and SVG.
+- `report.html`: everything on one page. `figures/` has each figure as PDF, PNG and SVG, with
+  its numbers (CSV) and its caption.
 - `tables/`: the measurements; `docs/tables.md` of the harness names every column.
 - `claims.csv`: the claims of papers, our values, the verdicts, and the command that checks each.
 - `environment.json`: machines, versions and settings of the runs. `constraints.txt`: the versions to install.

@@ -1,4 +1,4 @@
-"""The page: one HTML file without a network, a script or an outside style sheet.
+"""The page: one HTML file with a small script of its own, and nothing from outside.
 
 The page is a function of the tables and the figures: the same input gives the same bytes.
 """
@@ -12,23 +12,31 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from harness.documents import read_json
 from harness.errors import UserError
-from harness.figures.drawing import EMPTY, KINDS, name_of, tables_digest
-from harness.figures.kind import FigureKind
-from harness.figures.palette import BLUE, FAINT, GRID, INK, MUTED, NAVY, PAPER, place_of
-from harness.figures.panels import panels
+from harness.figures.drawing import KINDS, contents_of, name_of, tables_digest
+from harness.figures.kind import read_tables
+from harness.figures.page_layout import COLUMN
+from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
+from harness.figures.panels import Panel, panels
 from harness.files import write_text
-from harness.report import summary
-from harness.report.result_tables import claims, graphs, results
+from harness.report import run_panels, summary
+from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import SCHEMA
+from harness.spec.plan import read_plan
 
 HERE = Path(__file__).parent
-SPECS_SHOWN = 200
+SVG = "http://www.w3.org/2000/svg"
+NUMBERS = 60_000
+"""The characters of a figure's numbers that the page holds; longer ones stay in their file."""
 
 
-def write(tables: Path, figures: Path, out: Path) -> Path:
-    """Writes the page `out` from collected tables and drawn figures; returns its path."""
+def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> Path:
+    """Writes the page `out` from collected tables and drawn figures; returns its path.
+
+    `plans` is the folder of the workflow's plans: the one that has exactly these runs names their experiment.
+    """
     runs = read_collected(tables, "runs")
     if runs.empty:
         raise UserError(
@@ -37,7 +45,11 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         )
     digest = tables_digest(tables)
     rows = {"runs": runs, "claims": read_claims_of(tables)}
-    pictures = {kind.name: _pictures(figures, kind, rows[kind.of], digest) for kind in KINDS}
+    of_runs = read_tables(tables)
+    shown = {kind.name: contents_of(kind, rows, of_runs) for kind in KINDS}
+    pictures = {name: _pictures(figures, name, contents, digest) for name, contents in shown.items()}
+    held = run_panels.held(of_runs.memory.items())
+    divided = panels(runs)
     commands = [
         f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
         f"harness figures --tables {shlex.quote(str(tables))} --out {shlex.quote(str(figures))}",
@@ -48,26 +60,62 @@ def write(tables: Path, figures: Path, out: Path) -> Path:
         headline=summary.headline(runs),
         facts=summary.facts(runs),
         notes=summary.notes(runs),
-        strategies=sorted(set(runs["strategy.name"]), key=place_of),
+        answers=[(panel.title, sentences) for panel in divided if (sentences := answer(panel))],
         coverage=summary.coverage(runs),
         machines=summary.machines(runs),
         settings=summary.settings(runs),
-        results=[results(panel) for panel in panels(runs)],
+        results=[results(panel, held) for panel in divided],
+        numbers={run_id: number for number, run_id in enumerate(runs.run_id, start=1)},
         graphs=graphs(runs),
         claims=claims(rows["claims"]),
+        scoreboard=scoreboard(rows["claims"]),
         kinds=[kind for kind in KINDS if pictures[kind.name]],
         pictures=pictures,
         failures=summary.failures(runs),
-        origins=summary.origins(runs),
         commits=summary.commits(runs),
         commands=commands,
-        specs=list(runs.spec) if len(runs) <= SPECS_SHOWN else [],
-        runs=len(runs),
+        experiment=experiment_of(runs, plans),
         digest=digest,
         schema=SCHEMA,
+        colours=Markup(_colours()),
+        document=Markup(run_panels.document(runs, of_runs)),
+        class_of=_class_of,
+        svg_names=SVG,
     )
     write_text(out, page)
     return out
+
+
+def experiment_of(runs: pd.DataFrame, plans: Path | None) -> str:
+    """The file of the experiment whose plan has exactly these runs, printed values of papers aside; or nothing."""
+    own = set(runs.run_id[runs.source != "published"])
+    for path in sorted(plans.glob("*.json")) if plans else []:
+        if set(read_plan(path)) == own:
+            name = read_json(path, f"The plan {path}")["experiment"]
+            return f"workflows/experiments/{name}.yaml"
+    return ""
+
+
+def _class_of(heading: Heading, repeats: bool = False) -> Markup:
+    """The class attribute of a cell: numbers stand on the right, columns may be folded, repeated names are faint."""
+    kinds = {"number": heading.number, "same": repeats and not heading.number, "fold": heading.more}
+    classes = " ".join(name for name, holds in kinds.items() if holds)
+    return Markup(f' class="{classes}"') if classes else Markup()
+
+
+def _colours() -> str:
+    """The colours of strategies and groups as variables: on a light page, on a dark one, and on paper."""
+    light = "".join(f"--{name}:{colour};" for name, colour in coloured().items())
+    dark = "".join(f"--{name}:{on_dark(colour)};" for name, colour in coloured().items())
+    names = {colour: name for name, colour in coloured().items()}
+    groups = "".join(
+        f".group-{number} {{ fill: var(--{names[fill.colour]}); background: var(--{names[fill.colour]}); }}\n"
+        for number, fill in enumerate(GROUPS.values())
+    )
+    return (
+        f":root {{{light}}}\n@media (prefers-color-scheme: dark) {{ :root {{{dark}}} }}\n"
+        f"@media print {{ :root {{{light}}} }}\n{groups}"
+    )
 
 
 def _template() -> Template:
@@ -91,28 +139,29 @@ THEME = {
     FAINT: "var(--faint)",
     GRID: "var(--rule)",
     BLUE: "var(--blue)",
-    NAVY: "var(--navy)",
+    **{colour: f"var(--{name})" for name, colour in coloured().items()},
 }
-"""Neutral colours of a figure follow the page, light or dark. Colours with a meaning stay, except two blues, which are
-lighter on a dark page."""
+"""Colours of a figure follow the page, light or dark."""
 
 
 class Picture(NamedTuple):
     """An inline figure of one dataset."""
 
     dataset: str
+    name: str
     svg: Markup
+    wide: bool
+    numbers: str
 
 
-def _pictures(figures: Path, kind: FigureKind[Any], rows: pd.DataFrame, digest: str) -> list[Picture]:
+def _pictures(figures: Path, kind: str, contents: list[tuple[Panel, Any]], digest: str) -> list[Picture]:
     """The figures of one kind, one for each dataset that has something to show."""
-    datasets = sorted({panel.dataset for panel in kind.panels(rows)})
-    drawn = [inlined(figures / f"{name_of(kind.name, name)}.svg", name, digest) for name in datasets]
-    return [picture for picture in drawn if picture]
+    datasets = sorted({panel.dataset for panel, _ in contents})
+    return [inlined(figures / f"{name_of(kind, name)}.svg", name, digest) for name in datasets]
 
 
-def inlined(path: Path, dataset: str, digest: str) -> Picture | None:
-    """The SVG of a file, or None if it is empty; refused if it was drawn from tables with another digest."""
+def inlined(path: Path, dataset: str, digest: str) -> Picture:
+    """The SVG of a file; refused if it was drawn from tables with another digest."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -121,14 +170,16 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture | None:
         ) from None
     if f"tables {digest}" not in text:
         raise UserError(f"{path} was drawn from other tables than these. `harness figures` draws it anew.")
-    if f"{EMPTY}: tables" in text:
-        return None
     text = re.sub(r"^.*?(?=<svg\b)|<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
     text = _with_prefix(text, path.stem)
     for colour, variable in THEME.items():
         text = text.replace(colour, variable)
-    return Picture(dataset, Markup(text.strip()))
+    width = re.search(r'width="([\d.]+)pt"', text)
+    csv = path.with_suffix(".csv")
+    numbers = csv.read_text() if csv.is_file() and csv.stat().st_size <= NUMBERS else ""
+    wide = width is not None and float(width[1]) > 72 * COLUMN + 1
+    return Picture(dataset, path.stem, Markup(text.strip()), wide, numbers)
 
 
 def _with_prefix(text: str, name: str) -> str:

@@ -1,14 +1,15 @@
 """The tables of the page: the results of each panel, and the sizes of the graphs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.figures.page_layout import Unit, three_digits, unit_for
+from harness.figures.page_layout import BYTES, Unit, scale_for, three_digits, unit_for
 from harness.figures.palette import place_of
-from harness.figures.panels import SETTINGS, Panel, in_words, unknown
+from harness.figures.panels import PARAMS, SETTINGS, Panel, counted, differing, in_words, unknown
 from harness.results import statistics
 from harness.results.schema import SOURCES
 
@@ -19,37 +20,67 @@ ALWAYS = ("strategy", "ranks", "status")
 
 
 class Heading(NamedTuple):
-    """The heading of a column, and whether the column holds numbers."""
+    """The heading of a column, whether the column holds numbers, and whether it is folded away at first."""
 
     text: str
     number: bool
+    more: bool = False
 
 
 class Results(NamedTuple):
-    """A table for the page: its cells as text, in order."""
+    """A table for the page: its cells as text, in order, and the runs of each row."""
 
     title: str
     headings: list[Heading]
     rows: list[list[str]]
+    runs: list[list[str]] = []
 
 
-def results(panel: Panel) -> Results:
-    """The table of a panel: a row for each configuration, a column for each number that any row has."""
+def results(panel: Panel, held: Mapping[str, float] = MappingProxyType({})) -> Results:
+    """The table of a panel: a row for each configuration, a column for each number that any row has.
+
+    `held`: the persistent bytes of the rank that has most, by run.
+    """
     rows = statistics.configurations(panel.runs)
     rows["details"] = _details(rows)
+    rows["held"] = [
+        max((held[run] for run in runs if run in held), default=math.nan) for runs in rows.run_ids
+    ]
     order = sorted(range(len(rows)), key=lambda number: _place(rows.iloc[number]))
     rows = rows.iloc[order]
     unit = unit_for(rows.seconds.max()) if rows.seconds.notna().any() else unit_for(1.0)
-    columns = {heading: [text(row) for _, row in rows.iterrows()] for heading, text in _columns(unit).items()}
+    base = baseline(rows)
+    columns = {
+        heading: [text(row) for _, row in rows.iterrows()] for heading, text in _columns(unit, base).items()
+    }
     kept = {
         heading: cells
         for heading, cells in columns.items()
         if heading.text in ALWAYS or any(cell not in ("", NOTHING) for cell in cells)
     }
-    return Results(panel.title, list(kept), [list(row) for row in zip(*kept.values(), strict=True)])
+    cells = [list(row) for row in zip(*kept.values(), strict=True)]
+    return Results(panel.title, list(kept), cells, list(rows.run_ids))
 
 
-def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
+class Baseline(NamedTuple):
+    """The configuration that speed-ups are against."""
+
+    name: str
+    seconds: float
+
+
+def baseline(rows: pd.DataFrame) -> Baseline | None:
+    """Serial training if it was measured, else the slowest measured configuration of one rank; None without either."""
+    measured = rows[(rows.source == "measured") & rows.seconds.notna() & (rows.ranks == 1)]
+    serial = measured[measured["strategy.name"] == "serial"]
+    chosen = serial if len(serial) else measured
+    if chosen.empty:
+        return None
+    one = chosen.sort_values("seconds").iloc[0]
+    return Baseline(str(one["strategy.name"]), float(one.seconds))
+
+
+def _columns(unit: Unit, base: Baseline | None) -> dict[Heading, Callable[[Any], str]]:
     """Every column: its heading, and the function that gives its text for a row."""
 
     def seconds(name: str) -> Callable[[Any], str]:
@@ -61,61 +92,97 @@ def _columns(unit: Unit) -> dict[Heading, Callable[[Any], str]]:
     def share(name: str) -> Callable[[Any], str]:
         return lambda row: NOTHING if math.isnan(row[name]) else f"{100 * row[name]:.1f}"
 
+    def speedup(row: Any) -> str:
+        if base is None or math.isnan(row.seconds):
+            return NOTHING
+        return f"{three_digits(base.seconds / row.seconds)}×"
+
     return {
         Heading("strategy", number=False): lambda row: row["strategy.name"],
         Heading("details", number=False): lambda row: row.details,
         Heading("ranks", number=True): lambda row: str(row.ranks),
         Heading("grid", number=False): lambda row: row.grid,
-        Heading("launches", number=True): _launches,
         Heading(f"median ({unit.name})", number=True): seconds("seconds"),
         Heading(f"range ({unit.name})", number=True): lambda row: (
             span("low", "high")(row) if row.ok > 1 else NOTHING
         ),
-        Heading(f"95 % interval ({unit.name})", number=True): span("interval_low", "interval_high"),
-        Heading(f"paper’s mean ({unit.name})", number=True): seconds("seconds_paper"),
-        Heading(f"sum of phases ({unit.name})", number=True): seconds("phase_seconds_mean"),
-        Heading("computing (%)", number=True): share("computing_share"),
-        Heading("communicating (%)", number=True): share("communicating_share"),
-        Heading("vertices a second", number=True): lambda row: _whole(row.vertices_per_second),
-        Heading("steps an epoch", number=True): lambda row: "" if row.steps == 1 else _whole(row.steps),
-        Heading("messages a rank", number=True): lambda row: _whole(row.messages),
-        Heading("words received a rank", number=True): lambda row: _whole(row.words_received),
-        Heading("words measured / formula", number=True): _ratio,
-        Heading("loss", number=True): lambda row: (
+        Heading(f"over {base.name}, 1 rank" if base else "speed-up", number=True): speedup,
+        Heading("words sent", number=True): lambda row: _whole(row.words_payload),
+        Heading("held", number=True): lambda row: _bytes(row.held),
+        Heading("launches", number=True): _launches,
+        Heading("status", number=False): _status,
+        Heading("parameters", number=False, more=True): _parameters,
+        Heading(f"95 % interval ({unit.name})", number=True, more=True): span(
+            "interval_low", "interval_high"
+        ),
+        Heading(f"paper’s mean ({unit.name})", number=True, more=True): seconds("seconds_paper"),
+        Heading(f"sum of phases ({unit.name})", number=True, more=True): seconds("phase_seconds_mean"),
+        Heading("computing (%)", number=True, more=True): share("computing_share"),
+        Heading("communicating (%)", number=True, more=True): share("communicating_share"),
+        Heading("vertices a second", number=True, more=True): lambda row: _whole(row.vertices_per_second),
+        Heading("steps an epoch", number=True, more=True): lambda row: (
+            "" if row.steps == 1 else _whole(row.steps)
+        ),
+        Heading("messages a rank", number=True, more=True): lambda row: _whole(row.messages),
+        Heading("words received a rank", number=True, more=True): lambda row: _whole(row.words_received),
+        Heading("words measured / formula", number=True, more=True): _ratio,
+        Heading("loss", number=True, more=True): lambda row: (
             NOTHING if math.isnan(row.final_loss) else f"{row.final_loss:.4f}"
         ),
-        Heading("train (%)", number=True): share("accuracy_train"),
-        Heading("valid (%)", number=True): share("accuracy_valid"),
-        Heading("test (%)", number=True): share("accuracy_test"),
-        Heading("to the target (s)", number=True): lambda row: three_digits(row.seconds_to_target),
-        Heading("evaluation (ms)", number=True): lambda row: three_digits(1e3 * row.evaluation_seconds),
-        Heading("status", number=False): _status,
+        Heading("train (%)", number=True, more=True): share("accuracy_train"),
+        Heading("valid (%)", number=True, more=True): share("accuracy_valid"),
+        Heading("test (%)", number=True, more=True): share("accuracy_test"),
+        Heading("to the target (s)", number=True, more=True): lambda row: three_digits(row.seconds_to_target),
+        Heading("evaluation (ms)", number=True, more=True): lambda row: three_digits(
+            1e3 * row.evaluation_seconds
+        ),
     }
+
+
+def _bytes(size: float) -> str:
+    if math.isnan(size):
+        return NOTHING
+    scale = scale_for(size, BYTES, plain=1e3)
+    return f"{three_digits(size / scale.size)} {scale.name}"
 
 
 def _place(row: Any) -> tuple[Any, ...]:
     return SOURCES.index(row.source), place_of(row["strategy.name"]), row.details, row.ranks, row.grid
 
 
+ORDINARY = {"dataset.permutation": "none", "dataset.partition": "block", "dataset.parts": "0"}
+"""Values that need no words."""
+
+
 def _details(rows: pd.DataFrame) -> list[str]:
-    """The settings that vary among the rows of one source and have no column in the table."""
+    """What tells a row from others of its strategy, and what it has that others of its source have not."""
     names = [name for name in statistics.CONFIGURATION if name not in SHOWN and not name.startswith(DERIVED)]
     counts = rows.groupby("source")[names].nunique(dropna=False)
+    params = {key: list(some.map(str)) for key, some in rows.groupby(["source", "strategy.name"])[PARAMS]}
     return [
-        _detail(row, [name for name in names if counts.loc[row.source, name] > 1])
+        _detail(
+            row,
+            [name for name in names if name != PARAMS and counts.loc[row.source, name] > 1],
+            params[row.source, row["strategy.name"]],
+        )
         for _, row in rows.iterrows()
     ]
 
 
-def _detail(row: Any, varying: list[str]) -> str:
+def _detail(row: Any, varying: list[str], params: list[str]) -> str:
     parts = [row.source] if row.source != "measured" else []
+    parts += [differing(str(row[PARAMS]), params)] if len(set(params)) > 1 else []
     for name in varying:
         value = "unknown" if unknown(row[name]) else str(row[name])
-        if name == "strategy.params":
-            parts += [in_words(value)] if value != "{}" else []
-        else:
-            parts.append(f"{name.removeprefix('training.').replace('.', ' ')} {value}")
-    return ", ".join(parts)
+        if value != ORDINARY.get(name):
+            parts.append(
+                f"{name.removeprefix('training.').removeprefix('dataset.').replace('.', ' ')} {value}"
+            )
+    return ", ".join(part for part in parts if part)
+
+
+def _parameters(row: Any) -> str:
+    return "" if row[PARAMS] == "{}" or unknown(row[PARAMS]) else in_words(str(row[PARAMS]))
 
 
 def _launches(row: Any) -> str:
@@ -138,6 +205,63 @@ def _ratio(row: Any) -> str:
     if math.isnan(row.words_formula) or row.words_formula == 0:
         return NOTHING
     return f"{row.words_payload / row.words_formula:.6g}"
+
+
+# The answer: which configuration was the fastest of a panel, by how much, and how sure that is.
+
+SMALL = 1e6
+"""Nonzeros of a graph below which an epoch's messages take longer than the work that ranks share."""
+
+
+def answer(panel: Panel) -> list[str]:
+    """The sentences that a reader wants first; none where nothing was measured or there is nothing to compare."""
+    rows = statistics.configurations(panel.runs)
+    done = rows[(rows.source == "measured") & rows.seconds.notna()].sort_values("seconds", ignore_index=True)
+    if len(done) < 2:
+        return []
+    done["details"] = _details(done)
+    unit = unit_for(float(done.seconds.iloc[0]))
+    first, second = done.iloc[0], done.iloc[1]
+    ratio = three_digits(float(second.seconds / first.seconds))
+    said = [
+        f"Fastest: {_named(first)}, {three_digits(first.seconds * unit.per_second)} {unit.name} an epoch. "
+        f"Next: {_named(second)}, {ratio} times as long. {_sure(first, second)}"
+    ]
+    return [*said, *_slower_than_one(panel, done)]
+
+
+def _named(row: Any) -> str:
+    details = f" ({row.details})" if row.details else ""
+    return f"{row['strategy.name']}{details} on {counted(int(row.ranks), 'rank')}"
+
+
+def _sure(first: Any, second: Any) -> str:
+    """How sure the order of two configurations is."""
+    least = min(first.ok, second.ok)
+    if least == 1:
+        return "One of the two was launched once, so it is not known how sure this order is."
+    if first.high < second.low:
+        return f"Every launch of the first was faster than every launch of the next ({first.ok} and {second.ok})."
+    return f"The ranges of their launches overlap ({first.ok} and {second.ok}), so the order is not sure."
+
+
+def _slower_than_one(panel: Panel, done: pd.DataFrame) -> list[str]:
+    """The sentence that is due where no parallel run is faster than one rank."""
+    alone, parallel = done[done.ranks == 1], done[done.ranks > 1]
+    if alone.empty or parallel.empty or float(parallel.seconds.min()) <= float(alone.seconds.min()):
+        return []
+    best = alone.iloc[0]
+    times = three_digits(float(parallel.seconds.min() / best.seconds))
+    text = f"Every parallel run here is slower than {_named(best)}, by a factor of {times} or more"
+    shares = parallel.communicating_share.dropna()
+    if len(shares):
+        low, high = (f"{100 * share:.0f}" for share in (shares.min(), shares.max()))
+        text += f": they communicate {low if low == high else f'{low} to {high}'} % of their time"
+    sizes = panel.runs[["graph.vertices", "graph.nonzeros"]].dropna()
+    if len(sizes) and float(sizes["graph.nonzeros"].max()) < SMALL:
+        vertices, nonzeros = (int(size) for size in sizes.iloc[0])
+        text += f". The graph is tiny: {vertices:,} vertices and {nonzeros:,} nonzeros"
+    return [f"{text}."]
 
 
 # The sizes of the graphs.
@@ -170,6 +294,17 @@ def _size(size: float) -> str:
 
 
 # The claims of papers.
+
+
+def scoreboard(table: pd.DataFrame) -> Results | None:
+    """A row for each paper, a column for each verdict."""
+    if table.empty:
+        return None
+    counts = table.groupby(["paper", "verdict"], sort=False).size().unstack(fill_value=0)
+    headings = [Heading("paper", number=False), *(Heading(str(name), number=True) for name in counts)]
+    rows = [[str(paper), *(str(count) for count in row)] for paper, row in counts.iterrows()]
+    return Results("", headings, rows)
+
 
 SAID = {
     "id": "claim",

@@ -85,8 +85,8 @@ def notes(runs: Runs) -> list[str]:
         f"The runs follow the protocols {' and '.join(sorted(protocols))}, which train on different vertices. "
         "No panel mixes protocols.": len(protocols) > 1,
         "All runs follow a paper's code (protocol faithful), not its text.": protocols == {"faithful"},
-        f"{_count(int(crowded.sum()), 'run', 'runs')} had more threads than cores (ranks on a host times threads a "
-        "rank): the ranks shared cores, so the times do not measure scaling.": crowded.any(),
+        f"{_count(int(crowded.sum()), 'run', 'runs')} had more threads than cores ({_crowds(measured[crowded])}): the "
+        "ranks shared cores, so the times do not measure scaling.": crowded.any(),
         f"{_count(busy, 'more run', 'more runs') if crowded.any() else _count(busy, 'run', 'runs')} ended on a machine "
         "with more work than cores.": busy,
         "Numbers of other programs (external) come from the programs' logs: the epoch time is a mean, and the program "
@@ -112,6 +112,19 @@ def oversubscribed(runs: Runs) -> "pd.Series[bool]":
     ranks = runs["provenance.ranks_on_host"].fillna(alone)
     threads = runs["provenance.threads"].fillna(runs["machine.threads_per_rank"])
     return (ranks * threads > runs["provenance.cores"]).fillna(False).astype(bool)
+
+
+def _crowds(runs: Runs) -> str:
+    """The ranks on a host, the threads of each and the cores, for every such combination."""
+    ranks = runs["provenance.ranks_on_host"].fillna(runs.ranks)
+    threads = runs["provenance.threads"].fillna(runs["machine.threads_per_rank"])
+    kinds = sorted(set(zip(ranks, threads, runs["provenance.cores"], strict=True)))
+    several = [
+        f"{int(rank)} ranks with {_count(int(thread), 'thread', 'threads')} each on "
+        f"{_count(int(core), 'core', 'cores')}"
+        for rank, thread, core in kinds
+    ]
+    return "; ".join(several)
 
 
 def coverage(runs: Runs) -> list[Coverage]:
@@ -189,16 +202,6 @@ class Commit(NamedTuple):
     dirty: int
 
 
-class Origin(NamedTuple):
-    """One run, and where it comes from."""
-
-    label: str
-    run_id: str
-    commit: str
-    host: str
-    store: str
-
-
 def machines(runs: Runs) -> Machines:
     """The machines that measured something; a column that is empty in every row is left out."""
     table = _measured(runs)[list(MACHINE)].map(_text)
@@ -225,20 +228,6 @@ def commits(runs: Runs) -> list[Commit]:
     return [
         Commit(str(name), len(group), int(group["provenance.dirty"].fillna(False).sum()))
         for name, group in groups
-    ]
-
-
-def origins(runs: Runs) -> list[Origin]:
-    """Every measured run."""
-    return [
-        Origin(
-            run.label,
-            run.run_id,
-            run["provenance.commit"][:12] + (" + changes" if run["provenance.dirty"] is True else ""),
-            run["provenance.host"],
-            run["provenance.store_manifest"][:12],
-        )
-        for _, run in _measured(runs).iterrows()
     ]
 
 

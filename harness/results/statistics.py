@@ -95,6 +95,7 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
         "accuracy_train accuracy_valid accuracy_test seconds_to_target evaluation_seconds"
     )
     return {
+        "run_ids": list(launches.run_id),
         "launches": len(launches),
         "ok": len(done),
         "statuses": ", ".join(sorted(set(launches.status) - {"ok"})),

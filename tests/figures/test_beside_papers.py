@@ -34,9 +34,10 @@ def test_dots_and_intervals_stand_where_they_are(tables: Path, shown: list[besid
         figure.draw_without_rendering()
     (axes,) = figure.axes
     _, *lines = axes.lines  # the first is at one
-    for y, (dot, interval, at) in enumerate(zip(shown, lines[::2], lines[1::2], strict=True)):
+    for y, dot, interval, at in zip(axes.get_yticks(), shown, lines[::2], lines[1::2], strict=True):
         assert list(interval.get_xdata()) == [dot.low, dot.high]
         assert (list(at.get_xdata()), list(at.get_ydata())) == ([dot.ratio], [y])
+    assert list(axes.get_yticks()) == sorted(set(axes.get_yticks())), "one below the other"
     low, high = axes.get_xlim()
     assert low < min(dot.low for dot in shown) and max(dot.high for dot in shown) < high
     assert 1 in axes.get_xticks()

@@ -63,5 +63,6 @@ def test_bars_are_drawn_end_to_end_with_their_total(rows: Rows) -> None:
         assert all(left[1] == pytest.approx(right[0]) for left, right in pairwise(bar))
     texts = [text.get_text() for text in axes.texts]
     assert "× oom" in texts
+    assert {"serial", "cagnet-1d", "plexus"} <= set(texts), "bars carry their name"
     assert any(text.startswith("1.9") or text.startswith("1.8") for text in texts)
     assert len(ends) == sum(bar.status == "ok" for _, bars in rows for bar in bars)

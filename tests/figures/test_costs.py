@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures import costs
@@ -40,28 +41,42 @@ def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows
             assert bar.values == pytest.approx((*told, pd.Series(held).median()), nan_ok=True)
 
 
-def test_the_axes_show_a_bar_for_every_grid(products: Panel, rows_of: Tables) -> None:
-    some = costs.bars(products, rows_of)
+def row_of(some: list[Group[CostBar]]) -> list[Axes]:
+    """The axes of a panel, drawn, one for each quantity that it has."""
     with styled():
         shown = costs.quantities([some])
-        row = Figure().subplots(1, len(shown))
-        costs.draw(row, some, shown)
-    for axes in row:
-        assert len(axes.patches) == sum(len(group.bars) for group in some)
-    assert [axes.get_xlabel() for axes in row] == list(costs.QUANTITIES)[1:], "no run had a target"
+        row = list(Figure().subplots(1, len(shown), squeeze=False)[0])
+        for axes, number in zip(row, shown, strict=True):
+            costs.draw(axes, some, number, first=number == shown[0])
+    return row
+
+
+def test_the_axes_show_a_bar_for_every_grid(products: Panel, rows_of: Tables) -> None:
+    some = costs.bars(products, rows_of)
+    row = row_of(some)
+    for number, axes in enumerate(row, start=1):
+        values = [bar.values[number] for group in some for bar in group.bars]
+        assert len(axes.patches) == sum(value > 0 for value in values)
+    assert [axes.get_xlabel() for axes in row] == ["epoch (s)", "messages", "million words", "held (MB)"]
+
+
+def test_units_suit_the_values() -> None:
+    """866 words, not 0.000866 millions."""
+    assert [costs.heading(3, value)[0] for value in (0, 866, 12_345, 4e7, 4e10)] == [
+        "words",
+        "words",
+        "thousand words",
+        "million words",
+        "billion words",
+    ]
+    assert costs.heading(4, 37_100) == ("held (kB)", 1e3)
+    assert costs.heading(0, 0.02) == ("to the target (ms)", 1e-3)
 
 
 def test_the_time_to_a_target_stands_first_and_says_who_never_reached_it() -> None:
     look = look_of("plexus")
-    groups = [
-        Group(
-            "plexus", [CostBar("4", look, (2.5, 1, 2, 3, 4)), CostBar("8", look, (float("nan"), 1, 2, 3, 4))]
-        )
-    ]
-    with styled():
-        shown = costs.quantities([groups])
-        row = Figure().subplots(1, len(shown))
-        costs.draw(row, groups, shown)
+    bars = [CostBar("4", look, (2.5, 1, 2, 3, 4)), CostBar("8", look, (float("nan"), 1, 2, 3, 4))]
+    row = row_of([Group("plexus", bars)])
     assert row[0].get_xlabel() == "to the target (s)"
     assert {"2.50", "not reached"} <= {text.get_text() for text in row[0].texts}
 
@@ -74,11 +89,8 @@ def test_a_printed_time_is_a_hollow_bar_alone() -> None:
             "distdgl, published", [CostBar("16", look_of("distdgl"), (596.0, *[nothing] * 4), printed=True)]
         )
     ]
-    with styled():
-        shown = costs.quantities([groups])
-        axes = Figure().subplots(1, 1)
-        costs.draw([axes], groups, shown)
-    assert [list(costs.QUANTITIES)[number] for number in shown] == ["to the target (s)"]
+    (axes,) = row_of(groups)
+    assert axes.get_xlabel() == "to the target (s)"
     (bar,) = axes.patches
     assert bar.get_facecolor()[:3] == (1, 1, 1)
     assert "not reached" not in {text.get_text() for text in axes.texts}

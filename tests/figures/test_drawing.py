@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.figures import draw_all, scaling
-from harness.figures.drawing import FORMATS, KINDS, name_of, save, styled
-from harness.figures.kind import CAPTIONS
+from harness.figures import draw_all
+from harness.figures.drawing import BESIDE, FORMATS, KINDS, name_of, pictures, styled, tables_digest
+from harness.figures.kind import CAPTIONS, read_tables
 from harness.figures.panels import panels
 from harness.results.schema import RUN_TABLES, RUNS
 
@@ -26,13 +26,84 @@ def drawn(study: Path) -> list[Path]:
     return sorted((study / "figures").iterdir())
 
 
-def test_there_is_a_figure_of_all_datasets_and_one_of_each(drawn: list[Path]) -> None:
-    of = {"runs": ("", "-isolate-3-8m", "-products-14m"), "claims": ("", "-plexus-fig8c")}
+NOT_SAMPLED = "products-14m"
+"""Nobody samples on this graph, so it has no figure of sampling."""
+
+
+def test_there_is_a_figure_of_all_datasets_and_one_of_each_with_something_to_show(drawn: list[Path]) -> None:
+    of = {"runs": ("", "-isolate-3-8m", f"-{NOT_SAMPLED}"), "claims": ("", "-plexus-fig8c")}
     names = [f"{kind.name}{each}" for kind in KINDS for each in of[kind.of]]
+    names.remove(f"sampling-{NOT_SAMPLED}")
+    names = [
+        name for name in names if not name.startswith("accuracy")
+    ]  # no run was evaluated on test vertices
     assert sorted(path.name for path in drawn) == sorted(
-        f"{name}.{kind}" for name in names for kind in FORMATS
+        f"{name}.{ending}" for name in names for ending in (*FORMATS, *BESIDE)
     )
-    assert all(path.stat().st_size > 1000 for path in drawn)
+    assert all(path.stat().st_size > 1000 for path in drawn if path.suffix[1:] in FORMATS)
+
+
+def test_an_svg_has_text_as_text_a_role_and_a_label(drawn: list[Path]) -> None:
+    svg = next(path for path in drawn if path.name == "strong-scaling-products-14m.svg").read_text()
+    assert re.search(r'<svg role="img" aria-label="Strong scaling: products-14m, [^"]+"', svg)
+    assert re.search(r"<text [^>]*>cagnet-1d</text>", svg)
+    assert not re.search(r'<path id="DejaVu', svg), "no glyph is drawn as a path"
+
+
+def test_an_svg_has_the_hatches_that_it_uses(drawn: list[Path]) -> None:
+    for path in drawn:
+        if path.suffix == ".svg":
+            svg = path.read_text()
+            assert len(svg) < 200_000, path
+            for name in re.findall(r'<pattern id="([^"]+)"', svg):
+                assert f"url(#{name})" in svg, (path, name)
+
+
+def test_a_pdf_can_be_searched(drawn: list[Path]) -> None:
+    for path in drawn:
+        if path.suffix == ".pdf":
+            assert b"/ToUnicode" in path.read_bytes()
+            assert b"/FontFile2" in path.read_bytes()
+
+
+def test_the_numbers_behind_a_figure_stand_beside_it(drawn: list[Path], runs: pd.DataFrame) -> None:
+    """Every launch that the figure draws, and the seconds of every part of a bar."""
+    by_name = {path.name: path for path in drawn}
+    launches = pd.read_csv(by_name["strong-scaling.csv"])
+    mine = runs[runs.epoch_seconds_median.notna() | (runs.status != "ok")]
+    assert sorted(launches.run_id) == sorted(mine.run_id)
+    both = launches.merge(runs, on="run_id")
+    done = both[both.status_x == "ok"]
+    assert done.epoch_seconds_median_x.tolist() == pytest.approx(done.epoch_seconds_median_y.tolist())
+    parts = pd.read_csv(by_name["breakdown-products-14m.csv"])
+    one = parts[(parts.curve == "cagnet-1d") & (parts.ranks_or_grid.astype(str) == "2")]
+    measured = runs[(runs["strategy.name"] == "cagnet-1d") & (runs.ranks == 2)].epoch_seconds_median.median()
+    assert one.seconds.sum() == pytest.approx(measured)
+
+
+def test_a_caption_stands_alone(drawn: list[Path]) -> None:
+    text = next(path for path in drawn if path.name == "breakdown-products-14m.txt").read_text()
+    assert text.startswith("Where an epoch goes. Seconds of an epoch by operation.")
+    assert "Shown: products-14m, gcn, 3 layers, hidden 128, float32, on local." in text
+
+
+def test_figures_of_earlier_tables_are_removed(
+    tables: Path, synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """A kind that has nothing to show any more, and a graph that is no longer there; files of others stay."""
+    folder = collected(
+        lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
+    )
+    out = folder / "figures"
+    out.mkdir()
+    old = f"<svg><!-- tables {tables_digest(tables)} --></svg>"
+    for name in ("sampling", "costs-gone"):
+        (out / f"{name}.svg").write_text(old)
+        (out / f"{name}.csv").write_text("")
+    (out / "mine.svg").write_text(old)
+    (out / "README.md").write_text("")
+    paths = draw_all(folder, out)
+    assert set(out.iterdir()) == {*paths, out / "mine.svg", out / "README.md"}
 
 
 def test_every_kind_says_how_it_is_read() -> None:
@@ -59,17 +130,21 @@ def test_text_in_a_pdf_is_truetype(drawn: list[Path]) -> None:
 
 @pytest.mark.parametrize("theirs", [{}, {"lines.linewidth": 9, "pdf.fonttype": 3, "figure.dpi": 50}])
 def test_the_same_tables_give_the_same_bytes(
-    theirs: dict[str, object], runs: pd.DataFrame, drawn: list[Path], tmp_path: Path
+    theirs: dict[str, object], runs: pd.DataFrame, tables: Path, drawn: list[Path], tmp_path: Path
 ) -> None:
     """Twice, and whatever settings the user has."""
     stamp = re.search(r"tables \w{16}", next(path for path in drawn if path.suffix == ".svg").read_text())
     assert stamp
     some = [panel for panel in panels(runs) if panel.dataset == "isolate-3-8m"]
+    kind, before = KINDS[0], {path.name: path for path in drawn}
+    name = name_of(kind.name, "isolate-3-8m")
+    label = re.search(r'aria-label="([^"]*)"', before[f"{name}.svg"].read_text())
+    assert label
     with mpl.rc_context(theirs), styled():
-        again = save(scaling.page(some, some), tmp_path, name_of("strong-scaling", "isolate-3-8m"), stamp[0])
-    before = {path.name: path for path in drawn}
-    for path in again:
-        assert path.read_bytes() == before[path.name].read_bytes(), path.name
+        figure = kind.page(some, [kind.shown(panel, read_tables(tables)) for panel in some])
+        again = pictures(figure, tmp_path, name, stamp[0], label[1])
+    for path, data in again.items():
+        assert data == before[path.name].read_bytes(), path.name
     assert plt.get_fignums() == [], "drawing leaves no figure open"
 
 
@@ -79,7 +154,7 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     folder = collected(lambda to: synthetic.write_ok(to, spec, 1.0))
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
-    assert len(paths) == len(FORMATS) * sum(2 if kind.of == "runs" else 1 for kind in KINDS)
+    assert {path.suffix[1:] for path in paths} == {*FORMATS, *BESIDE}
 
 
 def test_no_tables_are_refused(tmp_path: Path) -> None:

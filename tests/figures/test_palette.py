@@ -1,41 +1,161 @@
-"""One look a strategy, everywhere; no two alike; every row of a ledger has a group."""
+"""One look a strategy, everywhere; no two alike, for any eye and in grey; every row of a ledger has a group.
 
-from itertools import pairwise, product
+Distances are CIEDE2000 between colours as a viewer sees them: with full vision, and without green or red receptors by
+the matrices of Machado, Oliveira and Fernandes (2009) at full severity.
+"""
 
+from itertools import combinations, pairwise, product
+
+import numpy as np
 import pytest
 
 from harness.figures.breakdown import group_of
-from harness.figures.palette import FOREIGN_MARKERS, GROUPS, KNOWN, STEPS, Fill, look_of
+from harness.figures.palette import (
+    FREE_COLOURS,
+    FREE_MARKERS,
+    GROUPS,
+    KNOWN,
+    PAPER,
+    STEPS,
+    Fill,
+    coloured,
+    look_of,
+    on_dark,
+)
 from harness.ledger import Op, Phase
+from harness.registry import registered
+
+Colour = np.ndarray
+
+FULL = np.eye(3)
+NO_GREEN = np.array(
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+)
+NO_RED = np.array(
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+)
+TO_XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+FAMILIES = (
+    "serial",
+    "cagnet-1d cagnet-1.5d cagnet-2d cagnet-3d cagnet-sa-1d cagnet-sa-1.5d",
+    "plexus scalegnn",
+    "bns-gcn pipegcn neutronstar g3",
+    "graphsage graphsaint-node pyg cluster-gcn",
+    "distdgl salient massivegnn quiver",
+    "bulk-sage bulk-ladies",
+)
+DARK = "#171a1f"
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance by the definition of the W3C."""
-    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+def linear(colour: str) -> Colour:
+    parts = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
-def test_no_two_known_strategies_look_alike_even_without_colour() -> None:
-    assert len({look.marker for look in KNOWN.values()}) == len(KNOWN)
+def lab(colour: str, eye: Colour = FULL) -> Colour:
+    """CIELAB under D65 of the colour that an eye sees."""
+    seen = np.clip(eye @ linear(colour), 0, 1)
+    ratio = TO_XYZ @ seen / np.array([0.95047, 1.0, 1.08883])
+    x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_strategies_that_papers_compare_have_colours_of_their_own() -> None:
-    compared = ["serial", "cagnet-1d", "cagnet-1.5d", "cagnet-2d", "cagnet-3d", "plexus", "scalegnn", "g3"]
-    assert len({look_of(name).colour for name in compared}) == 8
+def distance(one: Colour, other: Colour) -> float:
+    """CIEDE2000 (Sharma, Wu and Dalal, 2005)."""
+    (l1, a1, b1), (l2, a2, b2) = one, other
+    mean = (np.hypot(a1, b1) + np.hypot(a2, b2)) / 2
+    stretch = 1.5 - 0.5 * np.sqrt(mean**7 / (mean**7 + 25**7))
+    c1, c2 = np.hypot(stretch * a1, b1), np.hypot(stretch * a2, b2)
+    h1, h2 = (np.degrees(np.arctan2(b, stretch * a)) % 360 for a, b in ((a1, b1), (a2, b2)))
+    turn = (h2 - h1 + 180) % 360 - 180 if c1 * c2 else 0.0
+    light, chroma, hue = l2 - l1, c2 - c1, 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2))
+    middle_l, middle_c = (l1 + l2) / 2, (c1 + c2) / 2
+    middle_h = (h1 + turn / 2) % 360 if c1 * c2 else h1 + h2
+    waves = zip((-0.17, 0.24, 0.32, -0.20), (1, 2, 3, 4), (-30, 0, 6, -63), strict=True)
+    t = 1 + sum(size * np.cos(np.radians(times * middle_h + shift)) for size, times, shift in waves)
+    scale_l = 1 + 0.015 * (middle_l - 50) ** 2 / np.sqrt(20 + (middle_l - 50) ** 2)
+    scale_c, scale_h = 1 + 0.045 * middle_c, 1 + 0.015 * middle_c * t
+    bend = np.sin(np.radians(60 * np.exp(-(((middle_h - 275) / 25) ** 2))))
+    rotation = -2 * np.sqrt(middle_c**7 / (middle_c**7 + 25**7)) * bend
+    x, y, z = light / scale_l, chroma / scale_c, hue / scale_h
+    return float(np.sqrt(x**2 + y**2 + z**2 + rotation * y * z))
 
 
-def test_a_strategy_from_elsewhere_looks_the_same_on_every_machine() -> None:
+def apart(one: str, other: str) -> float:
+    """The least distance of two colours over all eyes."""
+    return min(distance(lab(one, eye), lab(other, eye)) for eye in (FULL, NO_GREEN, NO_RED))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours by the W3C."""
+    low, high = sorted(float(TO_XYZ[1] @ linear(colour)) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_distance_is_that_of_the_published_pairs() -> None:
+    """Three of the pairs that Sharma, Wu and Dalal print."""
+    for one, other, expected in (
+        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
+        ((50, -1, 2), (50, 0, 0), 2.3669),
+        ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
+    ):
+        assert distance(np.array(one), np.array(other)) == pytest.approx(expected, abs=5e-5)
+
+
+def test_every_built_in_strategy_has_its_look_by_hand() -> None:
+    built_in = {point.name for point in registered() if point.value.startswith("strategies.")}
+    assert built_in == set(KNOWN)
+    assert sorted(" ".join(FAMILIES).split()) == sorted(KNOWN)
+    assert len({look.colour for look in KNOWN.values()}) == len(KNOWN)
+
+
+def test_no_two_strategies_with_one_marker_are_confused_by_any_eye_or_in_grey() -> None:
+    for one, other in combinations(KNOWN.values(), 2):
+        if one.marker == other.marker:
+            assert apart(one.colour, other.colour) > 15, (one, other)
+            assert abs(lab(one.colour)[0] - lab(other.colour)[0]) > 7, (one, other)
+
+
+def test_families_share_a_hue_and_their_members_differ_in_grey_and_in_marker() -> None:
+    for family in FAMILIES:
+        looks = [KNOWN[name] for name in family.split()]
+        assert len({look.marker for look in looks}) == len(looks)
+        light = sorted(lab(look.colour)[0] for look in looks)
+        assert all(above - below > 8 for below, above in pairwise(light)), (family, light)
+        hues = [np.degrees(np.arctan2(*lab(look.colour)[:0:-1])) % 360 for look in looks]
+        spread = max(abs((one - other + 180) % 360 - 180) for one, other in product(hues, hues))
+        assert family == "serial" or spread < 65, (family, hues)
+
+
+def test_colours_can_be_seen_on_light_and_on_dark_paper() -> None:
+    for colour in coloured().values():
+        assert contrast(colour, PAPER) > 1.4
+        assert contrast(on_dark(colour), DARK) > 2.4, colour
+    assert len({on_dark(look.colour) for look in KNOWN.values()}) == len(KNOWN)
+
+
+def test_a_strategy_from_elsewhere_has_a_look_of_its_own() -> None:
+    """The same on every machine, and never that of a built-in strategy or of another plugin in the same tables."""
     assert look_of("my-strategy") == look_of("my-strategy")
-    looks = {look_of(f"mine-{number}") for number in range(200)}
-    assert len(looks) > 50
-    assert {look.marker for look in looks} == set(FOREIGN_MARKERS)
-    assert not set(FOREIGN_MARKERS) & {look.marker for look in KNOWN.values()}
+    names = [f"mine-{number}" for number in range(20)]
+    looks = {look_of(name, names)[:2] for name in names}
+    assert len(looks) == len(names)
+    for colour, marker in looks:
+        assert colour in FREE_COLOURS and marker in FREE_MARKERS
+        assert colour not in {look.colour for look in KNOWN.values()}
+        assert marker not in {look.marker for look in KNOWN.values()}
+    assert {look_of(f"mine-{number}").marker for number in range(200)} == set(FREE_MARKERS)
+
+
+def test_a_known_strategy_keeps_its_look_beside_any_other() -> None:
+    assert all(look_of(name, ["mine", "yours"]) == look for name, look in KNOWN.items())
 
 
 def test_the_hash_of_a_name_never_changes() -> None:
     """Written down: a look that changed with a version would mislead who compares two figures."""
-    assert look_of("my-strategy")[:2] == ("#656364", "X")
+    assert look_of("my-strategy")[:2] == ("#008c92", "d")
 
 
 @pytest.mark.parametrize(("phase", "op"), list(product(Phase, Op)))
@@ -45,9 +165,14 @@ def test_every_row_of_a_ledger_counts_in_one_group(phase: Phase, op: Op) -> None
 
 
 @pytest.mark.parametrize("groups", [GROUPS, STEPS])
-def test_groups_have_at_most_eight_colours_and_neighbours_differ_in_grey(groups: dict[str, Fill]) -> None:
-    assert len({fill.colour for fill in groups.values()}) <= 8
-    assert len(set(groups.values())) == len(groups)
+def test_groups_are_told_apart_by_every_eye_and_neighbours_in_grey(groups: dict[str, Fill]) -> None:
     fills = list(groups.values())
-    for left, right in pairwise(fills):
-        assert left.hatch != right.hatch or abs(luminance(left.colour) - luminance(right.colour)) > 0.15
+    assert len({fill.colour for fill in fills}) == len(fills)
+    for one, other in combinations(fills, 2):
+        assert one.hatch != other.hatch or apart(one.colour, other.colour) > 10, (one, other)
+    for one, other in pairwise(fills):
+        assert one.hatch != other.hatch or abs(lab(one.colour)[0] - lab(other.colour)[0]) > 10, (one, other)
+
+
+def test_hatches_are_lines_because_circles_fill_a_page() -> None:
+    assert {sign for fill in (*GROUPS.values(), *STEPS.values()) for sign in fill.hatch} <= set("/\\|-")

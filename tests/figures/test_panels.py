@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from harness.figures.panels import curves, panels
+from harness.figures.panels import curves, panels, titles
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]
@@ -65,3 +65,29 @@ def test_parameters_make_curves_with_names_that_differ(
 
 def test_runs_that_never_took_place_are_not_drawn(runs: pd.DataFrame) -> None:
     assert panels(runs.assign(status="missing")) == []
+
+
+def test_a_title_says_what_differs_and_the_note_says_the_rest_once(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    full = {"projection": True, "norm": True, "residual": True, "dropout": 0.2}
+
+    def write(folder: Path) -> None:
+        for layers, parts in ((1, {}), (3, full), (3, {"norm": True})):
+            model = {"hidden": 16, "layers": layers, **parts}
+            spec = synthetic.make_spec("serial", "tiny", {"p": 1}, model=model)
+            synthetic.write_quoted(folder, spec, 1.0, "measured")
+
+    found = panels(read_collected(collected(write), "runs"))
+    one = titles(found)
+    assert sorted(one.each) == ["1 layer, bare", "3 layers, full", "3 layers, norm"]
+    assert one.note.startswith("tiny, gcn, hidden 16, float32, on local; bare: ")
+    assert titles(found[:1]).each == [""], "a panel alone differs from nothing"
+    assert "1 layer" in titles(found[:1]).note
+
+
+def test_graphs_are_named_in_titles_only_where_there_are_several(runs: pd.DataFrame) -> None:
+    found = panels(runs)
+    assert titles(found).each == ["isolate-3-8m", "products-14m"]
+    assert "products-14m" not in titles(found).note
+    assert titles(found[1:]).note.startswith("products-14m, gcn, 3 layers, hidden 128")

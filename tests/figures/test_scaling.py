@@ -14,9 +14,11 @@ from matplotlib.lines import Line2D
 
 from harness.figures import scaling
 from harness.figures.drawing import styled
+from harness.figures.page_layout import Cell, compose
 from harness.figures.palette import look_of
 from harness.figures.panels import Panel, panels
 from harness.results.parquet import read_collected
+from harness.results.statuses import STATUSES
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
@@ -32,13 +34,26 @@ def products(runs: pd.DataFrame) -> Panel:
     return next(panel for panel in panels(runs) if panel.dataset == "products-14m")
 
 
+def draw(axes: Axes, panel: Panel) -> None:
+    """Draws the curves of a panel on common axes, however many there are."""
+    lines = scaling.shown(panel, None)
+    measure = scaling.epochs(lines)
+    ground = scaling._ground(lines, [lines], measure, scaling.PLOT, scaling.PLOT_WIDTH)
+    scaling.draw(axes, lines, measure, ground)
+
+
+def cells(panel: Panel) -> list[Cell]:
+    lines = scaling.shown(panel, None)
+    return [cell for part in scaling.sections("", lines, scaling.epochs(lines)) for cell in part.cells]
+
+
 def line_of(axes: Axes, label: str) -> Line2D:
     (line,) = [line for line in axes.lines if line.get_label() == label]
     return line
 
 
 def test_both_axes_are_logarithms_of_two_with_ticks_at_the_ranks(axes: Axes, products: Panel) -> None:
-    scaling.draw(axes, products)
+    draw(axes, products)
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert list(axes.get_xticks()) == [1, 2, 4, 8, 16]
     assert axes.get_xticks(minor=True).size == 0
@@ -47,7 +62,7 @@ def test_both_axes_are_logarithms_of_two_with_ticks_at_the_ranks(axes: Axes, pro
 
 
 def test_a_line_joins_the_medians_in_absolute_time(axes: Axes, products: Panel) -> None:
-    scaling.draw(axes, products)
+    draw(axes, products)
     line = line_of(axes, "cagnet-1d")
     mine = products.runs[(products.runs["strategy.name"] == "cagnet-1d") & (products.runs.status == "ok")]
     medians = mine.groupby("ranks").epoch_seconds_median.median()
@@ -57,7 +72,7 @@ def test_a_line_joins_the_medians_in_absolute_time(axes: Axes, products: Panel) 
 
 
 def test_every_launch_is_a_point(axes: Axes, products: Panel) -> None:
-    scaling.draw(axes, products)
+    draw(axes, products)
     points = [tuple(point) for cloud in axes.collections for point in getattr(cloud, "get_offsets", list)()]
     measured = products.runs[(products.runs.status == "ok") & (products.runs.source == "measured")]
     expected = zip(measured.ranks, measured.epoch_seconds_median, strict=True)
@@ -66,7 +81,7 @@ def test_every_launch_is_a_point(axes: Axes, products: Panel) -> None:
 
 
 def test_ideal_lines_start_at_the_first_measured_point(axes: Axes, products: Panel) -> None:
-    scaling.draw(axes, products)
+    draw(axes, products)
     ideals = [line for line in axes.lines if line.get_alpha() is not None]
     assert len(ideals) == 2  # cagnet-1d and plexus; one point has no scaling
     starts = {tuple(np.column_stack(line_of(axes, name).get_data())[0]) for name in ("cagnet-1d", "plexus")}
@@ -77,7 +92,7 @@ def test_ideal_lines_start_at_the_first_measured_point(axes: Axes, products: Pan
 
 
 def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
-    scaling.draw(axes, products)
+    draw(axes, products)
     measured, predicted, published = (
         line_of(axes, f"plexus{kind}") for kind in ("", " predicted", " published")
     )
@@ -100,26 +115,31 @@ def test_runs_of_other_programs_are_lines_with_hollow_markers(
             synthetic.write_quoted(folder, spec, 2 / ranks, "external")
 
     (panel,) = panels(read_collected(collected(write), "runs"))
-    scaling.draw(axes, panel)
+    draw(axes, panel)
     ours, theirs = line_of(axes, "bns-gcn"), line_of(axes, "bns-gcn external")
     assert ours.get_linestyle() == theirs.get_linestyle() == "-"
     assert ours.get_markerfacecolor() == theirs.get_color() != theirs.get_markerfacecolor()
     assert list(theirs.get_ydata()) == [2, 1]
 
 
-def test_failures_stand_above_all_data_with_their_status(axes: Axes, runs: pd.DataFrame) -> None:
+def test_failures_stand_above_all_data_with_the_sign_of_their_status(axes: Axes, runs: pd.DataFrame) -> None:
     for panel in panels(runs):
         axes.clear()
-        scaling.draw(axes, panel)
-        (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+        draw(axes, panel)
         failed = panel.runs[panel.runs.status != "ok"].iloc[0]
+        sign = scaling.sign_of(failed.status)
+        (cross,) = [line for line in axes.lines if line.get_marker() == sign]
         assert list(cross.get_xdata()) == [failed.ranks]
-        assert failed.status in [text.get_text() for text in axes.texts]
         slowest = panel.runs.epoch_seconds_median.max() * (1 if axes.get_ylabel().endswith("(s)") else 1000)
         low, high = map(math.log, axes.get_ylim())
         share = (math.log(slowest) - low) / (high - low)
         (strip,) = axes.patches
         assert share < strip.get_y() < cross.get_ydata()[0]
+
+
+def test_statuses_have_signs_that_differ() -> None:
+    failed = [status for status in STATUSES if status != "ok"]
+    assert len({str(scaling.sign_of(status)) for status in failed}) == len(failed)
 
 
 def test_as_many_failures_as_there_are_have_room(
@@ -132,18 +152,53 @@ def test_as_many_failures_as_there_are_have_room(
             synthetic.write_failed(folder, spec, "oom", "MemoryError", "")
 
     (panel,) = panels(read_collected(collected(write), "runs"))
-    scaling.draw(axes, panel)
+    draw(axes, panel)
     heights = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == "x"]
-    assert len(heights) == 9
+    assert len(set(heights)) == 9
     low, high = map(math.log, axes.get_ylim())
     assert -low / (high - low) < min(heights) < max(heights) < 1
-    assert scaling.height(panel) > 3
+
+
+def test_curves_of_one_point_are_listed_with_their_values(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Five strategies on four ranks would all stand at one place."""
+
+    def write(folder: Path) -> None:
+        for ranks in (1, 2, 4):
+            synthetic.write_ok(folder, synthetic.make_spec("plexus", "tiny", {"p": ranks}), 1 / ranks)
+        for number in range(5):
+            spec = synthetic.make_spec(f"s{number}", "tiny", {"p": 4})
+            synthetic.write_quoted(folder, spec, 0.5 + number, "measured")
+        failed = synthetic.make_spec("s1", "tiny", {"p": 8})
+        synthetic.write_failed(folder, failed, "oom", "MemoryError", "")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    over, listed = cells(panel)
+    assert "over ranks" in over.title and "largest" in listed.title
+    with styled():
+        figure = compose(scaling.sections("", lines := scaling.shown(panel, None), scaling.epochs(lines)))
+    written = [text.get_text() for text in figure.axes[1].texts]
+    assert {"plexus", "s0", "s1", "s4", "× oom", "0.500", "4.50"} <= set(written)
+
+
+def test_many_strategies_have_small_axes_of_their_own(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    def write(folder: Path) -> None:
+        for number in range(8):
+            for ranks in (2, 4):
+                spec = synthetic.make_spec(f"s{number}", "tiny", {"p": ranks})
+                synthetic.write_quoted(folder, spec, (1 + number) / ranks, "measured")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    assert [cell.title for cell in cells(panel)] == [f"s{number}" for number in range(8)]
 
 
 def test_one_rank_alone_is_drawn(axes: Axes, synthetic: SimpleNamespace, collected: Collected) -> None:
     spec = synthetic.make_spec("serial", "tiny", {"p": 1})
     (panel,) = panels(read_collected(collected(lambda to: synthetic.write_ok(to, spec, 0.002)), "runs"))
-    scaling.draw(axes, panel)
+    draw(axes, panel)
     assert list(axes.get_xticks()) == [1]
     assert axes.get_ylabel() == "epoch time (ms)"
     assert len(axes.get_yticks()) >= 2
@@ -153,22 +208,27 @@ def test_failures_alone_are_drawn(axes: Axes, synthetic: SimpleNamespace, collec
     spec = synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 2, "z": 2})
     write = lambda to: synthetic.write_failed(to, spec, "refused", "UserError", "no")  # noqa: E731
     (panel,) = panels(read_collected(collected(write), "runs"))
-    scaling.draw(axes, panel)
-    assert "refused" in [text.get_text() for text in axes.texts]
+    draw(axes, panel)
+    assert scaling.sign_of("refused") in [line.get_marker() for line in axes.lines]
     assert len(axes.get_yticks()) == 0
+    (cell,) = cells(panel)
+    axes.clear()
+    cell.draw(axes)
+    assert "× refused" in [text.get_text() for text in axes.texts]
 
 
-def test_the_legend_names_every_curve_once(runs: pd.DataFrame) -> None:
+def test_the_legend_names_every_curve_on_common_axes_once(products: Panel) -> None:
     with styled():
-        labels = [handle.get_label() for handle in scaling.handles(panels(runs))]
+        lines = scaling.shown(products, None)
+        parts = scaling.sections("", lines, measure := scaling.epochs(lines))
+        labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
     assert labels == [
         "serial",
         "cagnet-1d",
         "plexus",
-        "bns-gcn",
         "plexus predicted",
         "plexus published",
         "one launch",
         "ideal",
-        "did not finish",
+        "did not finish: oom",
     ]

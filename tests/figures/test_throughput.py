@@ -15,11 +15,15 @@ from harness.results.parquet import read_collected
 Collected = Callable[[Callable[[Path], object]], Path]
 
 
-def shown(folder: Path) -> dict[str, tuple[str, throughput.Lines]]:
-    """Of every panel what x is, and the lines."""
-    panels = throughput.together(read_collected(folder, "runs"))
+def shown(folder: Path) -> dict[str, tuple[str, dict[str, pd.DataFrame]]]:
+    """Of every panel what x is, and the line of each curve by its label."""
     tables = read_tables(folder)
-    return {panel.title: (throughput.varied(panel), throughput.lines(panel, tables)) for panel in panels}
+    lines = {}
+    for panel in throughput.together(read_collected(folder, "runs")):
+        if drawn := throughput.lines(panel, tables):
+            measure = throughput.rates(panel, drawn)
+            lines[panel.title] = measure.over, {curve.label: measure.line(curve) for curve in drawn}
+    return lines
 
 
 def test_over_ranks_a_line_follows_the_best_grid(tables: Path, runs: pd.DataFrame) -> None:
@@ -28,7 +32,7 @@ def test_over_ranks_a_line_follows_the_best_grid(tables: Path, runs: pd.DataFram
     assert list(lines) == ["serial", "cagnet-1d", "plexus"], "what was measured"
     plexus = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured") & (runs.ranks == 4)]
     best = plexus.groupby("grid").vertices_per_second.median().max()
-    _, line = lines["plexus"]
+    line = lines["plexus"]
     assert line[line.ranks == 4].middle.item() == best
 
 
@@ -62,7 +66,7 @@ def test_depths_and_widths_stand_in_one_panel(
     (title, (over, lines)), *others = found.items()
     assert (title, others) == ("big@1-64", [])
     assert over == {"layers": "model.layers", "features": "graph.features"}[swept]
-    for _, line in lines.values():
+    for line in lines.values():
         assert list(line[over]) == [2, 3, 4]
         assert line.middle.is_monotonic_decreasing
 

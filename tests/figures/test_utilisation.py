@@ -39,7 +39,7 @@ def test_what_a_driver_tells_is_taken() -> None:
 def test_curves_without_windows_are_left_out(tables: Path, runs: pd.DataFrame) -> None:
     collected = read_tables(tables)
     (panel,) = [panel for panel in panels(runs) if panel.dataset == "products-14m"]
-    assert [strip.label.split(":")[0] for strip in utilisation.strips(panel, collected)] == [
+    assert [strip.label for strip in utilisation.strips(panel, collected)] == [
         "serial",
         "cagnet-1d",
         "plexus",

@@ -29,23 +29,23 @@ rule verify:
         "harness collect --runs results/runs --out results --plan {input.plan} --verify > {log} 2>&1"
 
 
-# Each figure shows all datasets on one page; a figure of each dataset alone lies beside it.
+# Each figure shows all datasets on one page; a figure of each dataset alone lies beside it. Kinds of figures with nothing
+# to show are not drawn, so the output is the folder, which Snakemake empties first.
 rule figures:
     input:
         rules.collect.output,
     output:
-        [
-            report(
-                f"figures/{kind}.svg",
-                caption=str(caption),
-                category="Figures",
-                labels={"figure": kind.replace("-", " ")},
-            )
-            for kind, caption in CAPTIONS.items()
-        ],
-        expand("figures/{kind}.{form}", kind=CAPTIONS, form=["pdf", "png"]),
+        report(
+            directory("figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/figures.rst",
+            category="Figures",
+            labels={"figure": "{figure}"},
+        ),
     log:
         "results/logs/figures.log",
+    params:
+        captions={kind: caption.read_text() for kind, caption in CAPTIONS.items()},
     message:
         "Drawing the figures"
     shell:
