@@ -1,14 +1,17 @@
-"""harness collect, figures, report, artifact and claims: from run folders to tables, figures, a page, an archive."""
+"""harness collect, figures, report, artifact, compare, claims: from run folders to tables, a page, an archive."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.options import Verbs, add_verb, columns, say, show
+from harness.errors import UserError
 from harness.spec.root import project_root, results_folder
 
 if TYPE_CHECKING:
     from harness.claims import Verdict
+    from harness.results.statistics import Difference, Side
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -69,6 +72,19 @@ def add_verbs(verbs: Verbs) -> None:
     artifact.add_argument(
         "--out", type=Path, metavar="FILE", help="the file to write (default: results/artifact.tar.gz)"
     )
+
+    compare = add_verb(
+        verbs,
+        "compare",
+        _compare,
+        "Compare two runs, or the same runs of two commits: ratios, and the phases, words and settings that differ.",
+        "A and B are folders of collected tables, run folders, or run ids under results/runs. A ratio above 1 says "
+        "that B is slower. Runs of two folders are pairs if they have the same spec.",
+    )
+    compare.add_argument(
+        "a", metavar="A", help="a folder of tables, a run folder, or the beginning of a run id"
+    )
+    compare.add_argument("b", metavar="B", help="the other, in the same way")
 
     claims = add_verb(
         verbs,
@@ -164,6 +180,68 @@ def _artifact(options: argparse.Namespace) -> int:
     path = pack(root, options.tables or results, options.figures or root / "figures", report, out)
     show(options, {"artifact": str(path)}, str(path))
     return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from harness.results.statistics import compare
+
+    runs = results_folder(project_root(options.root)) / "runs"
+    rows = compare(_side(options.a, runs), _side(options.b, runs))
+    if not rows:
+        raise UserError(
+            f"{options.a} and {options.b} have no measured run of the same spec, so there is nothing to pair. "
+            "`harness compare RUN RUN` compares two runs of any specs."
+        )
+    found = [{**row._asdict(), "verdict": row.verdict} for row in rows]
+    counts = {name: sum(row.verdict == name for row in rows) for name in ("faster", "slower", "unsure")}
+    total = "B against A: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+    show(options, found, "\n\n".join([*map(_comparison, rows), total]))
+    return 0
+
+
+def _side(name: str, runs: Path) -> "Side":
+    """The runs and tables that a word of the command names."""
+    from harness.results.collect import side_of_run
+    from harness.results.parquet import read_collected
+    from harness.results.statistics import Side
+
+    folder = Path(name)
+    if (folder / "runs.parquet").is_file():
+        frames = (
+            {str(run): rows for run, rows in read_collected(folder, table).groupby("run_id")}
+            for table in ("epochs", "ledger")
+        )
+        return Side(read_collected(folder, "runs"), *frames)
+    if (folder / "record.json").is_file():
+        return side_of_run(folder)
+    found = sorted(runs.glob(f"{name}*/record.json")) if re.fullmatch("[0-9a-f]{4,16}", name) else []
+    if len(found) != 1:
+        wrong = "the beginning of several runs" if found else "no run and no folder of tables"
+        raise UserError(
+            f"{name} is {wrong}. Accepted are a folder with runs.parquet (`harness collect` makes one), a run folder, "
+            f"or the beginning of an id under {runs}."
+        )
+    return side_of_run(found[0].parent)
+
+
+CHANGES = 3
+"""Parts of an epoch that a comparison prints."""
+
+
+def _comparison(row: "Difference") -> str:
+    """One configuration in a few lines."""
+    spread = f"{row.interval.low:.3f} to {row.interval.high:.3f}" if row.interval else "too few epochs"
+    pairs = "1 pair" if row.pairs == 1 else f"{row.pairs} pairs"
+    lines = [
+        row.label,
+        f"  B over A {row.ratio:.3f} ({spread}; {pairs}): {row.verdict}; "
+        f"{1e3 * row.seconds[0]:.4g} -> {1e3 * row.seconds[1]:.4g} ms an epoch",
+    ]
+    lines += [f"  {part}: {1e3 * a:.4g} -> {1e3 * b:.4g} ms" for part, a, b in row.parts[:CHANGES] if a != b]
+    if row.words[0] != row.words[1]:
+        lines.append(f"  words sent: {row.words[0]:,.0f} -> {row.words[1]:,.0f}")
+    lines += [f"  {name}: {a or 'none'} -> {b or 'none'}" for name, (a, b) in row.differs.items()]
+    return "\n".join(lines)
 
 
 def _claims(options: argparse.Namespace) -> int:

@@ -224,18 +224,7 @@ def draw(
         axes.tick_params(axis="y", labelleft=False)
     if not last:
         axes.tick_params(axis="x", labelbottom=False)
-    for curve in others:
-        line = measure.line(curve)
-        axes.plot(
-            line[measure.over].astype(int),
-            line.middle * measure.factor,
-            color=GRID,
-            marker="o",
-            markersize=2,
-            linewidth=0.8,
-            linestyle="none" if curve.source == "published" else "-",
-            zorder=1.2,
-        )
+    _draw_others(axes, others, measure)
     shifts = _shifts(axes, own, measure, ground)
     for curve, shift in zip(own, shifts, strict=True):
         _draw_curve(axes, curve, measure, shift)
@@ -245,6 +234,28 @@ def draw(
         failing = [curve for curve in own if len(curve.failures)]
         for number, curve in enumerate(failing):
             _draw_failures(axes, curve, 1 - SLOT * (number + 0.5) / ground.whole)
+
+
+def _draw_others(axes: Axes, others: Sequence[Curve], measure: DrawnColumn) -> None:
+    """Draws curves in grey: all lines are one path, because small axes repeat them; points alone are dots."""
+    joined: list[tuple[float, float]] = []
+    alone: list[tuple[float, float]] = []
+    for curve in others:
+        line = measure.line(curve)
+        points = [
+            (float(x), float(y) * measure.factor)
+            for x, y in line[[measure.over, "middle"]].itertuples(index=False, name=None)
+        ]
+        if len(points) == 1 or curve.source == "published":
+            alone += points
+        else:
+            joined += [*points, (math.nan, math.nan)]
+    if joined:
+        axes.plot(*zip(*joined, strict=True), color=GRID, linewidth=0.8, zorder=1.2)
+    if alone:
+        axes.plot(
+            *zip(*alone, strict=True), color=GRID, linestyle="none", marker="o", markersize=2, zorder=1.2
+        )
 
 
 def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Ground) -> list[Transform]:

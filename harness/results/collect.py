@@ -23,6 +23,7 @@ from harness.ledger import AxisName
 from harness.results import parquet
 from harness.results.record import Record, read_record
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT
+from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 from harness.spec.spec import canonical_json, grid_text
 
@@ -149,6 +150,15 @@ def collect(
     files["runs"] = parquet.to_bytes(summary, RUNS, mark)
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
     return Collected(out, frame)
+
+
+def side_of_run(folder: Path) -> Side:
+    """One run folder as a side of a comparison."""
+    record = read_record(folder)
+    run_id = str(record.record["run_id"])
+    frame = parquet.conform(pd.DataFrame([flatten(record.spec, record.record) | {"origin": ""}]), RUNS)
+    tables = {name: record.rows(name).to_pandas() for name in ("epochs", "ledger")}
+    return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables.values()))
 
 
 def cause(run: "pd.Series[Any]") -> str:

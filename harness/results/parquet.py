@@ -1,9 +1,10 @@
 """Tables as parquet files: each holds the number of its schema, which reading checks."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -148,3 +149,42 @@ def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
             waiting, rows = [], 0
     if waiting:
         yield pa.concat_tables(waiting)
+
+
+# The tables for a reader with pandas: `harness.load()`.
+
+
+class Loaded(NamedTuple):
+    """Every collected table."""
+
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    ledger: pd.DataFrame
+    accuracy: pd.DataFrame
+    memory: pd.DataFrame
+    utilisation: pd.DataFrame
+    tape: pd.DataFrame
+
+
+SUBJECT = ["run_id", "strategy", "dataset", "ranks", "grid", "launch"]
+"""The columns of `runs` that every other table has too."""
+
+
+def load(tables: str | Path = "results") -> Loaded:
+    """The collected tables of a folder, with short names of columns."""
+    folder = Path(tables)
+    runs = read_collected(folder, "runs").rename(columns=short_names(TABLES["runs"].names))
+    others = {name: read_collected(folder, name) for name in Loaded._fields if name != "runs"}
+    subject = runs[SUBJECT]
+    return Loaded(runs, **{name: subject.merge(rows, on="run_id") for name, rows in others.items()})
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """`strategy` for strategy.name, `hidden` for model.hidden; a name that two would share keeps its parts."""
+    short = {name: name.removesuffix(".name").rpartition(".")[2] for name in names}
+    times = Counter([*short.values(), *(name for name in names if "." not in name)])
+    plain = {name for name in names if "." not in name}
+    return {
+        name: short[name] if name in plain or times[short[name]] == 1 else name.replace(".", "_")
+        for name in names
+    }

@@ -7,11 +7,12 @@ interval only from six launches on, because fewer have none. Ratios are never av
 
 from collections.abc import Collection
 from math import comb
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from harness.ledger import Op, Phase
+from harness.results.epoch_parts import Frames, of_launch
 from harness.results.schema import PAPER_EPOCHS, RUNS, WARMUP_DROPPED
 
 CONFIGURATION = [
@@ -107,3 +108,114 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
         "seconds_paper": float(done.epoch_seconds_paper.mean()),
         **{column: float(done[column].astype(float).median()) for column in middle.split()},
     }
+
+
+# Two sets of runs: the same configurations before and after a change, or two runs.
+
+TOLD = ("commit", "host", "cpu", "gpu", "cores", "threads", "engine", "versions", "env", "store_manifest")
+"""The parts of provenance that a comparison names where they differ."""
+
+
+class Side(NamedTuple):
+    """One side of a comparison: runs, and their tables by run id."""
+
+    runs: pd.DataFrame
+    epochs: Frames
+    ledgers: Frames
+
+
+class Difference(NamedTuple):
+    """One configuration on both sides. A ratio above 1 says that B is slower."""
+
+    label: str
+    pairs: int
+    seconds: tuple[float, float]
+    ratio: float
+    interval: Interval | None
+    """Covers the ratio of the medians over epochs of all launches with at least 90 %; None for too few epochs."""
+    parts: list[tuple[str, float, float]]
+    """The parts of the epoch that changed most: phase and op, seconds of A and of B."""
+    words: tuple[float, float]
+    differs: dict[str, tuple[str, str]]
+    """Settings and origins that are not the same: those of A and of B."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether B is slower or faster, if the interval leaves a doubt neither."""
+        if self.interval is None:
+            return "unsure"
+        return "slower" if self.interval.low > 1 else "faster" if self.interval.high < 1 else "unsure"
+
+
+def compare(a: Side, b: Side) -> list[Difference]:
+    """Every configuration that both sides measured, by launches of the same spec; two single runs are one pair."""
+    mine, other = (_measured(side.runs) for side in (a, b))
+    if len(mine) == len(other) == 1:
+        return [_compared(mine, other, a, b)]
+    common = [run for run in mine.run_id if run in set(other.run_id)]
+    before, after = (runs.set_index("run_id", drop=False).loc[common] for runs in (mine, other))
+    groups = before.groupby(list(CONFIGURATION), sort=False, dropna=False)
+    return [_compared(some, after.loc[some.run_id], a, b) for _, some in groups]
+
+
+def _measured(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs[(runs.status == "ok") & runs.epoch_seconds_median.notna()]
+
+
+def _compared(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side) -> Difference:
+    """One configuration; the rows of both tables are pairs, in order."""
+    ratios = pd.Series(after.epoch_seconds_median.to_numpy() / before.epoch_seconds_median.to_numpy())
+    one, two = (_epochs(runs, side.epochs) for runs, side in ((before, a), (after, b)))
+    ends = [median_interval(values, 0.95) for values in (one, two)]
+    interval = (
+        Interval(ends[1].low / ends[0].high, ends[1].high / ends[0].low) if ends[0] and ends[1] else None
+    )
+    first, last = before.iloc[0], after.iloc[0]
+    return Difference(
+        str(first.label),
+        len(before),
+        (float(before.epoch_seconds_median.median()), float(after.epoch_seconds_median.median())),
+        float(ratios.median()),
+        interval,
+        _changed(first, last, a, b),
+        (float(first.words_payload), float(last.words_payload)),
+        _differing(first, last),
+    )
+
+
+def _epochs(runs: pd.DataFrame, epochs: Frames) -> "pd.Series[float]":
+    """The timed epochs of some launches, each by its slowest rank."""
+    known = [slowest_rank(epochs[run]) for run in runs.run_id if run in epochs]
+    return pd.concat(known) if known else pd.Series(dtype=float)
+
+
+def _changed(
+    first: "pd.Series[Any]", last: "pd.Series[Any]", a: Side, b: Side
+) -> list[tuple[str, float, float]]:
+    """Seconds of the median epoch by phase and op on both sides, the largest change first."""
+    sides = [
+        _parts(side.epochs[run.run_id], side.ledgers[run.run_id])
+        for run, side in ((first, a), (last, b))
+        if run.run_id in side.epochs and run.run_id in side.ledgers
+    ]
+    if len(sides) < 2:
+        return []
+    keys = sorted({*sides[0], *sides[1]})
+    rows = [(key, sides[0].get(key, 0.0), sides[1].get(key, 0.0)) for key in keys]
+    return sorted(rows, key=lambda row: -abs(row[2] - row[1]))
+
+
+def _parts(epochs: pd.DataFrame, ledger: pd.DataFrame) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    parts = of_launch(epochs, ledger)
+    for (phase, op, _), seconds in zip(parts.index, parts, strict=True):
+        sums[f"{phase} {op}"] = sums.get(f"{phase} {op}", 0.0) + float(seconds)
+    return sums
+
+
+def _differing(first: "pd.Series[Any]", last: "pd.Series[Any]") -> dict[str, tuple[str, str]]:
+    names = [*CONFIGURATION, "launch", *(f"provenance.{name}" for name in TOLD)]
+    texts = {
+        name: tuple("" if pd.isna(run[name]) else str(run[name]) for run in (first, last)) for name in names
+    }
+    return {name: (one, two) for name, (one, two) in texts.items() if one != two}

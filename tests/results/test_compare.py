@@ -1,0 +1,142 @@
+"""Two sides of a comparison: the ratios are those of the epochs, doubt is said, and the cause is named."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+import harness
+from harness.cli import main
+from harness.results.collect import collect
+from harness.results.parquet import read_collected, short_names
+from harness.results.schema import RUN_TABLES, RUNS
+
+Side = Callable[[str, float, float], Path]
+
+
+@pytest.fixture
+def side(synthetic: SimpleNamespace, tmp_path: Path) -> Side:
+    """`side(name, talk, compute)`: tables of serial runs, and of cagnet-1d that communicates for so long."""
+
+    def make(name: str, talk: float, compute: float = 1.0) -> Path:
+        for launch in range(2):
+            synthetic.write_ok(
+                tmp_path / name, synthetic.make_spec("serial", "tiny", {"p": 1}, launch=launch), compute
+            )
+            spec = synthetic.make_spec("cagnet-1d", "tiny", {"p": 2}, launch=launch)
+            told = synthetic.provenance(commit=name * 8)
+            synthetic.write_ok(tmp_path / name, spec, compute / 2, talk, provenance=told)
+        synthetic.write_failed(
+            tmp_path / name, synthetic.make_spec("g3", "tiny", {"p": 2}), "oom", "MemoryError", ""
+        )
+        collect(tmp_path / name, tmp_path / f"{name}-tables")
+        return tmp_path / f"{name}-tables"
+
+    return make
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert main(["compare", *words, "--json"]) == 0
+    return list(json.loads(capsys.readouterr().out))
+
+
+def test_the_same_tables_differ_in_nothing(side: Side, capsys: pytest.CaptureFixture[str]) -> None:
+    """Failed runs are in no pair."""
+    tables = str(side("a", 0.2))
+    rows = compared(capsys, tables, tables)
+    assert len(rows) == 2
+    for row in rows:
+        low, high = row["interval"]
+        assert (row["ratio"], row["pairs"], row["verdict"], row["differs"]) == (1.0, 2, "unsure", {})
+        assert low < 1 < high
+        assert all(a == b for _, a, b in row["parts"])
+
+
+def test_a_slower_collective_is_found_and_named(side: Side, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = side("a", 0.2), side("b", 0.6)
+    rows = {str(row["label"]): row for row in compared(capsys, str(a), str(b))}
+    serial, one_d = (
+        next(row for label, row in rows.items() if name in label) for name in ("serial", "cagnet-1d")
+    )
+    medians = [
+        read_collected(tables, "runs")
+        .pipe(lambda runs: runs[(runs["strategy.name"] == "cagnet-1d") & (runs.status == "ok")])
+        .set_index("run_id")
+        .epoch_seconds_median
+        for tables in (a, b)
+    ]
+    assert one_d["ratio"] == pytest.approx((medians[1] / medians[0]).median())
+    low, high = one_d["interval"]
+    assert 1 < low < one_d["ratio"] < high
+    assert (serial["verdict"], one_d["verdict"]) == ("unsure", "slower")
+    name, before, after = one_d["parts"][0]
+    assert name == "convolve broadcast"
+    assert after / before == pytest.approx(3, rel=0.2)
+    assert one_d["differs"] == {"provenance.commit": ["a" * 8, "b" * 8]}
+    assert main(["compare", str(a), str(b)]) == 0
+    assert "B against A: 0 faster, 1 slower, 1 unsure" in capsys.readouterr().out
+
+
+def test_two_runs_of_different_specs_are_compared_with_their_settings(
+    side: Side, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runs = read_collected(side("a", 0.2), "runs")
+    ids = [runs[runs["strategy.name"] == name].run_id.iloc[0] for name in ("serial", "cagnet-1d")]
+    (row,) = compared(capsys, *(str(tmp_path / "a" / run) for run in ids))
+    assert row["differs"]["strategy.name"] == ["serial", "cagnet-1d"]
+    assert row["words"][0] == 0 < row["words"][1]
+    (again,) = compared(capsys, *(str(tmp_path / "a" / run) for run in reversed(ids)))
+    assert again["ratio"] == pytest.approx(1 / row["ratio"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere", "nowhere"], "no run and no folder of tables"),
+        (["0123456789abcdef", "0123"], "no run and no folder of tables"),
+    ],
+)
+def test_what_is_no_side_is_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_sides_without_a_common_spec_are_refused(
+    side: Side, synthetic: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for launch in range(2):
+        synthetic.write_ok(tmp_path / "c", synthetic.make_spec("g3", "other", {"p": 1}, launch=launch), 1.0)
+    collect(tmp_path / "c", tmp_path / "c-tables")
+    assert main(["compare", str(side("a", 0.2)), str(tmp_path / "c-tables")]) == 2
+    assert "no measured run of the same spec" in " ".join(capsys.readouterr().err.split())
+
+
+def test_load_gives_every_table_with_plain_names(side: Side) -> None:
+    """The same values, and the subject of every row beside it."""
+    tables = side("a", 0.2)
+    loaded = harness.load(tables)
+    runs = read_collected(tables, "runs")
+    assert list(loaded._fields) == ["runs", *RUN_TABLES]
+    assert loaded.runs.strategy.tolist() == runs["strategy.name"].tolist()
+    assert loaded.runs.hidden.tolist() == runs["model.hidden"].tolist()
+    for name in RUN_TABLES:
+        frame, raw = getattr(loaded, name), read_collected(tables, name)
+        assert len(frame) == len(raw)
+        assert {"strategy", "dataset", "ranks", "launch"} <= set(frame)
+        assert not [column for column in frame if "." in column]
+    seconds = loaded.ledger.groupby("strategy").seconds.sum()
+    raw = read_collected(tables, "ledger").merge(runs, on="run_id").groupby("strategy.name").seconds.sum()
+    pd.testing.assert_series_equal(seconds, raw, check_names=False)
+
+
+def test_short_names_are_unique_and_keep_those_without_a_part() -> None:
+    short = short_names(RUNS.names)
+    assert len(set(short.values())) == len(RUNS.names)
+    assert all(short[name] == name for name in RUNS.names if "." not in name)
+    assert short["strategy.name"] == "strategy" and short["training.epochs"] == "training_epochs"
