@@ -71,15 +71,26 @@ class DrawnColumn(NamedTuple):
         """Median and range over launches on the best grid, by x."""
         return _line(curve, self.over, self.column, self.best)
 
+    def marks(self, curve: Curve) -> list[tuple[int, float]]:
+        """The points of the line, in the unit of the axis."""
+        return [(x, y * self.factor) for x, y in _points(curve, self.over, self.column, self.best)]
+
     def places(self, curve: Curve) -> set[int]:
         """Every x at which the curve has a point or a failure."""
         failed = set(curve.failures.ranks) if self.over == "ranks" else set()
-        return {int(x) for x in (*self.line(curve)[self.over], *failed)}
+        return {x for x, _ in self.marks(curve)} | {int(x) for x in failed}
 
 
 @lru_cache(maxsize=1024)
 def _line(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
     return curve.over(over, column, best)
+
+
+@lru_cache(maxsize=1024)
+def _points(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> list[tuple[int, float]]:
+    """The medians of a line by x: small axes ask for those of every other curve."""
+    line = _line(curve, over, column, best)
+    return [(int(x), float(y)) for x, y in zip(line[over], line.middle, strict=True)]
 
 
 class Ground(NamedTuple):
@@ -167,7 +178,7 @@ def _ground(
 def _values(curve: Curve, measure: DrawnColumn) -> list[float]:
     if measure.over == "ranks" and curve.source == "measured":
         return [float(value) for value in curve.points[measure.column].dropna()]
-    return [float(value) for value in measure.line(curve).middle]
+    return [y / measure.factor for _, y in measure.marks(curve)]
 
 
 def _ideal_ends(lines: Sequence[Curve], measure: DrawnColumn, values: Sequence[float]) -> list[float]:
@@ -241,11 +252,7 @@ def _draw_others(axes: Axes, others: Sequence[Curve], measure: DrawnColumn) -> N
     joined: list[tuple[float, float]] = []
     alone: list[tuple[float, float]] = []
     for curve in others:
-        line = measure.line(curve)
-        points = [
-            (float(x), float(y) * measure.factor)
-            for x, y in line[[measure.over, "middle"]].itertuples(index=False, name=None)
-        ]
+        points = measure.marks(curve)
         if len(points) == 1 or curve.source == "published":
             alone += points
         else:
@@ -263,9 +270,8 @@ def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Grou
     low, high = (math.log2(limit) for limit in axes.get_ylim())
     by_x: dict[int, list[float]] = {}
     for curve in own:
-        for x, y in measure.line(curve)[[measure.over, "middle"]].itertuples(index=False):
-            at = (math.log2(y * measure.factor) - low) / (high - low) * ground.whole
-            by_x.setdefault(int(x), []).append(at)
+        for x, y in measure.marks(curve):
+            by_x.setdefault(x, []).append((math.log2(y) - low) / (high - low) * ground.whole)
     coincide = any(
         upper - lower < APART
         for places in by_x.values()

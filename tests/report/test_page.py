@@ -124,8 +124,11 @@ def test_every_claim_is_told_with_its_verdict(elements: Elements, synthetic: Sim
         assert all(claim[name] in elements.text for name in ("id", "what", "verdict", "reason"))
 
 
-def test_the_page_is_small(page: str) -> None:
+def test_the_page_is_small(page: str, elements: Elements) -> None:
+    """And a thousand runs leave room for their figures within 8 MB."""
     assert len(page.encode()) < 1e6
+    entries = document(elements)["runs"].values()
+    assert 1000 * len(json.dumps(list(entries)).encode()) / len(entries) < 4e6
 
 
 def test_every_configuration_and_every_failure_is_told(study: Path, elements: Elements) -> None:
