@@ -5,7 +5,7 @@ time of evaluations is excluded. A dotted line is the accuracy at which runs wer
 each other, each strategy has small axes of its own, with the lines of all others in grey.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -145,17 +145,23 @@ def _section(title: str, shown: AccuracyPanel) -> Section:
 def handles(some: Sequence[AccuracyPanel]) -> list[Line2D]:
     """The legend of some panels: every curve on common axes once, then the target and the grey lines."""
     together = [shown for shown in some if len(shown.strategies) <= MOST_TOGETHER]
-    entries: dict[tuple[str, StrategyLook], AccuracyLine] = {}
+    entries: dict[StrategyLook, dict[str, list[AccuracyLine]]] = {}
     for line in (line for shown in together for line in shown.lines):
-        known = entries.setdefault((line.strategy, line.look), line)
-        if known.label != line.label:  # of several panels, on different numbers of ranks
-            entries[line.strategy, line.look] = line._replace(label=line.strategy)
-    drawn = [_sample(line, [], []) for line in entries.values()]
+        entries.setdefault(line.look, {}).setdefault(line.strategy, []).append(line)
+    drawn = [_sample(_named(curves), [], []) for curves in entries.values()]
     if any(shown.targets for shown in some):
         drawn.append(Line2D([], [], color=MUTED, linestyle=DOTTED, linewidth=0.9, label="target"))
     if len(together) < len(some):
         drawn.append(Line2D([], [], color=GRID, linewidth=0.8, label="all others"))
     return drawn
+
+
+def _named(curves: Mapping[str, list[AccuracyLine]]) -> AccuracyLine:
+    """One entry for all curves of a look, which stand in different panels; ranks are said where they agree."""
+    names = [
+        lines[0].label if len({line.label for line in lines}) == 1 else name for name, lines in curves.items()
+    ]
+    return next(iter(curves.values()))[0]._replace(label="; ".join(names))
 
 
 def page(some: Sequence[Panel], shown: Sequence[AccuracyPanel]) -> Figure:

@@ -38,7 +38,7 @@ from harness.figures.page_layout import (
     tried_axis,
     unit_of,
 )
-from harness.figures.palette import DOT_DASH, FAINT, FILLS, GRID, INK, MUTED, PAPER, Dash
+from harness.figures.palette import DOT_DASH, FAINT, FILLS, GRID, INK, MUTED, PAPER, Dash, StrategyLook
 from harness.figures.panels import Curve, Panel, curves, in_order, titles
 
 MOST_TOGETHER = 6
@@ -425,7 +425,13 @@ def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Line2D]:
         if getattr(cell.draw, "func", None) is draw:
             words = cell.draw.keywords  # type: ignore[attr-defined]
             (alone if words.get("others") and len(words["own"]) == 1 else shown).extend(words["own"])
-    entries = list({curve.label: sample(curve, [], []) for curve in in_order(shown)}.values())
+    entries = []
+    alike: dict[tuple[StrategyLook, str], list[Curve]] = {}  # of one look in several panels: one entry
+    for curve in in_order(shown):
+        alike.setdefault((curve.look, curve.source), []).append(curve)
+    for some in alike.values():
+        entries.append(sample(some[0], [], []))
+        entries[-1].set_label("; ".join(dict.fromkeys(curve.label for curve in some)))
     drawn = [*shown, *alone]
     measured = [curve for curve in drawn if curve.source == "measured"]
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
