@@ -20,7 +20,7 @@ APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
 TOP_LEVEL = """
 .ci .github .gitignore .pre-commit-config.yaml CONTRIBUTING.md LICENSE Makefile README.md benchmarks config
-constraints.txt datasets docs harness pyproject.toml results slurm strategies tests workflow workflows
+constraints.txt datasets docs figures harness pyproject.toml results slurm strategies tests workflow workflows
 """
 
 
@@ -186,7 +186,7 @@ def test_ci_fails_where_a_part_fails_and_ends_with_the_line_of_pytest(commands: 
     )
     output = ci(commands, code=0 if failing == "none" else 2).splitlines()
     assert output[-1] == closing
-    order = ["test", "test-device", "smoke", "lint"]
+    order = ["test", "test-device", "smoke", "papers", "lint"]
     reached = order if failing == "none" else order[: order.index(failing) + 1]
     assert [line.removeprefix("making ") for line in output if line.startswith("making ")] == reached
 

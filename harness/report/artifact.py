@@ -24,6 +24,7 @@ from harness.results.statuses import OK
 ALONE = ("constraints.txt", "pyproject.toml", "README.md", "LICENSE")
 """Files of the checkout that go along."""
 FOLDER = "artifact"
+DRAWINGS = (".pdf", ".png", ".svg", ".csv", ".txt")
 
 
 def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Path:
@@ -35,7 +36,7 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Pa
     files = {
         **{name: (root / name).read_bytes() for name in ALONE if (root / name).is_file()},
         **{f"tables/{name}.parquet": (tables / f"{name}.parquet").read_bytes() for name in names},
-        **{f"figures/{path.name}": path.read_bytes() for path in _visible(figures)},
+        **{f"figures/{path.name}": path.read_bytes() for path in _drawings(figures)},
         **{f"specs/{run.run_id}.json": f"{run.spec}\n".encode() for _, run in runs.iterrows()},
         "report.html": report.read_bytes(),
         "claims.csv": _claims(claims).encode(),
@@ -50,9 +51,9 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Pa
     return out
 
 
-def _visible(folder: Path) -> list[Path]:
-    """The files of a folder; a workflow leaves a hidden one with the time."""
-    return [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+def _drawings(folder: Path) -> list[Path]:
+    """The files of figures in a folder, with their numbers and captions."""
+    return [path for path in sorted(folder.iterdir()) if path.suffix in DRAWINGS]
 
 
 def _packed(files: dict[str, bytes]) -> bytes:

@@ -329,7 +329,7 @@ try:
     SITE = load_site(Path.cwd())
 except UserError as refusal:
     raise WorkflowError(str(refusal))
-read_experiment(config["experiment"])
+DRAWN = f"figures/{read_experiment(config['experiment'])['name']}"
 OPTIONS = [f"--scale={config['scale']}"] if config["scale"] != "laptop" else []
 machine = config.get("machine", SITE.machine)
 if machine:
@@ -341,7 +341,7 @@ RECORDS = Path("results/runs")
 PLANNED = []
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
 ORDERED = "{dataset}-{permutation}-s{seed}-{partition}-{parts}"
-# The figures: each has a caption beside the code that draws it, in the installed package.
+# The figures of the experiment: each has a caption beside the code that draws it, in the installed package.
 CAPTIONS = {
     path.stem: path for path in sorted(Path(harness.__path__[0], "figures", "captions").glob("*.rst"))
 }

@@ -30,13 +30,13 @@ rule verify:
 
 
 # Each figure shows all datasets on one page; a figure of each dataset alone lies beside it. Kinds of figures with nothing
-# to show are not drawn, so the output is the folder, which Snakemake empties first.
+# to show are not drawn, so the output is a folder of the experiment's own, which Snakemake empties first.
 rule figures:
     input:
         rules.collect.output,
     output:
         report(
-            directory("figures"),
+            directory(DRAWN),
             patterns=["{figure}.svg"],
             caption="../report/figures.rst",
             category="Figures",
@@ -49,13 +49,13 @@ rule figures:
     message:
         "Drawing the figures"
     shell:
-        "harness figures --tables results --out figures > {log} 2>&1"
+        "harness figures --tables results --out {output} > {log} 2>&1"
 
 
 rule report:
     input:
         rules.collect.output,
-        rules.figures.output,
+        figures=rules.figures.output,
     output:
         report("results/report.html", caption="../report/report.rst", category="Report"),
     log:
@@ -63,4 +63,4 @@ rule report:
     message:
         "Writing the report"
     shell:
-        "harness report --tables results --figures figures --out {output} > {log} 2>&1"
+        "harness report --tables results --figures {input.figures} --out {output} > {log} 2>&1"
