@@ -93,12 +93,13 @@ def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predict
     chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
     for candidate in candidates:
         quick, reasons = list[Option](), [candidate.reason]
+        few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
         least = [least_seconds(ready, card) for ready in candidate.ready]
         for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
             if seconds > _to_beat(quick, card):
                 break
             try:
-                quick.append(Option(ready, predicts(ready, card, ranks=[0])))
+                quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
             except UserError as refusal:
                 reasons.append(str(refusal))
         if not quick:
@@ -107,7 +108,7 @@ def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predict
         fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
         if not fitting:
             too_large.append(min(quick, key=lambda choice: choice.prediction.peak_bytes))
-        full = [replace(choice, prediction=predicts(choice.ready, card)) for choice in fitting[:FULL]]
+        full = fitting if few else [_in_full(choice, card, predicts) for choice in fitting[:FULL]]
         chosen += [choice for choice in full if choice.fits(card)]
     ranked = sorted(chosen, key=lambda choice: choice.cost)
     return Advice(
@@ -116,6 +117,10 @@ def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predict
         refused,
         too_large,
     )
+
+
+def _in_full(choice: Option, card: MachineCard, predicts: Predictor) -> Option:
+    return replace(choice, prediction=predicts(choice.ready, card))
 
 
 def least_seconds(ready: Ready, card: MachineCard) -> float:
