@@ -176,11 +176,16 @@ def owner_tag() -> str:
 def sweep(folder: Path) -> None:
     """Removes the unfinished files and folders that dead processes of this machine left in a folder."""
     for path in [*folder.glob(".*.part*"), *folder.glob("launch-*")]:
-        owner = re.search(re.escape(platform.node()) + r"-(\d+)\.", path.name)
-        if owner and not Path(f"/proc/{owner[1]}").exists():
+        if abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 path.unlink()
+
+
+def abandoned(path: Path) -> bool:
+    """True if the process that made an unfinished file is dead; processes of other machines may always live."""
+    owner = re.search(re.escape(platform.node()) + r"-(\d+)\.", path.name)
+    return owner is not None and not Path(f"/proc/{owner[1]}").exists()
 
 
 @contextmanager

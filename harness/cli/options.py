@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
@@ -54,6 +55,16 @@ def real(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return number
+
+
+def moment(text: str) -> datetime:
+    """The type of an option that takes a date, or a date and a time; without a zone it is in UTC."""
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        accepted = "a date as 2026-11-24, or a time as 2026-11-24T18:30, in UTC"
+        raise argparse.ArgumentTypeError(_refused(text, accepted)) from None
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 T = TypeVar("T")

@@ -114,7 +114,7 @@ def add_verbs(verbs: Verbs) -> None:
         "Takes the kernels as they were measured and the calls by the machine's card. The run needs a tape: "
         "harness run ... --set measure.tape=true.",
     )
-    emulate.add_argument("run", metavar="RUN", help="the folder of a run, or its id under results/runs")
+    emulate.add_argument("run", metavar="RUN", help="the folder of a run, or the beginning of its id")
     emulate.add_argument("--machine", required=True, metavar="NAME", help="the machine card with the links")
     emulate.add_argument(
         "--out", type=Path, metavar="DIR", help="write the emulation as the record of a run under DIR"
@@ -309,11 +309,10 @@ TUNING_EPOCHS = 5
 def _emulate(options: argparse.Namespace) -> int:
     from harness.predict.emulation import emulate
     from harness.predict.predicted_record import record_prediction
+    from harness.results.record import find_run
 
     root = project_root(options.root)
-    card, folder = _card(root, options), Path(options.run)
-    if not folder.is_dir():
-        folder = results_folder(root) / "runs" / options.run
+    card, folder = _card(root, options), find_run(results_folder(root) / "runs", options.run)
     emulated = emulate(folder, card)
     predicted = emulated.prediction
     cells = (str(emulated.spec.ranks), grid_text(emulated.spec.grid), *_cells(predicted, card))

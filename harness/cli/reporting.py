@@ -1,7 +1,6 @@
 """harness collect, figures, report, artifact, compare, claims: from run folders to tables, a page, an archive."""
 
 import argparse
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,6 +202,7 @@ def _side(name: str, runs: Path) -> "Side":
     """The runs and tables that a word of the command names."""
     from harness.results.collect import side_of_run
     from harness.results.parquet import read_collected
+    from harness.results.record import find_run
     from harness.results.statistics import Side
 
     folder = Path(name)
@@ -212,16 +212,14 @@ def _side(name: str, runs: Path) -> "Side":
             for table in ("epochs", "ledger")
         )
         return Side(read_collected(folder, "runs"), *frames)
-    if (folder / "record.json").is_file():
-        return side_of_run(folder)
-    found = sorted(runs.glob(f"{name}*/record.json")) if re.fullmatch("[0-9a-f]{4,16}", name) else []
-    if len(found) != 1:
-        wrong = "the beginning of several runs" if found else "no run and no folder of tables"
-        raise UserError(
-            f"{name} is {wrong}. Accepted are a folder with runs.parquet (`harness collect` makes one), a run folder, "
-            f"or the beginning of an id under {runs}."
-        )
-    return side_of_run(found[0].parent)
+    try:
+        return side_of_run(find_run(runs, name))
+    except UserError as error:
+        if folder.is_dir():
+            raise UserError(
+                f"{error} A folder of tables has runs.parquet: `harness collect` makes one."
+            ) from None
+        raise
 
 
 CHANGES = 3

@@ -70,11 +70,14 @@ def _entry(number: int, run: "pd.Series[Any]", tables: Tables, texts: Shared) ->
         "launch": _launch(run),
         "status": str(run.status),
         "cause": cause(run) if run.status != OK else "",
-        "facts": [[texts.number(key), value] for key, value in _facts(run)],
-        "from": [[texts.number(key), texts.number(value)] for key, value in _origin(run)],
+        "facts": [[texts.number(key), value] for key, value in facts(run)],
+        "from": [[texts.number(key), texts.number(value)] for key, value in origin(run)],
         "command": texts.number(str(run["provenance.command"])) if run["provenance.command"] else None,
         "spec": str(run.spec),
-        "memory": _memory(tables.memory.get(run.run_id), texts),
+        "memory": [
+            [texts.number(name), size]
+            for name, size in largest(tables.memory.get(run.run_id, pd.DataFrame()))
+        ],
         "ranks": _timelines(run, tables, texts),
     }
     return {key: value for key, value in entry.items() if value not in ("", None, [])}
@@ -93,7 +96,7 @@ def _launch(run: "pd.Series[Any]") -> str:
     return f"launch {run.launch}{when}" if run.status != MISSING else f"launch {run.launch}, never recorded"
 
 
-def _facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
+def facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
     """Numbers of the run: time, words beside their formula, messages, loss, accuracy."""
     payload, formula = run.words_payload, run.words_formula
     values = {
@@ -113,7 +116,7 @@ def _facts(run: "pd.Series[Any]") -> list[tuple[str, str]]:
     return [(key, value) for key, value in values.items() if value]
 
 
-def _origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:
+def origin(run: "pd.Series[Any]") -> list[tuple[str, str]]:
     """Where the run comes from."""
     changed = " with uncommitted changes" if run["provenance.dirty"] is True else ""
     values = {
@@ -150,9 +153,9 @@ def _seconds(value: Any) -> str:
     return f"{value:.4g} s" if value >= 1 else f"{1e3 * value:.4g} ms"
 
 
-def _memory(memory: pd.DataFrame | None, texts: Shared) -> list[list[int]]:
+def largest(memory: pd.DataFrame) -> list[tuple[str, int]]:
     """The peak of a process, then the largest tensors: name and bytes of the rank that has most."""
-    if memory is None:
+    if memory.empty:
         return []
     peaks = memory[memory.tensor == ""]
     held = memory[memory.tensor != ""].groupby("tensor").persistent_bytes.max().nlargest(MEMORY)
@@ -161,7 +164,7 @@ def _memory(memory: pd.DataFrame | None, texts: Shared) -> list[list[int]]:
         ("peak on the device", int(peaks.device_peak_bytes.max()) if len(peaks) else 0),
         *((f"tensor {name}", int(size)) for name, size in held.items()),
     ]
-    return [[texts.number(name), size] for name, size in rows if size]
+    return [(name, size) for name, size in rows if size]
 
 
 # Timelines.

@@ -21,7 +21,7 @@ from harness.errors import UserError
 from harness.files import replace_files, whole_folders
 from harness.ledger import AxisName
 from harness.results import parquet
-from harness.results.record import Record, read_record
+from harness.results.record import Record, read_record, read_records
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
@@ -173,12 +173,7 @@ def cause(run: "pd.Series[Any]") -> str:
 
 def _read(folders: Iterator[Path]) -> list[Record]:
     """Every record, or one refusal that names the records that cannot be read."""
-    records, refused = [], []
-    for folder in folders:
-        try:
-            records.append(read_record(folder))
-        except UserError as error:
-            refused.append(error)
+    records, refused = read_records(folders)
     if len(refused) > 1:
         others = f" {len(refused) - NAMED} others cannot be read either." if len(refused) > NAMED else ""
         raise UserError(" ".join(map(str, refused[:NAMED])) + others)

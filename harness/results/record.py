@@ -6,15 +6,19 @@ once it is whole. How a run was launched and the meaning of its numbers do not m
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
-from harness.files import whole_folder, write_synced
+from harness.files import abandoned, remove_folder, whole_folder, whole_folders, write_synced
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES
 from harness.results.statuses import STATUSES
+from harness.spec.spec import digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +34,17 @@ class Record:
     folder: Path
     spec: dict[str, Any]
     record: dict[str, Any]
+
+    @property
+    def ended(self) -> float:
+        """The time at which the run ended; without one in the record, the time at which the record was written."""
+        told = self.record["provenance"].get("finished")
+        return float(told) if told is not None else (self.folder / "record.json").stat().st_mtime
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files of the folder."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
     def table(self, name: str) -> "pd.DataFrame":
         """One of the run's tables; without rows if the run did not get that far."""
@@ -86,6 +101,76 @@ def read_record(folder: Path) -> Record:
         accepted = ", ".join(STATUSES)
         raise UserError(f"{folder} has the status {record['status']!r}; accepted are {accepted}. {way_out}")
     return Record(folder, spec, record)
+
+
+def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:
+    """Every record that can be read, and the refusals of all others."""
+    records, refused = [], []
+    for folder in folders:
+        try:
+            records.append(read_record(folder))
+        except UserError as error:
+            refused.append(error)
+    return records, refused
+
+
+# Runs by their ids, and the removal of runs.
+
+SHORTEST, CANDIDATES = 4, 5
+"""The fewest characters that stand for an id, and the most ids that a refusal names."""
+
+
+def find_run(runs: Path, name: str) -> Path:
+    """The run folder that is named by its path, or by the beginning of its id under `runs` if only one begins so."""
+    if (Path(name) / "record.json").is_file():
+        return Path(name)
+    ids = [folder.name for folder in whole_folders(runs) if (folder / "record.json").is_file()]
+    begin = [run_id for run_id in ids if run_id.startswith(name)] if len(name) >= SHORTEST else []
+    if name in ids or len(begin) == 1:
+        return runs / (name if name in ids else begin[0])
+    if begin:
+        raise UserError(
+            f"{name} is the beginning of {len(begin)} run ids under {runs}: {_labelled(runs, begin)}. "
+            "Give more characters of one of them."
+        )
+    near = get_close_matches(name, ids, CANDIDATES, 0.4) or ids
+    some = f" Some are {_labelled(runs, near)}." if near else ""
+    raise UserError(
+        f"{name} is no run: it is no run folder, and none of {len(ids)} run ids under {runs} begins with it. Accepted "
+        f"are a folder, and {SHORTEST} or more characters of an id, as `harness runs list` shows them.{some}"
+    )
+
+
+def _labelled(runs: Path, ids: list[str]) -> str:
+    """Some ids, each with the label of its run, and the number of those left out."""
+    records, _ = read_records(runs / run_id for run_id in ids[:CANDIDATES])
+    labels = {record.folder.name: f" ({record.record['label']})" for record in records}
+    names = ", ".join(f"{run_id}{labels.get(run_id, '')}" for run_id in ids[:CANDIDATES])
+    return names + (f" and {len(ids) - CANDIDATES} more" if len(ids) > CANDIDATES else "")
+
+
+def runs_under_way(runs: Path) -> set[str]:
+    """The ids of runs that processes, which may live, execute or write now: by scratch folders, and hidden folders."""
+    ids = set()
+    for scratch in runs.absolute().parent.glob("launch-*"):
+        if not abandoned(scratch):
+            with suppress(OSError, ValueError):
+                ids.add(digest(json.loads((scratch / "spec.json").read_text())))
+    for partial in runs.glob(".*.part"):
+        if not abandoned(partial) and (name := re.match(r"\.([^.]+)\.", partial.name)):
+            ids.add(name[1])
+    return ids
+
+
+def remove_run(record: Record) -> bool:
+    """Removes a run folder, unless the folder is a link, has another name than its run, or has a newer record."""
+    folder = record.folder
+    with suppress(UserError):
+        same = read_record(folder) == record and record.record["run_id"] == folder.absolute().name
+        if same and not folder.is_symlink():
+            remove_folder(folder)
+            return True
+    return False
 
 
 def finite(value: Any) -> Any:

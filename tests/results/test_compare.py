@@ -96,8 +96,8 @@ def test_two_runs_of_different_specs_are_compared_with_their_settings(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere", "nowhere"], "no run and no folder of tables"),
-        (["0123456789abcdef", "0123"], "no run and no folder of tables"),
+        (["nowhere", "nowhere"], "is no run: it is no run folder"),
+        (["0123456789abcdef", "0123"], "is no run: it is no run folder"),
     ],
 )
 def test_what_is_no_side_is_refused(
