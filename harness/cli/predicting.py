@@ -119,6 +119,9 @@ def add_verbs(verbs: Verbs) -> None:
     emulate.add_argument(
         "--out", type=Path, metavar="DIR", help="write the emulation as the record of a run under DIR"
     )
+    emulate.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write all ranks on one timeline, for ui.perfetto.dev"
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -307,7 +310,7 @@ TUNING_EPOCHS = 5
 
 
 def _emulate(options: argparse.Namespace) -> int:
-    from harness.predict.emulation import emulate
+    from harness.predict.emulation import emulate, play_run, write_trace
     from harness.predict.predicted_record import record_prediction
     from harness.results.record import find_run
 
@@ -321,6 +324,8 @@ def _emulate(options: argparse.Namespace) -> int:
     if options.out:
         facts = emulated.facts
         record_prediction(root, options.out, emulated.spec, facts, card, predicted, emulates=folder.name)
+    if options.trace:
+        write_trace(options.trace, play_run(folder, card))
     show(options, _document(predicted), f"{head}\n\n{columns([PREDICTED, cells])}")
     return 0
 

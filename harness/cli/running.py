@@ -12,6 +12,7 @@ from harness.cli.options import (
     add_request,
     add_settings,
     add_verb,
+    columns,
     requested,
     say,
     settings,
@@ -21,7 +22,7 @@ from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.results.record import read_record
-from harness.spec.machine_card import list_machines, load_machine
+from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
 from harness.validation import validated
@@ -46,6 +47,12 @@ def add_verbs(verbs: Verbs) -> None:
     add_request(run)
     run.add_argument("--in-process", action="store_true", help="run one rank in this process, for a debugger")
     run.add_argument("--fresh", action="store_true", help="run again even if a record of this spec exists")
+    run.add_argument(
+        "--trace",
+        action="store_true",
+        help="record a tape (measure.tape), write trace.json for ui.perfetto.dev into the run folder, and print what "
+        "it shows: the ranks on one timeline, kernels as measured, calls by the links of the machine's card",
+    )
 
     about = "Record a run of another program beside ours: run it here, or read its log."
     external = verbs.add_parser("external", help=about, description=about)
@@ -82,6 +89,13 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     runs = options.out or results_folder(root) / "runs"
+    if options.trace:
+        if options.spec:
+            raise UserError(
+                "--trace is not accepted with --spec, because a tape is part of the spec: set tape to true under "
+                "measure in the file, or ask for the run by --strategy NAME --dataset NAME."
+            )
+        options.set = [*options.set, "measure.tape=true"]
     if options.spec:
         return _run_all(root, runs, options)
     from harness.launch.fork_server import ForkServer
@@ -99,7 +113,13 @@ def _run(options: argparse.Namespace) -> int:
         elif not cached:
             launch(spec, root, runs, say, fork_server=server)
     record = _record(folder, cached=cached)
-    show(options, record, _text(record))
+    text = _text(record)
+    if options.trace and record["status"] != "ok":
+        text += "\n  no trace: a run that did not succeed has no tape"
+    elif options.trace:
+        record["trace"] = _write_trace(root, folder)
+        text = f"{text}\n\n{_trace_text(record['trace'])}"
+    show(options, record, text)
     return 0 if record["status"] == "ok" else 1
 
 
@@ -157,7 +177,48 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
 
     spec = requested(root, options)
     open_run(root, spec)  # a spec that is refused is refused before any rank is started
+    if options.trace:
+        from harness.predict.emulation import check_traced
+
+        check_traced(spec, load_machine_card(root, spec.machine.name))
     return spec
+
+
+def _write_trace(root: Path, folder: Path) -> dict[str, Any]:
+    """Writes the trace of a run into its folder; returns what the trace shows."""
+    from harness.predict.emulation import play_run, trace_summary, write_trace
+
+    card = read_record(folder).spec["machine"]["name"]
+    played = play_run(folder, load_machine_card(root, card))
+    path = folder / "trace.json"
+    write_trace(path, played)
+    return {"file": str(path), "card": card, **trace_summary(played)}
+
+
+TOP = 6
+"""Kernels and calls of a summary, the longest first."""
+
+
+def _trace_text(summary: dict[str, Any]) -> str:
+    """The page about a trace."""
+    epoch, shares = summary["epoch_seconds"], summary["shares"]
+    lines = [
+        f"{summary['file']} (open it at ui.perfetto.dev)",
+        f"  the tape, played on the links of {summary['card']}: {1e3 * epoch:.4g} ms an epoch",
+        "  time of all ranks: " + ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in shares.items()),
+        f"  imbalance: {summary['imbalance']:.2f} is the most computing over the mean; rank {summary['longest']} "
+        "computes longest",
+    ]
+    for title, key in (("top kernels", "kernels"), ("exposed communication (waiting)", "exposed")):
+        rows = [
+            (f"    {name}", f"{1e3 * seconds:.4g} ms", f"{100 * seconds / epoch:.1f} %")
+            for name, seconds in list(summary[key].items())[:TOP]
+        ]
+        lines += [
+            f"  {title}, mean of the ranks{'' if rows else ': none'}",
+            *([columns(rows)] if rows else []),
+        ]
+    return "\n".join(lines)
 
 
 def _text(record: dict[str, Any]) -> str:

@@ -1,15 +1,19 @@
-"""The emulation of a run: its own kernels, calls and waits, on the links of a card."""
+"""The emulation of a run: its own kernels, calls and waits, on the links of a card; and the trace of that play."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.cli import main
 from harness.errors import UserError
-from harness.predict.emulation import emulate
+from harness.ledger import COMPUTING
+from harness.predict.emulation import check_traced, emulate, play_run, trace, trace_summary
 from harness.results.collect import collect
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard, load_machine_card
+from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 ETHERNET = load_machine_card(ROOT, "ethernet")
@@ -81,3 +85,155 @@ def test_a_run_without_a_tape_is_refused_with_the_way_out(tmp_path: Path) -> Non
     (folder,) = tmp_path.iterdir()
     with pytest.raises(UserError, match=r"--set measure\.tape=true"):
         emulate(folder, ETHERNET)
+
+
+# Traces.
+
+
+@pytest.fixture(scope="module")
+def overlapping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a tape, whose ranks leave calls and wait for them later."""
+    runs = tmp_path_factory.mktemp("runs")
+    asked = ["run", "--strategy", "g3", "--dataset", "tiny-sbm", "--ranks", "2", "--set", "training.epochs=1"]
+    assert main([*asked, "--set", "measure.tape=true", "--out", str(runs)]) == 0
+    (folder,) = runs.iterdir()
+    return folder
+
+
+def slices_of(document: dict[str, Any], rank: int) -> list[dict[str, Any]]:
+    return [each for each in document["traceEvents"] if each["ph"] == "X" and each["pid"] == rank]
+
+
+@pytest.mark.parametrize("run", ["taped", "overlapping"])
+@pytest.mark.parametrize("factor", [1e-9, 1.0, 1e4])
+def test_a_trace_is_valid_and_its_slices_fill_the_epoch(
+    run: str, factor: float, request: pytest.FixtureRequest
+) -> None:
+    """By the Trace Event Format. Times are in microseconds, and are written to the nanosecond."""
+    folder, card = request.getfixturevalue(run), slower(ETHERNET, factor)
+    played = play_run(folder, card)
+    document = json.loads(json.dumps(trace(played), allow_nan=False))
+    tape = read_record(folder).table("tape")
+    ranks = sorted(set(tape["rank"]))
+    for each in document["traceEvents"]:
+        assert each["ph"] in ("X", "M", "b", "e") and each["pid"] in ranks and each["tid"] == 0
+        assert isinstance(each["name"], str) and each["name"]
+        assert each["ph"] == "M" or each["ts"] >= 0
+        assert ("dur" in each) == (each["ph"] == "X")
+    titles = [each["args"]["name"] for each in document["traceEvents"] if each["name"] == "process_name"]
+    assert [title.split(" (")[0] for title in titles] == [f"rank {rank}" for rank in ranks]
+    ends = []
+    for rank in ranks:
+        end = 0.0
+        for each in slices_of(document, rank):
+            assert each["dur"] >= 0 and each["ts"] == pytest.approx(end, abs=1e-4)
+            end = each["ts"] + each["dur"]
+        assert sum(each["dur"] for each in slices_of(document, rank)) == pytest.approx(end, abs=1e-3)
+        ends.append(end)
+    assert max(ends) == pytest.approx(1e6 * emulate(folder, card).prediction.seconds.value, abs=0.01)
+    assert document["otherData"]["epoch_seconds"] == pytest.approx(1e-6 * max(ends))
+    assert "not those of a clock" in document["otherData"]["layout"]
+
+
+@pytest.mark.parametrize("run", ["taped", "overlapping"])
+def test_a_trace_has_every_event_of_the_tape_with_its_seconds_and_words(
+    run: str, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(run)
+    tape = read_record(folder).table("tape")
+    document = trace(play_run(folder, ETHERNET))
+    for rank, rows in tape.groupby("rank"):
+        slices = slices_of(document, rank)
+        assert [each["args"]["event"] for each in slices] == sorted(each["args"]["event"] for each in slices)
+        for row in rows.to_dict("records"):
+            mine = [each for each in slices if each["args"]["event"] == row["event"]]
+            for name in ("words_payload", "words_received", "bytes", "calls"):
+                assert sum(each["args"].get(name, 0) for each in mine) == row[name]
+            work = sum(each["dur"] for each in mine if each["cat"] != "waiting")
+            assert work == pytest.approx(1e6 * row["cpu_seconds"], abs=0.01)
+            for each in mine:
+                assert each["args"]["phase"] == row["phase"] and each["args"]["op"] == row["op"]
+                assert each["args"].get("layer", -1) == row["layer"]
+                assert row["tensor"] in each["name"] and row["op"] in each["name"]
+
+
+def test_calls_that_are_left_last_until_their_results_were_waited_for(overlapping: Path) -> None:
+    tape = read_record(overlapping).table("tape")
+    document = trace(play_run(overlapping, ETHERNET))
+    left = tape[tape.leaves.astype(bool)]
+    assert len(left) > 0
+    pairs: dict[str, list[dict[str, Any]]] = {}
+    for each in document["traceEvents"]:
+        if each["ph"] in ("b", "e"):
+            pairs.setdefault(each["id"], []).append(each)
+    assert set(pairs) == {f"{row.rank}.{row.event}" for row in left[["rank", "event"]].itertuples()}
+    for name, (first, last) in pairs.items():
+        rank, number = map(int, name.split("."))
+        assert (first["ph"], last["ph"], first["name"]) == ("b", "e", last["name"])
+        assert first["ts"] <= last["ts"]
+        (wait,) = tape[(tape["rank"] == rank) & (tape.waits_for == number)].event
+        ended = max(
+            each["ts"] + each["dur"] for each in slices_of(document, rank) if each["args"]["event"] == wait
+        )
+        assert last["ts"] == pytest.approx(ended, abs=1e-3)
+
+
+def test_a_summary_adds_up_to_the_time_of_all_ranks(taped: Path) -> None:
+    tape = read_record(taped).table("tape")
+    shown = trace_summary(play_run(taped, ETHERNET))
+    assert sum(shown["shares"].values()) == pytest.approx(1)
+    computing = tape[tape.op.isin(COMPUTING)].groupby("rank").cpu_seconds.sum()
+    assert shown["imbalance"] == pytest.approx(computing.max() / computing.mean())
+    assert shown["longest"] == computing.idxmax()
+    assert sum(shown["kernels"].values()) == pytest.approx(computing.mean())
+    assert sum(shown["exposed"].values()) == pytest.approx(
+        shown["shares"]["waiting"] * shown["epoch_seconds"]
+    )
+    faster, slow = (
+        trace_summary(play_run(taped, slower(ETHERNET, factor)))["shares"]["waiting"]
+        for factor in (1e-9, 1e5)
+    )
+    assert faster < slow < 1
+
+
+def test_a_run_with_trace_leaves_the_file_and_prints_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One rank waits for nobody. A second request makes the trace of the run that there is."""
+    asked = [
+        "run",
+        "--strategy",
+        "serial",
+        "--dataset",
+        "tiny-sbm",
+        "--set",
+        "training.epochs=1",
+    ]
+    for _ in range(2):
+        assert main([*asked, "--trace", "--out", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        (folder,) = tmp_path.iterdir()
+        assert f"{folder / 'trace.json'} (open it" in out
+        assert (
+            "waiting 0.0 %" in out
+            and "imbalance: 1.00" in out
+            and "exposed communication (waiting), mean" in out
+        )
+        document = json.loads((folder / "trace.json").read_text())
+        assert {each["pid"] for each in document["traceEvents"]} == {0}
+        (folder / "trace.json").unlink()
+    assert main(["emulate", str(folder), "--machine", "ethernet", "--trace", str(tmp_path / "t.json")]) == 0
+    assert json.loads((tmp_path / "t.json").read_text())["otherData"]["card"] == "ethernet"
+
+
+def test_what_cannot_be_traced_is_refused_before_the_run(
+    taped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--spec", str(taped / "spec.json"), "--trace", "--out", str(tmp_path)]) == 2
+    assert "--trace is not accepted with --spec" in capsys.readouterr().err
+    spec = Spec.model_validate(read_record(taped).spec)
+    with pytest.raises(UserError, match="has no links"):
+        check_traced(spec, ETHERNET.model_copy(update={"links": None}))
+    on_gpus = spec.model_copy(update={"machine": spec.machine.model_copy(update={"device": "cuda"})})
+    with pytest.raises(UserError, match="leave out --trace"):
+        check_traced(on_gpus, ETHERNET)
