@@ -91,3 +91,8 @@ class Turn:
             self._mine = False
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Gives the turn away for good, and closes the file."""
+        self.give()
+        self._file.close()

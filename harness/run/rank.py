@@ -86,9 +86,10 @@ def run(
     started = time.time()
     strategy, blocks = open_run(root, spec)
     device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
+    in_turns = turn(scratch) if spec.measure.tape else None
     try:
         clock = clock_for(device)
-        ledger = Tape(clock, timed=True, turn=turn(scratch)) if spec.measure.tape else Ledger(clock)
+        ledger = Tape(clock, timed=True, turn=in_turns) if in_turns else Ledger(clock)
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
         if isinstance(ledger, Tape):
             ledger.taping = False
@@ -103,6 +104,8 @@ def run(
         grid.settle()
     finally:
         engine.stop()
+        if in_turns:
+            in_turns.close()
     if at.rank == 0:
         (scratch / "recording").touch()
         from harness.run.recording import record_run

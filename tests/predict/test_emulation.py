@@ -196,34 +196,31 @@ def test_a_summary_adds_up_to_the_time_of_all_ranks(taped: Path) -> None:
     assert faster < slow < 1
 
 
+@pytest.mark.parametrize("where", [[], ["--in-process"]])
 def test_a_run_with_trace_leaves_the_file_and_prints_the_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    where: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One rank waits for nobody. A second request makes the trace of the run that there is."""
-    asked = [
-        "run",
-        "--strategy",
-        "serial",
-        "--dataset",
-        "tiny-sbm",
-        "--set",
-        "training.epochs=1",
-    ]
+    asked = ["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "training.epochs=1", *where]
     for _ in range(2):
         assert main([*asked, "--trace", "--out", str(tmp_path)]) == 0
         out = capsys.readouterr().out
         (folder,) = tmp_path.iterdir()
         assert f"{folder / 'trace.json'} (open it" in out
-        assert (
-            "waiting 0.0 %" in out
-            and "imbalance: 1.00" in out
-            and "exposed communication (waiting), mean" in out
-        )
+        assert "waiting 0.0 %" in out and "imbalance: 1.00" in out
+        assert "exposed communication (waiting), mean of the ranks: none" in out
         document = json.loads((folder / "trace.json").read_text())
         assert {each["pid"] for each in document["traceEvents"]} == {0}
         (folder / "trace.json").unlink()
     assert main(["emulate", str(folder), "--machine", "ethernet", "--trace", str(tmp_path / "t.json")]) == 0
     assert json.loads((tmp_path / "t.json").read_text())["otherData"]["card"] == "ethernet"
+
+
+def test_a_run_that_diverged_has_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "training.lr=1e30", "--trace"]
+    assert main([*asked, "--out", str(tmp_path)]) == 1
+    assert "no trace: a run that did not succeed has no tape" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*/trace.json"))
 
 
 def test_what_cannot_be_traced_is_refused_before_the_run(
