@@ -21,9 +21,12 @@ T = TypeVar("T")
 class BackgroundThread:
     """A thread that makes items, one after the other."""
 
-    def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
-        """`ledger` is that of the consumer, for a replay."""
-        self._device, self._ledger = device, ledger or Ledger(recording=False)
+    def __init__(self, device: torch.device, ledger: Ledger | None = None, in_use: int = 1) -> None:
+        """`ledger` is that of the consumer, for a replay.
+
+        `in_use` is the number of items that the consumer has taken and not used up when the next one is begun.
+        """
+        self._device, self._ledger, self._in_use = device, ledger or Ledger(recording=False), in_use
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._stream = SideStream(device) if is_gpu(device) else None
         self._used: list[Any] = []
@@ -41,9 +44,9 @@ class BackgroundThread:
             return self._ledger.begun(make)
         if self._stream is None:
             return self._thread.submit(make).result
-        # Every item but the last is used up, and the stream waits for the kernels that use it: now it may be freed.
+        # Earlier items are used up, and the stream waits for the kernels that use them: now they may be freed.
         self._stream.follow()
-        del self._used[:-1]
+        del self._used[: -self._in_use]
         return partial(self._arrived, self._stream, self._thread.submit(self._stream.run, make))
 
     def each(self, numbers: Iterable[int], make: Callable[[int], T]) -> Iterator[tuple[int, Callable[[], T]]]:
@@ -65,8 +68,14 @@ class BackgroundThread:
 class Prefetcher(Generic[T]):
     """Items by number, mostly asked for one after the other."""
 
-    def __init__(self, make: Callable[[int], T], device: torch.device, ledger: Ledger | None = None) -> None:
-        self._make, self._thread = make, BackgroundThread(device, ledger)
+    def __init__(
+        self,
+        make: Callable[[int], T],
+        device: torch.device,
+        ledger: Ledger | None = None,
+        in_use: int = 1,
+    ) -> None:
+        self._make, self._thread = make, BackgroundThread(device, ledger, in_use)
         self._coming: tuple[int, Callable[[], T]] | None = None
 
     def take(self, number: int) -> T:

@@ -241,7 +241,8 @@ class Feed:
         self.steps, self.prefetch = strategy.steps, composed.prefetch
         self._begun: dict[int, tuple[Drawn, Arriving]] = {}
         ahead = composed.prefetch and isinstance(self.graph, WholeGraph)
-        self._ahead = Prefetcher(self._draw_whole, ctx.device) if ahead else None
+        # A step trains on one item while the features of the next one travel.
+        self._ahead = Prefetcher(self._draw_whole, ctx.device, in_use=2) if ahead else None
 
     def take(self, number: int) -> Step:
         """A training step; with prefetching, the features of the next step travel from now on."""

@@ -79,13 +79,17 @@ def peak_of_an_epoch(case: Case) -> int:
     strategy = case.strategy()
     device = engine.device_of(Engine.NCCL, engine.rank())
     gc.collect()
-    before = torch.cuda.memory_allocated()
+    before, kept = torch.cuda.memory_allocated(), kept_pointers()
     torch.cuda.reset_peak_memory_stats()
     grid = Grid.build(strategy.grid, Ledger(), device, wire=strategy.wire)
     trainer = Trainer(strategy, grid, case.store())
     trainer.epoch()
-    kept = sum(each.pointers.nbytes for each in KEPT.values() if each.pointers is not None)
-    return torch.cuda.max_memory_allocated() - before - kept
+    return torch.cuda.max_memory_allocated() - before - (kept_pointers() - kept)
+
+
+def kept_pointers() -> int:
+    """The bytes of the row pointers that held matrices keep for products, those of earlier cases too."""
+    return sum(each.pointers.nbytes for each in KEPT.values() if each.pointers is not None)
 
 
 def case_of(name: str, kind: str, grid: dict[AxisName, int], params: dict[str, Any]) -> Case:
@@ -130,10 +134,14 @@ def test_no_host_waits_in_an_epoch(
         assert not {key: n for key, n in others.items() if key[0] != PINNED}
 
 
+# A replay makes a prefetched item when it is asked for; on a device the next one is there already.
+ALONE: dict[str, dict[str, Any]] = {name: {"prefetch": False} for name in ("salient", "quiver")}
+
+
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])
 def test_a_replay_knows_the_peak_of_memory(on_gpus: Callable[..., list[Any]], name: str) -> None:
     strategy = load_strategy(name)
     world = next(ranks for ranks in (4, 3, 2, 1) if strategy.grids(ranks))
-    case = case_of(name, "gcn", strategy.grids(world)[0], {})
+    case = case_of(name, "gcn", strategy.grids(world)[0], ALONE.get(name, {}))
     for rank, peak in enumerate(on_gpus(world, peak_of_an_epoch, case)):
         assert replay(case.strategy(), rank, case.store()).peak_bytes == pytest.approx(peak, rel=0.03)
