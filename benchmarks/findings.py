@@ -23,6 +23,7 @@ from scipy.stats import spearmanr
 
 from harness.claims import Evaluator
 from harness.doctor.calibrate import fit_terms
+from harness.errors import UserError
 from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
 from harness.figures.drawing import rendered, styled
@@ -106,7 +107,11 @@ def fastest(graph: str, scheme: str, ranks: int) -> tuple[str, Prediction]:
             "model": {"layers": 2, "hidden": 16},
         }
         spec = make_spec(project_root(), asked, "a finding")
-        options.append((grid_text(grid, " "), predict(Ready(admit(kind, spec, facts)), card)))
+        try:
+            ready = Ready(admit(kind, spec, facts))
+        except UserError:  # columns are fewer than the ranks of an axis
+            continue
+        options.append((grid_text(grid, " "), predict(ready, card)))
     return min(options, key=lambda option: option[1].seconds.value)
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from harness.figures.palette import FILLS, StrategyLook, look_of, place_of
 from harness.results.schema import MISSING, SOURCES
+from harness.results.statistics import oversubscribed
 
 SETTINGS = {
     "model.kind": "{}",
@@ -141,9 +142,24 @@ def titles(some: Sequence[Panel]) -> Titles:
         "bare": "bare: no projection, norm, residual connection or dropout",
         "full": "full: projection, norm, residual connections and dropout",
     }
-    return Titles(
-        each, "; ".join([part for part in (note, *(means[word] for word in sorted(varied))) if part])
+    parts = (
+        note,
+        *(means[word] for word in sorted(varied)),
+        crowding(pd.concat([each.runs for each in some])),
     )
+    return Titles(each, "; ".join([part for part in parts if part]))
+
+
+def crowding(runs: pd.DataFrame) -> str:
+    """A warning where measured ranks shared cores; nothing where each had its own."""
+    measured = runs[(runs.source == "measured") & (runs.status == "ok")]
+    crowded = measured[oversubscribed(measured)]
+    if crowded.empty:
+        return ""
+    here = crowded["provenance.ranks_on_host"].fillna(crowded.ranks)
+    most = crowded.assign(here=here).sort_values("here").iloc[-1]
+    cores = f"{most['provenance.cores']} cores" if most["provenance.cores"] > 1 else "one core"
+    return f"up to {int(most['here'])} ranks shared {cores}, so the times do not measure scaling"
 
 
 def differences(values: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,6 +10,7 @@ from harness.figures.page_layout import three_digits
 from harness.figures.palette import place_of
 from harness.results.collect import cause
 from harness.results.schema import MISSING
+from harness.results.statistics import oversubscribed
 from harness.results.statuses import OK, STATUSES
 from harness.spec.dataset import DatasetChoice
 
@@ -101,17 +102,6 @@ def _beyond(extra: str) -> list[str]:
     """The settings of another program's run that no spec has."""
     values = json.loads(extra or "{}")
     return [str(value) for name, value in values.items() if name.startswith("external.beyond.")]
-
-
-def oversubscribed(runs: Runs) -> "pd.Series[bool]":
-    """Whether the ranks of a host had more threads than the cores that they might use.
-
-    A record without the number of ranks on a host is taken for a run on one host, unless Slurm placed its ranks.
-    """
-    alone = runs.ranks.where(~runs["provenance.env"].fillna("").str.contains("HARNESS_STEP"))
-    ranks = runs["provenance.ranks_on_host"].fillna(alone)
-    threads = runs["provenance.threads"].fillna(runs["machine.threads_per_rank"])
-    return (ranks * threads > runs["provenance.cores"]).fillna(False).astype(bool)
 
 
 def _crowds(runs: Runs) -> str:

@@ -21,6 +21,17 @@ CONFIGURATION = [
 """The columns in which launches of one configuration agree."""
 
 
+def oversubscribed(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether the ranks of a host had more threads than the cores that they might use.
+
+    A record without the number of ranks on a host is taken for a run on one host, unless Slurm placed its ranks.
+    """
+    alone = runs.ranks.where(~runs["provenance.env"].fillna("").str.contains("HARNESS_STEP"))
+    ranks = runs["provenance.ranks_on_host"].fillna(alone)
+    threads = runs["provenance.threads"].fillna(runs["machine.threads_per_rank"])
+    return (ranks * threads > runs["provenance.cores"]).fillna(False).astype(bool)
+
+
 def slowest_rank(epochs: pd.DataFrame) -> "pd.Series[float]":
     """The slowest rank's seconds of each timed epoch."""
     timed = epochs[epochs.epoch >= 0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.report.summary import oversubscribed
+from harness.results.statistics import oversubscribed
 from harness.run.provenance import COMMAND, Affinity, is_dirty, provenance
 
 
