@@ -31,7 +31,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measuring import Table, argument_parser, named, on_hosts, train_in_turns, trainer_of
+from measuring import Table, argument_parser, named, on_hosts, plain_ticks, train_in_turns, trainer_of
 
 from harness.experiment.expand import expand, load_experiment
 from harness.figures.drawing import rendered, styled
@@ -254,6 +254,7 @@ def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
                 marker=look.marker, markersize=4, linestyle="--", linewidth=0.8, elinewidth=0.5, label=str(name),
             )  # fmt: skip
         right.set(xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms")
+        plain_ticks(left.xaxis, left.yaxis, right.yaxis)
         right.set_xticks(WORLDS, map(str, WORLDS))
         labelled = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
         labelled |= dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measuring import Table, argument_parser
+from measuring import Table, argument_parser, plain_ticks
 from numpy.typing import NDArray
 from prediction import POINTS, terms_of_epoch
 from scipy.stats import spearmanr
@@ -119,6 +119,7 @@ def plot(axes: Axes, scheme: str, values: Sequence[float]) -> None:
     look = look_of(scheme)
     axes.plot(RANKS, values, color=look.colour, marker=look.marker, markersize=4, linewidth=1, label=scheme)
     axes.set(xscale="log", yscale="log")
+    plain_ticks(axes.yaxis)
     axes.set_xticks(RANKS, [str(ranks) if ranks in (4, 16, 64, 256) else "" for ranks in RANKS])
     axes.minorticks_off()
 
@@ -158,6 +159,7 @@ def model() -> None:
         axes.set(
             xscale="log", yscale="log", xlabel="published products of an epoch, ms", ylabel="by the model, ms"
         )
+        plain_ticks(axes.xaxis, axes.yaxis)
         axes.legend()
         save(figure, "model")
 
@@ -202,6 +204,7 @@ def settings() -> None:
         axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         axes.invert_yaxis()
         axes.set(xscale="log", xlabel="predicted epoch, ms: from the fastest to the slowest open setting")
+        plain_ticks(axes.xaxis)
         save(figure, "settings")
 
 

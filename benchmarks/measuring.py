@@ -13,7 +13,9 @@ from time import perf_counter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -275,6 +277,13 @@ class Table:
 def named(name: str, params: Mapping[str, Any]) -> str:
     """A strategy and its parameters, as in g3 pipeline=full."""
     return " ".join([name, *(f"{key}={value}" for key, value in params.items())])
+
+
+def plain_ticks(*axes: Axis) -> None:
+    """Numbers as text on logarithmic axes, where matplotlib would set formulas, which the style leaves as they are."""
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def keep(draw: Callable[[], Figure], name: str, dataset: str) -> None:
