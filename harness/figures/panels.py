@@ -158,8 +158,8 @@ def crowding(runs: pd.DataFrame) -> str:
         return ""
     here = crowded["provenance.ranks_on_host"].fillna(crowded.ranks)
     most = crowded.assign(here=here).sort_values("here").iloc[-1]
-    cores = f"{most['provenance.cores']} cores" if most["provenance.cores"] > 1 else "one core"
-    return f"up to {int(most['here'])} ranks shared {cores}, so the times do not measure scaling"
+    shared = counted(int(most["provenance.cores"]), "core")
+    return f"up to {int(most['here'])} ranks shared {shared}, so the times do not measure scaling"
 
 
 def differences(values: Sequence[Mapping[str, Any]]) -> list[str]:
