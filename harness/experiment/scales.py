@@ -33,7 +33,8 @@ def at_scale(root: Path, experiment: Experiment, scale: str) -> Experiment:
         return experiment.model_copy(update={**alone, "runs": _tiny_runs(root, experiment)})
     if (ran := experiment.published) is None:
         raise UserError(
-            f"{experiment.name} has no scale published: its file lacks the key `published`, the runs of a paper."
+            f"{experiment.name} has no scale published: its file lacks the key `published`, the runs of a paper. "
+            "The scales laptop and tiny need no such key."
         )
     return experiment.model_copy(update={**alone, "machine": ran.machine, "runs": ran.runs})
 
