@@ -249,6 +249,12 @@ def test_a_timed_run_has_the_machine_for_itself(finished: tuple[Project, str]) -
             building += 1 if event == "build" else -1
 
 
+def test_no_rule_works_beside_a_timed_run() -> None:
+    for path in sorted((ROOT / "workflows" / "rules").glob("*.smk")):
+        for rule in re.split(r"(?m)^rule ", path.read_text())[1:]:
+            assert "shell:" not in rule or "machine_percent=" in rule, f"{path.name}: {rule.splitlines()[0]}"
+
+
 def test_partitions_with_several_seeds_are_cut_side_by_side(project: Project) -> None:
     orders = [{"partition": "metis", "parts": 2, "seed": seed} for seed in (0, 1)]
     runs = [{"strategy": "serial", "dataset": [{"name": "tiny-sbm", **order} for order in orders]}]

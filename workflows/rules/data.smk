@@ -9,6 +9,8 @@ rule fetch_dataset:
         touch(f"{STORES}/.fetched/{{dataset}}"),
     log:
         "results/logs/data/fetch-{dataset}.log",
+    resources:
+        machine_percent=25,
     message:
         "Fetching the files of {wildcards.dataset}"
     shell:

@@ -13,6 +13,8 @@ rule printed_values:
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}-printed.log",
     localrule: True
+    resources:
+        machine_percent=25,
     params:
         shown=lambda wildcards: REPRODUCED[wildcards.experiment],
     message:
@@ -31,6 +33,8 @@ rule predicted_runs:
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}-predicted.log",
     localrule: True
+    resources:
+        machine_percent=25,
     message:
         "Predicting the paper's runs of {wildcards.experiment}"
     shell:
@@ -50,6 +54,8 @@ rule paper_report:
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}.log",
     localrule: True
+    resources:
+        machine_percent=25,
     params:
         folder=subpath(output.report, parent=True),
         shown=lambda wildcards: REPRODUCED[wildcards.experiment],

@@ -9,6 +9,8 @@ rule collect:
         expand("results/{table}.parquet", table=TABLES),
     log:
         "results/logs/collect.log",
+    resources:
+        machine_percent=25,
     message:
         "Collecting the records into tables"
     shell:
@@ -23,6 +25,8 @@ rule verify:
         tables=rules.collect.output,
     log:
         "results/logs/verify.log",
+    resources:
+        machine_percent=25,
     message:
         "Looking for failed runs"
     shell:
@@ -44,6 +48,8 @@ rule figures:
         ),
     log:
         "results/logs/figures.log",
+    resources:
+        machine_percent=25,
     params:
         captions={kind: caption.read_text() for kind, caption in CAPTIONS.items()},
     message:
@@ -60,6 +66,8 @@ rule report:
         report("results/report.html", caption="../report/report.rst", category="Report"),
     log:
         "results/logs/report.log",
+    resources:
+        machine_percent=25,
     message:
         "Writing the report"
     shell:
