@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from harness.strategy.contract import Strategy
 
 GROUP = "harness.strategies"
-GUIDE = "docs/add-a-strategy.md lists the attributes and methods of a strategy."
+GUIDE = (
+    "`harness new strategy NAME` makes a whole one; docs/add-a-strategy.md lists its attributes and methods."
+)
 
 
 @cache
@@ -40,12 +42,8 @@ def load_strategy(name: str) -> type[Strategy]:
         raise UserError(
             f"{name} names {shown(strategy)}, which does not derive from harness.strategy.Strategy. {GUIDE}"
         )
-    missing = sorted(getattr(strategy, "__abstractmethods__", ()))
-    if missing:
-        raise UserError(
-            f"{name} is not a whole strategy: {strategy.__name__} lacks {', '.join(missing)}. {GUIDE}"
-        )
-    if faults := faults_of(strategy):
+    faults = [f"method {method} is missing" for method in sorted(strategy.__abstractmethods__)]
+    if faults := faults + faults_of(strategy):
         raise UserError(f"{name} is not a whole strategy: {'; '.join(faults)}. {GUIDE}")
     return strategy
 

@@ -3,6 +3,7 @@
 The kit serves built-in and foreign strategies alike, and knows none by name.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
@@ -21,8 +22,9 @@ from harness.check.laws import (
     repeats,
     rounded,
 )
+from harness.check.mismatch import Mismatch
 from harness.check.reference import Trained, train_densely
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.graph.model import LabelTask
 from harness.ledger import AxisName
 from harness.registry import load_strategy
@@ -55,8 +57,17 @@ TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 
 
+OnCase = Callable[[int, int, str], None]
+"""Is told before each case: how many cases are done, how many there are, and the name of this one."""
+
+
 def check(
-    name: str, run: Runner, extent: Extent = "usual", machine: Machine = HERE, most: int | None = None
+    name: str,
+    run: Runner,
+    extent: Extent = "usual",
+    machine: Machine = HERE,
+    most: int | None = None,
+    on_case: OnCase | None = None,
 ) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
 
@@ -78,7 +89,10 @@ def check(
     peculiarities = _at_once if extent == "quick" else _one_by_one
     ordinary = [_case(name, grid, "directed, prime, partial mask") for grid in grids]
     empty = _with_an_empty_rank(name, usual)
-    for number, case in enumerate([*ordinary, *peculiarities(name, strategy, peculiar), *empty]):
+    cases = [*ordinary, *peculiarities(name, strategy, peculiar), *empty]
+    for number, case in enumerate(cases):
+        if on_case:
+            on_case(number, len(cases), case.name)
         ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
         yield from _findings(
             replace(case, spec=spec), run, ranks if extent != "quick" else [ranks[-(number % 2)]]
@@ -273,7 +287,9 @@ def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Find
     try:
         ranks: list[RankResult] = run(case.spec.ranks, train_rank, case, EPOCHS)
     except Exception as error:
-        yield broken("trains", case, f"{type(error).__name__}: {error}")
+        yield broken(
+            "trains", case, [Mismatch(None, f"training {EPOCHS} epochs", "", "no error", _raised(error))]
+        )
         return
     if serial := _serial(case, strategy):
         yield from equal_to_serial(case, ranks, serial)
@@ -292,6 +308,13 @@ def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Find
         composed_from = 0 if case.spec.machine.engine == "gloo" else None
         chosen = [rank.chosen for rank in ranks]
         yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
+
+
+def _raised(error: Exception) -> str:
+    """An error in words, with its last frames unless its message is meant for people."""
+    head, _, trace = f"{type(error).__name__}: {error}".partition("\nTraceback (most recent call last):\n")
+    frames = re.findall(r"  File .*(?:\n    .*)*", trace)[-3:]
+    return head if not frames or RunError.__name__ in head else "\n".join([head, *frames])
 
 
 def _serial(case: Case, strategy: Strategy) -> Trained | None:
@@ -327,6 +350,5 @@ def _refused(case: Case) -> Finding:
         admit(load_strategy(case.spec.strategy.name), case.spec, facts)
     except UserError as refusal:
         return Finding("refused with a reason", case.name, True, str(refusal))
-    return broken(
-        "refused with a reason", case, "expected a refusal with its reason, got a strategy that is ready"
-    )
+    ready = Mismatch(None, "before training", "", "a refusal with its reason", "a strategy that is ready")
+    return broken("refused with a reason", case, [ready])

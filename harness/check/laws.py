@@ -73,16 +73,22 @@ class Finding:
     """The margin of a law that holds; or the differences of a broken law, with their places and the expected values."""
     look: str = ""
     """The place to look for the cause of a broken law."""
+    setting: str = ""
+    """The case of a broken law in full, with all that is needed to repeat it."""
+    wrong: Sequence[Mismatch] = ()
+    """The differences of a broken law, one by one."""
 
 
 LOOK = {
-    "losses equal serial": "in epoch 0 the forward pass and the loss, a mean over the training vertices of all ranks; "
-    "in a later one the gradients of those before it",
-    "losses near serial": "the forward pass, and which numbers travel rounded",
-    "gradients equal serial": "the backward pass at this tensor, and what it sums over which axis; A^T where A is",
-    "parameters equal serial": "what differs from step to step: `of_step`, `settle`, sums of gradients",
-    "outputs equal serial": "the operators of the whole graph, with which the harness evaluates",
-    "answers equal serial": "`evaluate`, and the labels of every split",
+    "losses equal serial": "the set of `operators`: in epoch 0 the forward pass and the loss, a mean over the training "
+    "vertices of all ranks; in a later epoch the gradients of the epochs before",
+    "losses near serial": "the set of `operators`: the forward pass, and which numbers travel rounded",
+    "gradients equal serial": "the set of `operators`: the backward pass at this tensor, and what is summed over which "
+    "axis; A^T where A is",
+    "parameters equal serial": "the set of `operators`: what differs from step to step, in `of_step` or `settle`, and "
+    "sums of gradients",
+    "outputs equal serial": "the set of `operators` that is made for the whole graph, with which the harness evaluates",
+    "answers equal serial": "the set of `operators`: its `evaluate`, and the labels of every split",
     "words equal the formula": "`words`, and the call that the ledger has under this key",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that travel packed, or in a type of their own",
     "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
@@ -90,8 +96,9 @@ LOOK = {
     "memory equals the replay": "sizes that depend on values or on the device (docs/add-a-strategy.md, end of steps)",
     "entries add up to the epoch": "calls and kernels outside the ledger's phases and scopes",
     "same seed, same bits": "random numbers that are no function of seed, group and step; sums in order of arrival",
-    "trains": "the place in the code that the trace ends with",
-    "unbiased": "by what sampled entries are scaled: one over their chance",
+    "trains": "the set of `operators`: where replicas differ, a sum over ranks is lost, in `settle` or in the backward "
+    "pass of this weight; otherwise the place in the code that the trace ends with",
+    "unbiased": "`mini_batch` or `multiplier`: by what sampled entries are scaled, which is one over their chance",
     "refused with a reason": "`refuse` and `grids`",
 }
 """The parts of a strategy to look at when a law is broken (docs/add-a-strategy.md)."""
@@ -99,13 +106,14 @@ LOOK = {
 
 def finding(law: str, case: Case, wrong: Sequence[Mismatch], right: str) -> Finding:
     """The finding of a law, which holds if nothing is wrong; `right` is the margin."""
-    return broken(law, case, summary(wrong)) if wrong else Finding(law, case.name, True, right)
+    return broken(law, case, wrong) if wrong else Finding(law, case.name, True, right)
 
 
-def broken(law: str, case: Case, detail: str) -> Finding:
+def broken(law: str, case: Case, wrong: Sequence[Mismatch]) -> Finding:
     """The finding of a broken law, with the case in full and the place to look at."""
-    look = f"{source_of(load_strategy(case.spec.strategy.name))}: {LOOK[law]}"
-    return Finding(law, case.name, False, f"{case.description}: {detail}", look)
+    look = f"{source_of(load_strategy(case.spec.strategy.name), LOOK[law])}: {LOOK[law]}"
+    detail = f"{case.description}: {summary(wrong)}"
+    return Finding(law, case.name, False, detail, look, case.description, wrong)
 
 
 class Compared(NamedTuple):
@@ -218,8 +226,9 @@ def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Ite
         try:
             replayed = replay(strategy, number, store, chosen=rank.chosen)
         except Exception as error:
-            detail = f"rank {number}, its replay: expected the events of the run, got {type(error).__name__}: {error}"
-            return [broken("equal to its replay", case, detail)]
+            raised = f"{type(error).__name__}: {error}"
+            differs = Mismatch(number, "its replay", "", "the events of the run", raised)
+            return [broken("equal to its replay", case, [differs])]
         wrong += _first_difference(number, rank.lines, outline(replayed.events))
         heavier += _other_sizes(number, rank.persistent_bytes, replayed.persistent_bytes)
     return [

@@ -1,6 +1,7 @@
 """Differences from a law in words: the rank, the time, the tensor, the expected value and the actual value."""
 
 import inspect
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,10 +25,20 @@ class Mismatch(NamedTuple):
     expected: object
     got: object
 
+    @property
+    def place(self) -> str:
+        """The rank, the time and the tensor."""
+        rank = "" if self.rank is None else f"rank {self.rank}"
+        return ", ".join(part for part in (rank, self.when, self.what) if part)
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """The expected value and the actual one, in words."""
+        return _plainly(self.expected), _plainly(self.got)
+
     def __str__(self) -> str:
-        rank = "" if self.rank is None else f"rank {self.rank}, "
-        expected, got = _plainly(self.expected), _plainly(self.got)
-        return f"{rank}{self.when}, {self.what}: expected {expected}, got {got}"
+        expected, got = self.values
+        return f"{self.place}: expected {expected}, got {got}"
 
 
 def of_tensors(
@@ -69,10 +80,12 @@ def summary(wrong: Sequence[Mismatch]) -> str:
     return f"{listed}; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else listed
 
 
-def source_of(strategy: type[Strategy]) -> str:
-    """The file and the class of a strategy, relative to the current folder."""
+def source_of(strategy: type[Strategy], look: str) -> str:
+    """The file, the line and the class of a strategy; the line is of the first method of its own that `look` names."""
     file, folder = Path(inspect.getfile(strategy)).resolve(), Path.cwd()
-    return f"{file.relative_to(folder) if file.is_relative_to(folder) else file} ({strategy.__name__})"
+    named = [vars(strategy)[name] for name in re.findall(r"`(\w+)`", look) if name in vars(strategy)]
+    _, line = inspect.getsourcelines(next(filter(inspect.isfunction, named), strategy))
+    return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{line} ({strategy.__name__})"
 
 
 def _apart(one: float, other: float) -> tuple[str, str]:

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,6 +107,39 @@ def say(progress: str) -> None:
     """Prints progress on stderr: in place on a terminal, a line each in a log."""
     end = "\r" if sys.stderr.isatty() else "\n"
     print(progress, end=end, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Progress of work in counted steps on stderr, with the time that is left by the steps that are done.
+
+    On a terminal the line is rewritten in place; in a log a line is added every `EVERY` seconds.
+    """
+
+    EVERY = 5.0
+
+    def __init__(self) -> None:
+        self.begun = self.told = time.monotonic()
+
+    def __call__(self, done: int, of: int, doing: str) -> None:
+        """Step number `done` + 1 of `of` begins."""
+        now, in_place = time.monotonic(), sys.stderr.isatty()
+        if not in_place and now - self.told < self.EVERY:
+            return
+        self.told, spent = now, now - self.begun
+        left = f", about {_in_words(spent / done * (of - done))} left" if done and spent > 1 else ""
+        line = clipped(f"{done + 1} of {of}{left}: {doing}", 78)
+        print(
+            f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
+        )
+
+    def end(self) -> None:
+        """Clears the line of a terminal."""
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:

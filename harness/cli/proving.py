@@ -1,14 +1,15 @@
-"""harness words and harness check: the words of a strategy beside its formula, and all laws that it must keep."""
+"""harness new, words and check: a new strategy, its words beside its formula, and all laws that it must keep."""
 
 import argparse
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.options import (
+    Progress,
     Verbs,
     add_rank,
     add_request,
@@ -30,6 +31,21 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
+    new = add_verb(
+        verbs,
+        "new",
+        _new,
+        "Make the package of a new strategy: its class, a test, a CI workflow.",
+        "The strategy trains on one rank, and `harness check` leads from there to the end.",
+    )
+    new.add_argument("what", choices=["strategy"], help="what to make")
+    new.add_argument("name", metavar="NAME", help="the name of the strategy, as in my-strategy")
+    new.add_argument(
+        "--mini-batch", action="store_true", help="for training on mini-batches, not the full graph"
+    )
+    new.add_argument(
+        "--into", metavar="DIR", default=".", help="the folder of the new folder (default: this one)"
+    )
     words = add_verb(
         verbs,
         "words",
@@ -63,6 +79,7 @@ def add_verbs(verbs: Verbs) -> None:
     extent.add_argument(
         "--full", action="store_const", const="full", dest="extent", help="check every grid of up to 16 ranks"
     )
+    check.add_argument("--first", action="store_true", help="stop after the first case that breaks a law")
     check.add_argument(
         "--machine",
         metavar="NAME",
@@ -70,6 +87,23 @@ def add_verbs(verbs: Verbs) -> None:
         "GPUs (default: ranks on the cores of this machine)",
     )
     check.set_defaults(extent="usual")
+
+
+def _new(options: argparse.Namespace) -> int:
+    from harness.scaffold.scaffold import names_of, new_strategy
+
+    names = names_of(options.name)
+    folder = new_strategy(options.name, Path(options.into), mini_batch=options.mini_batch)
+    strategy = f"{folder / names.package / 'strategy.py'}:{names.cls}"
+    files = sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    text = [
+        *(f"{len(files)} files in {folder}/. The strategy is {folder / names.package / 'strategy.py'}.", ""),
+        *("Follow the messages of this command, case by case, until the strategy conforms:", ""),
+        *(f"    harness check {strategy} --quick --first", ""),
+        "docs/add-a-strategy.md has a finished strategy to compare with.",
+    ]
+    show(options, {"folder": str(folder), "strategy": strategy, "files": files}, "\n".join(text))
+    return 0
 
 
 def _words(options: argparse.Namespace) -> int:
@@ -141,32 +175,46 @@ def _check(options: argparse.Namespace) -> int:
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
-    begun, findings = time.monotonic(), []
+    begun, findings, progress = time.monotonic(), [], Progress()
     machine = (
         load_machine(project_root(options.root), options.machine) if options.machine else Machine(name="kit")
     )
     with Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
         from harness.check import check  # while the ranks' fork server imports
 
-        for finding in check(
-            options.strategy, pool.run, options.extent, machine, most_ranks(Engine(machine.engine))
-        ):
+        most = most_ranks(Engine(machine.engine))
+        for finding in check(options.strategy, pool.run, options.extent, machine, most, progress):
+            if options.first and findings and findings[-1].case != finding.case and not _conform(findings):
+                break
             findings.append(finding)
-            if sys.stderr.isatty():
-                print(f"\r{len(findings)} laws checked", end="", file=sys.stderr)
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
+    progress.end()
     cases = len({finding.case for finding in findings})
-    broken = [finding for finding in findings if not finding.holds]
     took = f"{len(findings)} laws on {cases} cases in {time.monotonic() - begun:.0f} s"
-    verdict = f"{options.strategy}: {'conforms' if not broken else f'{len(broken)} laws broken'} ({took})"
+    verdict = f"{options.strategy}: {_verdict(findings)} ({took})"
     document = {
         "strategy": options.strategy,
-        "conforms": not broken,
-        "findings": [asdict(finding) for finding in findings],
+        "conforms": _conform(findings),
+        "findings": [_document(finding) for finding in findings],
     }
     show(options, document, f"{_findings_page(findings)}\n\n{verdict}")
-    return 1 if broken else 0
+    return 0 if _conform(findings) else 1
+
+
+def _conform(findings: Sequence["Finding"]) -> bool:
+    return all(finding.holds for finding in findings)
+
+
+def _verdict(findings: Sequence["Finding"]) -> str:
+    broken = [finding for finding in findings if not finding.holds]
+    if not broken:
+        return "conforms"
+    laws = list(dict.fromkeys(finding.law for finding in broken))
+    return f"does not conform: {len(laws)} of its laws broken. Begin with {laws[0]!r}"
+
+
+def _document(finding: "Finding") -> dict[str, Any]:
+    wrong = [each._asdict() for each in finding.wrong]
+    return {key: wrong if key == "wrong" else getattr(finding, key) for key in finding.__dataclass_fields__}
 
 
 def _waiting(root: str | None) -> "Waiting":
@@ -181,16 +229,27 @@ def _waiting(root: str | None) -> "Waiting":
     return waiting._replace(progress=say)
 
 
-def _findings_page(findings: list["Finding"]) -> str:
-    """A line for each case, followed by two lines for each broken law."""
+def _findings_page(findings: Sequence["Finding"]) -> str:
+    """A line for each case; and below a broken case its broken laws, each in full where it first breaks."""
     cases: dict[str, list[Finding]] = {}
     for finding in findings:
         cases.setdefault(finding.case, []).append(finding)
-    lines = []
+    lines, seen, width = [], set[str](), max(map(len, cases), default=0)
     for case, laws in cases.items():
-        holds = all(law.holds for law in laws)
         kept = ", ".join(f"{law.law} ({law.detail})" for law in laws if law.holds)
-        lines.append((("holds" if holds else "BROKEN"), case, kept))
+        lines.append(f"{'holds ' if _conform(laws) else 'BROKEN'}  {case:{width}}  {kept}".rstrip())
         for law in (law for law in laws if not law.holds):
-            lines += [("", "", f"BROKEN {law.law}: {law.detail}"), ("", "", f"  look at {law.look}")]
-    return columns(lines)
+            lines += [f"  {law.law}: broken as above"] if law.law in seen else _review(law)
+            seen.add(law.law)
+    return "\n".join(lines)
+
+
+def _review(finding: "Finding") -> list[str]:
+    """A broken law as a reviewer tells of it: the law, the case, the place, both values, and where to look."""
+    lines = ["", f"  law       {finding.law}", f"  case      {finding.setting}"]
+    for wrong in finding.wrong[:2]:
+        expected, got = wrong.values
+        lines += [f"  at        {wrong.place}", f"  expected  {expected}", f"  got       {got}"]
+    if len(finding.wrong) > 2:
+        lines.append(f"  and       {len(finding.wrong) - 2} more places; --json lists them")
+    return [*lines, f"  look at   {finding.look}", ""]

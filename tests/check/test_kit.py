@@ -87,7 +87,7 @@ def test_the_kit_sees_a_mistake_and_says_where(mutant: str, law: str, told: str,
         rf"{mutant} \(.+\) on (p|row|d)\d.*, \w+ of \d layers, the kit's \w+ graph of \d+ vertices", head
     )
     assert re.search(told, what, re.DOTALL), finding.detail
-    assert re.match(rf".*mutants.py \({mutant}\): \S+", finding.look)
+    assert re.match(rf".*mutants.py:\d+ \({mutant}\): \S+", finding.look)
 
 
 def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ class Meta(type(Serial)):
 class Raises(Serial, metaclass=Meta): pass
 class Lacks(Strategy):
     refuse = weight = input = output = operators = words = memory = None
+class Nothing(Strategy): pass
 class Promises(Serial): promise = "exact"
 class Axes(Serial): axes = ["p"]
 class Twice(Serial): axes = Serial.axes * 2
@@ -249,6 +250,7 @@ class Named(Serial): name = None
         ("Raises", "promise raises RuntimeError"),
         ("Lacks", "axes is missing: a tuple of different harness.ledger.AxisName"),
         ("Lacks", "promise is missing: a harness.strategy.Promise (EXACT, ESTIMATOR, APPROXIMATE)"),
+        ("Nothing", "method words is missing; name is missing: a text; promise is missing"),
         ("Promises", "promise = 'exact' is not accepted: a harness.strategy.Promise"),
         ("Axes", "axes = ['p'] is not accepted"),
         ("Twice", "axes = (<AxisName.P: 'p'>, <AxisName.P: 'p'>) is not accepted"),

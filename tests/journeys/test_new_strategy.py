@@ -1,0 +1,130 @@
+"""From `harness new strategy` to a strategy that conforms: what the kit says leads from each step to the next."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.check.kit import _case as kit_case
+from harness.check.kit import _findings as findings_of
+from harness.check.laws import Finding
+from harness.cli import main
+from harness.ledger import AxisName
+from tests.check.test_examples import CODE
+
+
+@pytest.mark.parametrize("kind", [[], ["--mini-batch"]])
+@pytest.mark.parametrize("name", ["x", "a-strategy-of-forty-letters-and-a-number"])
+def test_a_new_package_passes_its_own_lint(kind: list[str], name: str, tmp_path: Path) -> None:
+    assert main(["new", "strategy", name, "--into", str(tmp_path), *kind]) == 0
+    for command in (["check"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache"]
+        done = subprocess.run(ruff, cwd=tmp_path / name, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+    assert (tmp_path / name / ".github/workflows/ci.yml").is_file()
+    assert "my" not in "".join(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [[], ["--mini-batch"]])
+def test_a_new_package_passes_mypy(kind: list[str], tmp_path: Path) -> None:
+    main(["new", "strategy", "fresh", "--into", str(tmp_path), *kind])
+    mypy = [sys.executable, "-m", "mypy", "--cache-dir", "/dev/null"]
+    done = subprocess.run(mypy, cwd=tmp_path / "fresh", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("serial", "exists already"),
+        ("Mine", "lower-case"),
+        ("torch", "package torch, which exists"),
+        ("class", "exists already"),
+        ("../x", "lower-case"),
+        ("x" * 41, "40 at most"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(name: str, reason: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["new", "strategy", name, "--into", str(tmp_path)]) == 2
+    assert reason in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def broken(code: str, folder: Path, axis: AxisName, ranks: int, pool: Any) -> list[Finding]:
+    """The laws that a version of the strategy breaks on a grid."""
+    file = folder / f"version_{len(list(folder.glob('version_*')))}.py"
+    file.write_text(code)
+    case = kit_case(f"{file}:Fresh", {axis: ranks}, "the first case of several ranks")
+    return [finding for finding in findings_of(case, pool.run, [0]) if not finding.holds]
+
+
+def changed(code: str, *changes: tuple[str, str]) -> str:
+    for old, new in changes:
+        assert old in code, old
+        code = code.replace(old, new)
+    return code
+
+
+def test_the_kit_leads_from_the_skeleton_of_the_full_graph_to_the_end(tmp_path: Path, pool: Any) -> None:
+    main(["new", "strategy", "fresh", "--into", str(tmp_path)])
+    code, P = (tmp_path / "fresh/fresh/strategy.py").read_text(), AxisName.P
+    assert broken(code, tmp_path, P, 1, pool) == []
+    first, *_ = broken(code, tmp_path, P, 3, pool)
+    assert (first.law, "Replicas differ" in first.detail, "`settle`" in first.look) == ("trains", True, True)
+    assert "Traceback" not in first.detail
+
+    code = changed(
+        code,
+        (
+            'add them up (`sum_gradients`)."""\n',
+            'add them up."""\n        sum_gradients(weights, self.over)\n',
+        ),
+        ("dense_memory\n", "dense_memory, sum_gradients\n"),
+    )
+    first, *others = broken(code, tmp_path, P, 3, pool)
+    assert first.law == "losses equal serial"
+    assert {"words equal the formula"} <= {each.law for each in others}
+    assert first.wrong[0].when == "epoch 0"
+
+    finished = changed(CODE[0], ("GatheredRows", "Fresh"))
+    assert broken(finished, tmp_path, P, 3, pool) == []
+    no_words = changed(finished, ("words.put(FORWARD, layer", "words.put(FORWARD, -1"))
+    (law,) = broken(no_words, tmp_path, P, 3, pool)
+    assert law.law == "words equal the formula"
+    assert law.look.startswith(f"{tmp_path}/version_")
+    line = no_words.splitlines()[int(law.look.split(":")[1].split()[0]) - 1]
+    assert line.strip().startswith("def words(")
+
+
+def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Path, pool: Any) -> None:
+    main(["new", "strategy", "fresh", "--into", str(tmp_path), "--mini-batch"])
+    code, D = (tmp_path / "fresh/fresh/strategy.py").read_text(), AxisName.D
+    first, *_ = broken(code, tmp_path, D, 2, pool)
+    assert first.law == "trains"
+    code = changed(
+        code,
+        (
+            'add them up (`sum_gradients`)."""\n',
+            'add them up."""\n        sum_gradients(weights, self.replicas)\n',
+        ),
+        ("dense_memory\n", "dense_memory, sum_gradients\n"),
+    )
+    assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == ["words equal the formula"]
+
+
+@pytest.mark.slow
+def test_from_the_scaffold_to_conforms(tmp_path: Path) -> None:
+    """The page's code in the place of the skeleton; the time from the one to the other is an author's."""
+    main(["new", "strategy", "fresh", "--into", str(tmp_path)])
+    file = tmp_path / "fresh/fresh/strategy.py"
+    command = [sys.executable, "-m", "harness", "check", f"{file}:Fresh", "--quick", "--first"]
+    before = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert before.returncode == 1
+    assert "does not conform" in before.stdout
+    assert " of " in before.stderr, "progress in a log"
+    file.write_text(changed(CODE[0], ("GatheredRows", "Fresh"), ("gathered-rows", "fresh")))
+    after = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert after.stdout.splitlines()[-1].startswith(f"{file}:Fresh: conforms")
