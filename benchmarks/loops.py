@@ -30,9 +30,8 @@ from torch_geometric.utils import softmax
 
 from harness.kernels.attention import SLOPE, softmax_back_by_loops, softmax_by_loops, turn_by_loops, turned
 from harness.kernels.csr import Csr, row_of, take, to_scipy
-from harness.kernels.gather import scatter_matrix
 from harness.kernels.induced import induced_pair
-from harness.kernels.parts import beside, block, select_columns, select_rows
+from harness.kernels.parts import beside, block, scatter_matrix, select_columns, select_rows
 from harness.kernels.shuffle import distinct
 from harness.kernels.spmm import spmm
 

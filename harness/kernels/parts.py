@@ -396,3 +396,15 @@ def scale_entries(rowptr: Any, col: Any, row_scale: Any, col_scale: Any, val: An
     for i in range(U(row_scale.size)):
         for e in range(U(rowptr[i]), U(rowptr[i + ONE])):
             val[e] = row_scale[i] * col_scale[U(col[e])]
+
+
+def scatter_matrix(index_M: Tensor, rows: int, dtype: torch.dtype) -> Csr:
+    """The matrix that adds gathered rows back to their origins: a one at (index[m], m).
+
+    A product with the matrix sums rows target by target, in order. Adding by index would be ten times slower on a CPU
+    and in no fixed order on a GPU. Verifier (tests/kernels/test_gather.py): dense torch's indexing and its gradient.
+    """
+    sorted_M, order_M = torch.sort(index_M, stable=True)
+    rowptr = torch.searchsorted(sorted_M, torch.arange(rows + 1, device=index_M.device))
+    ones_M = torch.ones(index_M.shape, dtype=dtype, device=index_M.device)
+    return Csr(rowptr, order_M.to(index_dtype(len(index_M))), ones_M, len(index_M))

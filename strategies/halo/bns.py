@@ -17,8 +17,7 @@ from torch import Tensor
 
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
-from harness.kernels.gather import scatter_matrix
-from harness.kernels.parts import drawn_rows
+from harness.kernels.parts import drawn_rows, scatter_matrix
 from harness.kernels.random import Purpose, bits, uniform
 from harness.parallel.halo import Boundary, Halo
 from harness.strategy import Context, MessageParams, Promise

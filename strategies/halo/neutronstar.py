@@ -21,9 +21,8 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
-from harness.kernels.gather import scatter_matrix
 from harness.kernels.jit import compiled
-from harness.kernels.parts import beside, block, filled_columns, select_columns, select_rows
+from harness.kernels.parts import beside, block, filled_columns, scatter_matrix, select_columns, select_rows
 from harness.ledger import TensorName
 from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo

@@ -27,8 +27,7 @@ from torch.autograd import Function
 
 from harness.comm.call import Call, Landed, Pending
 from harness.kernels import Csr, transpose
-from harness.kernels.gather import scatter_matrix
-from harness.kernels.parts import beside
+from harness.kernels.parts import beside, scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName, apply
 from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo, halo_of

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from harness.kernels.gather import scatter_matrix
+from harness.kernels.parts import scatter_matrix
 from harness.kernels.spmm import spmm
 
 
