@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from harness.comm import engine
-from harness.comm.engine import Engine, RankPlace
+from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.comm.meeting import RankPlace, place
 from harness.experiment.defaults import make_spec
 from harness.figures.drawing import save, styled
 from harness.figures.palette import COLOURS
@@ -62,9 +63,9 @@ def one_thread() -> None:
 def on_hosts() -> Iterator[RankPlace]:
     """Joins the ranks that benchmarks/testbed started, one thread each."""
     torch.set_num_threads(1)
-    place = engine.place(os.environ)
-    engine.start(Engine.GLOO, place)
-    yield place
+    at = place(os.environ)
+    engine.start(Engine.GLOO, at)
+    yield at
     engine.stop()
 
 

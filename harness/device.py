@@ -41,6 +41,11 @@ def gpu_name() -> str | None:
     return torch.cuda.get_device_name() if gpus() else None
 
 
+def gpu_identity(device: torch.device) -> str:
+    """The name by which processes of one machine recognise the same GPU."""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 def settle(device: torch.device) -> None:
     """Waits until a GPU has done everything; the host always has."""
     if is_gpu(device):

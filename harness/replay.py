@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from harness.comm import engine
-from harness.comm.engine import Engine, RankPlace
+from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.comm.meeting import RankPlace
 from harness.device import CROSS
 from harness.errors import UserError
 from harness.graph.blocks import Blocks

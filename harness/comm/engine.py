@@ -3,25 +3,22 @@
 A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
 """
 
-import argparse
 import os
 import re
-import socket
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import tempfile
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from fcntl import ioctl
 from pathlib import Path
-from struct import pack
-from typing import NamedTuple
+from socket import gethostname
 
 import torch
 import torch.distributed as dist
 
-from harness.device import gpu, gpus, is_gpu
+from harness.comm import meeting
+from harness.comm.meeting import TORCHRUN, RankPlace
+from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
 
 
@@ -37,80 +34,20 @@ class Engine(StrEnum):
     REPLAY = "replay"
 
 
-class RankPlace(NamedTuple):
-    """The place of a process in the world: its rank, the size of the world, and its rank on its machine."""
-
-    rank: int = 0
-    world: int = 1
-    local_rank: int = 0
-
-
 PATIENCE = timedelta(minutes=10)
-HOST = re.compile(r"(?P<stem>[^\[\],]+)(\[(?P<number>\d+)[^\]]*\])?(?P<rest>[^\[\],]*)")
-FIRST_PORT, PORTS = 20_000, 12_000
-"""Ports below those that the kernel gives to connections."""
-
-
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-"""Variables of each task of a step. Batch scripts and shells of an allocation have only some of them."""
-
-
-def place(environ: Mapping[str, str]) -> RankPlace:
-    """The place that the launcher gave this process, by torchrun's variables if set, else by those of a Slurm step."""
-    names = SRUN if by_slurm(environ) else TORCHRUN
-    return RankPlace(
-        *(int(environ.get(name, default)) for name, default in zip(names, RankPlace(), strict=True))
-    )
-
-
-def by_slurm(environ: Mapping[str, str]) -> bool:
-    """True if srun started this process as a task of a step, and no other launcher did inside of a step."""
-    return TORCHRUN[0] not in environ and "SLURM_STEP_ID" in environ and SRUN[0] in environ
-
-
-def address(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which torch lets the ranks of a Slurm step meet; none where the address is set already.
-
-    Steps that run side by side have different ports.
-    """
-    if "MASTER_ADDR" in environ or "SLURM_STEP_NODELIST" not in environ:
-        return {}
-    job, step = int(environ.get("SLURM_JOB_ID", "0")), int(environ.get("SLURM_STEP_ID", "0"))
-    port = FIRST_PORT + (job + step) % PORTS
-    return {"MASTER_ADDR": first_host(environ["SLURM_STEP_NODELIST"]), "MASTER_PORT": str(port)}
-
-
-def first_host(nodes: str) -> str:
-    """The first host of a list: nid[001004-001007,001012],login1 begins with nid001004."""
-    first = HOST.match(nodes)
-    if first is None:
-        raise UserError(
-            f"SLURM_STEP_NODELIST = {nodes!r} is not a list of hosts. Set MASTER_ADDR and MASTER_PORT."
-        )
-    return f"{first['stem']}{first['number'] or ''}{first['rest']}"
-
-
-def add_interfaces(parser: argparse.ArgumentParser) -> None:
-    """Adds the options by which a launcher names the network interfaces of a machine."""
-    parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
-    parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
-
-
-def choose_interface(options: argparse.Namespace, at: RankPlace) -> None:
-    """Sets the network interface of this rank, unless the environment names one."""
-    nearest = beside(at.local_rank, options.per_node, options.interfaces)
-    os.environ.update({key: value for key, value in nearest.items() if key not in os.environ})
 
 
 def start(
-    engine: Engine, at: RankPlace, *, meeting: Path | None = None, timeout: timedelta = PATIENCE
+    engine: Engine,
+    at: RankPlace,
+    *,
+    meet: "Path | dist.Store | None" = None,  # type: ignore[name-defined]
+    timeout: timedelta = PATIENCE,
 ) -> torch.device:
     """Joins the world and returns the device of this rank.
 
-    Ranks meet through the file `meeting`, which must not exist yet, or else at MASTER_ADDR and MASTER_PORT of the
-    environment.
+    Ranks meet by the board of their launcher or through a file, which must not exist yet; or they have a store already.
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
@@ -120,14 +57,19 @@ def start(
     device = device_of(engine, at.local_rank)
     if at.world == 1:
         return device
-    os.environ.update(address(os.environ))
-    backend, store = engine.value, None
+    backend = engine.value
     if engine is Engine.REPLAY:
         backend, store = "fake", _fake_store()
-    elif meeting is not None:
-        store = _meet(meeting, at, timeout)
+    elif meet is None:
+        store = foreign_store(at, timeout)
+    else:
+        store = _meet(meet, at, timeout) if isinstance(meet, Path) else meet
     if engine is Engine.GLOO:
         _wake_without_preempting()
+    if is_gpu(device):
+        if _bound(os.environ):
+            _claim(device, store)
+        _note_network(at)
     hook = sys.excepthook  # every init_process_group wraps it once more, with a prefix of its own
     try:
         dist.init_process_group(
@@ -154,10 +96,65 @@ def _wake_without_preempting() -> None:
 
 
 def _meet(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """The store of a world; only the ranks of a Slurm step may be on several machines."""
-    if by_slurm(os.environ):
-        return of_many_machines(file, at.rank, at.world, timeout)
-    return of_one_machine(file, at.world)
+    """The store of a world that the harness started; without a board or another launcher it is on one machine."""
+    foreign = meeting.launcher_of(os.environ) not in (None, TORCHRUN)
+    if not foreign and meeting.BOARD not in os.environ:
+        return dist.FileStore(str(file), at.world)  # type: ignore[attr-defined]
+    name = os.environ.get(meeting.BOARD, "").partition(" ")[0]
+    if at.rank == 0:
+        host = meeting.own_address(os.environ)
+        store = _store(host, 0, at.world, timeout, is_master=True)
+        store.set(WORLD, name)
+        meeting.post(file, host, store.port)
+        return store
+    store = _store(*meeting.learn(file, timeout), at.world, timeout, is_master=False)
+    _check_world(store, name)
+    return store
+
+
+WORLD = "world"
+"""The key of the name of the world whose ranks share a store."""
+
+
+def foreign_store(at: RankPlace, timeout: timedelta = PATIENCE) -> dist.Store:  # type: ignore[name-defined]
+    """The store of a world that another launcher started. The port may be that of another world, which is refused."""
+    os.environ.update(meeting.address(os.environ))
+    name = meeting.world_name(os.environ)
+    try:
+        store, _, _ = next(dist.rendezvous("env://", at.rank, at.world, timeout=timeout))  # type: ignore[attr-defined]
+    except dist.DistNetworkError as error:
+        raise UserError(
+            f"Rank {at.rank} of {at.world} cannot use the port MASTER_PORT = {os.environ.get('MASTER_PORT')} of "
+            f"MASTER_ADDR = {os.environ.get('MASTER_ADDR')}: {error}. Set MASTER_PORT to a free port of that machine."
+        ) from None
+    if at.rank == 0:
+        store.set(WORLD, name)
+    else:
+        _check_world(store, name)
+    return store
+
+
+def _store(host: str, port: int, world: int, timeout: timedelta, *, is_master: bool) -> dist.Store:  # type: ignore[name-defined]
+    """A store at a port of rank 0, which waits for nobody. The system chooses the port 0."""
+    return dist.TCPStore(host, port, world, is_master=is_master, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
+def _check_world(store: dist.Store, name: str) -> None:  # type: ignore[name-defined]
+    if (other := store.get(WORLD).decode()) != name:
+        raise UserError(
+            f"The ranks of {name!r} met those of {other!r}. Set MASTER_PORT to a port of their own."
+        )
+
+
+def _claim(device: torch.device, store: dist.Store) -> None:  # type: ignore[name-defined]
+    """Refuses a GPU that another rank has claimed."""
+    host = gethostname()
+    if store.add(f"{host} {gpu_identity(device)}", 1) > 1:
+        raise UserError(
+            f"Two ranks on {host} have the same GPU: this rank sees {gpus()}, and its launcher started more ranks "
+            "there than the GPUs that it shows. Start as many ranks on a machine as it has GPUs, or show each rank "
+            "a GPU of its own."
+        )
 
 
 def stop() -> None:
@@ -210,65 +207,33 @@ def device_of(engine: Engine, local_rank: int) -> torch.device:
 
 
 def _bound(environ: Mapping[str, str]) -> bool:
-    """True if Slurm shows each rank a single device, its own."""
+    """True if a launcher shows each rank a single device, its own. torchrun shows every rank all devices."""
     shown = [environ[name] for name in VISIBLE if environ.get(name)]
-    return by_slurm(environ) and bool(shown) and all("," not in devices for devices in shown)
+    foreign = meeting.launcher_of(environ) not in (None, TORCHRUN)
+    return foreign and bool(shown) and all("," not in devices for devices in shown)
 
 
-# The ranks of one machine meet in a file. The ranks of several machines meet at a port of rank 0, which
-# rank 0 writes into a file in a folder that all machines share. The system chooses the port before it is
-# written, so no two worlds can want the same one.
+# The network that NCCL chose, as its log says.
 
-POLL_SECONDS = 0.05
-ADDRESS_OF_INTERFACE = 0x8915
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
+LOG_OF_NCCL = "NCCL_DEBUG_FILE"
 
 
-def of_one_machine(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
-    """A store in a file, which must not exist yet."""
-    return dist.FileStore(str(file), world)  # type: ignore[attr-defined]
+def _note_network(at: RankPlace) -> None:
+    """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
+    if at.rank == 0 and not {"NCCL_DEBUG", LOG_OF_NCCL} & os.environ.keys():
+        file, name = tempfile.mkstemp(prefix="harness-nccl-")
+        os.close(file)
+        os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})
 
 
-def of_many_machines(file: Path, rank: int, world: int, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]
-    """A store at a port of rank 0. The file with the address is renamed into place: readers see a whole file."""
-    if rank == 0:
-        host = own_address(os.environ)
-        store = dist.TCPStore(host, 0, world, is_master=True, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
-        partial = file.with_suffix(".part")
-        partial.write_text(f"{host} {store.port}")
-        partial.replace(file)
-        return store
-    host, port = _read_address(file, timeout)
-    return dist.TCPStore(host, port, world, is_master=False, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
+def network() -> str | None:
+    """The network that NCCL uses between machines, on rank 0; None without NCCL, or if its log goes elsewhere."""
+    log = Path(os.environ.get(LOG_OF_NCCL, ""))
+    return network_of(log.read_text(errors="replace")) if log.is_file() else None
 
 
-def own_address(environ: Mapping[str, str]) -> str:
-    """The address of this machine: that of the network interface which the environment names, else the host name."""
-    for name in INTERFACES:
-        if interface := environ.get(name, "").split(",")[0]:
-            with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as link:
-                answer = ioctl(link, ADDRESS_OF_INTERFACE, pack("256s", interface[:15].encode()))
-            return socket.inet_ntoa(answer[20:24])
-    return socket.gethostname()
-
-
-def beside(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
-    """The network interface of a rank, in the variables that libraries read; neighbouring ranks share one.
-
-    NCCL chooses among all interfaces by itself.
-    """
-    if not interfaces:
-        return {}
-    gloo, nccl = INTERFACES
-    return {gloo: interfaces[local_rank * len(interfaces) // per_node], nccl: ",".join(interfaces)}
-
-
-def _read_address(file: Path, timeout: timedelta) -> tuple[str, int]:
-    """The address that rank 0 wrote. Network file systems show a new file only to processes that list its folder."""
-    deadline = time.monotonic() + timeout.total_seconds()
-    while file.name not in os.listdir(file.parent):  # noqa: PTH208
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 wrote no address to {file} within {timeout.total_seconds():.0f} s")
-        time.sleep(POLL_SECONDS)
-    host, port = file.read_text().split()
-    return host, int(port)
+def network_of(log: str) -> str | None:
+    """The network that a log of NCCL or RCCL names."""
+    found = NETWORK.search(log)
+    return found["name"] if found else None

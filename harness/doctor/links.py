@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
-from harness.comm import engine, traffic
+from harness.comm import engine, meeting, traffic
 from harness.comm.axis import Axis
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
@@ -61,8 +62,12 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         program = ["harness.doctor.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]
         starter = rank_starter(card, ranks, root, program)
-        with ForkServer() as server, Ranks(starter.start(server, log, tell), starter.ending) as started:
-            started.watch(HangDetector(None), LONGEST, lambda: None)
+        with (
+            ForkServer() as server,
+            closing(starter),
+            Ranks(starter.start(server, log, tell), starter.ending) as started,
+        ):
+            started.watch(HangDetector(None), LONGEST, starter.attend)
         if not out.exists():
             raise RunError(
                 f"the ranks could not measure their links: {log.read_text(errors='replace')[-1500:]}"
@@ -150,12 +155,12 @@ def main() -> int:
     parser.add_argument("--engine", type=Engine, required=True)
     parser.add_argument("--meeting", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    engine.add_interfaces(parser)
+    meeting.add_interfaces(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    at = engine.place(os.environ)
-    engine.choose_interface(options, at)
-    device = engine.start(options.engine, at, meeting=options.meeting)
+    at = meeting.place(os.environ)
+    meeting.choose_interface(options, at)
+    device = engine.start(options.engine, at, meet=options.meeting)
     try:
         result = measured_here(at.world, device)
     finally:

@@ -27,11 +27,12 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
+from harness.comm.meeting import LAUNCHED
 from harness.errors import RunError
 
 IMPORTED = ("harness.run.rank", "harness.run.recording", "harness.results.parquet", "harness.kernels.tiles")
 """The modules that take seconds to import."""
-RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED})
 """Variables that only Python code reads. Their values may differ from those of the fork server."""
 TELL_SECONDS = 5.0
 """The interval at which a slow start reports its stage."""

@@ -12,7 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,7 +123,10 @@ def _run_ranks(
     folders = {"--scratch": scratch, "--runs": runs, "--meeting": scratch / "meeting"}
     words = [str(word) for option in folders.items() for word in option]
     starter = rank_starter(spec.machine, spec.ranks, root, ["harness.run.rank", *words])
-    with Ranks(starter.start(fork_server, scratch / "log", progress), starter.ending) as ranks:
+    if starter.here:  # nobody asks the ranks of a step
+        starter = starter._replace(program=[*starter.program, "--stacks"])
+    processes = starter.start(fork_server, scratch / "log", progress)
+    with closing(starter), Ranks(processes, starter.ending) as ranks:
         watched = ranks.watch(
             HangDetector(
                 limits.still if starter.here else None,
@@ -130,7 +134,7 @@ def _run_ranks(
                 by_sleep=spec.machine.device == "cpu",
             ),
             limits.run,
-            _Progress(scratch / "progress", progress).pass_on,
+            partial(starter.attend, _Progress(scratch / "progress", progress).pass_on),
             (scratch / "recording").exists,
         )
     if starter.here or (scratch / "done").exists():
@@ -143,7 +147,7 @@ def _run_ranks(
 
 
 def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
-    from harness.comm.engine import RankPlace
+    from harness.comm.meeting import RankPlace
     from harness.run.rank import attempt
 
     attempt(RankPlace(), root, scratch, runs)

@@ -1,23 +1,47 @@
-"""Starts ranks as processes of this machine, or as one step of the Slurm job in which this process runs."""
+"""Starts ranks as processes of this machine, or as one step of the job in which this process runs."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, Board, own_address
+from harness.errors import RunError, UserError
 from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
+from harness.slurm.resources import geometry
 from harness.slurm.site import load_site, slurm_of
-from harness.slurm.srun import in_allocation, srun_errors, step
+from harness.slurm.srun import in_allocation, srun_errors, staging, step
 from harness.spec.machine_card import Machine, Slurm, start_seconds
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """The variables of Slurm that srun inherits. Everything else is on its command line."""
-FOREIGN = ("SLURM_", "SRUN_", "SBATCH_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+FOREIGN = (
+    "SLURM_",
+    "SRUN_",
+    "SBATCH_",
+    "MASTER_",
+    *(each.rank for each in LAUNCHERS),
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+CACHES = {
+    "NUMBA_CACHE_DIR": "numba",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "MIOPEN_USER_DB_PATH": "miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "miopen",
+    "MPLCONFIGDIR": "matplotlib",
+}
+"""The folders that libraries write, each in the card's folder on the node itself: all ranks would write at once."""
+NO_WRITING = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Ranks that import the same new module would each write its bytecode beside it."""
 
 
 class RankStarter(NamedTuple):
@@ -30,6 +54,12 @@ class RankStarter(NamedTuple):
     """The srun command, whose one process stands for all ranks. The line is empty where every process is a rank."""
     waiting: Waiting = Waiting()
     """The time limit of a start on this machine."""
+    python: tuple[str, ...] = (sys.executable,)
+    """The words that start Python in a rank of a step."""
+    staged: Sequence[Sequence[str]] = ()
+    """The commands that bring archives to the nodes before the step."""
+    board: Board | None = None
+    """The socket at which ranks of several machines learn where they meet."""
 
     @property
     def here(self) -> bool:
@@ -37,7 +67,7 @@ class RankStarter(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        return [*self.line, sys.executable, "-m", *self.program]
+        return [*self.line, *self.python, "-m", *self.program]
 
     @property
     def ending(self) -> signal.Signals:
@@ -50,16 +80,33 @@ class RankStarter(NamedTuple):
             if self.here:
                 streams = nothing.fileno(), file.fileno(), file.fileno()
                 waiting = self.waiting._replace(progress=progress)
-                yield from fork_server.start(self.program, self.environments, streams, waiting)
+                begun = {LAUNCHED: str(time.time())}
+                environments = [{**environment, **begun} for environment in self.environments]
+                yield from fork_server.start(self.program, environments, streams, waiting)
                 return
+            for command in self.staged:
+                progress(f"staging: {' '.join(command)}")
+                if subprocess.run(command, stdin=nothing, stdout=file, stderr=file).returncode:
+                    raise RunError(f"{' '.join(command)} failed: {log.read_text(errors='replace')[-1000:]}")
             yield subprocess.Popen(
                 self.command,
-                env=self.environments[0],
+                env={**self.environments[0], LAUNCHED: str(time.time())},
                 stdin=nothing,
                 stdout=file,
                 stderr=file,
                 preexec_fn=tie(os.getpid(), self.ending),  # noqa: PLW1509  the launcher has no threads of its own
             )
+
+    def attend(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """What the launcher does while ranks run: it answers those that ask where they meet."""
+        if self.board:
+            self.board.serve()
+        meanwhile()
+
+    def close(self) -> None:
+        """Ends the board, when all ranks have ended."""
+        if self.board:
+            self.board.close()
 
     def understand(self, watched: Watched, log: Path) -> Watched:
         """The end of a step's ranks, by the messages of srun."""
@@ -76,11 +123,17 @@ class RankStarter(NamedTuple):
 
 
 def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -> RankStarter:
-    """The starter of ranks that run a program: srun in a job whose machine's card knows Slurm, else a fork server."""
-    slurm = slurm_of(root, machine.name, load_site(root)) if in_allocation(os.environ) else None
-    if slurm is None:
+    """The starter of ranks that run a program: a step in a job whose machine's card knows it, else a fork server."""
+    slurm = slurm_of(root, machine.name, load_site(root))
+    if slurm is None or not in_allocation(os.environ, slurm.scheduler):
+        if slurm and ranks > slurm.ranks_per_node:
+            raise UserError(
+                f"ranks = {ranks}: the card {machine.name} has nodes of {slurm.ranks_per_node} ranks, and this process "
+                f"is in no allocation of {slurm.scheduler}, so all ranks would start on one machine. Ask for an "
+                "allocation first (docs/slurm.md), start the ranks by a launcher, or choose the card of one machine."
+            )
         environments = [environment(machine, ranks, root, number) for number in range(ranks)]
-        return RankStarter(program, environments, waiting=waiting_on(root, machine.name))
+        return RankStarter([*program], environments, waiting=waiting_on(root, machine.name))
     if slurm.interfaces:
         program = [
             *program,
@@ -88,7 +141,26 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
             *("--interfaces", *slurm.interfaces),
         ]
     line = step(ranks, slurm)
-    return RankStarter(program, [step_environment(machine, root, slurm, line)], tuple(line))
+    board = Board(_host(slurm)) if ranks > 1 else None
+    shared = step_environment(machine, root, slurm, ranks) | (board.environment if board else {})
+    python = tuple(slurm.python.split()) or (sys.executable,)
+    return RankStarter(
+        program, [shared], tuple(line), python=python, staged=unstaged(ranks, slurm), board=board
+    )
+
+
+def unstaged(ranks: int, slurm: Slurm) -> Sequence[Sequence[str]]:
+    """The commands that stage the archives of the card, unless this job did so before on as many nodes."""
+    nodes = geometry(ranks, slurm).nodes
+    mark = Path(slurm.local) / f"harness-staged-{os.environ.get('SLURM_JOB_ID')}-{nodes}"
+    return [*staging(ranks, slurm), ["touch", str(mark)]] if slurm.stage and not mark.exists() else []
+
+
+def _host(slurm: Slurm) -> str:
+    """The address of this machine by the first interface of the card that it has, else its name."""
+    there = [name for _, name in socket.if_nameindex()]
+    named = next((name for name in slurm.interfaces if name in there), None)
+    return own_address({INTERFACES[0]: named} if named else {})
 
 
 def waiting_on(root: Path, machine: str) -> Waiting:
@@ -105,12 +177,15 @@ def environment(machine: Machine, ranks: int, root: Path, rank: int = 0) -> dict
     return {**os.environ, **link, **_settings(machine, root), **place}
 
 
-def step_environment(machine: Machine, root: Path, slurm: Slurm, line: list[str]) -> dict[str, str]:
+def step_environment(machine: Machine, root: Path, slurm: Slurm, ranks: int) -> dict[str, str]:
     """The environment that srun hands to every rank. srun adds the rank's place in the world."""
     inherited = {
         key: value for key, value in os.environ.items() if key in KEPT or not key.startswith(FOREIGN)
     }
-    return {**inherited, **_settings(machine, root), **slurm.environment, "HARNESS_STEP": " ".join(line)}
+    fabric = slurm.fabric if geometry(ranks, slurm).nodes > 1 else {}
+    local = {name: f"{slurm.local}/harness-{os.getuid()}/{folder}" for name, folder in CACHES.items()}
+    settings = {**_settings(machine, root), **fabric, **slurm.environment}
+    return {**local, **NO_WRITING, **inherited, **settings, "HARNESS_STEP": " ".join(step(ranks, slurm))}
 
 
 def _settings(machine: Machine, root: Path) -> dict[str, str]:

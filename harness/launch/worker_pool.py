@@ -27,7 +27,8 @@ from types import ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from harness.comm import engine
-from harness.comm.engine import Engine, RankPlace
+from harness.comm.engine import Engine
+from harness.comm.meeting import RankPlace
 from harness.errors import RunError
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.processes import POLL_SECONDS, STACKS
@@ -139,7 +140,7 @@ def _reply(job: Job) -> Reply:
 
 def _call(job: Job) -> Any:
     place, timeout = RankPlace(job.rank, job.world, job.rank), timedelta(seconds=job.patience)
-    engine.start(job.engine, place, meeting=job.meeting, timeout=timeout)
+    engine.start(job.engine, place, meet=job.meeting, timeout=timeout)
     sys.path[:] = job.path
     function = job.function.load()
     return function(*pickle.loads(job.arguments))

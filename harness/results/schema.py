@@ -392,6 +392,8 @@ RUNS = TableSchema(
             ("provenance.modules", TEXT, "environment modules that were loaded, as LOADEDMODULES lists them"),
             ("provenance.env", TEXT, "environment variables that change the speed, as JSON"),
             ("provenance.engine", TEXT, "engine of the collectives: single, gloo or nccl"),
+            ("provenance.network", TEXT, "network between machines by NCCL's own log; empty if unknown"),
+            ("provenance.start", TEXT, "seconds of each stage of the start on its slowest rank, as JSON"),
             ("provenance.store_manifest", TEXT, "hash of the store's manifest"),
             ("provenance.started", REAL, "begin of the run, in seconds since 1970 (UTC)"),
             ("provenance.finished", REAL, "end of the run, in seconds since 1970 (UTC)"),

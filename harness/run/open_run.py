@@ -1,11 +1,15 @@
 """The steps before the first epoch: the graph is opened, the strategy admitted to it, and its kernels made ready."""
 
 import gc
+import os
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 
 from harness.comm.grid import Grid
+from harness.comm.meeting import LAUNCHED
 from harness.device import forget_memory
 from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
@@ -50,3 +54,38 @@ def first_epoch_counts(training: Training) -> bool:
     In other runs warm-up epochs make kernels ready, without opening the graph twice.
     """
     return training.warmup == 0 or training.evaluate_every > 0
+
+
+class Stages:
+    """The seconds of each stage of a start, on one rank.
+
+    spawn: the launcher starts the process; import: Python and its packages; then the stages that the rank ends: `open`
+    the graph, `meet` the other ranks, build the `grid`, and make kernels `ready`.
+    """
+
+    def __init__(self, begun: float) -> None:
+        """`begun` is the time of day at which all packages were imported."""
+        born = begun - age_of_this_process()
+        launched = float(os.environ.get(LAUNCHED, born))
+        self.seconds = {"spawn": max(born - launched, 0.0), "import": begun - max(born, launched)}
+        self.begun = self._last = begun
+
+    def end(self, stage: str) -> float:
+        """Ends a stage, and begins the next one; returns the time of day."""
+        now = time.time()
+        self.seconds[stage], self._last = now - self._last, now
+        return now
+
+
+def age_of_this_process() -> float:
+    """The seconds since this process was forked."""
+    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def slowest(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The seconds of each stage on the rank that took longest."""
+    longest: dict[str, float] = {}
+    for stages in ranks:
+        longest = {stage: max(seconds, longest.get(stage, 0.0)) for stage, seconds in stages.items()}
+    return longest

@@ -10,13 +10,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from harness.comm import engine
+from harness.comm import engine, meeting
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.errors import UserError
@@ -26,7 +27,7 @@ from harness.locks import Turn
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, write_fault
 from harness.run.load import Reading, driver_of, read_beside
-from harness.run.open_run import make_ready, open_run
+from harness.run.open_run import Stages, make_ready, open_run, slowest
 from harness.run.provenance import affinity, provenance
 from harness.run.rank_tables import Journal, RankTables, gather
 from harness.run.trainer import Trainer
@@ -44,29 +45,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="harness.run.rank")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument(
-        "--meeting", type=Path, help="a file in which the ranks of one machine find each other"
-    )
-    engine.add_interfaces(parser)
+    parser.add_argument("--meeting", type=Path, help="a file by which ranks find each other without a board")
+    parser.add_argument("--stacks", action="store_true", help="write the stacks into a file at every SIGUSR1")
+    meeting.add_interfaces(parser)
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    at = engine.place(os.environ)
-    engine.choose_interface(options, at)
-    answer_for_stacks(options.scratch, at.rank)
-    return attempt(at, project_root(), options.scratch, options.runs, options.meeting)
+    at = meeting.place(os.environ)
+    if options.stacks:
+        answer_for_stacks(options.scratch, at.rank)
+
+    def prepare() -> None:
+        meeting.choose_interface(options, at)
+
+    return attempt(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
 
 
 def attempt(
-    at: engine.RankPlace,
+    at: meeting.RankPlace,
     root: Path,
     scratch: Path,
     runs: Path,
-    meeting: Path | None = None,
+    meet: Any = None,
+    prepare: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs the spec in the scratch folder as this rank. Its fault and its finished epochs are left in that folder."""
+    """Runs the spec in the scratch folder as this rank. Its fault and its finished epochs are left in that folder.
+
+    `meet` is the file by which ranks meet, or the store that they share already.
+    """
+    begun = time.time()
     try:
+        prepare()
         spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
-        run(spec, at, root, scratch, runs, meeting)
+        run(spec, at, root, scratch, runs, meet, Stages(begun))
     except BaseException as error:
         write_fault(scratch, at.rank, error)
         return 1
@@ -74,7 +84,7 @@ def attempt(
 
 
 def run(
-    spec: Spec, at: engine.RankPlace, root: Path, scratch: Path, runs: Path, meeting: Path | None
+    spec: Spec, at: meeting.RankPlace, root: Path, scratch: Path, runs: Path, meet: Any, stages: Stages
 ) -> None:
     """Opens the graph, joins the other ranks, trains, gathers the tables on rank 0, leaves the world, and records.
 
@@ -83,25 +93,29 @@ def run(
     """
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
-    started = time.time()
     strategy, blocks = open_run(root, spec)
-    device = engine.start(Engine(spec.machine.engine), at, meeting=meeting)
+    stages.end("open")
+    device = engine.start(Engine(spec.machine.engine), at, meet=meet)
+    stages.end("meet")
     in_turns = turn(scratch) if spec.measure.tape else None
     try:
         clock = clock_for(device)
         ledger = Tape(clock, timed=True, turn=in_turns) if in_turns else Ledger(clock)
         grid = Grid.build(strategy.grid, ledger, device, spec.machine.composed_from, strategy.wire)
+        stages.end("grid")
         if isinstance(ledger, Tape):
             ledger.taping = False
         make_ready(strategy, grid, blocks)
-        trainer, tables = Trainer(strategy, grid, blocks), RankTables(at.rank, affinity=affinity())
-        first_epoch = time.time()
+        trainer = Trainer(strategy, grid, blocks)
+        tables = RankTables(at.rank, affinity=affinity(), stages=stages.seconds)
+        first_epoch = stages.end("ready")
         with read_beside(driver_of(device) if spec.measure.utilisation_ms else None) as readings:
             train(strategy, trainer, scratch, tables, readings)
         if isinstance(ledger, Tape) and not tables.fault:
             tables.add_tape(taped(trainer, ledger))
         ranks = gather(grid.world, tables)
         grid.settle()
+        network = engine.network()
     finally:
         engine.stop()
         if in_turns:
@@ -111,9 +125,10 @@ def run(
         from harness.run.recording import record_run
 
         origin = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
-        origin |= {"engine": spec.machine.engine if at.world > 1 else "single"}
-        times = {"started": started, "first_epoch": first_epoch, "finished": time.time()}
-        record_run(runs, strategy, ranks, {**origin, "store_manifest": blocks.manifest_hash, **times})
+        origin |= {"engine": spec.machine.engine if at.world > 1 else "single", "network": network}
+        times = {"started": stages.begun, "first_epoch": first_epoch, "finished": time.time()}
+        origin |= {"start": slowest(rank.stages for rank in ranks), "store_manifest": blocks.manifest_hash}
+        record_run(runs, strategy, ranks, {**origin, **times})
         (scratch / "done").touch()
 
 

@@ -49,6 +49,8 @@ class RankTables:
     """The remote rows that its mini-batches needed in timed epochs."""
     affinity: Affinity | None = None
     """The host and the cores of the rank."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """The seconds of each stage of the rank's start."""
     fault: Fault | None = None
     """The reason why training that came to its end is no result: divergence."""
 

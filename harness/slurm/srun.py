@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import NamedTuple
 
 from harness.slurm.resources import devices, geometry
@@ -50,15 +51,45 @@ NO_STEP = 0xFFFFFFF0
 """The least number of a step that is a batch script or an interactive shell."""
 
 
-def in_allocation(environ: Mapping[str, str]) -> bool:
+ALLOCATIONS = {
+    "flux": ("FLUX_URI", "FLUX_TASK_RANK"),
+    "pbs": ("PBS_JOBID", "PALS_RANKID"),
+    "lsf": ("LSB_JOBID", "JSM_NAMESPACE_RANK"),
+}
+"""A variable that is set in every job of a scheduler, and one that is set in its ranks alone."""
+
+
+def in_allocation(environ: Mapping[str, str], scheduler: str = "slurm") -> bool:
     """True if this process is in a job and can start steps, which a task of a step cannot."""
+    if scheduler in ALLOCATIONS:
+        job, rank = ALLOCATIONS[scheduler]
+        return job in environ and rank not in environ
     step = int(environ.get("SLURM_STEP_ID", NO_STEP))
     return "SLURM_JOB_ID" in environ and step >= NO_STEP
 
 
 def step(ranks: int, slurm: Slurm) -> list[str]:
-    """The srun line without its command. A rank that fails ends all others."""
+    """The line that starts ranks, without their command. A rank that fails ends all others."""
     shape = geometry(ranks, slurm)
+    cores, gpus = slurm.cpus_per_rank, slurm.gpus_per_node // slurm.ranks_per_node
+    if slurm.scheduler == "flux":
+        size = [f"--nodes={shape.nodes}", f"--ntasks={ranks}", f"--cores-per-task={cores}"]
+        devices_of_ranks = [f"--gpus-per-task={gpus}"] if gpus else []
+        return [
+            "flux",
+            "run",
+            *size,
+            *devices_of_ranks,
+            "--exclusive",
+            "-oexit-on-error",
+            *slurm.srun.split(),
+        ]
+    if slurm.scheduler == "pbs":
+        size = ["-n", str(ranks), "--ppn", str(shape.per_node), "-d", str(cores)]
+        return ["mpiexec", *size, "--cpu-bind", "depth", *slurm.srun.split()]
+    if slurm.scheduler == "lsf":
+        size = [f"--nrs={ranks}", "--tasks_per_rs=1", f"--cpu_per_rs={cores}", f"--gpu_per_rs={gpus}"]
+        return ["jsrun", *size, f"--rs_per_host={shape.per_node}", "--exit_on_error=1", *slurm.srun.split()]
     return [
         "srun",
         f"--nodes={shape.nodes}",
@@ -71,6 +102,15 @@ def step(ranks: int, slurm: Slurm) -> list[str]:
         "--export=ALL",
         "--input=none",
     ]
+
+
+def staging(ranks: int, slurm: Slurm) -> list[list[str]]:
+    """The commands that bring the archives of a card to every node of a step, and unpack them there."""
+    nodes = geometry(ranks, slurm).nodes
+    once = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--export=ALL"]
+    copies = [(archive, f"{slurm.local}/{PurePath(archive).name}") for archive in slurm.stage]
+    sent = [["sbcast", "--force", "--preserve", archive, copy] for archive, copy in copies]
+    return sent + [[*once, "tar", "-xf", copy, "-C", slurm.local] for _, copy in copies]
 
 
 # The errors of srun for a step that failed. The first task that srun names is the cause; srun ended the others itself.

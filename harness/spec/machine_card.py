@@ -120,12 +120,26 @@ class Slurm(Frozen):
     constraint: str | None = None
     sbatch: str = ""
     """More words for sbatch, as --exclusive, except those that the keys above set."""
+    scheduler: Literal["slurm", "flux", "pbs", "lsf"] = "slurm"
+    """The program that starts ranks in an allocation: srun, `flux run`, mpiexec of PALS, or jsrun."""
     srun: str = ""
-    """More words for srun, as those that bind ranks to cores and devices."""
+    """More words for that program, as those that bind ranks to cores and devices."""
     interfaces: tuple[str, ...] = ()
     """Network interfaces of a node. Ranks are spread over these in order, each to the interface beside it."""
     environment: dict[str, str] = {}
     """Environment variables of every rank."""
+    fabric: dict[str, str] = {}
+    """Environment variables of ranks on several nodes: a node alone has no network to set up."""
+    networks: tuple[str, ...] = ()
+    """The names by which NCCL's log may call the fabric; `harness doctor --links` refuses any other."""
+    modules: tuple[str, ...] = ()
+    """Environment modules to load before the harness is started; `harness doctor` names those that are not loaded."""
+    python: str = ""
+    """The words that start Python in a rank, if not this interpreter: in a container, or from a local disk."""
+    local: str = "/tmp"
+    """A folder on each node's own disk or memory, for caches and staged archives."""
+    stage: tuple[str, ...] = ()
+    """Archives (tar) that are unpacked into `local` on every node before the first ranks of a job."""
     minutes: float = Field(30, gt=0)
     """The time limit of a run without an earlier run of the same shape."""
     shared_nodes: int = Field(1, ge=0)

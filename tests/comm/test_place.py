@@ -1,8 +1,27 @@
-"""Ranks, worlds and meeting points from the environments that launchers make."""
+"""Ranks, worlds and meeting points from the environments that launchers make; and the board at which ranks ask."""
+
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from harness.comm.engine import RankPlace, address, first_host, place
+from harness.comm import meeting
+from harness.comm.engine import _bound, network_of
+from harness.comm.meeting import (
+    BOARD,
+    Board,
+    RankPlace,
+    address,
+    first_host,
+    launcher_of,
+    learn,
+    own_address,
+    place,
+    post,
+)
 from harness.errors import UserError
 
 # As found in task 5 of `srun -N 2 -n 8 --ntasks-per-node=4` inside a batch job.
@@ -18,27 +37,87 @@ STEP = {
 }
 BATCH = {"SLURM_JOB_ID": "70012", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "n[1-4]"}
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+# As found under mpirun 4.1.4 of Open MPI and mpirun 4.0.2 of MPICH, both `-n 2`.
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "1889861633",
+    "PMIX_RANK": "1",
+}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+# By flux-environment(7), the user guides of Polaris and Aurora, and LLNL's launcher for LSF: not tried.
+FLUX = {
+    "FLUX_URI": "local:///run/flux/local",
+    "FLUX_TASK_RANK": "5",
+    "FLUX_JOB_SIZE": "8",
+    "FLUX_TASK_LOCAL_ID": "1",
+    "FLUX_JOB_NNODES": "2",
+    "FLUX_JOB_ID": "ƒ2WRhsAEtJ",
+    "PMI_RANK": "5",
+    "PMI_SIZE": "8",
+}
+PALS = {
+    "PBS_JOBID": "123.polaris",
+    "PALS_RANKID": "5",
+    "PALS_LOCAL_RANKID": "1",
+    "PALS_LOCAL_SIZE": "4",
+    "PMI_RANK": "5",
+    "PMI_SIZE": "8",
+}
+JSRUN = {
+    "LSB_JOBID": "99",
+    "JSM_NAMESPACE_RANK": "5",
+    "JSM_NAMESPACE_SIZE": "8",
+    "JSM_NAMESPACE_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
 
 
 @pytest.mark.parametrize(
-    ("environ", "expected"),
+    ("environ", "launcher", "expected"),
     [
-        ({}, RankPlace(0, 1, 0)),
-        (TORCHRUN, RankPlace(2, 3, 0)),
-        (STEP, RankPlace(5, 8, 1)),
-        (STEP | TORCHRUN, RankPlace(2, 3, 0)),
-        (BATCH, RankPlace(0, 1, 0)),
+        ({}, None, RankPlace(0, 1, 0)),
+        (BATCH, None, RankPlace(0, 1, 0)),
+        (TORCHRUN, "torchrun", RankPlace(2, 3, 0)),
+        (STEP, "srun", RankPlace(5, 8, 1)),
+        (STEP | {"PMI_RANK": "5", "PMI_SIZE": "8"}, "srun", RankPlace(5, 8, 1)),
+        (STEP | TORCHRUN, "torchrun", RankPlace(2, 3, 0)),
+        (OPEN_MPI, "Open MPI", RankPlace(1, 2, 1)),
+        (STEP | OPEN_MPI, "Open MPI", RankPlace(1, 2, 1)),
+        (MPICH, "MPICH", RankPlace(1, 2, 1)),
+        (STEP | MPICH, "MPICH", RankPlace(1, 2, 1)),
+        (FLUX, "Flux", RankPlace(5, 8, 1)),
+        (PALS, "PALS", RankPlace(5, 8, 1)),
+        (JSRUN, "jsrun", RankPlace(5, 8, 1)),
     ],
-    ids=["alone", "torchrun", "srun", "torchrun in a step", "batch script"],
 )
-def test_a_process_knows_its_place(environ: dict[str, str], expected: RankPlace) -> None:
-    assert place(environ) == expected
+def test_a_process_knows_its_place(
+    environ: dict[str, str], launcher: str | None, expected: RankPlace
+) -> None:
+    """A launcher inside a job or a step of another one is the innermost, and its variables hold."""
+    found = launcher_of(environ)
+    assert (found.name if found else None, place(environ)) == (launcher, expected)
 
 
-def test_the_ranks_of_a_step_meet_on_its_first_host() -> None:
-    assert address(STEP) == {"MASTER_ADDR": "n1", "MASTER_PORT": str(20_000 + 70_015 % 20_000)}
+def test_the_ranks_of_a_foreign_launcher_meet_on_its_first_host(tmp_path: Path) -> None:
+    assert address(STEP)["MASTER_ADDR"] == "n1"
+    assert 20_000 <= int(address(STEP)["MASTER_PORT"]) < 32_000
     assert address(STEP)["MASTER_PORT"] != address(STEP | {"SLURM_STEP_ID": "4"})["MASTER_PORT"]
+    assert address(STEP) == address(STEP | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}), "the same for all"
     assert address(STEP | TORCHRUN) == address(BATCH) == address({}) == {}
+    for here in (OPEN_MPI, MPICH):
+        assert address(here)["MASTER_ADDR"] == "127.0.0.1"
+    hosts = tmp_path / "hosts"
+    hosts.write_text("x3001.hsn\nx3001.hsn\nx3002.hsn\n")
+    assert address(PALS | {"PBS_NODEFILE": str(hosts)})["MASTER_ADDR"] == "x3001.hsn"
+    assert address(PALS | {"MASTER_ADDR": "mine"})["MASTER_ADDR"] == "mine"
+    with pytest.raises(UserError, match="set MASTER_ADDR"):
+        address(PALS)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +139,80 @@ def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
 def test_a_list_that_is_none_is_refused() -> None:
     with pytest.raises(UserError, match="MASTER_ADDR"):
         first_host("")
+
+
+def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
+    there = [name for _, name in socket.if_nameindex()]
+    with pytest.raises(UserError, match=r"hsn9.*it has .*lo") as refusal:
+        own_address({"GLOO_SOCKET_IFNAME": "hsn9"})
+    assert all(name in str(refusal.value) for name in there)
+    with pytest.raises(UserError, match="hsn9"):
+        own_address({"NCCL_SOCKET_IFNAME": "lo,hsn9"})
+    assert (
+        own_address({"GLOO_SOCKET_IFNAME": "lo"}) == own_address({"NCCL_SOCKET_IFNAME": "=lo"}) == "127.0.0.1"
+    )
+    assert own_address({"NCCL_SOCKET_IFNAME": "^lo"}) == own_address({}) == socket.gethostname()
+
+
+def test_a_single_visible_device_is_a_ranks_own_only_where_a_launcher_says_so() -> None:
+    assert _bound(STEP | {"CUDA_VISIBLE_DEVICES": "0"}) and _bound(FLUX | {"ROCR_VISIBLE_DEVICES": "3"})
+    assert not _bound(STEP | {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}) and not _bound(STEP)
+    assert not _bound(TORCHRUN | {"CUDA_VISIBLE_DEVICES": "0"})
+
+
+@pytest.mark.parametrize(
+    ("line", "network"),
+    [
+        ("nid1:7:7 [0] NCCL INFO Using network AWS Libfabric\n", "AWS Libfabric"),
+        ("host:9:9 [0] NCCL INFO Using network Socket\nhost:9:9 [0] NCCL INFO more", "Socket"),
+        ("host:9:9 [0] NCCL INFO NET/IB : No device found.\n", None),
+    ],
+)
+def test_the_log_of_nccl_names_its_network(line: str, network: str | None) -> None:
+    assert network_of(line) == network
+
+
+RANKS = 40
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Board:
+    board = Board("127.0.0.1")
+    monkeypatch.setenv(BOARD, board.environment[BOARD])
+    return board
+
+
+def test_ranks_learn_the_address_from_the_board_and_read_no_folder(board: Board, tmp_path: Path) -> None:
+    """Rank 0 comes last; the file is in a folder that no rank could list."""
+    nowhere = tmp_path / "nowhere" / "meeting"
+    with ThreadPoolExecutor(RANKS) as ranks:
+        asked = [ranks.submit(learn, nowhere, timedelta(seconds=60)) for _ in range(RANKS - 1)]
+        for _ in range(20):
+            board.serve()
+        assert not any(each.done() for each in asked)
+        posted = ranks.submit(post, nowhere, "10.0.0.7", 4242)
+        while not (posted.done() and all(each.done() for each in asked)):
+            board.serve()
+        assert {each.result() for each in asked} == {("10.0.0.7", 4242)}
+        assert posted.result() is None
+    board.close()
+
+
+def test_without_a_board_the_address_is_in_the_file(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens any more; and a board of another run, at the same port, gives no address."""
+    monkeypatch.setattr(meeting, "REACHING", 0.2)
+    name, host, _ = os.environ[BOARD].split()
+    board.close()
+    post(tmp_path / "meeting", "10.0.0.7", 4242)
+    assert learn(tmp_path / "meeting", timedelta(seconds=5)) == ("10.0.0.7", 4242)
+    assert (tmp_path / "meeting").exists()
+    other = Board(host)
+    monkeypatch.setenv(BOARD, f"{name} {host} {other.environment[BOARD].split()[2]}")
+    with ThreadPoolExecutor(1) as ranks:
+        asked = ranks.submit(learn, tmp_path / "meeting", timedelta(seconds=5))
+        while not asked.done():
+            other.serve()
+        assert asked.result() == ("10.0.0.7", 4242)
+    other.close()

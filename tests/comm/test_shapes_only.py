@@ -8,8 +8,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.comm import engine
-from harness.comm.engine import Engine, RankPlace
+from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.comm.meeting import RankPlace
 from harness.ledger import AxisName, Key, Ledger, Phase, TensorName
 
 X, Y = AxisName.X, AxisName.Y

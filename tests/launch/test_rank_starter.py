@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.errors import RunError
+from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec
 from harness.launch import processes
 from harness.launch.launch import TimeLimits, launch, series
+from harness.launch.rank_starter import rank_starter
 from harness.results.record import Record, read_record
+from harness.spec.machine_card import load_machine
 from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
@@ -63,10 +66,49 @@ def test_ranks_of_a_step_meet_by_themselves(job: Path, tmp_path: Path, ranks: in
     record = launched(job, tmp_path, spec(job, ranks))
     assert record.record["status"] == "ok", record.record["error"]
     assert set(record.table("epochs")["rank"]) == set(range(ranks))
+    stages = record.record["provenance"]["start"]
+    assert list(stages) == ["spawn", "import", "open", "meet", "grid", "ready"]
+    assert all(seconds >= 0 for seconds in stages.values())
     environment = record.record["provenance"]["env"]
     assert f"--ntasks={ranks}" in environment["HARNESS_STEP"]
     assert environment["GLOO_SOCKET_IFNAME"] == "lo", "as the card says"
     assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_step_has_the_fabrics_settings_over_several_nodes_only_and_caches_on_the_node(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {
+        "fabric": {"NCCL_NET": "OFI"},
+        "local": "/local",
+        "stage": ["/home/env.tar"],
+        "python": "shifter python",
+    }
+    (job / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump({"slurm": CARD["slurm"] | more}))
+    machine = load_machine(job, "mine")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    with (
+        closing(rank_starter(machine, 2, job, [])) as one,
+        closing(rank_starter(machine, 3, job, ["m"])) as two,
+    ):
+        assert "NCCL_NET" not in one.environments[0] and two.environments[0]["NCCL_NET"] == "OFI"
+        assert two.environments[0]["NUMBA_CACHE_DIR"] == f"/local/harness-{os.getuid()}/numba"
+        assert " --input=none shifter python -m m " in " ".join(two.command)
+        assert [command[0] for command in two.staged] == ["sbcast", "srun", "touch"]
+        assert two.staged[1][-4:] == ["-xf", "/local/env.tar", "-C", "/local"]
+        assert not [
+            name for name in two.environments[0] if name.startswith("SLURM_") and name != "SLURM_JOB_ID"
+        ]
+
+
+def test_more_ranks_than_a_node_has_need_an_allocation(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID")
+    machine = load_machine(job, "mine")
+    assert rank_starter(machine, 2, job, []).here
+    with pytest.raises(
+        UserError, match=r"ranks = 3: the card mine has nodes of 2 ranks.*no allocation of slurm"
+    ):
+        rank_starter(machine, 3, job, [])
 
 
 def test_d1_a_world_of_another_size_than_was_asked_for_fails(

@@ -1,0 +1,348 @@
+"""The place of a rank, as any launcher gives it, and how ranks learn where they meet; without torch.
+
+The launcher of ranks on several machines listens at a socket, the board: rank 0 posts its address there, and every
+other rank asks once. Where no rank reaches the board, rank 0's address is in a file of a folder that all machines
+share. Ranks that another launcher started meet at a port of the first host.
+"""
+
+import argparse
+import os
+import random
+import re
+import resource
+import secrets
+import selectors
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import timedelta
+from fcntl import ioctl
+from pathlib import Path
+from struct import pack
+from typing import NamedTuple
+from zlib import crc32
+
+from harness.errors import UserError
+
+
+class RankPlace(NamedTuple):
+    """The place of a process in the world: its rank, the size of the world, and its rank on its machine."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+
+class Launcher(NamedTuple):
+    """The variables by which a launcher gives each process its place."""
+
+    name: str
+    rank: str
+    world: str
+    local_rank: str
+    local_world: str = ""
+    """The variable with the number of ranks on the machine, where the launcher sets one."""
+    job: tuple[str, ...] = ()
+    """The variables that together name the world, the same for all its ranks."""
+    also: str = ""
+    """A variable that must be set too: without a step, Slurm's variables are those of a batch script."""
+
+    def started(self, environ: Mapping[str, str]) -> bool:
+        """True if the variables of this launcher are set."""
+        return all(name in environ for name in (self.rank, self.world, self.also or self.rank))
+
+
+TORCHRUN = Launcher(
+    "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",)
+)
+SRUN = Launcher(
+    "srun",
+    *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+    job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    also="SLURM_STEP_ID",
+)
+LAUNCHERS = (
+    TORCHRUN,
+    Launcher(
+        "jsrun",
+        *(
+            "JSM_NAMESPACE_RANK",
+            "JSM_NAMESPACE_SIZE",
+            "JSM_NAMESPACE_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+        job=("LSB_JOBID",),
+    ),
+    Launcher(
+        "Open MPI",
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        *("OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE",)),
+    ),
+    Launcher("PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", ("PBS_JOBID",)),
+    Launcher("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", also="MPI_LOCALRANKID"),
+    Launcher("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", job=("FLUX_JOB_ID",)),
+    SRUN,
+)
+"""The innermost launcher comes first: each may run inside a job or a step of those below it."""
+
+
+LAUNCHED = "HARNESS_LAUNCHED"
+"""The variable with the time of day at which the harness began to start a rank."""
+
+
+def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
+    """The launcher that started this process as a rank; None for a process that is no rank."""
+    return next((each for each in LAUNCHERS if each.started(environ)), None)
+
+
+def place(environ: Mapping[str, str]) -> RankPlace:
+    """The place that the launcher gave this process; a world of one without a launcher."""
+    launcher = launcher_of(environ)
+    if launcher is None:
+        return RankPlace()
+    return RankPlace(
+        int(environ[launcher.rank]), int(environ[launcher.world]), int(environ.get(launcher.local_rank, 0))
+    )
+
+
+# The address of a world that another launcher started.
+
+HOST = re.compile(r"(?P<stem>[^\[\],]+)(\[(?P<number>\d+)[^\]]*\])?(?P<rest>[^\[\],]*)")
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Ports below those that the kernel gives to connections."""
+HOST_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
+
+
+def on_one_machine(environ: Mapping[str, str]) -> bool:
+    """True if the launcher says that all ranks are on this machine."""
+    launcher = launcher_of(environ)
+    return launcher is None or environ.get(launcher.local_world) == environ[launcher.world]
+
+
+def address(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which torch lets the ranks of a foreign launcher meet; none where they are set already.
+
+    Worlds that run side by side have different ports where their launcher names them.
+    """
+    launcher = launcher_of(environ)
+    if launcher is None or launcher is TORCHRUN or {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+        return {}
+    host = environ.get("MASTER_ADDR") or (
+        "127.0.0.1" if on_one_machine(environ) else _host_of_rank_0(environ)
+    )
+    port = environ.get("MASTER_PORT") or str(FIRST_PORT + crc32(world_name(environ).encode()) % PORTS)
+    return {"MASTER_ADDR": host, "MASTER_PORT": port}
+
+
+def world_name(environ: Mapping[str, str]) -> str:
+    """A name of the world that all its ranks know: the job by its launcher, or else the session of the terminal."""
+    launcher = launcher_of(environ)
+    named = [environ.get(name, "") for name in launcher.job] if launcher else []
+    size = environ[launcher.world] if launcher else "1"
+    return ".".join([*named, size] if any(named) else [str(os.getsid(0)), size])
+
+
+def _host_of_rank_0(environ: Mapping[str, str]) -> str:
+    """The first host of the job's list."""
+    if nodes := environ.get("SLURM_STEP_NODELIST"):
+        return first_host(nodes)
+    for name in HOST_FILES:
+        with suppress(OSError, IndexError):
+            return Path(environ.get(name, "")).read_text().split()[0]
+    if "FLUX_TASK_RANK" in environ:
+        with suppress(OSError, subprocess.SubprocessError):
+            hosts = subprocess.run(["flux", "hostlist", "local"], capture_output=True, text=True, check=True)
+            return first_host(hosts.stdout.strip())
+    raise UserError(
+        "The ranks are on several machines, and no list of hosts was found: set MASTER_ADDR to the host of rank 0."
+    )
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list: nid[001004-001007,001012],login1 begins with nid001004."""
+    first = HOST.match(nodes)
+    if first is None:
+        raise UserError(f"{nodes!r} is not a list of hosts. Set MASTER_ADDR and MASTER_PORT.")
+    return f"{first['stem']}{first['number'] or ''}{first['rest']}"
+
+
+# Network interfaces.
+
+ADDRESS_OF_INTERFACE = 0x8915
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+def add_interfaces(parser: argparse.ArgumentParser) -> None:
+    """Adds the options by which a launcher names the network interfaces of a machine."""
+    parser.add_argument("--interfaces", nargs="+", default=[], help="network interfaces of this machine")
+    parser.add_argument("--per-node", type=int, default=1, help="ranks that share them")
+
+
+def choose_interface(options: argparse.Namespace, at: RankPlace) -> None:
+    """Sets the network interface of this rank, unless the environment names one. Refuses one that is not there."""
+    nearest = beside(at.local_rank, options.per_node, options.interfaces)
+    os.environ.update({key: value for key, value in nearest.items() if key not in os.environ})
+    if at.world > 1:
+        own_address(os.environ)
+
+
+def beside(local_rank: int, per_node: int, interfaces: Sequence[str]) -> dict[str, str]:
+    """The network interface of a rank, in the variables that libraries read; neighbouring ranks share one.
+
+    NCCL chooses among all interfaces by itself.
+    """
+    if not interfaces:
+        return {}
+    gloo, nccl = INTERFACES
+    return {gloo: interfaces[local_rank * len(interfaces) // per_node], nccl: ",".join(interfaces)}
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """The address of this machine: that of the network interface which the environment names, else the host name."""
+    named = [(name, environ[name]) for name in INTERFACES if environ.get(name, "^").strip()[0] != "^"]
+    there = [name for _, name in socket.if_nameindex()]
+    for variable, words in named:
+        missing = [word for word in words.split(",") if not _named(word, there)]
+        if missing:
+            raise UserError(
+                f"{variable} names the network interface {', '.join(missing)}, which {socket.gethostname()} does not "
+                f"have: it has {', '.join(there)}. Correct `interfaces` in the machine's card, or set {variable}."
+            )
+    for _, words in named:
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as link, suppress(OSError):
+            name = _named(words.split(",")[0], there)[0]
+            return socket.inet_ntoa(ioctl(link, ADDRESS_OF_INTERFACE, pack("256s", name.encode()))[20:24])
+    return socket.gethostname()
+
+
+def _named(word: str, there: Sequence[str]) -> list[str]:
+    """The interfaces that a word of NCCL_SOCKET_IFNAME means: =eth0 is eth0 alone, and eth each one that begins so."""
+    exact = word.removeprefix("=")
+    return [name for name in there if name == exact] or [
+        name for name in there if exact and word[0] != "=" and name.startswith(exact)
+    ]
+
+
+# The board, and the file beside it.
+
+BOARD = "HARNESS_BOARD"
+"""The variable with the name, the host and the port of the launcher's board."""
+BACKLOG = 4096
+KEPT_FREE = 64
+"""The descriptors that the board leaves to its process."""
+REACHING = 10.0
+"""The seconds after which a rank that does not reach the board goes to the file."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+
+
+class Board:
+    """The socket of a launcher. `serve` is called often and never waits; the messages are single lines."""
+
+    def __init__(self, host: str) -> None:
+        self.name, self._address = secrets.token_hex(8), ""
+        self._selector, self._asking = selectors.DefaultSelector(), list[socket.socket]()
+        self._link = socket.create_server(("", 0), backlog=BACKLOG)
+        self._link.setblocking(False)
+        self._selector.register(self._link, selectors.EVENT_READ)
+        self.environment = {BOARD: f"{self.name} {host} {self._link.getsockname()[1]}"}
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        self._most = most - KEPT_FREE
+
+    def serve(self) -> None:
+        """Takes every message that has arrived, and answers every rank once the address of rank 0 is known.
+
+        Ranks that would take the last descriptors are answered before, and ask again.
+        """
+        while ready := self._selector.select(0):
+            for key, _ in ready:
+                if key.fileobj is not self._link:
+                    self._hear(key.fileobj)  # type: ignore[arg-type]
+                elif len(self._asking) + len(self._selector.get_map()) < self._most:
+                    self._accept()
+            if self._address or len(self._asking) > self._most // 2:
+                while self._asking:
+                    self._answer(self._asking.pop())
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        for guest in self._asking:
+            guest.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            guest, _ = self._link.accept()
+            guest.setblocking(False)
+            self._selector.register(guest, selectors.EVENT_READ)
+
+    def _hear(self, guest: socket.socket) -> None:
+        """A message is `NAME`, or `NAME HOST PORT` from rank 0. One with another name is of another run."""
+        self._selector.unregister(guest)
+        try:
+            name, *address = guest.recv(1024).decode(errors="replace").split() or [""]
+        except OSError:
+            name, address = "", []
+        if name != self.name:
+            guest.close()
+            return
+        self._address = " ".join(address) or self._address
+        self._asking.append(guest)
+
+    def _answer(self, guest: socket.socket) -> None:
+        with guest, suppress(OSError):
+            guest.sendall(f"{self.name} {self._address}\n".encode())
+
+
+def post(file: Path, host: str, port: int) -> None:
+    """Tells the other ranks where rank 0 listens. The file is renamed into place: readers see a whole file."""
+    posted = ask_board(f" {host} {port}", REACHING) is not None
+    try:
+        partial = file.with_suffix(".part")
+        partial.write_text(f"{host} {port}")
+        partial.replace(file)
+    except OSError:
+        if not posted:
+            raise
+
+
+def learn(file: Path, timeout: timedelta) -> tuple[str, int]:
+    """The host and the port of rank 0, from the board, or from the file where the board is out of reach."""
+    seconds = timeout.total_seconds()
+    host, port = (ask_board("", seconds) or _read_address(file, seconds)).split()
+    return host, int(port)
+
+
+def ask_board(words: str, seconds: float) -> str | None:
+    """The answer of the board: the address of rank 0. None where there is no board, or no rank reaches it."""
+    if BOARD not in os.environ:
+        return None
+    name, host, port = os.environ[BOARD].split()
+    hosts = [host, *filter(None, [os.environ.get("SLURM_SRUN_COMM_HOST")])]
+    begun, pause, reached = time.monotonic(), FIRST_PAUSE, False
+    while (passed := time.monotonic() - begun) < seconds and (reached or passed < REACHING):
+        for each in hosts:
+            with suppress(OSError), socket.create_connection((each, int(port)), REACHING / 2) as link:
+                link.sendall(f"{name}{words}\n".encode())
+                link.settimeout(max(seconds - passed, 1.0))
+                named, *address = link.recv(1024).decode(errors="replace").split() or [""]
+                if named == name and address:
+                    return " ".join(address)
+                reached = reached or named == name
+        time.sleep(pause * random.random())
+        pause = min(2 * pause, LONGEST_PAUSE)
+    return None
+
+
+def _read_address(file: Path, seconds: float) -> str:
+    """The address that rank 0 wrote. Network file systems show a new file only to processes that list its folder."""
+    begun, pause = time.monotonic(), FIRST_PAUSE
+    while file.name not in os.listdir(file.parent):  # noqa: PTH208
+        if time.monotonic() - begun > seconds:
+            raise TimeoutError(f"rank 0 wrote no address to {file} within {seconds:.0f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+    return file.read_text()
