@@ -29,6 +29,16 @@ _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+def rank() -> int:
+    """The rank of this process in its world."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """The number of ranks; one if no world was joined."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
 class Reduction(StrEnum):
     """The operation of a reduction."""
 

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 from harness.comm import meeting
+from harness.comm.collectives import rank as rank
+from harness.comm.collectives import world_size as world_size
 from harness.comm.meeting import TORCHRUN, RankPlace
 from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
@@ -161,16 +163,6 @@ def stop() -> None:
     """Leaves the world; ranks that still wait for this one fail at once."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def rank() -> int:
-    """The rank of this process in its world."""
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def world_size() -> int:
-    """The number of ranks; one if no world was joined."""
-    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def _fake_store() -> dist.Store:  # type: ignore[name-defined]

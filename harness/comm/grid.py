@@ -12,10 +12,9 @@ from math import prod
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from harness.comm import engine
 from harness.comm.axis import Axis
 from harness.comm.call import settle
-from harness.comm.collectives import Group
+from harness.comm.collectives import Group, rank, world_size
 from harness.comm.layout import coordinates, rank_at
 from harness.comm.ring_collectives import RingCollectives
 from harness.device import is_gpu
@@ -57,14 +56,14 @@ class Grid:
 
         Calls of `composed_from` bytes or more are composed of messages; without it none are.
         """
-        world, device = engine.world_size(), device or torch.device("cpu")
+        world, device = world_size(), device or torch.device("cpu")
         _check(shape, world)
         mesh = None
         if world > 1 and device.type != "meta":
             kind = device.type if is_gpu(device) else "cpu"
             mesh = init_device_mesh(kind, tuple(shape.values()), mesh_dim_names=tuple(map(str, shape)))
-        rank = engine.rank()
-        return cls(dict(shape), rank, coordinates(shape, rank), ledger, device, composed_from, wire, mesh)
+        own = rank()
+        return cls(dict(shape), own, coordinates(shape, own), ledger, device, composed_from, wire, mesh)
 
     def __getitem__(self, name: AxisName) -> Axis:
         return self.axis((name,))
@@ -127,7 +126,7 @@ def _group_in_replay(ranks: tuple[int, ...]) -> Group | None:
     """The group of a replayed rank. The mesh would make those of all other ranks too, thousands in a large world."""
     if len(ranks) == 1:
         return None
-    if len(ranks) == engine.world_size():
+    if len(ranks) == world_size():
         return torch.distributed.group.WORLD
     group: Group = torch.distributed.new_group(list(ranks), use_local_synchronization=True)
     return group
