@@ -16,9 +16,7 @@ from socket import gethostname
 import torch
 import torch.distributed as dist
 
-from harness.comm import meeting
-from harness.comm.collectives import rank as rank
-from harness.comm.collectives import world_size as world_size
+from harness.comm import collectives, meeting
 from harness.comm.meeting import TORCHRUN, RankPlace
 from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
@@ -35,6 +33,8 @@ class Engine(StrEnum):
     SINGLE = "single"
     REPLAY = "replay"
 
+
+rank, world_size = collectives.rank, collectives.world_size
 
 PATIENCE = timedelta(minutes=10)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
