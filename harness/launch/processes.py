@@ -29,6 +29,13 @@ WAITING = "torch/distributed"
 """A folder that is in the stack of a rank that waits for another rank."""
 CURRENT = "Current thread"
 """The words before the stack of the thread that trains."""
+NCCL_HANG = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<call>\w+)"
+    r".*ran for (?P<milliseconds>\d+) milliseconds"
+)
+"""The words of torch's watchdog, which ends a rank whose call over NCCL takes longer than the library's patience."""
+NCCL_GROUP = re.compile(r"PG GUID \w+\((?P<group>[^)]+)\)")
+"""The group of the call, by the name that torch gives to an axis: mesh_x."""
 FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
@@ -181,6 +188,8 @@ def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
 
 def _death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
     """The fault of a rank that ended without a report."""
+    if hung := _nccl_hang(scratch / "log"):
+        return {**hung, "rank": death.rank, "time": death.at}
     by_kernel = death.code == -signal.SIGKILL and memory_ran_out
     why = " when the machine's memory had run out" if by_kernel else ""
     return {
@@ -191,6 +200,21 @@ def _death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
         "trace": _end_of(scratch / "log"),
         "time": death.at,
     }
+
+
+def _nccl_hang(log: Path) -> Fault | None:
+    """The call over NCCL that did not end, by the log of the ranks; None if the log has no such call."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    call = NCCL_HANG.search(text)
+    if call is None:
+        return None
+    group = NCCL_GROUP.search(text)
+    where = f"of the group {group['group']} " if group else ""
+    what = (
+        f"call {call['number']} {where}over NCCL, {call['call']}, did not end within "
+        f"{int(call['milliseconds']) / 1e3:.0f} s: a member never made the call, made another one, or is slower"
+    )
+    return _unnamed("Hang", "timeout", f"{what}; `trace` has the end of the ranks' log", _end_of(log))
 
 
 def _hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:

@@ -15,6 +15,7 @@ Fault = dict[str, Any]
 """The keys are rank, type, message, status, trace and time."""
 
 LOST_SIGNS = ("closed by peer", "reset by peer", "broken pipe", "gloo/transport")
+TIMEOUT_SIGNS = ("timed out", "operation timeout")
 MEMORY_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
 
 
@@ -25,7 +26,7 @@ def status_of(error: BaseException) -> str:
         return "refused"
     if isinstance(error, MemoryError) or any(sign in text for sign in MEMORY_SIGNS):
         return "oom"
-    if isinstance(error, TimeoutError) or "timed out" in text:
+    if isinstance(error, TimeoutError) or any(sign in text for sign in TIMEOUT_SIGNS):
         return "timeout"
     return "failed"
 

@@ -53,6 +53,22 @@ def test_who_the_kernel_kills_for_memory_ran_out_of_it(
     assert ("memory" in cause["message"]) == (status == "oom")
 
 
+NCCL_LOG = """an epoch is over
+[rank1]:[E1124 11:00:00.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600071 milliseconds before \
+timing out.
+[rank1]:[E1124 11:00:00.2 ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 3(mesh_x) Rank 1] detected by watchdog at work: 5
+"""
+
+
+def test_a_call_that_hangs_over_nccl_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(NCCL_LOG)
+    cause = find_cause(Watched([Death(1, -6, 0.0)]), tmp_path, 2, memory_ran_out=False)
+    assert (cause["rank"], cause["type"], cause["status"]) == (1, "Hang", "timeout")
+    assert "call 5 of the group mesh_x over NCCL, ALLREDUCE, did not end within 600 s" in cause["message"]
+    assert status_of(RuntimeError(NCCL_LOG.splitlines()[1])) == "timeout"
+
+
 @pytest.mark.parametrize(
     ("stacks", "stopped", "rank", "said"),
     [
