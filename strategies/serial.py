@@ -49,6 +49,7 @@ class Serial(RowStrategy):
     name = "serial"
     promise = Promise.EXACT
     parts = True
+    recomputes = True
     models = ("gcn", "sage", "gat")
 
     @classmethod
@@ -59,7 +60,7 @@ class Serial(RowStrategy):
         return (PlainAttention if self.spec.model.kind == "gat" else PlainTorch)(ctx, self)
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
-        return Words(self.grid)
+        return Words(self.grid, self.recomputed)
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """With attention, A and its transpose, with places in A as values."""

@@ -55,6 +55,7 @@ HERE = Machine(name="kit")
 ON_GPUS = Machine(name="kit on GPUs", device="cuda", engine="nccl")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
+RECOMPUTED = TRAINING.model_copy(update={"recompute": True})
 
 
 OnCase = Callable[[int, int, str], None]
@@ -149,6 +150,7 @@ def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) ->
     combine_first = MODEL.model_copy(update={"order": "combine_first"})
     yield _case(name, small, "undirected, combine first", directed=False, model=combine_first)
     yield from _with_uneven_parts(name, strategy, small)
+    yield from _recomputed(name, strategy, small)
     choices = _choices(strategy)
     for wire in choices.pop("wire", []):  # alone, for rounded numbers are only near the serial training's
         yield replace(_with_params(name, small, {"wire": wire}), again=False)
@@ -218,7 +220,15 @@ def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int])
             model=ModelChoice(layers=4, hidden=10),
         )
     yield from _with_uneven_parts(name, strategy, small)
+    yield from _recomputed(name, strategy, small)
     yield _case(name, small, "faithful protocol", protocol="faithful")
+
+
+def _recomputed(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
+    """Every part of a model, in layers that are computed twice."""
+    if strategy.recomputes:
+        model = (WHOLE if strategy.parts else MODEL).model_copy(update={"kind": strategy.models[-1]})
+        yield _case(name, small, "layers are recomputed", model=model, training=RECOMPUTED)
 
 
 def _with_an_empty_rank(name: str, grids: list[dict[AxisName, int]]) -> Iterator[Case]:
@@ -334,6 +344,8 @@ def _refusals(name: str, strategy: type[Strategy], grid: dict[AxisName, int]) ->
         yield _refused(crowded)
     foreign = next(axis for axis in AxisName if axis not in strategy.axes)
     yield _refused(_case(name, {foreign: 2}, "an axis it does not have"))
+    if not strategy.recomputes:
+        yield _refused(_case(name, grid, "layers are recomputed", training=RECOMPUTED))
     if strategy.partitioned_over and prod(grid.values()) > 1:
         parts = grid[strategy.partitioned_over] + 1
         yield _refused(

@@ -128,7 +128,7 @@ class LayerOperators:
         return operators
 
     def linear(self, part: Part, H_NF: Tensor, W_FH: Tensor, layer: int = -1) -> Tensor:
-        with self.ledger.phase(Phase.LINEAR):
+        with self.ledger.phase(Phase.LINEAR, layer):
             return self.kernels.gemm(H_NF, W_FH, TensorName.H if part is Part.PROJECTION else TensorName.Z)
 
     def finish(self, layer: int, Z_NH: Tensor, gamma: Tensor | None) -> Tensor:

@@ -253,6 +253,7 @@ RUNS = TableSchema(
             ("training.evaluate_every", NULLABLE, "epochs between evaluations; 0 means once, at the end"),
             ("training.batch", NULLABLE, "vertices of a mini-batch; 0: the full graph"),
             ("training.target", REAL, "accuracy on test vertices at which training stops; 0: never"),
+            ("training.recompute", TRUTH, "whether layers were computed once more in the backward pass"),
             (
                 "measure.utilisation_ms",
                 NULLABLE,

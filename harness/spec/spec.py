@@ -106,6 +106,13 @@ class Training(Frozen):
     """Vertices of a mini-batch; 0 trains on the full graph."""
     target: float = Field(0.0, ge=0, le=1)
     """The test accuracy at which training stops after an evaluation; 0 never stops training."""
+    recompute: bool = False
+    """All layers but the last keep nothing but their input; the backward pass computes them again, with messages."""
+
+    @model_serializer(mode="wrap")
+    def _without_recomputation(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that keeps its activations has the id that it had before they could be recomputed."""
+        return {key: value for key, value in dumped(self).items() if key != "recompute" or value}
 
 
 class Measure(Frozen):

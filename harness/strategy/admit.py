@@ -59,8 +59,13 @@ def _foreign_model(strategy: Strategy) -> str | None:
 
 
 def _foreign_training(strategy: Strategy) -> str | None:
-    """The reason why the spec's batch size does not suit the strategy."""
-    batch, vertices = strategy.spec.training.batch, strategy.facts.vertices
+    """The reason why the spec's batch size, or its activations, do not suit the strategy."""
+    training, vertices = strategy.spec.training, strategy.facts.vertices
+    batch = training.batch
+    if training.recompute and not strategy.recomputes:
+        return "it cannot compute a layer twice in a step: leave training.recompute at false"
+    if training.recompute and not strategy.recomputed:
+        return "its one layer is the last, which is never recomputed: leave training.recompute at false"
     if not strategy.mini_batches:
         return f"it trains on the full graph: leave training.batch = {batch} at 0" if batch else None
     if not 0 < batch <= vertices:

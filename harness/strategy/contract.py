@@ -45,9 +45,10 @@ class WordsKey(NamedTuple):
 class Words(dict[WordsKey, float]):
     """A table of words, written row by row as in the paper. An axis of one rank carries nothing."""
 
-    def __init__(self, grid: Mapping[AxisName, int]) -> None:
+    def __init__(self, grid: Mapping[AxisName, int], recomputed: range = range(0)) -> None:
+        """The forward pass of the layers `recomputed` is repeated in the backward pass."""
         super().__init__()
-        self._grid = grid
+        self._grid, self._recomputed = grid, recomputed
 
     def put(
         self,
@@ -62,8 +63,10 @@ class Words(dict[WordsKey, float]):
         joint = (axes,) if isinstance(axes, AxisName) else axes
         if prod(self._grid[axis] for axis in joint) > 1 and words:
             name = "+".join(axis for axis in self._grid if axis in joint)
-            key = WordsKey(direction, layer, op, name, tensor)
-            self[key] = self.get(key, 0) + words
+            again = direction is Direction.FORWARD and layer in self._recomputed
+            for each in (direction, Direction.BACKWARD) if again else (direction,):
+                key = WordsKey(each, layer, op, name, tensor)
+                self[key] = self.get(key, 0) + words
 
 
 class MiniBatch(NamedTuple):
@@ -149,6 +152,8 @@ class Strategy(ABC):
     """True if models may have a projection, normalisation, dropout or residual; False for the bare model alone."""
     models: ClassVar[tuple[str, ...]] = ("gcn",)
     """The kinds of models that the strategy trains."""
+    recomputes: ClassVar[bool] = False
+    """True if a layer can be computed twice in a step, and `words` counts the messages of both times (`recomputed`)."""
     untrained: ClassVar[Mapping[str, str]] = {}
     """The reasons why the algorithm cannot train other kinds, by kind; a refusal gives the reason."""
     Params: ClassVar[type[Frozen]] = NoParams
@@ -168,6 +173,11 @@ class Strategy(ABC):
     def steps(self) -> int:
         """Training steps in an epoch: one over the full graph, or one for each mini-batch."""
         return 1
+
+    @property
+    def recomputed(self) -> range:
+        """The layers that are computed once more in the backward pass: all but the last, or none."""
+        return range(self.spec.model.layers - 1 if self.spec.training.recompute else 0)
 
     @property
     def groups(self) -> int:
@@ -272,8 +282,9 @@ class Strategy(ABC):
 
     def forward(self, operators: "Operators", weights: Weights) -> Tensor:
         """The rank's part of the model's output. A strategy that interleaves layers overrides this."""
-        model = MODELS[self.spec.model.kind]
-        return model(operators, operators.inputs(), weights, residual=self.spec.model.residual)
+        model, recompute = MODELS[self.spec.model.kind], len(self.recomputed) > 0
+        X, residual = operators.inputs(), self.spec.model.residual
+        return model(operators, X, weights, residual=residual, recompute=recompute)
 
     @abstractmethod
     def words(self, at: Coordinates, counts: Counts) -> Words:
@@ -334,6 +345,7 @@ EXPECTED: dict[str, tuple[str, Holds]] = {
     ),
     "mini_batches": ("a bool", lambda value, _: isinstance(value, bool)),
     "parts": ("a bool", lambda value, _: isinstance(value, bool)),
+    "recomputes": ("a bool", lambda value, _: isinstance(value, bool)),
     "models": (f"a tuple of {', '.join(KINDS)}", lambda value, _: _are_models(value)),
     "Params": (
         "a class that derives from harness.validation.Frozen",

@@ -193,6 +193,7 @@ class RowScheme(RowStrategy):
 
     promise = Promise.EXACT
     parts = True
+    recomputes = True
     models = ("gcn", "sage")
     Params = RowParams
     params: RowParams
@@ -230,7 +231,7 @@ class RowScheme(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-A: rows of width f_(l-1) forward and f_l backward, the weight gradients, one word of the loss."""
-        words = Words(self.grid)
+        words = Words(self.grid, self.recomputed)
         combines, keeps_T = self.spec.model.order == "combine_first", self.params.weight_gradient == "T"
         forward, backward = self.moved(at, counts), self.moved(at, counts, transposed=True)
         for layer, (f_in, f_out) in enumerate(self.shapes):

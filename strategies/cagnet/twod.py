@@ -133,7 +133,7 @@ class Summa(RowOperators):
 
     def linear(self, part: Part, H_NF: Tensor, W: Tensor, layer: int = -1) -> Tensor:
         makes = TensorName.H if part is Part.PROJECTION else TensorName.Z
-        with self.ledger.phase(Phase.LINEAR):
+        with self.ledger.phase(Phase.LINEAR, layer):
             Z_NH: Tensor = apply(self.ledger, Multiply2D, H_NF, W, self, makes)
             return Z_NH
 
@@ -208,6 +208,7 @@ class TwoD(RowStrategy):
     name = "cagnet-2d"
     promise = Promise.EXACT
     parts = True
+    recomputes = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
     rows_over = ROW
@@ -304,7 +305,7 @@ class TwoD(RowStrategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-C: A and H in a product with A, T or S once more in a product with W, then the weight gradient."""
-        words, own, way = Words(self.grid), len(self.rows(at)), self.params.weight_gradient
+        words, own, way = Words(self.grid, self.recomputed), len(self.rows(at)), self.params.weight_gradient
         A = {back: self._words_of_A(at, counts, transposed=back is BACKWARD) for back in (FORWARD, BACKWARD)}
         moved = self.moved(at)
 
@@ -391,11 +392,11 @@ class TwoD(RowStrategy):
             scaled = len(self.columns(at, f_out))
             words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.axes_of_rows, TensorName.DGAMMA, scaled)
         elif weight.part is not Part.CONVOLUTION:
-            words.put(FORWARD, -1, self.move, COL, TensorName.H, own * f_in)
-            words.put(BACKWARD, -1, self.move, COL, TensorName.G, own * f_out)
+            words.put(FORWARD, weight.layer, self.move, COL, TensorName.H, own * f_in)
+            words.put(BACKWARD, weight.layer, self.move, COL, TensorName.G, own * f_out)
             part = len(self.columns(at, f_in)) * f_out
-            words.put(BACKWARD, -1, Op.ALL_REDUCE, self.axes_of_rows, TensorName.DW, part)
-            words.put(BACKWARD, -1, Op.ALL_GATHER, COL, TensorName.DW, f_in * f_out)
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.axes_of_rows, TensorName.DW, part)
+            words.put(BACKWARD, weight.layer, Op.ALL_GATHER, COL, TensorName.DW, f_in * f_out)
 
     @property
     def axes_of_rows(self) -> tuple[AxisName, ...]:

@@ -237,6 +237,7 @@ class PartitionParallel(RowStrategy):
     """One part for each rank; the rows at the boundaries travel."""
 
     parts = True
+    recomputes = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
 
     @property
@@ -249,7 +250,10 @@ class PartitionParallel(RowStrategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Boundary rows of the width that is aggregated, forward and backward; dW; one word for the loss."""
-        words, travelling = Words(self.grid), self.travelling(self.boundary(at, counts), epoch)
+        words, travelling = (
+            Words(self.grid, self.recomputed),
+            self.travelling(self.boundary(at, counts), epoch),
+        )
         for layer in self.exchanging:
             (arriving, leaving), width = travelling[layer], self.width(layer)
             words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)

@@ -32,6 +32,7 @@ class Pipe(PartitionParallel):
 
     name = "pipegcn"
     promise = Promise.APPROXIMATE
+    recomputes = False  # rows that arrive are used once, in the next epoch
 
     class Params(MessageParams):
         """Precomputation, and smoothing: m of the average so far plus 1 - m of the rows that arrived."""

@@ -129,6 +129,7 @@ class Plexus(Strategy):
     name = "plexus"
     promise = Promise.EXACT
     parts = True
+    recomputes = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (X, Y, Z)
     slowest_first = CUBE
@@ -187,7 +188,7 @@ class Plexus(Strategy):
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Every block that is summed or gathered counts once a pass; W is gathered in both passes."""
-        words, trained = Words(self.grid), self.spec.training.features
+        words, trained = Words(self.grid, self.recomputed), self.spec.training.features
         for layer, (roles, *ranges) in enumerate(self.layout.shares(at)):
             (R, S, T), (N, K, F, H) = roles, map(len, ranges)
             if layer == 0 and trained:

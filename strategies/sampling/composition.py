@@ -76,6 +76,7 @@ class SampledStrategy(RowStrategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     parts = True
+    recomputes = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
     axes: ClassVar[tuple[AxisName, ...]] = (P,)
     partitioned_over: ClassVar[AxisName | None] = P
@@ -141,7 +142,7 @@ class SampledStrategy(RowStrategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """The words of the two placements and, for every step, the two numbers of the loss and the gradients."""
-        words, axes = Words(self.grid), self.axes
+        words, axes = Words(self.grid, self.recomputed), self.axes
         steps = range(epoch * self.steps, (epoch + 1) * self.steps)
         tally = Tally(words, self.layout, at, self.facts, steps, self.foresight(counts))
         self.composed.features.add_words(tally)

@@ -47,6 +47,7 @@ class ScaleGNN(Strategy):
     promise = Promise.ESTIMATOR
     mini_batches = True
     parts = True
+    recomputes = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (D, X, Y, Z)
     slowest_first = (D, *CUBE)
@@ -100,7 +101,7 @@ class ScaleGNN(Strategy):
 
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Sampling sends nothing; training sums the blocks of its products, and sends norms, residuals and the loss."""
-        words = Words(self.grid)
+        words = Words(self.grid, self.recomputed)
         for step in range(epoch * self.steps, (epoch + 1) * self.steps):
             S = self.sampler.draw(step, at[D])
             sampled = {axis: len(cut(S, self.layout.vertices()[axis][at[axis]])) for axis in CUBE}

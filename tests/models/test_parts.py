@@ -15,6 +15,7 @@ from harness.ledger import Ledger
 from harness.models.operators import dropout_mask
 from harness.parallel.row_strategy import EPSILON
 from harness.registry import load_strategy
+from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.validation import validated
@@ -22,7 +23,7 @@ from harness.validation import validated
 WHOLE = {"layers": 3, "hidden": 10, "projection": True, "norm": True, "residual": True}
 
 
-def trainer_of(model: dict[str, Any], directed: bool = True) -> tuple[Trainer, Case]:
+def trainer_of(model: dict[str, Any], directed: bool = True, **training: Any) -> tuple[Trainer, Case]:
     spec = {
         "strategy": "serial",
         "dataset": "check",
@@ -30,6 +31,7 @@ def trainer_of(model: dict[str, Any], directed: bool = True) -> tuple[Trainer, C
         "machine": {"name": "test"},
         "precision": "float64",
         "model": model,
+        "training": training,
     }
     case = Case("test", Spec.model_validate(spec), vertices=97, directed=directed)
     strategy = case.strategy()
@@ -177,6 +179,29 @@ def test_dropout_is_used_in_training_alone() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
     assert not torch.equal(first, trainer.output())
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_recomputed_layers_have_the_same_bits_in_less_memory(kind: str, bare: bool) -> None:
+    model = {"layers": 4, "hidden": 10, "kind": kind} if bare else {**WHOLE, "dropout": 0.5, "kind": kind}
+    trained, peaks = [], []
+    for recompute in (False, True):
+        trainer, case = trainer_of(model, recompute=recompute)
+        losses = [trainer.step() for _ in range(2)]
+        trained.append([*losses, *trainer.weights])
+        peaks.append(replay(trainer.strategy, blocks=case.store()).peak_bytes)
+    assert all(torch.equal(kept, again) for kept, again in zip(*trained, strict=True))
+    assert peaks[1] < peaks[0]
+
+
+def test_a_run_that_keeps_its_activations_has_the_id_of_before() -> None:
+    assert "recompute" not in trainer_of({})[1].spec.model_dump()["training"]
+
+
+def test_layers_that_cannot_be_computed_twice_are_refused() -> None:
+    with pytest.raises(UserError, match=r"is the last, which is never recomputed: leave training\.recompute"):
+        trainer_of({"layers": 1}, recompute=True)
 
 
 def test_a_residual_without_one_width_is_refused() -> None:
