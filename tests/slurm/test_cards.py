@@ -1,0 +1,112 @@
+"""The cards of clusters: the source of every line, and the lines that start jobs and ranks, for 4 to 2048 ranks."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from harness.slurm.resources import job, place
+from harness.slurm.site import Site
+from harness.slurm.srun import in_allocation, step
+from harness.spec.machine_card import Slurm
+from tests.slurm.project import Cluster
+from tests.slurm.test_resources import CLUSTERS, ROOT, card, sbatch
+
+LINES = Path(__file__).with_name("lines.txt")
+MADE = "python -m tests.slurm.test_cards"
+WORLDS = [2**power for power in range(2, 12)]
+MARK = re.compile(r"\[(\w+)\]")
+REFUSED = ("unrecognized option", "nvalid option", "nvalid --", "ambiguous")
+
+
+def lines() -> str:
+    """All lines. Those of jobs are the executor's; of its own options only what the harness asks for is kept."""
+    made = []
+    for name in CLUSTERS:
+        slurm = card(name)
+        for ranks in WORLDS:
+            asked = (
+                sbatch(job([ranks], slurm, 30) | place(Site(), slurm))
+                .split(" --comment x ")[1]
+                .split(" -D x")[0]
+            )
+            made += [f"{name} {ranks}: sbatch {asked.strip()}", f"  {shlex.join(step(ranks, slurm))}"]
+    return "\n".join(made) + "\n"
+
+
+def test_the_lines_of_every_card_are_those_of_the_file() -> None:
+    assert LINES.read_text() == lines(), f"run {MADE} > {LINES.relative_to(ROOT)} and read what changed"
+
+
+def unsourced(text: str) -> list[str]:
+    """The lines of `slurm:` without a source, or with one that no line above explains."""
+    above, _, section = text.partition("\nslurm:\n")
+    known = set(MARK.findall(above))
+    options = [line for line in section.splitlines() if line.strip() and not line.rstrip().endswith(":")]
+    return [
+        line
+        for line in options
+        if not (named := MARK.findall(line.partition(" # ")[2])) or set(named) - known
+    ]
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_option_of_a_card_stands_beside_its_source(name: str) -> None:
+    assert unsourced((ROOT / "config" / "machines" / f"{name}.yaml").read_text()) == []
+
+
+def test_an_option_without_a_source_is_seen() -> None:
+    assert unsourced("# [a] a page\nslurm:\n  qos: x  # [a]\n  sbatch: y\n  srun: z  # [b]\n") == [
+        "  sbatch: y",
+        "  srun: z  # [b]",
+    ]
+
+
+def test_the_settings_of_a_fabric_are_for_steps_of_several_nodes() -> None:
+    """A plugin that is forced on a single node fails, or takes the network for nothing."""
+    for name in CLUSTERS:
+        assert not [key for key in card(name).environment if key.startswith(("NCCL_NET", "FI_"))], name
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "line"),
+    [
+        (
+            "flux",
+            "flux run --nodes=2 --ntasks=8 --cores-per-task=7 --gpus-per-task=1 --exclusive -oexit-on-error",
+        ),
+        ("pbs", "mpiexec -n 8 --ppn 4 -d 7 --cpu-bind depth"),
+        (
+            "lsf",
+            "jsrun --nrs=8 --tasks_per_rs=1 --cpu_per_rs=7 --gpu_per_rs=1 --rs_per_host=4 --exit_on_error=1",
+        ),
+    ],
+)
+def test_other_schedulers_have_lines_of_their_own(scheduler: str, line: str) -> None:
+    """By their documentation; none of them was tried."""
+    nodes = {"ranks_per_node": 4, "cpus_per_rank": 7, "gpus_per_node": 4, "scheduler": scheduler}
+    assert shlex.join(step(8, Slurm.model_validate(nodes))) == line
+
+
+def test_an_allocation_of_each_scheduler_is_known_and_a_rank_is_none() -> None:
+    flux, pbs, lsf = {"FLUX_URI": "local://x"}, {"PBS_JOBID": "1"}, {"LSB_JOBID": "1"}
+    assert in_allocation(flux, "flux") and in_allocation(pbs, "pbs") and in_allocation(lsf, "lsf")
+    assert not in_allocation({**flux, "FLUX_TASK_RANK": "0"}, "flux")
+    assert not in_allocation({**pbs, "PALS_RANKID": "0"}, "pbs")
+    assert not in_allocation({**lsf, "JSM_NAMESPACE_RANK": "0"}, "lsf")
+    assert not in_allocation(pbs, "flux") and not in_allocation(flux)
+
+
+def test_srun_knows_every_option_of_the_cards(cluster: Cluster) -> None:
+    """No such nodes are here, so srun may refuse the request, but no word of it."""
+    for name in CLUSTERS:
+        if card(name).scheduler == "slurm":
+            command, *options = step(8, card(name))
+            asked = shlex.join([command, "--test-only", *options, "true"])
+            said = cluster.call("sh", "-c", f"{asked} 2>&1 || true")
+            assert not any(word in said for word in REFUSED), (asked, said)
+
+
+if __name__ == "__main__":
+    print(lines(), end="")
