@@ -61,7 +61,8 @@ def add_verbs(verbs: Verbs) -> None:
         "--scale",
         choices=SCALES,
         default="laptop",
-        help="of an experiment: tiny runs that try it, those for one machine, or those of the paper (default: laptop)",
+        help="of an experiment: tiny runs that try it, those for one machine (default), those that are emulated, or "
+        "those of the paper",
     )
     plan.add_argument(
         "--machine",

@@ -1,4 +1,4 @@
-"""harness predict, emulate and advise: the time of an epoch on a machine that need not be at hand, and the choice."""
+"""harness predict and advise: the time of an epoch on a machine that need not be at hand, and the choice."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,8 @@ def add_verbs(verbs: Verbs) -> None:
         "--scale",
         choices=SCALES,
         default="published",
-        help="of an experiment: the runs of the paper (default), those for one machine, or tiny ones",
+        help="of an experiment: the runs of the paper (default), those for one machine, those that are emulated, or "
+        "tiny ones",
     )
     predict.add_argument(
         "--ranks", type=several(ranks), default=[1], metavar="A,B,C", help="the numbers of ranks (default 1)"
@@ -106,23 +107,6 @@ def add_verbs(verbs: Verbs) -> None:
     )
     _add_common(advise)
 
-    emulate = add_verb(
-        verbs,
-        "emulate",
-        _emulate,
-        "Show how long an epoch of a run would take on the links of another machine.",
-        "Takes the kernels as they were measured and the calls by the machine's card. The run needs a tape: "
-        "harness run ... --set measure.tape=true.",
-    )
-    emulate.add_argument("run", metavar="RUN", help="the folder of a run, or the beginning of its id")
-    emulate.add_argument("--machine", required=True, metavar="NAME", help="the machine card with the links")
-    emulate.add_argument(
-        "--out", type=Path, metavar="DIR", help="write the emulation as the record of a run under DIR"
-    )
-    emulate.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write all ranks on one timeline, for ui.perfetto.dev"
-    )
-
 
 def _add_common(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
@@ -167,8 +151,8 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     for count in options.ranks:
         ready = _ready(root, options, know, count)
         strategy, predicted = ready.strategy, predicts(ready, card)
-        rows.append((str(count), grid_text(strategy.spec.grid), *_cells(predicted, card)))
-        answers.append({"ranks": count, "grid": strategy.grid, **_document(predicted)})
+        rows.append((str(count), grid_text(strategy.spec.grid), *cells_of(predicted, card)))
+        answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
         if options.out:
             record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
     head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {_sizes(options, strategy.facts)}"
@@ -200,10 +184,10 @@ def _predict_experiment(options: argparse.Namespace) -> int:
         except UserError as refusal:
             refused[spec.label] = str(refusal)
             continue
-        cells = (str(spec.ranks), grid_text(spec.grid), *_cells(predicted, card))
+        cells = (str(spec.ranks), grid_text(spec.grid), *cells_of(predicted, card))
         rows.append((spec.label, card.name, *cells))
         known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
-        answers.append({**known, **_document(predicted)})
+        answers.append({**known, **document_of(predicted)})
         if options.out:
             record_prediction(root, options.out, spec, graph.facts, card, predicted)
     page = [columns(rows)] if answers else []
@@ -215,7 +199,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
 PREDICTED = ("ranks", "grid", "epoch ms", "between", "waiting", "words", "peak GB", "limited by")
 
 
-def _cells(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
+def cells_of(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
     """Everything of a prediction but its ranks and grid."""
     seconds, peak = predicted.seconds, predicted.peak_bytes / GB
     fits = card.memory_gb is None or peak <= card.memory_gb
@@ -230,7 +214,7 @@ def _cells(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
     )
 
 
-def _document(predicted: "Prediction") -> dict[str, Any]:
+def document_of(predicted: "Prediction") -> dict[str, Any]:
     return {
         "seconds": vars(predicted.seconds),
         "entries": [{**key._asdict(), "seconds": seconds} for key, seconds in predicted.entries.items()],
@@ -307,27 +291,6 @@ def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
 
 
 TUNING_EPOCHS = 5
-
-
-def _emulate(options: argparse.Namespace) -> int:
-    from harness.predict.emulation import emulate, play_run, write_trace
-    from harness.predict.predicted_record import record_prediction
-    from harness.results.record import find_run
-
-    root = project_root(options.root)
-    card, folder = _card(root, options), find_run(results_folder(root) / "runs", options.run)
-    emulated = emulate(folder, card)
-    predicted = emulated.prediction
-    cells = (str(emulated.spec.ranks), grid_text(emulated.spec.grid), *_cells(predicted, card))
-    name, dataset = emulated.spec.strategy.name, emulated.spec.dataset.name
-    head = f"{name} on {dataset}, measured kernels on the links of {card.name}"
-    if options.out:
-        facts = emulated.facts
-        record_prediction(root, options.out, emulated.spec, facts, card, predicted, emulates=folder.name)
-    if options.trace:
-        write_trace(options.trace, play_run(folder, card))
-    show(options, _document(predicted), f"{head}\n\n{columns([PREDICTED, cells])}")
-    return 0
 
 
 BATCH = 1024
@@ -427,7 +390,7 @@ def _candidates(
 def _advice_document(advice: "Advice") -> dict[str, Any]:
     def listed(choices: "Sequence[Option]") -> list[dict[str, Any]]:
         return [
-            {"strategy": each.strategy.name, "grid": each.strategy.grid, **_document(each.prediction)}
+            {"strategy": each.strategy.name, "grid": each.strategy.grid, **document_of(each.prediction)}
             for each in choices
         ]
 
@@ -464,7 +427,7 @@ def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tupl
     from harness.predict.advice import ties
 
     for choice, tie in zip(choices, ties(choices, card), strict=True):
-        cells = _cells(choice.prediction, card)
+        cells = cells_of(choice.prediction, card)
         yield choice.strategy.name, choice.grid, *cells, "ties with the first" if tie else ""
 
 

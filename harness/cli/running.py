@@ -1,4 +1,4 @@
-"""harness run and harness external: runs of ours, and runs of other programs, each to a whole record."""
+"""harness run, emulate and external: runs of ours, on other links too, and runs of other programs, as whole records."""
 
 import argparse
 import json
@@ -18,13 +18,14 @@ from harness.cli.options import (
     settings,
     show,
 )
+from harness.cli.predicting import PREDICTED, cells_of, document_of
 from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.results.record import read_record
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import project_root, results_folder
-from harness.spec.spec import Spec
+from harness.spec.spec import Spec, grid_text
 from harness.validation import validated
 
 
@@ -78,6 +79,30 @@ def add_verbs(verbs: Verbs) -> None:
         help="after --, as you would type the command in its checkout",
     )
     logs.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="the logs of all nodes of one run")
+
+    emulate = add_verb(
+        verbs,
+        "emulate",
+        _emulate,
+        "Show how long an epoch of a run would take on the links of another machine.",
+        "Takes the kernels as they were measured and the calls by the machine's card. The run needs a tape: "
+        "harness run ... --set measure.tape=true.",
+    )
+    emulate.add_argument(
+        "run", nargs="?", metavar="RUN", help="the folder of a run, or the beginning of its id"
+    )
+    emulate.add_argument(
+        "--plan", type=Path, metavar="FILE", help="emulate every run of a plan that succeeded"
+    )
+    emulate.add_argument(
+        "--machine", metavar="NAME", help="the machine card with the links (default: the run's own)"
+    )
+    emulate.add_argument(
+        "--out", type=Path, metavar="DIR", help="write each emulation as the record of a run under DIR"
+    )
+    emulate.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write all ranks on one timeline, for ui.perfetto.dev"
+    )
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
@@ -306,3 +331,42 @@ def _external_text(record: dict[str, Any]) -> str:
         lines.append(f"  unknown, because the log does not show it: {', '.join(external['unknown'])}")
     lines += [f"  beyond any spec: {words} ({option})" for option, words in external["beyond"].items()]
     return "\n".join([*lines, f"  {record['folder']}"])
+
+
+def _emulate(options: argparse.Namespace) -> int:
+    from harness.predict.emulation import emulate, play_run, write_trace
+    from harness.predict.predicted_record import record_prediction
+    from harness.results.record import find_run
+    from harness.spec.plan import read_plan
+
+    if (options.run is None) == (options.plan is None) or (options.plan and options.trace):
+        raise UserError("emulate takes either RUN, with --trace if wanted, or --plan FILE.")
+    root = project_root(options.root)
+    runs = results_folder(root) / "runs"
+    folders = (
+        [runs / run for run in read_plan(options.plan)] if options.plan else [find_run(runs, options.run)]
+    )
+    rows, answers = list[tuple[str, ...]]([("run", "links", *PREDICTED)]), list[dict[str, Any]]()
+    refused = dict[str, str]()
+    for folder in folders:
+        try:
+            card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])
+            spec, facts, predicted = emulate(folder, card)
+        except UserError as refusal:
+            if options.run:
+                raise
+            refused[folder.name] = str(refusal)
+            continue
+        rows.append(
+            (spec.label, card.name, str(spec.ranks), grid_text(spec.grid), *cells_of(predicted, card))
+        )
+        answers.append({"run": spec.label, "machine": card.name, **document_of(predicted)})
+        if options.out:
+            record_prediction(root, options.out, spec, facts, card, predicted, emulates=folder.name)
+        if options.trace:
+            write_trace(options.trace, play_run(folder, card))
+    page = [f"Measured kernels on the links of machine cards\n\n{columns(rows)}"] if answers else []
+    page += ["No emulation", columns(list(refused.items()))] if refused else []
+    document = {"emulated": answers, "refused": refused} if options.plan else answers[0]
+    show(options, document, "\n\n".join(page))
+    return 0

@@ -40,6 +40,8 @@ class Experiment(Runs):
     """The figures and tables of papers that the runs reproduce, by their ids (`harness list figures`)."""
     published: Runs | None = None
     """The runs of the paper for the same figure."""
+    emulated: Runs | None = None
+    """Runs of more ranks than there are cores, each with a tape that is played on the links of the run's machine."""
 
 
 def load_experiment(path: Path) -> Experiment:

@@ -1,6 +1,8 @@
 """The scales of an experiment: the runs of a paper, runs for one machine, and tiny runs that test the experiment.
 
-A file lists the runs of the scales `laptop` and `published`. Those of the scale `tiny` follow from `laptop`:
+A file lists the runs of the scales `laptop`, `emulated` and `published`. The runs of `emulated` keep a tape. Their
+times are those of `harness emulate`, and stand beside those of `laptop`. The runs of the scale `tiny` follow from
+`laptop`:
 
 1. The graph is a tiny one of the same kind, in the same order.
 2. At most 4 ranks train. A run of more ranks leaves its grid for the first of the strategy.
@@ -12,7 +14,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.experiment.defaults import BEST, LARGEST, named, ranks_of
-from harness.experiment.expand import Experiment, combinations
+from harness.experiment.expand import Experiment, Runs, combinations
 from harness.store.catalog import load_card
 
 MOST_RANKS = 4
@@ -20,6 +22,8 @@ IN_A_WORD = ("all", BEST, LARGEST)
 """The grids that exist for any number of ranks."""
 MOST = {"epochs": 2, "warmup": 1, "evaluate_every": 2, "batch": 64}
 """The largest numbers of a tiny training."""
+LISTED = {"published": "the runs of a paper", "emulated": "runs with a tape"}
+"""What the keys of scales hold that a file may lack."""
 TINY = {"lattice": "tiny-lattice", "power": "tiny-rmat", "rmat": "tiny-rmat"}
 """The tiny graphs of a nature, or of a kind of source; those of the others have clusters."""
 
@@ -28,15 +32,23 @@ def at_scale(root: Path, experiment: Experiment, scale: str) -> Experiment:
     """The experiment with the runs of one scale."""
     if scale == "laptop":
         return experiment
-    alone: dict[str, Any] = {"name": f"{experiment.name}-{scale}", "published": None}
+    alone: dict[str, Any] = {"name": f"{experiment.name}-{scale}", "published": None, "emulated": None}
     if scale == "tiny":
         return experiment.model_copy(update={**alone, "runs": _tiny_runs(root, experiment)})
-    if (ran := experiment.published) is None:
+    listed: Runs | None = getattr(experiment, scale)
+    if listed is None:
         raise UserError(
-            f"{experiment.name} has no scale published: its file lacks the key `published`, the runs of a paper. "
+            f"{experiment.name} has no scale {scale}: its file lacks the key `{scale}`, {LISTED[scale]}. "
             "The scales laptop and tiny need no such key."
         )
-    return experiment.model_copy(update={**alone, "machine": ran.machine, "runs": ran.runs})
+    runs = [_taped(entry) for entry in listed.runs] if scale == "emulated" else listed.runs
+    return experiment.model_copy(update={**alone, "machine": listed.machine, "runs": runs})
+
+
+def _taped(entry: dict[str, Any]) -> dict[str, Any]:
+    """A run that keeps a tape; anything but a mapping of measurements is left for the spec to refuse."""
+    asked = entry.get("measure", {})
+    return {**entry, "measure": {**asked, "tape": True} if isinstance(asked, dict) else asked}
 
 
 def _tiny_runs(root: Path, experiment: Experiment) -> list[dict[str, Any]]:

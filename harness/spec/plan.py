@@ -12,7 +12,7 @@ from harness.spec.spec import Spec
 from harness.validation import Frozen, validated
 
 SCHEMA = 2
-SCALES = ("tiny", "laptop", "published")
+SCALES = ("tiny", "laptop", "emulated", "published")
 """The scales of an experiment (`harness.experiment.scales`)."""
 
 

@@ -13,6 +13,7 @@ from harness.predict.emulation import check_traced, emulate, play_run, trace, tr
 from harness.results.collect import collect
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard, load_machine_card
+from harness.spec.plan import read_plan
 from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
@@ -74,10 +75,31 @@ def test_it_is_a_record_of_its_own_source(
 ) -> None:
     asked = ["emulate", str(taped), "--machine", "ethernet", "--out", str(tmp_path / "runs")]
     assert main(asked) == 0
-    assert "measured kernels on the links of ethernet" in capsys.readouterr().out
+    assert "on the links of machine cards" in capsys.readouterr().out
     runs = collect(tmp_path / "runs", tmp_path / "tables").runs
     assert runs.source.tolist() == ["emulated"]
     assert runs["machine.name"].tolist() == ["ethernet"]
+
+
+def test_all_runs_of_a_plan_are_emulated_each_on_its_own_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))
+    experiment, plan = tmp_path / "many.yaml", tmp_path / "plan.json"
+    runs = "[{ strategy: [cagnet-1d, cagnet-sa-1d], dataset: tiny-sbm, ranks: 2, training: { epochs: 1 } }]"
+    experiment.write_text(f"name: many\nruns: {runs}\nemulated: {{ machine: ethernet, runs: {runs} }}\n")
+    assert main(["plan", "--experiment", str(experiment), "--scale", "emulated", "--out", str(plan)]) == 0
+    first, second = read_plan(plan).values()
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(first["spec"]))
+    assert main(["run", "--spec", str(spec), "--out", str(tmp_path / "runs")]) == 0
+    capsys.readouterr()
+    assert main(["emulate", "--plan", str(plan), "--out", str(tmp_path / "emulated"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(each["run"], each["machine"]) for each in answer["emulated"]] == [(first["label"], "ethernet")]
+    assert list(answer["refused"]) == [second["run_id"]]
+    (made,) = (tmp_path / "emulated").iterdir()
+    assert read_record(made).record["predicted"]["run"] == first["run_id"]
 
 
 def test_a_run_without_a_tape_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -113,12 +113,18 @@ class Study(NamedTuple):
     jobs: Jobs
 
 
+def options_of(scale):
+    """The options of a plan at a scale."""
+    return [*([f"--scale={scale}"] if scale != "laptop" else []), *ON_MACHINE]
+
+
 @functools.cache
-def study(path):
-    """The study of an experiment's file, planned when a rule first asks for it."""
-    plan = plan_file(path, read_experiment(path), OPTIONS)
+def study(path, scale=None):
+    """The study of an experiment's file, planned when a rule first asks for it; without a scale, at that of the config."""
+    options = options_of(scale or config["scale"])
+    plan = plan_file(path, read_experiment(path), options)
     if not Path(plan).is_file():
-        write_plans({path: plan}, OPTIONS)
+        write_plans({path: plan}, options)
     runs = read_plan(plan)
     jobs = Jobs(Path.cwd(), runs, SITE, RECORDS)
     for run_id, run in runs.items():
@@ -131,14 +137,15 @@ def study(path):
 
 def plan_together(paths):
     """Expand those of several experiments that have no plan yet, in one process."""
-    files = {path: plan_file(path, read_experiment(path), OPTIONS) for path in paths}
+    options = options_of(config["scale"])
+    files = {path: plan_file(path, read_experiment(path), options) for path in paths}
     if missing := {path: file for path, file in files.items() if not Path(file).is_file()}:
-        write_plans(missing, OPTIONS)
+        write_plans(missing, options)
 
 
-def markers_of(path):
+def markers_of(path, scale=None):
     """The markers of all jobs of an experiment."""
-    return [f"results/done/{batch}" for batch in study(path).jobs.batches]
+    return [f"results/done/{batch}" for batch in study(path, scale).jobs.batches]
 
 
 def write_once(file, content):
@@ -315,6 +322,12 @@ def reports_of(target):
     return [f"{PAPERS}/{name}/report.html" for name in names]
 
 
+def emulations(wildcards):
+    """The emulated runs of an experiment that has some, beside its runs on one machine."""
+    experiment = read_experiment(experiment_file(wildcards.experiment))
+    return rules.emulated_runs.output if config["scale"] == "laptop" and "emulated" in experiment else []
+
+
 def paper_reports():
     """The reports of papers at this scale that were made."""
     return sorted(map(str, Path(PAPERS).glob("*/report.html")))
@@ -330,10 +343,8 @@ try:
 except UserError as refusal:
     raise WorkflowError(str(refusal))
 DRAWN = f"figures/{read_experiment(config['experiment'])['name']}"
-OPTIONS = [f"--scale={config['scale']}"] if config["scale"] != "laptop" else []
 machine = config.get("machine", SITE.machine)
-if machine:
-    OPTIONS.append(f"--machine={machine}")
+ON_MACHINE = [f"--machine={machine}"] if machine else []
 # The machines for which jobs may be asked, and the keys of their place that are set: another key is the profile's.
 MACHINES = [machine] if machine else [path.stem for path in Path("config/machines").glob("*.yaml")]
 PLACE = sorted({key for name in MACHINES for key in place(SITE, slurm_of(Path.cwd(), name, SITE))})

@@ -41,12 +41,31 @@ rule predicted_runs:
         "harness predict --experiment {input.experiment} --out {output} > {log} 2>&1"
 
 
+# Runs of more ranks than there are cores: their kernels as measured, their calls on the links of their machine's card.
+rule emulated_runs:
+    input:
+        plan=lambda wildcards: study(experiment_file(wildcards.experiment), "emulated").plan,
+        runs=lambda wildcards: markers_of(experiment_file(wildcards.experiment), "emulated"),
+    output:
+        directory(f"{PAPERS}/{{experiment}}/emulated"),
+    log:
+        f"results/logs/papers/{config['scale']}-{{experiment}}-emulated.log",
+    localrule: True
+    resources:
+        machine_percent=25,
+    message:
+        "Emulating the runs of {wildcards.experiment} that have many ranks"
+    shell:
+        "harness emulate --plan {input.plan} --out {output} > {log} 2>&1"
+
+
 rule paper_report:
     input:
         plan=lambda wildcards: study(experiment_file(wildcards.experiment)).plan,
         runs=lambda wildcards: markers_of(experiment_file(wildcards.experiment)),
         printed=[] if config["scale"] == "tiny" else rules.printed_values.output,
         predicted=rules.predicted_runs.output if config["scale"] == "laptop" else [],
+        emulated=emulations,
     output:
         expand("{folder}/{{experiment}}/{table}.parquet", folder=PAPERS, table=[*TABLES, "claims"]),
         report=f"{PAPERS}/{{experiment}}/report.html",
@@ -59,7 +78,7 @@ rule paper_report:
     params:
         folder=subpath(output.report, parent=True),
         shown=lambda wildcards: REPRODUCED[wildcards.experiment],
-        beside=lambda wildcards, input: given("--beside", [*input.printed, *input.predicted]),
+        beside=lambda wildcards, input: given("--beside", [*input.printed, *input.predicted, *input.emulated]),
         predictions=lambda wildcards, input: given("--predictions", input.predicted),
         quick="--quick" if config["scale"] == "tiny" else "",
     message:
