@@ -177,6 +177,7 @@ COMMANDS = {
     "pool": ["benchmarks/pool.py"],
     "replay": ["benchmarks/replay.py"],
     "startup": ["benchmarks/startup.py"],
+    "studies": ["benchmarks/studies.py"],
 }
 
 

@@ -201,16 +201,13 @@ def _compare(options: argparse.Namespace) -> int:
 def _side(name: str, runs: Path) -> "Side":
     """The runs and tables that a word of the command names."""
     from harness.results.collect import side_of_run
-    from harness.results.parquet import read_collected
+    from harness.results.parquet import by_run, read_collected
     from harness.results.record import find_run
     from harness.results.statistics import Side
 
     folder = Path(name)
     if (folder / "runs.parquet").is_file():
-        frames = (
-            {str(run): rows for run, rows in read_collected(folder, table).groupby("run_id")}
-            for table in ("epochs", "ledger")
-        )
+        frames = (by_run(read_collected(folder, table)) for table in ("epochs", "ledger"))
         return Side(read_collected(folder, "runs"), *frames)
     try:
         return side_of_run(find_run(runs, name))

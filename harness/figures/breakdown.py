@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -28,7 +27,7 @@ from harness.figures.page_layout import (
     write_beside,
 )
 from harness.figures.palette import GROUPS, PAPER, STEPS, Fill
-from harness.figures.panels import Curve, Panel, curves, titles
+from harness.figures.panels import Curve, Panel, titles
 from harness.ledger import MOVING, SAMPLING, Op, Phase, TensorName
 from harness.results import epoch_parts
 
@@ -64,10 +63,10 @@ class Breakdown(NamedTuple):
     axis: str
     """The title of the axis: the quantity that the length of a bar shows."""
 
-    def grouped(self, parts: "pd.Series[float]") -> dict[str, float]:
+    def grouped(self, parts: epoch_parts.Parts) -> dict[str, float]:
         """Sums seconds by phase, op and tensor into seconds by group."""
         sums = dict.fromkeys(self.fills, 0.0)
-        for (phase, op, tensor), seconds in zip(parts.index, parts, strict=True):
+        for (phase, op, tensor), seconds in parts.items():
             if group := self.group_of(Phase(phase), Op(op), tensor):
                 sums[group] += seconds
         return sums
@@ -85,7 +84,7 @@ class Breakdown(NamedTuple):
 
     def rows(self, panel: Panel, tables: Tables) -> Rows:
         """The bars of every measured curve that has any, under its label."""
-        measured = [curve for curve in curves(panel) if curve.source == "measured"]
+        measured = [curve for curve in panel.curves if curve.source == "measured"]
         groups = [Group(curve.label, self.bars(curve, tables)) for curve in measured]
         groups = [group for group in groups if group.bars]
         return groups if any(bar.total for group in groups for bar in group.bars) else []

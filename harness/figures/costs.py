@@ -32,7 +32,7 @@ from harness.figures.page_layout import (
     write_beside,
 )
 from harness.figures.palette import PAPER, StrategyLook
-from harness.figures.panels import Curve, Panel, curves, largest, titles
+from harness.figures.panels import Curve, Panel, largest, titles
 
 QUANTITIES = {
     "seconds_to_target": "to the target",
@@ -91,7 +91,7 @@ def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
 
 def _printed(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
     """Every curve of which a paper prints times to a target, and those at its largest number of ranks."""
-    for curve in curves(panel):
+    for curve in panel.curves:
         times = curve.runs.dropna(subset=["seconds_to_target"])
         if curve.source == "published" and not times.empty:
             yield curve, times[times.ranks == times.ranks.max()]

@@ -7,7 +7,7 @@ import csv
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -113,30 +113,47 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
             f"{tables / 'runs.parquet'} holds no run that took place, so there is nothing to draw. "
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
-    rows = {"runs": runs, "claims": read_claims_of(tables)}
-    draw = partial(_draw, rows=rows, tables=collected, out=out, digest=tables_digest(tables))
-    cores = len(os.sched_getaffinity(0))
-    # Forked processes share what is imported already.
-    with styled(), ProcessPoolExecutor(min(cores, len(KINDS)), get_context("fork")) as pool:
-        paths = [path for some in pool.map(draw, KINDS) for path in some]
+    shared = divided(runs, read_claims_of(tables))
+    draw = partial(_draw, shared=shared, tables=collected, out=out, digest=tables_digest(tables))
+    cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
+    # Forked processes share what is imported and read already: neither modules nor tables travel to them.
+    with styled(), ProcessPoolExecutor(cores, start, _DRAW.append, (draw,)) as pool:
+        paths = [path for some in pool.map(_drawn, range(len(KINDS))) for path in some]
     for path in _left_over(out, paths):
         path.unlink()
     return paths
 
 
+_DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
+"""In a process that draws: how it draws a kind."""
+
+
+def _drawn(number: int) -> list[Path]:
+    return _DRAW[-1](KINDS[number])
+
+
 def contents_of(
-    kind: FigureKind[Any], rows: Mapping[str, pd.DataFrame], tables: Tables
+    kind: FigureKind[Any], divided: Mapping[Callable[..., Any], list[Panel]], tables: Tables
 ) -> list[tuple[Panel, Any]]:
     """The panels of one kind that have something to show, each with its content."""
-    panels = kind.panels(rows[kind.of])
-    return [(panel, content) for panel in panels if (content := kind.shown(panel, tables))]
+    return [(panel, content) for panel in divided[kind.panels] if (content := kind.shown(panel, tables))]
+
+
+def divided(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
+    """The panels by every function that makes them: kinds of figures share panels, and so their curves."""
+    of = {"runs": runs, "claims": claims}
+    return {panels: panels(of[source]) for panels, source in {kind.panels: kind.of for kind in KINDS}.items()}
 
 
 def _draw(
-    kind: FigureKind[Any], rows: Mapping[str, pd.DataFrame], tables: Tables, out: Path, digest: str
+    kind: FigureKind[Any],
+    shared: Mapping[Callable[..., Any], list[Panel]],
+    tables: Tables,
+    out: Path,
+    digest: str,
 ) -> list[Path]:
     """One figure for all datasets and one for each that has something to show."""
-    paths, contents = [], contents_of(kind, rows, tables)
+    paths, contents = [], contents_of(kind, shared, tables)
     datasets = sorted({panel.dataset for panel, _ in contents})
     for dataset in ("", *datasets) if contents else ():
         some, shown = zip(*(pair for pair in contents if dataset in ("", pair[0].dataset)), strict=True)

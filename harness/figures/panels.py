@@ -6,9 +6,8 @@ parameters and its order of the vertices. A point is one launch.
 
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -42,13 +41,14 @@ BATCH = "training.batch"
 VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
 
 
-class Panel(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Panel:
     """Runs that may be compared; `setting` is the difference from other panels of the tables, and may be empty."""
 
     dataset: str
     setting: str
     runs: pd.DataFrame
-    values: Mapping[str, Any] = MappingProxyType({})
+    values: Mapping[str, Any] = field(default_factory=dict)
     """The values of the settings in which the runs agree."""
     strategies: tuple[str, ...] = ()
     """All strategies of the tables, which share the looks."""
@@ -56,6 +56,11 @@ class Panel(NamedTuple):
     @property
     def title(self) -> str:
         return f"{self.dataset}, {self.setting}" if self.setting else self.dataset
+
+    @cached_property
+    def curves(self) -> list["Curve"]:
+        """Measured curves first, strategies in the order of the palette."""
+        return in_order(_curves(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,14 +202,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(unknown(one) and unknown(other)) or (not unknown(one) and not unknown(other) and one == other)
 
 
-def curves(panel: Panel) -> list[Curve]:
-    """The curves of a panel."""
-    return in_order(_curves(panel))
-
-
 def largest(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
     """Every measured curve that has a point, and its points at its largest number of ranks."""
-    for curve in curves(panel):
+    for curve in panel.curves:
         points = curve.points
         if curve.source == "measured" and not points.empty:
             yield curve, points[points.ranks == points.ranks.max()]

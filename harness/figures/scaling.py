@@ -39,7 +39,7 @@ from harness.figures.page_layout import (
     unit_of,
 )
 from harness.figures.palette import DOT_DASH, FAINT, FILLS, GRID, INK, MUTED, PAPER, Dash, StrategyLook
-from harness.figures.panels import Curve, Panel, curves, in_order, titles
+from harness.figures.panels import Curve, Panel, in_order, titles
 
 MOST_TOGETHER = 6
 """Strategies on common axes."""
@@ -459,7 +459,7 @@ def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Line2D]:
 
 def shown(panel: Panel, _: Tables) -> list[Curve]:
     """The curves of a panel; a paper may print something else than the time of an epoch."""
-    return [curve for curve in curves(panel) if not (curve.points.empty and curve.failures.empty)]
+    return [curve for curve in panel.curves if not (curve.points.empty and curve.failures.empty)]
 
 
 def page(some: Sequence[Panel], shown: Sequence[list[Curve]]) -> Figure:

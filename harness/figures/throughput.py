@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import COUNTS, compose, scale_for
-from harness.figures.panels import Curve, Panel, curves, panels, titles
+from harness.figures.panels import Curve, Panel, panels, titles
 from harness.figures.scaling import DrawnColumn, data, handles, sections
 from harness.spec.dataset import without_width
 
@@ -37,7 +37,7 @@ def varied(panel: Panel) -> str:
 def lines(panel: Panel, _: Tables) -> list[Curve]:
     """Every curve that this harness or another program measured, with the runs that are drawn."""
     over, measured = varied(panel), []
-    for curve in curves(panel):
+    for curve in panel.curves:
         points = curve.points.dropna(subset=[COLUMN])
         if over != "ranks":
             points = points[points.ranks == points.ranks.max()]

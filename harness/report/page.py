@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from harness.documents import read_json
 from harness.errors import UserError
-from harness.figures.drawing import KINDS, contents_of, name_of, tables_digest
+from harness.figures.drawing import KINDS, contents_of, divided, name_of, tables_digest
 from harness.figures.kind import read_tables
 from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
@@ -44,12 +44,11 @@ def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> 
             "`harness run` or the workflow makes runs; then `harness collect`."
         )
     digest = tables_digest(tables)
-    rows = {"runs": runs, "claims": read_claims_of(tables)}
-    of_runs = read_tables(tables)
-    shown = {kind.name: contents_of(kind, rows, of_runs) for kind in KINDS}
+    judged, of_runs = read_claims_of(tables), read_tables(tables)
+    shared = divided(runs, judged)
+    shown = {kind.name: contents_of(kind, shared, of_runs) for kind in KINDS}
     pictures = {name: _pictures(figures, name, contents, digest) for name, contents in shown.items()}
     held = run_panels.held(of_runs.memory.items())
-    divided = panels(runs)
     commands = [
         f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
         f"harness figures --tables {shlex.quote(str(tables))} --out {shlex.quote(str(figures))}",
@@ -60,15 +59,15 @@ def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> 
         headline=summary.headline(runs),
         facts=summary.facts(runs),
         notes=summary.notes(runs),
-        answers=[(panel.title, sentences) for panel in divided if (sentences := answer(panel))],
+        answers=[(panel.title, sentences) for panel in shared[panels] if (sentences := answer(panel))],
         coverage=summary.coverage(runs),
         machines=summary.machines(runs),
         settings=summary.settings(runs),
-        results=[results(panel, held) for panel in divided],
+        results=[results(panel, held) for panel in shared[panels]],
         numbers={run_id: number for number, run_id in enumerate(runs.run_id, start=1)},
         graphs=graphs(runs),
-        claims=claims(rows["claims"]),
-        scoreboard=scoreboard(rows["claims"]),
+        claims=claims(judged),
+        scoreboard=scoreboard(judged),
         kinds=[kind for kind in KINDS if pictures[kind.name]],
         pictures=pictures,
         failures=summary.failures(runs),

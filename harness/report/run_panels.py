@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from harness.figures.breakdown import group_of
@@ -17,6 +18,7 @@ from harness.figures.kind import Tables
 from harness.figures.palette import GROUPS
 from harness.ledger import Direction, Op, Phase
 from harness.results.collect import cause
+from harness.results.epoch_parts import TimedEpoch, middle_epochs
 from harness.results.schema import MISSING
 from harness.results.statuses import OK
 
@@ -175,16 +177,19 @@ def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[lis
     epochs, ledger = tables.epochs.get(run.run_id), tables.ledgers.get(run.run_id)
     if run.status != OK or epochs is None or ledger is None:
         return []
-    timed = epochs[epochs.epoch >= 0]
-    slowest = timed.groupby("epoch").seconds.max().sort_values()
-    epoch = slowest.index[(len(slowest) - 1) // 2]
+    middle = middle_epochs(epochs)
+    if not middle:
+        return []
+    epoch = middle[0].epoch
     lengths = {
-        int(rank): float(seconds)
-        for rank, seconds in timed[timed.epoch == epoch][["rank", "seconds"]].itertuples(
-            index=False, name=None
-        )
+        rank: seconds
+        for number, rank, seconds in zip(*(epochs[name].tolist() for name in TimedEpoch._fields), strict=True)
+        if number == epoch
     }
-    rows = ledger[ledger.epoch == epoch]
+    rows = ledger.take(np.flatnonzero(ledger.epoch.to_numpy() == epoch))
+    keyed: dict[int, list[dict[str, Any]]] = {}
+    for values in zip(*(rows[name].tolist() for name in ("rank", *PLACED)), strict=True):
+        keyed.setdefault(values[0], []).append(dict(zip(PLACED, values[1:], strict=True)))
     return [
         [
             rank,
@@ -195,7 +200,7 @@ def _timelines(run: "pd.Series[Any]", tables: Tables, texts: Shared) -> list[lis
             ),
         ]
         for rank in _chosen(lengths)
-        if (parts := timeline(rows[rows["rank"] == rank], lengths[rank]))
+        if (parts := timeline(keyed.get(rank, []), lengths[rank]))
     ]
 
 
@@ -208,13 +213,15 @@ def _chosen(lengths: Mapping[int, float]) -> list[int]:
     return sorted(spread | {max(lengths, key=lengths.__getitem__)})
 
 
-def timeline(rows: pd.DataFrame, seconds: float) -> list[EpochPart]:
+PLACED = ("layer", "direction", "phase", "op", "axis", "tensor", "seconds")
+"""The columns of the ledger that a timeline needs."""
+
+
+def timeline(rows: Iterable[Mapping[str, Any]], seconds: float) -> list[EpochPart]:
     """The parts of one rank's epoch, laid out by their place in the algorithm; they add up to the epoch."""
     names = list(GROUPS)
-    columns = ["layer", "direction", "phase", "op", "axis", "tensor", "seconds"]
-    keyed = [dict(zip(columns, row, strict=True)) for row in rows[columns].itertuples(index=False, name=None)]
     parts: list[EpochPart] = []
-    for row in sorted(keyed, key=_place):
+    for row in sorted(rows, key=_place):
         group = names.index(group_of(Phase(row["phase"]), Op(row["op"]), row["tensor"]))
         part = EpochPart(group, _part_name(row), float(row["seconds"]))
         small = part.seconds < LEAST * seconds

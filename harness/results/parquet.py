@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -100,6 +102,13 @@ def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
     """One of the collected tables under a results folder."""
     return to_pandas(table_of_one_call(tables, name), TABLES[name])
+
+
+def by_run(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each run of a collected table, in which the rows of a run stand together."""
+    ids = rows["run_id"].to_numpy()
+    starts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1), len(ids)] if len(ids) else []
+    return {str(ids[start]): rows.iloc[start:stop] for start, stop in pairwise(starts)}
 
 
 def table_of_one_call(tables: Path, name: str) -> pa.Table:

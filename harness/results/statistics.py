@@ -117,7 +117,7 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
         "interval_low": interval.low if interval else float("nan"),
         "interval_high": interval.high if interval else float("nan"),
         "seconds_paper": float(done.epoch_seconds_paper.mean()),
-        **{column: float(done[column].astype(float).median()) for column in middle.split()},
+        **{str(column): value for column, value in done[middle.split()].astype(float).median().items()},
     }
 
 
@@ -218,8 +218,7 @@ def _changed(
 
 def _parts(epochs: pd.DataFrame, ledger: pd.DataFrame) -> dict[str, float]:
     sums: dict[str, float] = {}
-    parts = of_launch(epochs, ledger)
-    for (phase, op, _), seconds in zip(parts.index, parts, strict=True):
+    for (phase, op, _), seconds in of_launch(epochs, ledger).items():
         sums[f"{phase} {op}"] = sums.get(f"{phase} {op}", 0.0) + float(seconds)
     return sums
 

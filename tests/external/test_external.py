@@ -14,7 +14,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.defaults import make_spec
-from harness.figures.panels import SETTINGS, curves, panels
+from harness.figures.panels import SETTINGS, panels
 from harness.report.result_tables import results
 from harness.report.summary import notes
 from harness.results.collect import collect
@@ -288,14 +288,14 @@ def test_unknown_settings_are_never_drawn_with_known_ones(read: Any, tmp_path: P
     collect(tmp_path / "runs", tmp_path)
     runs = pd.read_parquet(tmp_path / "runs.parquet")
     found = panels(runs)
-    drawn = [run for panel in found for curve in curves(panel) for run in curve.runs.run_id]
+    drawn = [run for panel in found for curve in panel.curves for run in curve.runs.run_id]
     assert sorted(drawn) == sorted(runs.run_id)
     for panel in found:
         assert {panel.runs[name].nunique(dropna=False) for name in SETTINGS} == {1}
     titles = " ".join(panel.title for panel in found)
     assert all(f"{name} unknown" in titles for name in ("hidden", "kind", "machine", "layers", "norm"))
     (mine,) = [panel for panel in found if len(panel.runs) == 2]
-    assert {curve.label for curve in curves(mine)} == {"bns-gcn (p 1.0)", "bns-gcn (p unknown)"}
+    assert {curve.label for curve in mine.curves} == {"bns-gcn (p 1.0)", "bns-gcn (p unknown)"}
     cells = [cell for panel in found for row in results(panel).rows for cell in row]
     assert any("p unknown" in cell for cell in cells) and not any("nan" in cell for cell in cells)
 

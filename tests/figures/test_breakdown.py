@@ -10,7 +10,7 @@ from harness.figures.breakdown import BREAKDOWN, Rows
 from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
-from harness.figures.panels import Panel, curves, panels
+from harness.figures.panels import Panel, panels
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def rows(products: Panel, tables) -> Rows:
 
 
 def test_a_bar_is_as_long_as_the_epoch_of_the_scaling_figure(products: Panel, rows: Rows) -> None:
-    measured = {curve.label: curve.points for curve in curves(products) if curve.source == "measured"}
+    measured = {curve.label: curve.points for curve in products.curves if curve.source == "measured"}
     assert [label for label, _ in rows] == list(measured)
     for label, bars in rows:
         done = [bar for bar in bars if bar.status == "ok"]

@@ -11,7 +11,7 @@ from harness.figures.drawing import styled
 from harness.figures.kind import Tables, read_tables
 from harness.figures.page_layout import Group
 from harness.figures.palette import look_of
-from harness.figures.panels import Panel, curves, panels
+from harness.figures.panels import Panel, panels
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def rows_of(tables) -> Tables:
 
 def test_a_bar_is_the_median_of_the_launches_at_most_ranks(products: Panel, rows_of: Tables) -> None:
     found = {group.label: group.bars for group in costs.bars(products, rows_of)}
-    measured = [curve for curve in curves(products) if curve.source == "measured" and len(curve.points)]
+    measured = [curve for curve in products.curves if curve.source == "measured" and len(curve.points)]
     assert list(found) == [curve.label for curve in measured]
     for curve in measured:
         largest = curve.points[curve.points.ranks == curve.points.ranks.max()]

@@ -18,7 +18,7 @@ from harness.figures.drawing import KINDS, styled
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import COLUMN, PAGE
 from harness.figures.palette import KNOWN
-from harness.figures.panels import curves, panels
+from harness.figures.panels import panels
 from harness.results.collect import flatten
 from harness.results.parquet import conform
 from harness.results.schema import RUNS
@@ -210,9 +210,9 @@ def test_no_axes_are_empty_and_none_share_a_place(
 def test_no_two_strategies_look_alike(count: int, study_of: Callable[[int], Study]) -> None:
     for panel in panels(study_of(count).runs):
         looks: dict[tuple[Any, Any], str] = {}
-        for curve in curves(panel):
+        for curve in panel.curves:
             assert looks.setdefault(curve.look[:2], curve.strategy) == curve.strategy
-    names = {curve.strategy for panel in panels(study_of(count).runs) for curve in curves(panel)}
+    names = {curve.strategy for panel in panels(study_of(count).runs) for curve in panel.curves}
     assert len(names) == count
 
 

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from harness.figures.panels import curves, panels, titles
+from harness.figures.panels import panels, titles
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
 
 def test_every_run_is_in_one_curve_of_one_panel(runs: pd.DataFrame) -> None:
-    drawn = [run for panel in panels(runs) for curve in curves(panel) for run in curve.runs.run_id]
+    drawn = [run for panel in panels(runs) for curve in panel.curves for run in curve.runs.run_id]
     assert sorted(drawn) == sorted(runs.run_id)
 
 
@@ -39,7 +39,7 @@ def test_protocols_and_widths_are_never_in_one_panel(
 
 def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd.DataFrame) -> None:
     (panel,) = [panel for panel in panels(runs) if panel.dataset == "products-14m"]
-    plexus = next(curve for curve in curves(panel) if curve.label == "plexus")
+    plexus = next(curve for curve in panel.curves if curve.label == "plexus")
     assert list(plexus.line.grid) == ["x2y1z1", "x2y2z1"]
     mine = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured")]
     assert sorted(plexus.points.run_id) == sorted(mine.run_id)
@@ -57,10 +57,10 @@ def test_parameters_make_curves_with_names_that_differ(
             synthetic.write_quoted(folder, synthetic.make_spec(strategy, "tiny", {"p": 2}), 1.0, "measured")
 
     (panel,) = panels(read_collected(collected(write), "runs"))
-    labels = [curve.label for curve in curves(panel)]
+    labels = [curve.label for curve in panel.curves]
     assert labels == ["bulk (samples 10)", "bulk (samples 5)"]
-    assert [curve.variant for curve in curves(panel)] == [0, 1]
-    assert len({curve.look for curve in curves(panel)}) == 2
+    assert [curve.variant for curve in panel.curves] == [0, 1]
+    assert len({curve.look for curve in panel.curves}) == 2
 
 
 def test_runs_that_never_took_place_are_not_drawn(runs: pd.DataFrame) -> None:

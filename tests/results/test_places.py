@@ -8,7 +8,6 @@ import pytest
 from harness.cli import main
 from harness.errors import UserError
 from harness.figures import scaling
-from harness.figures.panels import curves
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.spec.machine_card import Machine
@@ -42,7 +41,7 @@ def test_a_figure_has_a_panel_for_each_machine(places: list[Path], tmp_path: Pat
     panels = scaling.KIND.panels(read_collected(tmp_path / "tables", "runs"))
     assert sorted(panel.setting for panel in panels) == sorted(f"on {name}" for name in MACHINES)
     for panel in panels:
-        (curve,) = curves(panel)
+        (curve,) = panel.curves
         assert list(curve.line.ranks) == [32, 64, 128]
 
 
