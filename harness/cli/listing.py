@@ -154,6 +154,7 @@ def _links(options: argparse.Namespace) -> int:
     rows = [("ranks apart", "size", "GB/s")]
     rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
     text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
+    text += f"\nnetwork {measured.network}" if measured.network else ""
     if options.write is not None:
         text += f"\n{write_card(root, name, options.write, measured)}"
     show(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)

@@ -112,6 +112,22 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Runs as the only process of this command, or as a rank of a world that another launcher started."""
+    from harness.launch.launch import joined_world
+
+    world = joined_world()
+    if world is None:
+        return _run_alone(options)
+    if world.at.rank:
+        world.follow()
+        return 0
+    try:
+        return _run_alone(options)
+    finally:
+        world.dismiss()
+
+
+def _run_alone(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     runs = options.out or results_folder(root) / "runs"
     if options.trace:
@@ -124,11 +140,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.spec:
         return _run_all(root, runs, options)
     from harness.launch.fork_server import ForkServer
-    from harness.launch.launch import launch, launch_here, prepare, settled
+    from harness.launch.launch import joined_world, launch, launch_here, prepare, settled
 
     with ForkServer() as server:
         machine = settings(options.set).get("machine", "local")
-        if not options.in_process and machine in list_machines(root):
+        if not (options.in_process or joined_world()) and machine in list_machines(root):
             prepare(server, load_machine(root, machine), root)
         spec = _spec_of_options(root, options)
         folder = runs / spec.run_id

@@ -137,11 +137,11 @@ def address(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def world_name(environ: Mapping[str, str]) -> str:
-    """A name of the world that all its ranks know: the job by its launcher, or else the session of the terminal."""
+    """A name of the world that all its ranks know: the job by its launcher, or else the process that started them."""
     launcher = launcher_of(environ)
     named = [environ.get(name, "") for name in launcher.job] if launcher else []
     size = environ[launcher.world] if launcher else "1"
-    return ".".join([*named, size] if any(named) else [str(os.getsid(0)), size])
+    return ".".join([*named, size] if any(named) else [str(os.getppid()), size])
 
 
 def _host_of_rank_0(environ: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
 from harness.launch.rank_starter import rank_starter
 from harness.ledger import AxisName, Ledger, TensorName
-from harness.spec.machine_card import MACHINES, MeasuredLink, load_machine, load_machine_card
+from harness.spec.machine_card import MACHINES, MachineCard, MeasuredLink, load_machine, load_machine_card
 from harness.spec.root import results_folder
 from harness.validation import RANKS, legal_name, shown
 
@@ -47,6 +47,8 @@ class Measured(NamedTuple):
 
     rows: list[MeasuredLink]
     latency_us: float
+    network: str | None = None
+    """The network between nodes that NCCL chose; None without NCCL."""
 
 
 def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> Measured:
@@ -73,7 +75,19 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
                 f"the ranks could not measure their links: {log.read_text(errors='replace')[-1500:]}"
             )
         result = json.loads(out.read_text())
-    return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"])
+    check_network(load_machine_card(root, machine), ranks, result["network"])
+    return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"])
+
+
+def check_network(card: MachineCard, ranks: int, network: str | None) -> None:
+    """Refuses links of another network than the fabric of the card, such as TCP. A node alone needs none."""
+    known = card.slurm.networks if card.slurm and ranks > card.slurm.ranks_per_node else ()
+    if known and network and network not in known:
+        raise RunError(
+            f"NCCL chose the network {network}, and the card {card.name} names {' or '.join(known)}: these links are "
+            "not those of the fabric, and runs would be slow. Load the modules of the card, whose plugin NCCL must "
+            "find (LD_LIBRARY_PATH), or correct `networks` in the card."
+        )
 
 
 def new_card(root: Path, name: str) -> Path:
@@ -162,7 +176,7 @@ def main() -> int:
     meeting.choose_interface(options, at)
     device = engine.start(options.engine, at, meet=options.meeting)
     try:
-        result = measured_here(at.world, device)
+        result = measured_here(at.world, device) | {"network": engine.network()}
     finally:
         engine.stop()
     if at.rank == 0:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from itertools import combinations
@@ -296,6 +297,7 @@ def slurm(given: str | None) -> Iterator[Examined]:
     try:
         root = project_root(given)
         yield from _site(root)
+        yield from _card(root)
     except UserError as error:
         yield Examined("site", str(error), missing=FILE.name in str(error))
         return
@@ -353,6 +355,32 @@ def _site(root: Path) -> Iterator[Examined]:
     known = accounts() if shutil.which("srun") else []
     if known and site.account and site.account not in known:
         yield Examined("account", f"{site.account} is none of {', '.join(known)}", missing=True)
+
+
+def _card(root: Path) -> Iterator[Examined]:
+    """What the card of the site's machine names and this machine may lack: a network that nodes share, and modules."""
+    site = load_site(root)
+    slurm = slurm_of(root, site.machine, site) if site.machine else None
+    if slurm is None:
+        return
+    there = [name for _, name in socket.if_nameindex()]
+    absent = [name for name in slurm.interfaces if name not in there]
+    with suppress(OSError):
+        if not slurm.interfaces and socket.gethostbyname(socket.gethostname()).startswith("127."):
+            alone = "the name of this machine is the loopback's, by which no other node reaches it: name them"
+            yield Examined("interfaces", f"the card {site.machine} names none, and {alone}", missing=True)
+    if absent:
+        place = f"not on this machine, which has {', '.join(there)}"
+        yield Examined(
+            "interfaces",
+            f"{', '.join(absent)} of the card {site.machine}: {place}",
+            missing="SLURM_JOB_ID" in os.environ,
+        )
+    loaded = {module.partition("/")[0] for module in os.environ.get("LOADEDMODULES", "").split(":")}
+    if unloaded := [module for module in slurm.modules if module.partition("/")[0] not in loaded]:
+        yield Examined(
+            "modules", f"not loaded: `module load {' '.join(unloaded)}`, unless a container has them"
+        )
 
 
 def _shadowed(root: Path) -> Iterator[Examined]:

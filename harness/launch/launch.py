@@ -5,6 +5,7 @@ The launcher imports no torch: it starts ranks, on this machine or by Slurm (`la
 such as a lost node, goes on no record, and the run can be tried again.
 """
 
+import json
 import os
 import signal
 import tempfile
@@ -13,10 +14,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from functools import partial
+from datetime import timedelta
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.comm.meeting import RankPlace, on_one_machine, place
 from harness.errors import RunError, UserError
 from harness.files import owner_tag, refusals, sweep
 from harness.launch.fork_server import ForkServer
@@ -25,7 +29,7 @@ from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_bl
 from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
 from harness.results.statuses import SETTLED
-from harness.run.fault import Fault
+from harness.run.fault import Fault, faults
 from harness.run.provenance import COMMAND, command
 from harness.slurm.run_history import RunHistory, run_minutes
 from harness.slurm.site import load_site, slurm_of
@@ -65,8 +69,11 @@ def launch(
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
-    Ranks are forked from the given fork server, or from a new one.
+    Ranks are forked from the given fork server, or from a new one. In a world that another launcher started, they are
+    the processes of this world.
     """
+    if world := joined_world():
+        return _recorded(spec, root, runs, partial(world.lead, spec, root, runs))
 
     def ranks(scratch: Path) -> Watched:
         with nullcontext(fork_server) if fork_server else ForkServer() as opened:
@@ -147,11 +154,80 @@ def _run_ranks(
 
 
 def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
-    from harness.comm.meeting import RankPlace
     from harness.run.rank import attempt
 
     attempt(RankPlace(), root, scratch, runs)
     return Watched()
+
+
+# Ranks that another launcher started, each of them as the same command of the harness.
+
+
+class JoinedWorld:
+    """A world whose rank 0 leads. The others follow: each run is an order, a key of the store that all ranks share."""
+
+    def __init__(self, at: RankPlace) -> None:
+        from harness.comm.engine import foreign_store
+
+        if on_one_machine(os.environ):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's name resolves to
+        self.at, self._orders = at, count()
+        self._store = foreign_store(at)
+
+    def lead(self, spec: Spec, root: Path, runs: Path, scratch: Path) -> Watched:
+        """Runs the spec in the scratch folder on all ranks."""
+        if spec.ranks != self.at.world:
+            raise UserError(
+                f"ranks = {spec.ranks}: the launcher started {self.at.world}. Ask for equally many by --ranks."
+            )
+        order = self._next()
+        self._store.set(order, json.dumps([str(root), str(scratch.absolute()), str(runs.absolute())]))
+        self._run(order)
+        told = faults(scratch)
+        ended = any(fault["type"] in ("SystemExit", "KeyboardInterrupt") for fault in told)
+        if not (scratch / "done").exists() and (ended or nobody_is_to_blame(Watched(), scratch)):
+            raise RunError(
+                f"{spec.label} has no record: its launcher ended the ranks, and its output says why."
+            )
+        return Watched()
+
+    def follow(self) -> None:
+        """Runs what rank 0 orders, until rank 0 has nothing left."""
+        order = self._next()
+        while self._run(order):
+            order = self._next()
+
+    def dismiss(self) -> None:
+        """Lets the others end."""
+        self._store.set(self._next(), "")
+
+    def _next(self) -> str:
+        return f"order {next(self._orders)}"
+
+    def _run(self, order: str) -> bool:
+        """Runs an order as this rank; False if there is nothing left to run."""
+        import torch
+        from torch.distributed import PrefixStore
+
+        from harness.run.rank import attempt
+
+        self._store.wait([order], timedelta(days=7))
+        words = self._store.get(order).decode()
+        if not words:
+            return False
+        root, scratch, runs = map(Path, json.loads(words))
+        machine = json.loads((scratch / "spec.json").read_text())["machine"]
+        torch.set_num_threads(machine["threads_per_rank"])
+        with suppress(FileNotFoundError):  # rank 0 has ended the run, and no fault can be left
+            attempt(self.at, root, scratch, runs, PrefixStore(order, self._store))
+        return True
+
+
+@cache
+def joined_world() -> JoinedWorld | None:
+    """The world that another launcher started, with this process as one of its ranks; None without one."""
+    at = place(os.environ)
+    return JoinedWorld(at) if at.world > 1 else None
 
 
 class _Progress:

@@ -65,6 +65,24 @@ def test_an_account_that_slurm_does_not_know_is_missing(root: Path) -> None:
     assert not told(root).keys() & {"account", "machine"}
 
 
+def test_a_card_whose_nodes_could_not_meet_is_missing_its_interfaces(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostbyname", lambda _: "127.0.1.1")
+    (root / "config" / "site.yaml").write_text("machine: cpu-cluster\n")
+    found = told(root)["interfaces"]
+    assert found.missing and "names none" in found.found
+    monkeypatch.setattr("socket.gethostbyname", lambda _: "10.0.0.1")
+    assert "interfaces" not in told(root)
+    (root / "config" / "site.yaml").write_text("machine: perlmutter\n")
+    monkeypatch.setenv("LOADEDMODULES", "cudatoolkit/12.4:python")
+    found = told(root)["interfaces"]
+    assert not found.missing and "hsn0" in found.found and "lo" in found.found, "a login node may have others"
+    assert told(root)["modules"].found.startswith("not loaded: `module load nccl`")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert told(root)["interfaces"].missing
+
+
 def test_a_site_that_cannot_be_read_is_missing(root: Path) -> None:
     (root / "config" / "site.yaml").write_text("acount: m77\n")
     assert told(root)["site"].missing

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from harness.cli import main
-from harness.doctor.links import Measured, axes, measure, new_card, write_card
+from harness.doctor.links import Measured, axes, check_network, measure, new_card, write_card
 from harness.errors import RunError, UserError
 from harness.ledger import AxisName
 from harness.predict.pricing import bandwidth, placed
@@ -60,6 +60,15 @@ def test_a_card_is_written_only_under_a_name_of_a_file(
     assert main(["doctor", "--root", str(tmp_path), f"--write={name}"]) == 2
     assert "together with --links" in capsys.readouterr().err
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [folder / "local.yaml"]
+
+
+def test_links_over_another_network_than_the_cards_are_refused() -> None:
+    card = load_machine_card(ROOT, "perlmutter")
+    for fine in ((4, "Socket"), (8, "AWS Libfabric"), (8, None)):
+        check_network(card, *fine)
+    with pytest.raises(RunError, match=r"chose the network Socket.*perlmutter names AWS Libfabric"):
+        check_network(card, 8, "Socket")
+    check_network(load_machine_card(ROOT, "local"), 8, "Socket")
 
 
 def test_ranks_of_this_machine_measure_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
