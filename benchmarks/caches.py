@@ -21,9 +21,9 @@ from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import compose
 from harness.store.memory_store import MemoryStore
+from harness.strategies.sampling.composition import SampledStrategy
+from harness.strategies.sampling.features import PartitionedFeatures, PeerCaches
 from harness.strategy import BlockCounts, admit, facts_of
-from strategies.sampling.composition import SampledStrategy
-from strategies.sampling.features import PartitionedFeatures, PeerCaches
 
 GRAPHS = ("sbm-4096", "rmat-17")
 POLICIES = ("quiver", "salient", "massivegnn")

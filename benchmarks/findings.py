@@ -40,8 +40,8 @@ from harness.spec.spec import grid_text
 from harness.store.build import build, open_dataset
 from harness.store.catalog import load_card
 from harness.store.info import balance
+from harness.strategies.plexus.formulas import Coefficients, product_milliseconds, terms_of_the_code
 from harness.strategy import Ready, admit
-from strategies.plexus.formulas import Coefficients, product_milliseconds, terms_of_the_code
 
 RESULTS = Path(__file__).parent / "results"
 Numbers = NDArray[np.float64]

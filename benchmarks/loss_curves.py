@@ -103,7 +103,7 @@ def losses_of_pyg(training: Training) -> list[float]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    own = sorted(point.name for point in registered() if point.value.startswith("strategies."))
+    own = sorted(point.name for point in registered() if point.value.startswith("harness.strategies."))
     parser.add_argument("path", type=Path, metavar="FOLDER|FILE.npz")
     parser.add_argument("--name", help="of the dataset (default: cora, or the file's)")
     parser.add_argument("--strategies", nargs="+", default=own, metavar="NAME")

@@ -38,9 +38,9 @@ from harness.registry import load_strategy
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import grid_text
+from harness.strategies.plexus.formulas import Coefficients, product_milliseconds
+from harness.strategies.plexus.plexus import Plexus
 from harness.strategy import WORD, BlockCounts, Facts, Ready, ShapeBlocks, Strategy, admit
-from strategies.plexus.formulas import Coefficients, product_milliseconds
-from strategies.plexus.plexus import Plexus
 
 PRODUCTS = Facts(2_449_029, 126_167_053, 100, 47, directed=False, labelled=2_449_029, training=196_615)
 """ogbn-products, by the paper's Table 4."""

@@ -33,7 +33,7 @@ from harness.parallel.rotating_layout import FIRST
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import project_root
 from harness.store.build import open_dataset
-from strategies.plexus.formulas import Coefficients, Terms, terms_of_the_code, terms_of_the_paper
+from harness.strategies.plexus.formulas import Coefficients, Terms, terms_of_the_code, terms_of_the_paper
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 HIDDEN, LAYERS, TURNS = 128, 3, 5

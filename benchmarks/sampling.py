@@ -21,8 +21,8 @@ from harness.kernels import Csr
 from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose
 from harness.kernels.shuffle import shuffle
-from strategies.sampling.bulk import Algorithm1, BulkGraph
-from strategies.sampling.matrices import Places
+from harness.strategies.sampling.bulk import Algorithm1, BulkGraph
+from harness.strategies.sampling.matrices import Places
 
 FANOUTS = (15, 10, 5)
 

@@ -37,7 +37,7 @@ class Room(NamedTuple):
 def rooms() -> dict[str, Room]:
     """Every room of the harness, and the strategies as one."""
     places = [path for path in (ROOT / "harness").iterdir() if path.is_dir() or path.suffix == ".py"]
-    all_rooms = [_room(path) for path in [*places, ROOT / "strategies"] if not path.name.startswith("__")]
+    all_rooms = [_room(path.resolve()) for path in places if not path.name.startswith("__")]
     return {room.name: room for room in sorted(all_rooms)}
 
 

@@ -7,3 +7,25 @@ class UserError(ValueError):
 
 class RunError(RuntimeError):
     """The request was right, and the run did not succeed. Exit code 1."""
+
+
+EXTRAS = {
+    "plots": ("matplotlib", "seaborn", "jinja2"),
+    "partition": ("pymetis", "mtkahypar"),
+    "ogb": ("ogb",),
+    "pyg": ("torch_geometric",),
+    "slurm": ("snakemake",),
+}
+"""The packages that not everybody needs, by the extra of pyproject.toml that installs them."""
+
+
+def missing_package(error: ModuleNotFoundError) -> UserError | None:
+    """The error for a package of an extra that is not installed, with the way out; None for any other module."""
+    package = (error.name or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            way_out = f"pip install 'parallel-gnn-harness[{extra}]'"
+            return UserError(
+                f"This needs the package {package}, which is not installed. Install it: {way_out}"
+            )
+    return None

@@ -2,8 +2,11 @@
 
 import os
 import runpy
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
@@ -93,3 +96,19 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
             draw_all(making / "tables", making / "figures")
             making.rename(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy: a build leaves folders in its source."""
+    source, root = tmp_path_factory.mktemp("source"), Path(__file__).parents[1]
+    for name in ("harness", "tests", "datasets/catalog"):  # the links in harness become what they lead to
+        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, source / name)
+    build = "from setuptools.build_meta import build_wheel; build_wheel('.')"
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(source.glob("*.whl"))

@@ -67,7 +67,7 @@ def files_executed(case: Case) -> set[str]:
     finally:
         sys.setprofile(None)
     rooms = [ROOT / "strategies", ROOT / "harness" / "parallel"]
-    return {str(path.relative_to(ROOT)) for path in seen if set(rooms) & set(path.parents)}
+    return {str(path.relative_to(ROOT)) for path in map(Path.resolve, seen) if set(rooms) & set(path.parents)}
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_the_files_to_read_are_those_that_a_strategy_runs(name: str, pool: Pool)
     fixed = {"training": {"batch": 20 if strategy.mini_batches else 0}, "machine": {"name": "kit"}}
     asked = {"strategy": {"name": name}, "ranks": ranks, "grid": grid, "dataset": dataset, **fixed}
     spec = Spec.model_validate({**asked, "precision": "float64"})
-    own = str(Path(inspect.getfile(strategy)).relative_to(ROOT))
+    own = str(Path(inspect.getfile(strategy)).resolve().relative_to(ROOT))
     executed: set[str] = set().union(*pool.run(ranks, files_executed, Case(name, spec, vertices=211)))
     assert set(files_listed(name)) - COMPILED == executed - READ_WHEN_NEEDED | {own}
 
 
 def test_every_strategy_has_its_list_and_a_scheme_of_cagnet_is_eight_files() -> None:
-    built_in = {point.name for point in registered() if point.value.startswith("strategies.")}
+    built_in = {point.name for point in registered() if point.value.startswith("harness.strategies.")}
     assert ROWS.keys() == built_in - {"pyg"}  # its sampler is a package that may be missing
     assert all(f"`{file}`" in MAP for file in READ_FIRST)
     assert all((ROOT / file).is_file() for file in READ_FIRST)

@@ -11,16 +11,23 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import harness
+from harness.errors import EXTRAS
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS_OF_PROJECT = PROJECT["optional-dependencies"]
 APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
+LINKS_OF_A_PROJECT = "workflow", "slurm"
 TOP_LEVEL = """
-.ci .github .gitignore .pre-commit-config.yaml CONTRIBUTING.md LICENSE Makefile README.md benchmarks config
-constraints.txt datasets docs figures harness pyproject.toml results slurm strategies tests workflow workflows
+.ci .github .gitignore .pre-commit-config.yaml CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md
+benchmarks config constraints.txt datasets docs figures harness pyproject.toml results slurm strategies tests
+workflow workflows
 """
 
 
@@ -46,30 +53,58 @@ def pins() -> dict[str, str]:
 
 
 def test_every_dependency_is_pinned_to_a_version_it_accepts() -> None:
-    wanted = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
-    for requirement in wanted:
+    lines = [*PROJECT["dependencies"], *(line for extra in EXTRAS_OF_PROJECT.values() for line in extra)]
+    for requirement in (Requirement(line) for line in lines if not line.startswith(PROJECT["name"])):
         pin = pins().get(canonicalize_name(requirement.name))
         assert pin, f"constraints.txt has no {requirement.name}"
         assert requirement.specifier.contains(pin), f"{requirement} does not accept {pin}"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: a build leaves folders in its source."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("harness", "strategies", "tests", "datasets/catalog"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    run(sys.executable, "-c", "from setuptools.build_meta import build_wheel; build_wheel('.')", cwd=source)
-    return next(source.glob("*.whl"))
+def files_of(folder: Path) -> set[str]:
+    """All files below a folder, through links."""
+    files = {
+        str(Path(place, name).relative_to(folder.parent))
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+    }
+    return {name for name in files if "__pycache__" not in name}
 
 
-def test_the_wheel_holds_the_two_packages_whole_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_one_package_whole_and_nothing_else(wheel: Path) -> None:
+    """With the strategies, cards and workflows that the package links to. No other name can clash in site-packages."""
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    packages = [path for package in ("harness", "strategies") for path in (ROOT / package).rglob("*")]
-    files = [path for path in packages if path.is_file() and "__pycache__" not in path.parts]
-    assert held == {str(path.relative_to(ROOT)) for path in files}
+    assert held == files_of(ROOT / "harness")
+    assert {"harness/strategies/serial.py", "harness/scaffold/templates/project/workflows/Snakefile"} <= held
+
+
+def test_an_extra_installs_what_a_missing_package_asks_for() -> None:
+    installed = {
+        extra: {canonicalize_name(Requirement(line).name) for line in EXTRAS_OF_PROJECT[extra]}
+        for extra in EXTRAS
+    }
+    for extra, packages in EXTRAS.items():
+        assert {canonicalize_name(package) for package in packages} <= installed[extra]
+    assert Requirement(EXTRAS_OF_PROJECT["all"][0]).extras == set(EXTRAS)
+    assert not set().union(*installed.values()) & {Requirement(line).name for line in PROJECT["dependencies"]}
+
+
+WITHOUT_EXTRAS = """
+import sys
+import harness
+from harness.errors import EXTRAS
+for package in sum(EXTRAS.values(), ()):
+    sys.modules[package] = None
+from harness.cli import main
+words = ["--dataset", "tiny-sbm", "--set", "training.epochs=1", "--in-process", "--out", sys.argv[1]]
+assert main(["run", "--strategy", "serial", *words]) == 0
+assert main(["list", "datasets"]) == 0
+sys.exit(main(["figures", "--tables", sys.argv[1]]))
+"""
+
+
+def test_the_core_trains_without_the_extras_and_names_the_extra_of_a_figure(tmp_path: Path) -> None:
+    said = run(sys.executable, "-c", WITHOUT_EXTRAS, str(tmp_path), code=2)
+    assert "pip install 'parallel-gnn-harness[plots]'" in said
 
 
 def test_an_installed_wheel_finds_its_strategies_as_it_would_find_foreign_ones(
@@ -86,6 +121,15 @@ for point in entry_points(group="harness.strategies"):
     where, *found = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).splitlines()
     assert Path(where).is_relative_to(tmp_path)
     assert set(found) == {f"{name} {name}" for name in PROJECT["entry-points"]["harness.strategies"]}
+
+
+def test_the_citation_has_the_version_and_the_licence() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert [author["name"] for author in cited["authors"]] == [
+        author["name"] for author in PROJECT["authors"]
+    ]
+    assert PROJECT["version"] == harness.__version__
 
 
 def test_the_licence_is_apache_2_unmodified() -> None:

@@ -19,8 +19,8 @@ from harness.files import replace_files
 from harness.parallel.row_strategy import RowStrategy
 from harness.registry import load_strategy
 from harness.spec.spec import Spec
+from harness.strategies.plexus.plexus import Plexus
 from harness.strategy import Facts
-from strategies.plexus.plexus import Plexus
 
 HERE = Path(__file__).parent / "pictures"
 VERTICES, WIDTH = 24, 8

@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import __version__
 from harness.cli import data, listing, planning, predicting, proving, reporting, running
 from harness.cli.options import Parser
-from harness.errors import RunError, UserError
+from harness.errors import RunError, UserError, missing_package
 from harness.spec.root import project_root, results_folder
 from harness.validation import clipped
 
@@ -45,9 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(options.act(options))
         sys.stdout.flush()
         return code
-    except UserError as error:
-        print(f"harness: {clipped(str(error), PARAGRAPH)}", file=sys.stderr)
-        return 2
+    except (UserError, ModuleNotFoundError) as error:
+        return _refused(error)
     except RunError as error:
         print(f"harness: {error}", file=sys.stderr)
         return 1
@@ -58,10 +57,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if os.environ.get(DEBUG):
-            raise
-        print(f"harness: {_unforeseen(error)}", file=sys.stderr)
-        return EXIT_UNFORESEEN
+        return _failed(error)
+
+
+def _refused(error: UserError | ModuleNotFoundError) -> int:
+    """One paragraph for a request that was wrong, or that needs a package of an extra."""
+    if isinstance(error, ModuleNotFoundError):
+        missing = missing_package(error)
+        if missing is None:
+            return _failed(error)
+        error = missing
+    print(f"harness: {clipped(str(error), PARAGRAPH)}", file=sys.stderr)
+    return 2
+
+
+def _failed(error: Exception) -> int:
+    if os.environ.get(DEBUG):
+        raise error
+    print(f"harness: {_unforeseen(error)}", file=sys.stderr)
+    return EXIT_UNFORESEEN
 
 
 def _unforeseen(error: Exception) -> str:

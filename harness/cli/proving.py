@@ -1,4 +1,4 @@
-"""harness new, words and check: a new strategy, its words beside its formula, and all laws that it must keep."""
+"""harness init, new, words and check: a project, a new strategy, its words, and all laws that it must keep."""
 
 import argparse
 import tempfile
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
+    init = add_verb(
+        verbs,
+        "init",
+        _init,
+        "Make a project: a folder with the cards of graphs and machines, and with the workflows.",
+        "A checkout is such a folder already. Other verbs are run in the project, or name it by --root.",
+    )
+    init.add_argument("folder", metavar="FOLDER", help="a folder that is new or empty")
     new = add_verb(
         verbs,
         "new",
@@ -87,6 +95,21 @@ def add_verbs(verbs: Verbs) -> None:
         "GPUs (default: ranks on the cores of this machine)",
     )
     check.set_defaults(extent="usual")
+
+
+def _init(options: argparse.Namespace) -> int:
+    from harness.scaffold.scaffold import new_project
+
+    folder = new_project(Path(options.folder))
+    text = [
+        *(f"{folder} is a project. Go there for the first run and its figures:", ""),
+        *(f"    cd {folder}", "    harness run --strategy cagnet-1d --dataset tiny-sbm --ranks 2"),
+        *("    harness collect && harness figures && harness report", ""),
+        *("Snakemake, which the extra `slurm` installs, runs whole experiments:", ""),
+        "    snakemake all --profile workflows/profiles/local",
+    ]
+    show(options, {"folder": str(folder)}, "\n".join(text))
+    return 0
 
 
 def _new(options: argparse.Namespace) -> int:
@@ -175,7 +198,7 @@ def _check(options: argparse.Namespace) -> int:
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
-    begun, findings, progress = time.monotonic(), [], Progress()
+    begun, findings, progress = time.monotonic(), list["Finding"](), Progress()
     machine = (
         load_machine(project_root(options.root), options.machine) if options.machine else Machine(name="kit")
     )

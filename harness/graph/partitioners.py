@@ -35,7 +35,7 @@ def library(method: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"the partition {method} needs the package {package}, which cannot be imported ({error}). Install it: "
-            f"pip install --constraint constraints.txt {package}. Without it there are block, random and file:NAME."
+            "pip install 'parallel-gnn-harness[partition]'. Without it there are block, random and file:NAME."
         ) from None
 
 

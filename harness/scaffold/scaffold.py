@@ -1,10 +1,12 @@
-"""Writes a new folder from a template of this package: the package of a strategy.
+"""Writes a new folder from a template of this package: the package of a strategy, or a project for experiments.
 
-A file of a template has its name and `.txt`; a leading `dot.` stands for the dot of a hidden file. The template of a
-strategy is itself such a package, named my-strategy, and its names are replaced.
+A file of the template of a strategy has its name and `.txt`; a leading `dot.` stands for the dot of a hidden file. The
+template is itself such a package, named my-strategy, and its names are replaced. The template of a project has the
+cards, the machines and the workflows of the checkout by links, and in a wheel as files.
 """
 
 import keyword
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,10 +67,28 @@ def new_strategy(name: str, into: Path, *, mini_batch: bool = False) -> Path:
     return _write(into / name, files)
 
 
+LINKS = {"workflow": "workflows", "slurm": "workflows/profiles/slurm"}
+"""The links of a project: Snakemake looks for these names."""
+
+
+def new_project(folder: Path) -> Path:
+    """Writes the cards of graphs and machines and the workflows into a folder that is new or empty."""
+    template, files = TEMPLATES / "project", {}
+    for place, folders, names in os.walk(template, followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            path = Path(place, name)
+            is_hidden = name.startswith("dot.")
+            written = f".{name.removeprefix('dot.').removesuffix('.txt')}" if is_hidden else name
+            files[str(path.relative_to(template).with_name(written))] = path.read_text()
+    _write(folder, files)
+    for link, target in LINKS.items():
+        (folder / link).symlink_to(target)
+    return folder
+
+
 def _write(folder: Path, files: dict[str, str]) -> Path:
-    if folder.exists():
-        raise UserError(f"{folder} exists already. Choose another name, or another folder by --into.")
-    replace_files(
-        {folder / place: text.encode() for place, text in files.items()}, "name another folder by --into"
-    )
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} exists already, and is not an empty folder. Name another place.")
+    replace_files({folder / place: text.encode() for place, text in files.items()}, "name another place")
     return folder

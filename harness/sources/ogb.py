@@ -85,7 +85,8 @@ class Ogb(Source):
 def benchmarks() -> dict[str, dict[str, str]]:
     """The package's own table, by dataset. The package is not imported: it would ask the network for its version."""
     package = find_spec("ogb")
-    assert package and package.submodule_search_locations, "ogb is among the requirements"
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'ogb'", name="ogb")
     with (Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv").open() as file:
         names, *rows = csv.reader(file)
     columns = {name: {row[0]: row[place] for row in rows} for place, name in enumerate(names) if place}

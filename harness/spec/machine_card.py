@@ -90,7 +90,7 @@ class Links(Frozen):
 
 
 class PlexusModel(Frozen):
-    """The coefficients of Plexus' own model of products, equation 4.4, in milliseconds (`strategies.plexus.formulas`).
+    """The coefficients of Plexus' own model of products, equation 4.4, in milliseconds (strategies/plexus/formulas.py).
 
     Predictions take the rates of the device; this model is for the paper's figure 5.
     """

@@ -1,4 +1,4 @@
-"""The project root and the folder of results. The product is a checkout, not a wheel."""
+"""The project root and the folder of results. A project is a checkout, or a folder that `harness init` has made."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,9 @@ def project_root(given: str | None = None) -> Path:
     if named:
         root = Path(named).resolve()
         if not (root / MARKER).is_dir():
-            raise UserError(f"{named} is not a project root: it has no folder {MARKER}. Name a checkout.")
+            raise UserError(
+                f"{named} is not a project root: it has no folder {MARKER}. `harness init FOLDER` makes a project."
+            )
         return root
     working = Path.cwd()
     for folder in (working, *working.parents):
@@ -22,7 +24,7 @@ def project_root(given: str | None = None) -> Path:
             return folder
     raise UserError(
         f"No project root: neither {working} nor a folder above it holds {MARKER}. "
-        "Go to a checkout, or name one by --root or HARNESS_ROOT."
+        "Go to a project, or name one by --root or HARNESS_ROOT; `harness init FOLDER` makes one."
     )
 
 

@@ -23,6 +23,8 @@ from harness.models import Part
 from harness.parallel.halo import Boundary
 from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
 from harness.ranges import balanced
+from harness.strategies.cagnet.summa import arrivals
+from harness.strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 from harness.strategy import (
     Context,
     Coordinates,
@@ -34,8 +36,6 @@ from harness.strategy import (
     Quantity,
     Words,
 )
-from strategies.cagnet.summa import arrivals
-from strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
 
 
 class RowParams(MessageParams):

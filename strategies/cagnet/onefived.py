@@ -1,7 +1,7 @@
 """CAGNET 1.5D: block rows, replicated c times (SC'20, section IV-B).
 
 Ranks stand on a grid of P/c rows and c columns, P(i, j). The ranks of a grid row hold the same block row of A, H and G,
-W is whole on every rank. Algorithm 2 is that of 1D on fewer stages (`strategies.cagnet.oned`):
+W is whole on every rank. Algorithm 2 is that of 1D on fewer stages (`harness.strategies.cagnet.oned`):
 
 1. A grid column multiplies by its share of the blocks of H only: n f / c words arrive.
 2. A grid row adds up its partial products: n f c / P words, where c^2 divides P.
@@ -12,9 +12,9 @@ Where c^2 does not divide P, the stages are spread evenly over the columns; the 
 
 from math import log2
 
+from harness.strategies.cagnet.oned import RowScheme
+from harness.strategies.cagnet.terms import COL, ROW
 from harness.strategy import Published, Quantity
-from strategies.cagnet.oned import RowScheme
-from strategies.cagnet.terms import COL, ROW
 
 
 class OneAndAHalfD(RowScheme):

@@ -12,9 +12,9 @@ from torch import Tensor
 from harness.comm.call import Landed
 from harness.ledger import Op, TensorName
 from harness.parallel.halo import BlockRow, block_row
+from harness.strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
+from harness.strategies.cagnet.terms import COL, ROW, Moved
 from harness.strategy import Context, Coordinates, Counts, Piece
-from strategies.cagnet.oned import Aggregation, RowScheme, WholeRows
-from strategies.cagnet.terms import COL, ROW, Moved
 
 
 class NeededRows(Aggregation):

@@ -21,8 +21,8 @@ from harness.comm.call import Call, Pending
 from harness.kernels.csr import Form
 from harness.ledger import Op, TensorName
 from harness.ranges import balanced, common, part, within
+from harness.strategies.cagnet.terms import COL, ROW
 from harness.strategy import Context
-from strategies.cagnet.terms import COL, ROW
 
 
 class Stage(NamedTuple):

@@ -1,16 +1,16 @@
 """CAGNET 3D: Split-3D-SpMM (SC'20, section IV-D), on any grid of rows x columns x fibres.
 
-Each fibre layer is a 2D grid that contracts over vertices of its own (`strategies.cagnet.twod`); then partial products
-are added up along the fibre, and every rank keeps its part of the rows. A has block rows as in 2D, and the layers share
-its columns; W is whole on every rank. Legend as in `twod`.
+Each fibre layer is a 2D grid that contracts over vertices of its own (`harness.strategies.cagnet.twod`); then partial
+products are added up along the fibre, and every rank keeps its part of the rows. A has block rows as in 2D, and the
+layers share its columns; W is whole on every rank. Legend as in `twod`.
 
 A product with W needs no sum along the fibre, as the fibre splits rows and not features. The paper counts a reduction
 for each product with A and for each product with W.
 """
 
+from harness.strategies.cagnet.terms import COL, FIBRE, ROW
+from harness.strategies.cagnet.twod import TwoD
 from harness.strategy import Published, Quantity
-from strategies.cagnet.terms import COL, FIBRE, ROW
-from strategies.cagnet.twod import TwoD
 
 
 class ThreeD(TwoD):

@@ -2,7 +2,7 @@
 
 A, H, T, Z, G and S are cut into Pr x Pc blocks, W is whole on every rank. P(i, j) has the block at grid row i and grid
 column j. The axis col joins the ranks of a grid row, the axis row those of a grid column. A third axis, fibre, stacks
-such grids (`strategies.cagnet.threed`).
+such grids (`harness.strategies.cagnet.threed`).
 
 Legend: N the vertices of this grid row, K those of a stage, F and H this rank's share of the features in and out, C of
 the classes. Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G, dH = S W^T, Y = dL/dW = H^T S = T^T G.
@@ -25,6 +25,8 @@ from harness.parallel.gradients import Gradients
 from harness.parallel.norm import Epilogue, NormPlan, normalised
 from harness.parallel.row_strategy import RowOperators, RowStrategy
 from harness.ranges import balanced, common, split
+from harness.strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, transposed_layout
+from harness.strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, Moved, nothing_to_keep
 from harness.strategy import (
     Context,
     Coordinates,
@@ -37,8 +39,6 @@ from harness.strategy import (
     Words,
     packed_bytes,
 )
-from strategies.cagnet.summa import Split3D, SummaBlocks, Travelling, transposed_layout
-from strategies.cagnet.terms import BACKWARD, COL, FIBRE, FORWARD, ROW, Moved, nothing_to_keep
 
 
 class BlockParams(MessageParams):

@@ -20,6 +20,10 @@ from torch import Tensor
 from harness.ledger import AxisName, Direction, Op, TensorName, apply
 from harness.models import Operators, Weights
 from harness.parallel.row_strategy import RowOperators, RowStrategy
+from harness.strategies.g3.layers import attentions, convolutions
+from harness.strategies.g3.messages import Channels
+from harness.strategies.g3.pipeline import Pipeline, PipelinedLayers
+from harness.strategies.g3.schedule import schedule
 from harness.strategy import (
     LONG,
     WORD,
@@ -32,10 +36,6 @@ from harness.strategy import (
     csr_bytes,
     turned_bytes,
 )
-from strategies.g3.layers import attentions, convolutions
-from strategies.g3.messages import Channels
-from strategies.g3.pipeline import Pipeline, PipelinedLayers
-from strategies.g3.schedule import schedule
 
 P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

@@ -19,8 +19,8 @@ from harness.kernels.parts import beside
 from harness.kernels.recorded import Kernels
 from harness.ledger import Op, TensorName
 from harness.models.gat import by_head, merged, merged_back, scores, scores_back, side_by_side
+from harness.strategies.g3.schedule import Bin, Message, Schedule, rows_between, rows_of_bin
 from harness.strategy import Context
-from strategies.g3.schedule import Bin, Message, Schedule, rows_between, rows_of_bin
 
 Receive = Callable[[], None]
 """Waits for the rows of others that a bin needs."""

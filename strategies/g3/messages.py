@@ -23,7 +23,7 @@ from torch import Tensor
 from harness.comm.axis import Axis
 from harness.comm.call import Pending
 from harness.ledger import Direction, Phase, TensorName
-from strategies.g3.schedule import Address, Incoming, Schedule
+from harness.strategies.g3.schedule import Address, Incoming, Schedule
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}

@@ -14,10 +14,10 @@ from torch.autograd import Function
 from harness.comm.call import Pending
 from harness.ledger import Op, Phase, TensorName
 from harness.parallel.prefetch import BackgroundThread
+from harness.strategies.g3.layers import BinLayer, MakeLayer
+from harness.strategies.g3.messages import BACKWARD, FORWARD, Channels, Messages
+from harness.strategies.g3.schedule import Address, Schedule
 from harness.strategy import Context
-from strategies.g3.layers import BinLayer, MakeLayer
-from strategies.g3.messages import BACKWARD, FORWARD, Channels, Messages
-from strategies.g3.schedule import Address, Schedule
 
 T = TypeVar("T")
 

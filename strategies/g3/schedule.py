@@ -22,8 +22,8 @@ from harness.kernels.csr import from_coo, row_of, take
 from harness.kernels.parts import beside, filled_columns, select_rows, without_empty_columns
 from harness.ledger import AxisName, Direction, TensorName
 from harness.parallel.row_requests import ask
+from harness.strategies.g3.bins import BinList, cut_into_bins
 from harness.strategy import Context
-from strategies.g3.bins import BinList, cut_into_bins
 
 Address = tuple[int, int]
 """A peer, and a bin of the owner of the rows."""

@@ -20,8 +20,7 @@ from harness.kernels.csr import take
 from harness.kernels.parts import drawn_rows, scatter_matrix
 from harness.kernels.random import Purpose, bits, uniform
 from harness.parallel.halo import Boundary, Halo
-from harness.strategy import Context, MessageParams, Promise
-from strategies.halo.partition_parallel import (
+from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
     LocalGraph,
@@ -29,6 +28,7 @@ from strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
+from harness.strategy import Context, MessageParams, Promise
 
 # A sample of the boundary: the rows of one part that travel to another in a step.
 #

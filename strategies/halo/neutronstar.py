@@ -28,6 +28,14 @@ from harness.models import Part as WeightPart
 from harness.parallel.halo import Boundary, Halo
 from harness.parallel.row_attention import Edges, edges_of
 from harness.parallel.row_requests import inside
+from harness.strategies.halo.partition_parallel import (
+    Exchange,
+    LayerPart,
+    P,
+    PartitionParallel,
+    PartMatrices,
+    PartOperators,
+)
 from harness.strategy import (
     LONG,
     WORD,
@@ -38,14 +46,6 @@ from harness.strategy import (
     Promise,
     csr_bytes,
     turned_bytes,
-)
-from strategies.halo.partition_parallel import (
-    Exchange,
-    LayerPart,
-    P,
-    PartitionParallel,
-    PartMatrices,
-    PartOperators,
 )
 
 # The vertices of other parts that a part computes itself, with all rows that this takes.

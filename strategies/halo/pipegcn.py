@@ -14,8 +14,7 @@ from torch import Tensor
 from harness.comm.call import Call, Landed, Pending
 from harness.ledger import Direction, Op, TensorName
 from harness.parallel.halo import Halo
-from harness.strategy import WORD, Context, Coordinates, Counts, MessageParams, Promise
-from strategies.halo.partition_parallel import (
+from harness.strategies.halo.partition_parallel import (
     BACKWARD,
     FORWARD,
     Exchange,
@@ -23,6 +22,7 @@ from strategies.halo.partition_parallel import (
     PartitionParallel,
     PartOperators,
 )
+from harness.strategy import WORD, Context, Coordinates, Counts, MessageParams, Promise
 
 NAMES = {FORWARD: TensorName.H, BACKWARD: TensorName.DH}
 

@@ -36,6 +36,7 @@ from harness.parallel.rotating_layers import RotatingLayers, put_parts
 from harness.parallel.rotating_layout import CUBE, FIRST, RotatingLayout
 from harness.parallel.row_strategy import RowOperators, dense_memory
 from harness.ranges import balanced, common
+from harness.strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 from harness.strategy import (
     WORD,
     Context,
@@ -50,7 +51,6 @@ from harness.strategy import (
     Words,
     csr_bytes,
 )
-from strategies.plexus.formulas import Terms, terms_of_the_code, words_of_the_authors
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

@@ -25,9 +25,8 @@ from harness.device import on_gpu
 from harness.kernels import Csr, index_dtype
 from harness.kernels.parts import expected, select_rows
 from harness.ledger import Ledger, Phase, TensorName
-from harness.strategy import LONG, MiniBatch
-from strategies.sampling.graph_placement import WholeGraph
-from strategies.sampling.matrices import (
+from harness.strategies.sampling.graph_placement import WholeGraph
+from harness.strategies.sampling.matrices import (
     BatchStack,
     Places,
     draw_masses,
@@ -43,7 +42,8 @@ from strategies.sampling.matrices import (
     sum_rows,
     unit_masses,
 )
-from strategies.sampling.sampler import Deal, GraphView, Sampler
+from harness.strategies.sampling.sampler import Deal, GraphView, Sampler
+from harness.strategy import LONG, MiniBatch
 
 Kind = Literal["graphsage", "ladies", "fastgcn"]
 Distribution = Literal["counts", "norms"]

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from harness.kernels import Csr, row_of
 from harness.parallel.row_requests import inside
+from harness.strategies.sampling.features import Cache, CachePolicy, Holdings, Keeper, Lookup, ReadRows
+from harness.strategies.sampling.graph_placement import BlockLayout
 from harness.strategy import Coordinates, Counts
-from strategies.sampling.features import Cache, CachePolicy, Holdings, Keeper, Lookup, ReadRows
-from strategies.sampling.graph_placement import BlockLayout
 
 
 class StaticPolicy(CachePolicy):

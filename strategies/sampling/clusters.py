@@ -24,12 +24,12 @@ from harness.ledger import TensorName
 from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.halo import block_row
 from harness.parallel.label_loss import LabelLoss
+from harness.strategies.sampling.composition import Composition, P, SampledStrategy
+from harness.strategies.sampling.features import Holdings, LocalFeatures, LocalStore
+from harness.strategies.sampling.graph_placement import BlockLayout, OwnSubgraph, Rank
+from harness.strategies.sampling.sampler import Deal, GraphView, Sampler, beside_entries, induced_on
 from harness.strategy import Coordinates, Counts, MiniBatch, Promise
 from harness.validation import Frozen
-from strategies.sampling.composition import Composition, P, SampledStrategy
-from strategies.sampling.features import Holdings, LocalFeatures, LocalStore
-from strategies.sampling.graph_placement import BlockLayout, OwnSubgraph, Rank
-from strategies.sampling.sampler import Deal, GraphView, Sampler, beside_entries, induced_on
 
 
 class ClusterParams(Frozen):

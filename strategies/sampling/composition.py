@@ -32,6 +32,16 @@ from harness.parallel.label_loss import LabelLoss, label_loss
 from harness.parallel.prefetch import Prefetcher
 from harness.parallel.row_attention import Edges, attention, of_heads
 from harness.parallel.row_strategy import LayerOperators, RowStrategy, as_indices, sum_gradients
+from harness.strategies.sampling.features import Arriving, FeaturePlacement
+from harness.strategies.sampling.graph_placement import (
+    BlockLayout,
+    Foresight,
+    GraphPlacement,
+    Rank,
+    Tally,
+    WholeGraph,
+)
+from harness.strategies.sampling.sampler import Neighbours, Sampler
 from harness.strategy import (
     LONG,
     WORD,
@@ -46,16 +56,6 @@ from harness.strategy import (
     label_bytes,
 )
 from harness.strategy.counts import LABELS
-from strategies.sampling.features import Arriving, FeaturePlacement
-from strategies.sampling.graph_placement import (
-    BlockLayout,
-    Foresight,
-    GraphPlacement,
-    Rank,
-    Tally,
-    WholeGraph,
-)
-from strategies.sampling.sampler import Neighbours, Sampler
 
 P = AxisName.P
 

@@ -31,9 +31,9 @@ from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse
 from harness.ranges import balanced
+from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
+from harness.strategies.sampling.sampler import Sampler
 from harness.strategy import Coordinates, Counts, Piece, require_entries
-from strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
-from strategies.sampling.sampler import Sampler
 
 ReadRows = Callable[[range], Csr]
 """Reads some rows of a graph, with all columns."""

@@ -31,11 +31,11 @@ from harness.parallel.row_requests import (
     sums,
 )
 from harness.ranges import balanced
+from harness.strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
+from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, PartitionedGraph, Rank, Tally
+from harness.strategies.sampling.matrices import BatchStack, draw_rows, one_batch
+from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView
 from harness.strategy import require_entries
-from strategies.sampling.bulk import Bulk, BulkGraph, SampledLayer, SumMasses
-from strategies.sampling.graph_placement import BlockLayout, Foresight, PartitionedGraph, Rank, Tally
-from strategies.sampling.matrices import BatchStack, draw_rows, one_batch
-from strategies.sampling.sampler import DrawKey, DrawRows, GraphView
 
 ROW, COL = AxisName.ROW, AxisName.COL
 

@@ -23,8 +23,8 @@ from harness.kernels.parts import below, select_rows
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
 from harness.parallel.halo import Boundary
 from harness.parallel.row_requests import ask, by_owner, inside, inverse, rows_from_owners
+from harness.strategies.sampling.sampler import DrawKey, DrawRows, GraphView, Sampler
 from harness.strategy import Context, Coordinates, Counts, Facts, MiniBatch, Piece, Words, require_entries
-from strategies.sampling.sampler import DrawKey, DrawRows, GraphView, Sampler
 
 
 class BlockLayout(NamedTuple):

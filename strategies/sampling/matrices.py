@@ -27,8 +27,8 @@ from harness.kernels import from_coo, row_of
 from harness.kernels.csr import Csr, index_dtype, relabelled
 from harness.kernels.parts import block
 from harness.kernels.random import Purpose, Seed, key_of, signed
-from strategies.sampling import compiled, vectorised
-from strategies.sampling.sampler import arrays, unfilled
+from harness.strategies.sampling import compiled, vectorised
+from harness.strategies.sampling.sampler import arrays, unfilled
 
 DART_BITS = 16
 """The bits for the number of a dart in its counter; the other bits are for the row."""

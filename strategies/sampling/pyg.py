@@ -21,11 +21,11 @@ from harness.kernels import Csr, from_coo, on_device, row_of
 from harness.kernels.parts import apart, block
 from harness.kernels.random import Purpose, key_of
 from harness.ledger import AxisName
+from harness.strategies.sampling.composition import Composition, SampledStrategy
+from harness.strategies.sampling.features import LocalFeatures
+from harness.strategies.sampling.graph_placement import ReplicatedGraph
+from harness.strategies.sampling.sampler import FanoutParams, GraphView, Neighbours, Sampler
 from harness.strategy import MiniBatch, Promise
-from strategies.sampling.composition import Composition, SampledStrategy
-from strategies.sampling.features import LocalFeatures
-from strategies.sampling.graph_placement import ReplicatedGraph
-from strategies.sampling.sampler import FanoutParams, GraphView, Neighbours, Sampler
 
 SAMPLING = ("pyg_lib", "torch_sparse")
 

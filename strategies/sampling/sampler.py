@@ -26,10 +26,10 @@ from harness.kernels.random import Purpose, Seed, key_of, shuffled, uniform
 from harness.kernels.shuffle import shuffle
 from harness.ledger import TensorName
 from harness.ranges import balanced
+from harness.strategies.sampling import vectorised
+from harness.strategies.sampling.compiled import draw_neighbours
 from harness.strategy import LONG, MiniBatch
 from harness.validation import Frozen
-from strategies.sampling import vectorised
-from strategies.sampling.compiled import draw_neighbours
 
 MAX_FANOUT = 1 << 12
 """The draws of a row must be fewer: the counter of a random number has 12 bits for them."""

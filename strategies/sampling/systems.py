@@ -22,16 +22,16 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness.ledger import AxisName
+from harness.strategies.sampling.bulk import Algorithm1, Bulk, Distribution
+from harness.strategies.sampling.caches import AtBoundary, Likeliest, Popular
+from harness.strategies.sampling.composition import Composition, SampledStrategy
+from harness.strategies.sampling.features import LocalFeatures, PartitionedFeatures
+from harness.strategies.sampling.graph_15d import PartitionedGraph15D
+from harness.strategies.sampling.graph_placement import PartitionedGraph, ReplicatedGraph
+from harness.strategies.sampling.matrices import MAX_DARTS
+from harness.strategies.sampling.sampler import Deal, FanoutParams, NodesByImportance, hops_of
 from harness.strategy import MessageParams, Promise
 from harness.validation import Frozen
-from strategies.sampling.bulk import Algorithm1, Bulk, Distribution
-from strategies.sampling.caches import AtBoundary, Likeliest, Popular
-from strategies.sampling.composition import Composition, SampledStrategy
-from strategies.sampling.features import LocalFeatures, PartitionedFeatures
-from strategies.sampling.graph_15d import PartitionedGraph15D
-from strategies.sampling.graph_placement import PartitionedGraph, ReplicatedGraph
-from strategies.sampling.matrices import MAX_DARTS
-from strategies.sampling.sampler import Deal, FanoutParams, NodesByImportance, hops_of
 
 D, ROW, COL = AxisName.D, AxisName.ROW, AxisName.COL
 

@@ -23,6 +23,7 @@ from harness.parallel.rotating_layers import put_parts
 from harness.parallel.rotating_layout import CUBE, RotatingLayout, X, Y, Z
 from harness.parallel.row_strategy import dense_memory
 from harness.parallel.uniform import Uniform, cut
+from harness.strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
 from harness.strategy import (
     Context,
     Coordinates,
@@ -34,7 +35,6 @@ from harness.strategy import (
     Words,
     csr_bytes,
 )
-from strategies.scalegnn.fourd import FourD, Samples, ScaleGNNParams
 
 D = AxisName.D
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

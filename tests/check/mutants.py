@@ -15,12 +15,18 @@ from torch.nn.functional import dropout
 from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models import Hits
+from harness.strategies.cagnet.oned import OneD, WholeRows
+from harness.strategies.halo.bns import Bns, BoundarySampler
+from harness.strategies.halo.partition_parallel import (
+    Exchange,
+    LayerPart,
+    LocalGraph,
+    PartMatrices,
+    PartOperators,
+)
+from harness.strategies.scalegnn.fourd import FourD, Samples
+from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import IGNORED, Context, Coordinates, Counts, Words
-from strategies.cagnet.oned import OneD, WholeRows
-from strategies.halo.bns import Bns, BoundarySampler
-from strategies.halo.partition_parallel import Exchange, LayerPart, LocalGraph, PartMatrices, PartOperators
-from strategies.scalegnn.fourd import FourD, Samples
-from strategies.scalegnn.scalegnn import ScaleGNN
 
 
 class LostSumRows(WholeRows):

@@ -14,7 +14,7 @@ from harness.check import Extent, check
 from harness.registry import registered
 
 MUTANTS = Path(__file__).parent / "mutants.py"
-BUILT_IN = [point.name for point in registered() if point.value.startswith("strategies.")]
+BUILT_IN = [point.name for point in registered() if point.value.startswith("harness.strategies.")]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -95,7 +95,7 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "__init__.py").write_text("")
     (tmp_path / "elsewhere" / "mine.py").write_text(
         dedent("""
-        from strategies.cagnet.oned import OneD
+        from harness.strategies.cagnet.oned import OneD
 
         class Mine(OneD):
             name = "mine"

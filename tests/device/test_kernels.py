@@ -12,11 +12,11 @@ from harness.comm.engine import Engine
 from harness.kernels import cast, on_device
 from harness.kernels.spmm import aggregate, keep_for_products, spmm
 from harness.ranges import balanced
+from harness.strategies.sampling.bulk import Algorithm1, Bulk
+from harness.strategies.sampling.clusters import JoinedClusters
+from harness.strategies.sampling.graph_placement import WholeGraph
+from harness.strategies.sampling.sampler import Deal, Neighbours, NodesByImportance, Sampler
 from harness.strategy import MiniBatch
-from strategies.sampling.bulk import Algorithm1, Bulk
-from strategies.sampling.clusters import JoinedClusters
-from strategies.sampling.graph_placement import WholeGraph
-from strategies.sampling.sampler import Deal, Neighbours, NodesByImportance, Sampler
 
 N, SIZE = 97, 20
 TARGETS = torch.arange(0, N, 2)

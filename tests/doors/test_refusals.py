@@ -224,7 +224,7 @@ def test_an_answer_that_nobody_reads_to_its_end_is_no_error(project):
 
 PLUGIN = """
 from harness.strategy import Strategy
-from strategies.serial import Serial
+from harness.strategies.serial import Serial
 class Meta(type(Serial)):
     @property
     def promise(cls):

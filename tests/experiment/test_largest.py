@@ -14,9 +14,9 @@ from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.build import open_dataset
 from harness.store.catalog import load_card
+from harness.strategies.sampling.bulk import Bulk
+from harness.strategies.sampling.composition import SampledStrategy
 from harness.strategy import BlockCounts, ShapeBlocks, admit, facts_of
-from strategies.sampling.bulk import Bulk
-from strategies.sampling.composition import SampledStrategy
 
 ROOT = Path(__file__).parents[2]
 BULK: dict[str, Any] = {"bulk-sage": {"fanouts": [5, 3, 2]}, "bulk-ladies": {"size": 64}}

@@ -105,7 +105,7 @@ def test_the_distance_is_that_of_the_published_pairs() -> None:
 
 
 def test_every_built_in_strategy_has_its_look_by_hand() -> None:
-    built_in = {point.name for point in registered() if point.value.startswith("strategies.")}
+    built_in = {point.name for point in registered() if point.value.startswith("harness.strategies.")}
     assert built_in == set(KNOWN)
     assert sorted(" ".join(FAMILIES).split()) == sorted(KNOWN)
     assert len({look.colour for look in KNOWN.values()}) == len(KNOWN)

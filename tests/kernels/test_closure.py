@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.kernels.csr import Csr, from_scipy
-from strategies.halo.neutronstar import Prices, boundary, heights
+from harness.strategies.halo.neutronstar import Prices, boundary, heights
 
 LAYERS = 3
 

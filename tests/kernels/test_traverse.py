@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
 from harness.kernels.csr import from_scipy
-from strategies.g3.bins import breadth_first
+from harness.strategies.g3.bins import breadth_first
 
 
 @given(seed=st.integers(0, 2**31))

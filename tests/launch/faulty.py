@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from harness.strategies.cagnet.oned import OneD, WholeRows
 from harness.strategy import Context
-from strategies.cagnet.oned import OneD, WholeRows
 
 Way = Literal[
     "raise",

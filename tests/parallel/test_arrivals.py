@@ -3,7 +3,7 @@
 import pytest
 
 from harness.comm.call import Nothing
-from strategies.cagnet.summa import arrivals
+from harness.strategies.cagnet.summa import arrivals
 
 
 class Logged:

@@ -10,8 +10,8 @@ from harness.kernels.csr import to_scipy
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.parallel.halo import block_row
 from harness.spec.spec import Spec
+from harness.strategies.halo.bns import sample, size_of_sample
 from harness.strategy import Context, facts_of
-from strategies.halo.bns import sample, size_of_sample
 
 P = AxisName.P
 

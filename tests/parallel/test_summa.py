@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.cagnet.summa import Split3D
+from harness.strategies.cagnet.summa import Split3D
 
 layouts = st.builds(
     Split3D,

@@ -6,7 +6,7 @@ import torch
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger
 from harness.ranges import balanced
-from strategies.cagnet.summa import Split3D, transposed_layout
+from harness.strategies.cagnet.summa import Split3D, transposed_layout
 
 ROW, COL, FIBRE = AxisName.ROW, AxisName.COL, AxisName.FIBRE
 FEATURES = 5

@@ -28,11 +28,11 @@ from harness.ledger import MOVING, SAMPLING, AxisName, Ledger, Phase
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec, StrategyChoice
+from harness.strategies.sampling.bulk import Bulk
+from harness.strategies.sampling.composition import SampledStrategy
+from harness.strategies.sampling.graph_placement import WholeGraph
+from harness.strategies.sampling.systems import BulkLadies, BulkSage
 from harness.strategy import Facts, MiniBatch, Promise, ShapeBlocks, admit
-from strategies.sampling.bulk import Bulk
-from strategies.sampling.composition import SampledStrategy
-from strategies.sampling.graph_placement import WholeGraph
-from strategies.sampling.systems import BulkLadies, BulkSage
 
 ROOT = Path(__file__).parents[2]
 ROW, COL = AxisName.ROW, AxisName.COL

@@ -9,10 +9,17 @@ from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import block
 from harness.ranges import split
-from strategies.sampling.caches import EvictingCache, StaticCache, complement, inclusion, popularity, top
-from strategies.sampling.features import NoCache
-from strategies.sampling.graph_placement import WholeGraph
-from strategies.sampling.sampler import Neighbours
+from harness.strategies.sampling.caches import (
+    EvictingCache,
+    StaticCache,
+    complement,
+    inclusion,
+    popularity,
+    top,
+)
+from harness.strategies.sampling.features import NoCache
+from harness.strategies.sampling.graph_placement import WholeGraph
+from harness.strategies.sampling.sampler import Neighbours
 
 N = 60
 

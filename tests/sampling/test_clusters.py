@@ -11,7 +11,7 @@ from harness.check.case import Case
 from harness.check.laws import ScipyCounts
 from harness.check.reference import dense_matrix, mean_matrix
 from harness.spec.spec import Spec
-from strategies.sampling.clusters import Cluster, JoinedClusters
+from harness.strategies.sampling.clusters import Cluster, JoinedClusters
 
 RANKS, CLUSTERS, JOINED = 2, 7, 3
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from strategies.sampling.sampler import Deal
+from harness.strategies.sampling.sampler import Deal
 
 
 @pytest.mark.parametrize(

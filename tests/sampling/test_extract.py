@@ -12,7 +12,7 @@ from scipy import sparse
 from harness.check.case import check_graph
 from harness.kernels import Csr, to_scipy
 from harness.kernels.parts import select_rows
-from strategies.sampling.matrices import (
+from harness.strategies.sampling.matrices import (
     BatchStack,
     Places,
     draw_masses,

@@ -10,9 +10,9 @@ from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, Op, TensorName
 from harness.spec.spec import Spec
+from harness.strategies.sampling.composition import SampledOperators, SampledStrategy
+from harness.strategies.sampling.features import FetchingStore, LocalFeatures
 from harness.strategy import Context
-from strategies.sampling.composition import SampledOperators, SampledStrategy
-from strategies.sampling.features import FetchingStore, LocalFeatures
 
 N, RANKS = 211, 3
 P = AxisName.P

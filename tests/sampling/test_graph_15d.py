@@ -11,10 +11,10 @@ from harness.comm.grid import Grid
 from harness.kernels.parts import block
 from harness.ledger import AxisName, Key, Ledger, Op, Phase, TensorName
 from harness.ranges import between, split
-from strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
-from strategies.sampling.graph_15d import BlockRowGraph15D
-from strategies.sampling.graph_placement import BlockLayout, Rank
-from strategies.sampling.matrices import Places
+from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
+from harness.strategies.sampling.graph_15d import BlockRowGraph15D
+from harness.strategies.sampling.graph_placement import BlockLayout, Rank
+from harness.strategies.sampling.matrices import Places
 
 N = 97
 ROW, COL = AxisName.ROW, AxisName.COL

@@ -5,8 +5,8 @@ import torch
 
 from harness.check.case import check_graph
 from harness.kernels import to_scipy
-from strategies.sampling.graph_placement import WholeGraph
-from strategies.sampling.sampler import NodesByImportance
+from harness.strategies.sampling.graph_placement import WholeGraph
+from harness.strategies.sampling.sampler import NodesByImportance
 
 N, DRAWS = 43, 6000
 

@@ -16,7 +16,7 @@ from scipy import stats
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.random import Purpose, bits
-from strategies.sampling.matrices import draw_masses, draw_rows, keys_of, one_batch, stacked
+from harness.strategies.sampling.matrices import draw_masses, draw_rows, keys_of, one_batch, stacked
 
 LIKELY = 1e-6
 TIMES = 6000

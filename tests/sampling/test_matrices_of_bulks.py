@@ -10,8 +10,8 @@ import torch
 from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
-from strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
-from strategies.sampling.matrices import Places, matrix_of_batch, stacked
+from harness.strategies.sampling.bulk import Algorithm1, BulkGraph, SampledLayer
+from harness.strategies.sampling.matrices import Places, matrix_of_batch, stacked
 
 N = 97
 SAMPLERS = ["graphsage", "ladies", "fastgcn"]

@@ -15,7 +15,7 @@ from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, to_scipy
 from harness.kernels.parts import select_rows
 from harness.kernels.random import Purpose, bits
-from strategies.sampling.sampler import sampled_neighbours
+from harness.strategies.sampling.sampler import sampled_neighbours
 
 LIKELY = 1e-6
 

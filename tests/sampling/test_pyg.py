@@ -17,9 +17,9 @@ from harness.errors import UserError
 from harness.kernels import to_scipy
 from harness.ledger import AxisName
 from harness.spec.spec import Spec
+from harness.strategies.sampling import pyg
+from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategy.counts import targets_of
-from strategies.sampling import pyg
-from strategies.sampling.graph_placement import WholeGraph
 
 CALL = (
     "neighbor_sample(Tensor colptr, Tensor row, Tensor seeds, int[] sizes, bool replace, bool directed)"

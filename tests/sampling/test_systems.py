@@ -17,8 +17,8 @@ from harness.ledger import AxisName, Ledger, TensorName
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import ModelChoice, Spec, StrategyChoice
+from harness.strategies.sampling.sampler import Neighbours
 from harness.strategy import RemoteRows, ShapeBlocks
-from strategies.sampling.sampler import Neighbours
 
 P, D, ROW, COL, X, Y, Z = (AxisName(name) for name in ("p", "d", "row", "col", "x", "y", "z"))
 NAMES = ["distdgl", "salient", "massivegnn", "quiver"]

@@ -13,7 +13,7 @@ from harness.check.case import check_graph
 from harness.kernels import Csr, from_coo, transpose
 from harness.kernels.csr import transpose_by_tensors
 from harness.kernels.parts import select_rows
-from strategies.sampling.matrices import (
+from harness.strategies.sampling.matrices import (
     Places,
     draw_masses,
     draw_rows,
@@ -26,10 +26,14 @@ from strategies.sampling.matrices import (
     sum_rows,
     unit_masses,
 )
-from strategies.sampling.sampler import renumbered, sampled_neighbours
+from harness.strategies.sampling.sampler import renumbered, sampled_neighbours
 
 N = 97
-SWITCHES = ("strategies.sampling.sampler", "strategies.sampling.matrices", "harness.kernels.csr")
+SWITCHES = (
+    "harness.strategies.sampling.sampler",
+    "harness.strategies.sampling.matrices",
+    "harness.kernels.csr",
+)
 
 
 @contextmanager

@@ -261,7 +261,7 @@ def part(whole: Tensor, piece: Piece) -> Tensor:
     [
         point.name
         for point in registered()
-        if point.value.startswith("strategies.") and point.name not in ELSEWHERE
+        if point.value.startswith("harness.strategies.") and point.name not in ELSEWHERE
     ],
 )
 def test_a_run_in_double_precision_is_one(name: str, ranks: int, root: Path, pool) -> None:

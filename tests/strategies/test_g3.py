@@ -20,8 +20,8 @@ from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
+from harness.strategies.g3.schedule import schedule
 from harness.strategy import WORD, Context, facts_of
-from strategies.g3.schedule import schedule
 
 PIPELINES = ("full", "inter", "intra", "sequential")
 EPOCHS, HEADS = 3, 2

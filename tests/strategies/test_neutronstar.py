@@ -10,8 +10,8 @@ from harness.kernels.csr import to_scipy
 from harness.ledger import Direction, Op
 from harness.replay import replay
 from harness.spec.spec import Spec
+from harness.strategies.halo.neutronstar import NeutronStar
 from harness.strategy import Facts, Words, admit
-from strategies.halo.neutronstar import NeutronStar
 
 PARTS, LAYERS = 4, 3
 

@@ -20,6 +20,8 @@ from harness.replay import replay
 from harness.spec.machine_card import load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
+from harness.strategies.plexus.formulas import Coefficients, product_milliseconds, words_of_the_authors
+from harness.strategies.plexus.plexus import FIRST
 from harness.strategy import (
     WORD,
     BlockCounts,
@@ -32,8 +34,6 @@ from harness.strategy import (
     admit,
     facts_of,
 )
-from strategies.plexus.formulas import Coefficients, product_milliseconds, words_of_the_authors
-from strategies.plexus.plexus import FIRST
 
 X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 PRODUCTS = Facts(

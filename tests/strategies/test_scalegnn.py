@@ -18,8 +18,8 @@ from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op,
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
+from harness.strategies.scalegnn.scalegnn import ScaleGNN
 from harness.strategy import BlockCounts, Facts, ShapeBlocks, Words, admit
-from strategies.scalegnn.scalegnn import ScaleGNN
 
 D, X, Y, Z = AxisName.D, AxisName.X, AxisName.Y, AxisName.Z
 WHOLE = {"layers": 3, "hidden": 12, "projection": True, "norm": True, "dropout": 0.3, "residual": True}

@@ -80,7 +80,7 @@ def place() -> str:
     """The innermost line of the project on the stack, as file:line."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        file = Path(frame.f_code.co_filename)
+        file = Path(frame.f_code.co_filename).resolve()  # harness/strategies is a link
         if file.is_relative_to(PROJECT) and file.relative_to(PROJECT).parts[0] in ("harness", "strategies"):
             return f"{file.relative_to(PROJECT)}:{frame.f_lineno}"
         frame = frame.f_back
