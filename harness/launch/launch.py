@@ -31,7 +31,7 @@ from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.run.fault import Fault, faults
 from harness.run.provenance import COMMAND, command
-from harness.slurm.run_history import RunHistory, run_minutes
+from harness.slurm.jobs import RunHistory, run_minutes
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.machine_card import Machine

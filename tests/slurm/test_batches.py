@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from harness.slurm.jobs import TOGETHER, Jobs, batches
-from harness.slurm.run_history import AROUND, MARGIN, START, RunHistory, job_minutes, run_minutes
+from harness.slurm.jobs import (
+    AROUND,
+    MARGIN,
+    START,
+    TOGETHER,
+    Jobs,
+    RunHistory,
+    batches,
+    job_minutes,
+    run_minutes,
+)
 from harness.slurm.site import Site
 from harness.spec.machine_card import Slurm
 
