@@ -13,8 +13,8 @@ from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
 from harness.predict.prediction import RankEpoch, priced, replayed_ranks
 from harness.registry import load_strategy
-from harness.slurm.resources import geometry
 from harness.slurm.jobs import likeness
+from harness.slurm.resources import geometry
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.spec import Spec
