@@ -32,6 +32,7 @@ from harness.results.statuses import SETTLED
 from harness.run.fault import Fault, faults
 from harness.run.provenance import COMMAND, command
 from harness.slurm.jobs import RunHistory, run_minutes
+from harness.slurm.resources import AGAIN, OUTAGE
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.machine_card import Machine
@@ -77,7 +78,18 @@ def launch(
 
     def ranks(scratch: Path) -> Watched:
         with nullcontext(fork_server) if fork_server else ForkServer() as opened:
-            return _run_ranks(spec, root, runs, scratch, progress, limits, opened)
+            deadline = time.monotonic() + OUTAGE
+            while True:
+                watched = _run_ranks(spec, root, runs, scratch, progress, limits, opened)
+                if not watched.never_started:
+                    return watched
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        f"{spec.label} has no record: no Slurm controller answered for {OUTAGE:.0f} s."
+                    )
+                progress("No Slurm controller answers; the step is started again.")
+                (scratch / "log").unlink()
+                time.sleep(AGAIN)
 
     return _recorded(spec, root, runs, ranks)
 
@@ -147,7 +159,7 @@ def _run_ranks(
     if starter.here or (scratch / "done").exists():
         return watched
     watched = starter.understand(watched, scratch / "log")
-    if nobody_is_to_blame(watched, scratch):
+    if not watched.never_started and nobody_is_to_blame(watched, scratch):
         reason = watched.lost or "they lost the connections to each other, and no rank failed by itself"
         raise RunError(f"{spec.label} has no record, because its ranks were lost: {reason}")
     return watched

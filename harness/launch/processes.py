@@ -63,6 +63,8 @@ class Watched(NamedTuple):
     """The scheduler says that the ranks ran out of memory."""
     lost: str = ""
     """The scheduler's message about a loss that is not the fault of the run."""
+    never_started: bool = False
+    """The scheduler was away, and no rank began."""
 
 
 class Process(Protocol):

@@ -119,6 +119,7 @@ class RankStarter(NamedTuple):
             deaths=[Death(rank, code, time.time()) for rank, code in errors.deaths],
             out_of_memory=errors.out_of_memory,
             lost=words.strip()[-500:] or "srun printed nothing" if lost else "",
+            never_started=errors.never_started,
         )
 
 

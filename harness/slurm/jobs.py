@@ -1,17 +1,30 @@
 """The jobs of a workflow: the runs of each job, the time that runs take, and the resources that a job asks for."""
 
 import json
+import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.files import whole_folders
 from harness.results.statuses import SETTLED
-from harness.slurm.resources import Resources, geometry, job, one_node, place
+from harness.slurm.resources import (
+    AROUND,
+    UNKNOWN_MINUTES,
+    Partition,
+    Resources,
+    build,
+    forbidden,
+    geometry,
+    job,
+    one_node,
+    place,
+)
 from harness.slurm.site import Site, slurm_of
+from harness.slurm.srun import step
 from harness.spec.machine_card import Slurm
 from harness.spec.spec import canonical_json, digest
 
@@ -68,8 +81,6 @@ MARGIN = 2.0
 """The limit of a run over the time of the last similar run."""
 START = 1.0
 """Minutes that do not depend on the run: starting Python everywhere, a busy file system."""
-AROUND = 5.0
-"""Minutes of a job before its first run and after its last."""
 
 
 def run_minutes(
@@ -96,12 +107,13 @@ def job_minutes(each: Sequence[float], slurm: Slurm) -> float:
     return min(max(known, most), max(slurm.job_minutes, most)) + AROUND
 
 
-# Batches: the runs that share a job. Batches follow from the plan and the cards alone, so a second call gives the
-# same ones.
+# Batches: the runs that share a job. Batches follow from the plan, the cards and the jobs that have ended, so a second
+# call gives the same ones.
 #
-# Runs of one graph on equally many nodes go one after the other on the same nodes, which is also the fairest
-# comparison. Launches are the outermost order, so that competitors take turns. A job costs a place in the queue, if
-# the machine has one, and seconds of its own everywhere; a large run has a job to itself.
+# A block holds all runs of one launch on one graph and equally many nodes: the competitors of a comparison. The runs of
+# a block go one after the other on the same nodes, and the order is rotated by the launch, so that each competitor
+# comes first once. Ratios of times are taken within blocks. A job holds whole blocks: as many as a job has time for, or
+# one block where runs are large, all of them on equally many ranks. Only a block that is longer than a job is cut.
 
 Runs = Mapping[str, Mapping[str, Any]]
 """The runs of a plan by their ids, each with its spec."""
@@ -113,46 +125,86 @@ def batches(runs: Runs, slurm: Mapping[str, Slurm | None]) -> dict[str, list[str
     """The runs of every job, by the job's name: the id of a single run. `slurm` has the card of each machine."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for run_id, run in runs.items():
-        groups.setdefault(_group_of(run_id, run["spec"], slurm), []).append(run_id)
+        groups.setdefault(_group_of(run["spec"], slurm), []).append(run_id)
     shared = [part for group in groups.values() for part in _parts(group, runs, slurm)]
     return {_name(part): part for part in shared}
 
 
-def _group_of(run_id: str, spec: Mapping[str, Any], slurm: Mapping[str, Slurm | None]) -> tuple[object, ...]:
+def _group_of(spec: Mapping[str, Any], slurm: Mapping[str, Slurm | None]) -> tuple[object, ...]:
     machine = spec["machine"]["name"]
     card = slurm[machine]
     if card is None:
         return (machine, spec["dataset"]["name"])
     nodes = geometry(spec["ranks"], card).nodes
-    return (machine, nodes, spec["dataset"]["name"]) if nodes <= card.shared_nodes else (run_id,)
+    shared = (machine, nodes, spec["dataset"]["name"])
+    return shared if nodes <= card.shared_nodes else (*shared, spec["ranks"], _launch(spec))
+
+
+def _launch(spec: Mapping[str, Any]) -> int:
+    return int(spec.get("launch", 0))
 
 
 def _parts(group: list[str], runs: Runs, slurm: Mapping[str, Slurm | None]) -> Iterable[list[str]]:
     """Cuts a group into jobs: as many runs as a job has time for, if each takes the `minutes` of the machine card."""
     card = slurm[runs[group[0]]["spec"]["machine"]["name"]]
     together = max(1, int(card.job_minutes // card.minutes)) if card else TOGETHER
-    ordered = sorted(group, key=lambda run_id: int(runs[run_id]["spec"].get("launch", 0)))
-    return (ordered[start : start + together] for start in range(0, len(ordered), together))
+    blocks: dict[int, list[str]] = {}
+    for run_id in group:
+        blocks.setdefault(_launch(runs[run_id]["spec"]), []).append(run_id)
+    part: list[str] = []
+    for launch, block in sorted(blocks.items()):
+        first = launch % len(block)
+        if part and len(part) + len(block) > together:
+            yield part
+            part = []
+        part = [*part, *block[first:], *block[:first]]
+        while len(part) > together:
+            yield part[:together]
+            part = part[together:]
+    if part:
+        yield part
 
 
 def _name(part: list[str]) -> str:
     return part[0] if len(part) == 1 else digest(part)
 
 
-UNKNOWN_MINUTES = 30.0
-"""The time of a run, or of building a graph, on a machine whose card has no Slurm."""
+class Ended(NamedTuple):
+    """The jobs of a folder that have ended, each with a marker."""
+
+    names: frozenset[str] = frozenset()
+    runs: Callable[[str], Collection[str]] = lambda _: ()
+    """The runs of an ended job."""
+
+
+def with_ended(runs: Runs, slurm: Mapping[str, Slurm | None], ended: Ended) -> dict[str, list[str]]:
+    """The batches of runs, of which those that an ended job has made stay with that job.
+
+    So other limits of jobs plan no run again.
+    """
+    asked = batches(runs, slurm)
+    kept = {name: part for name, part in asked.items() if name in ended.names}
+    left = set(runs).difference(*kept.values())
+    for name in sorted(ended.names - kept.keys()) if left else ():
+        if part := [run_id for run_id in ended.runs(name) if run_id in left]:
+            kept[name] = part
+            left.difference_update(part)
+    return {**kept, **batches({run_id: run for run_id, run in runs.items() if run_id in left}, slurm)}
 
 
 class Jobs:
-    """The jobs of one plan at one site."""
+    """The jobs of one plan at one site.
 
-    def __init__(self, root: Path, runs: Runs, site: Site, records: Path) -> None:
+    Without `ended` the runs are those of one job, whatever has become of the cards and the site since its submission.
+    """
+
+    def __init__(self, root: Path, runs: Runs, site: Site, records: Path, ended: Ended | None = None) -> None:
         self._runs, self._records, self._site = runs, records, site
         self._history = RunHistory(records)
         machines = {run["spec"]["machine"]["name"] for run in runs.values()}
         self._slurm = {name: slurm_of(root, name, site) for name in machines}
         self._asked: dict[tuple[str, int], Resources] = {}
-        self.batches = batches(runs, self._slurm)
+        self.batches = {} if ended is None else with_ended(runs, self._slurm, ended)
 
     def place(self) -> Resources:
         """The account, partition and the like of all jobs: the machines of one plan share them."""
@@ -165,20 +217,90 @@ class Jobs:
             self._asked[batch, attempt] = self._ask(batch, history)
         return self._asked[batch, attempt]
 
-    def build(self) -> Resources:
-        """The resources of a job that builds a graph: a whole node."""
-        slurm = next(iter(self._slurm.values()), None)
-        processors = slurm.ranks_per_node * slurm.cpus_per_rank if slurm else 1
-        return one_node(processors, slurm, slurm.job_minutes if slurm else UNKNOWN_MINUTES)
+    def build(self, entries: int | None = None) -> Resources:
+        """The place and the resources of a job that builds a graph of so many entries."""
+        return build(self._site, next(iter(self._slurm.values()), None), entries)
+
+    def cost(self, batch: str) -> "JobCost":
+        """The cost of a job before its submission."""
+        asked = self.place() | self.run(batch, 1)
+        left = [run_id for run_id in self._of(batch) if not self._history.settled(run_id)]
+        specs = [self._runs[run_id]["spec"] for run_id in left]
+        known = [self._history.seconds(spec) for spec in specs]
+        known = [last or _seconds(self._runs[run_id]) for last, run_id in zip(known, left, strict=True)]
+        expected = None if None in known else sum(seconds or 0 for seconds in known) / 60
+        cards = {spec["ranks"]: self._slurm[spec["machine"]["name"]] for spec in specs}
+        return JobCost(
+            batch, len(left), asked, expected, {ranks: card for ranks, card in cards.items() if card}
+        )
+
+    def _of(self, batch: str) -> list[str]:
+        return self.batches.get(batch) or list(self._runs)
 
     def _ask(self, batch: str, history: RunHistory) -> Resources:
-        specs = [self._runs[run_id]["spec"] for run_id in self.batches[batch]]
+        specs = [self._runs[run_id]["spec"] for run_id in self._of(batch)]
         slurm = self._slurm[specs[0]["machine"]["name"]]
         if slurm is None:
             return one_node(max(map(_processors, specs)), None, UNKNOWN_MINUTES)
-        left = [self._runs[run_id] for run_id in self.batches[batch] if not history.settled(run_id)]
+        left = [self._runs[run_id] for run_id in self._of(batch) if not history.settled(run_id)]
         limits = [run_minutes(run["spec"], slurm, history, _predicted(run)) for run in left]
         return job([spec["ranks"] for spec in specs], slurm, job_minutes(limits, slurm))
+
+
+class JobCost(NamedTuple):
+    """The cost of a job before its submission."""
+
+    batch: str
+    runs: int
+    """The runs that have no result yet."""
+    asked: Resources
+    expected: float | None
+    """The minutes of all its runs by earlier runs and predictions; None where one of them is unknown."""
+    steps: dict[int, Slurm]
+    """The card of the steps by their numbers of ranks."""
+
+
+def bill_text(
+    costs: Sequence[JobCost], partitions: Mapping[str, Partition], sbatch_line: Callable[[Resources], str]
+) -> str:
+    """The jobs before their submission, alike ones together: nodes, minutes, lines, and what the partitions forbid."""
+    alike: dict[str, list[JobCost]] = {}
+    for cost in costs:
+        alike.setdefault(sbatch_line(cost.asked) if cost.steps else "", []).append(cost)
+    here, lines, asked = alike.pop("", []), [], 0.0
+    for line, jobs in sorted(alike.items()):
+        first, runs = jobs[0], sum(cost.runs for cost in jobs)
+        nodes, minutes = int(first.asked["nodes"] or 1), int(first.asked["runtime"] or 0)
+        asked += len(jobs) * nodes * minutes / 60
+        known = [cost.expected for cost in jobs if cost.expected is not None]
+        expected = (
+            f"{sum(known) / len(jobs):.3g} expected" if len(known) == len(jobs) else "expected time unknown"
+        )
+        lines += [
+            f"{len(jobs)} jobs of {nodes} nodes for {minutes} min each ({expected}), {runs} runs:",
+            f"  {line}",
+        ]
+        steps = {shlex.join(step(ranks, card)): None for cost in jobs for ranks, card in cost.steps.items()}
+        lines += [f"    {each}" for each in steps]
+        if reason := forbidden(first.asked, partitions):
+            lines.append(f"  Slurm would never start these: {reason}.")
+    if here:
+        lines.append(f"{len(here)} jobs on this machine, {sum(cost.runs for cost in here)} runs")
+    if asked:
+        known = [cost for cost in costs if cost.steps and cost.expected is not None]
+        hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in known) / 60
+        jobs_on_slurm = sum(map(len, alike.values()))
+        lines.append(
+            f"in all {jobs_on_slurm} jobs: {asked:.3g} node-hours asked at most, {hours:.3g} expected of "
+            f"{len(known)} jobs"
+        )
+    return "\n".join(lines)
+
+
+def _seconds(run: Mapping[str, Any]) -> float | None:
+    """The seconds that a run is predicted to take."""
+    cost = run.get("cost")
+    return cost["seconds"] if cost else None
 
 
 def _predicted(run: Mapping[str, Any]) -> float | None:

@@ -1,16 +1,19 @@
-"""The resources of a job, by the keys of Snakemake's executor, which no other module knows.
+"""The resources of a job, by the keys of Snakemake's executor, and what the partitions of a cluster forbid.
 
 The executor changes some keys. With GPUs, `tasks` would become tasks per GPU; `mpi` asks for more than one task, and
 its presence alone decides whether the executor or the rule calls srun. So GPUs are never given as `gres` or `gpu`, and
 a single rank has no `mpi`: Snakemake leaves out a key whose value is None.
 """
 
-from collections.abc import Collection
+import re
+import subprocess
+import time
+from collections.abc import Collection, Mapping
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.slurm.site import Site
-from harness.spec.machine_card import Slurm
+from harness.spec.machine_card import Builds, Slurm
 
 
 class Geometry(NamedTuple):
@@ -70,3 +73,187 @@ def place(site: Site, slurm: Slurm | None) -> Resources:
         "constraint": slurm.constraint if slurm else site.constraint,
     }
     return {key: value for key, value in keys.items() if value is not None}
+
+
+AROUND = 5.0
+"""Minutes of a job before its work and after its end."""
+UNKNOWN_MINUTES = 30.0
+"""The time of a build of unknown size, and of a job on a machine whose card has no Slurm."""
+
+
+def build(site: Site, slurm: Slurm | None, entries: int | None) -> Resources:
+    """A job that builds a graph, with its place: a node as the card's `builds` names it, else one like those of runs.
+
+    The time follows from the entries of the adjacency matrix and from the measured speed of the builder.
+    """
+    speed = Builds() if slurm is None or slurm.builds is None else slurm.builds
+    rate = speed.entries_per_second.value / speed.entries_per_second.within
+    minutes = UNKNOWN_MINUTES if entries is None else entries / rate / 60 + AROUND
+    if slurm is None or slurm.builds is None:
+        processors = slurm.ranks_per_node * slurm.cpus_per_rank if slurm else 1
+        return place(site, slurm) | one_node(processors, slurm, minutes)
+    builds = slurm.builds
+    keys = ("partition", "qos", "constraint")
+    named = {key: getattr(builds, key) or getattr(slurm, key) for key in keys}
+    there = slurm.model_copy(
+        update={**named, "sbatch": builds.sbatch, "gpus_per_node": 0, "memory_mb": builds.memory_mb}
+    )
+    return place(site, there) | one_node(builds.cpus, there, minutes)
+
+
+# The partitions of a cluster, and what they forbid.
+
+PARTITIONS = (
+    "sinfo",
+    "--noheader",
+    "--exact",
+    "--format=%P|%a|%l|%s|%D|%c|%m|%G|%f",
+)
+"""The command whose answer `partitions_of` reads: a line for each kind of node of each partition."""
+
+
+class NodeKind(NamedTuple):
+    """The nodes of a partition that are alike."""
+
+    nodes: int
+    cpus: int
+    memory_mb: int
+    gpus: int
+    features: frozenset[str]
+
+
+class Partition(NamedTuple):
+    """A partition, as sinfo shows it. A limit that is None does not exist."""
+
+    name: str
+    default: bool
+    up: bool
+    minutes: float | None
+    most_nodes: int | None
+    kinds: tuple[NodeKind, ...]
+
+
+def partitions_of(answer: str) -> dict[str, Partition]:
+    """The partitions by name, from the answer to PARTITIONS."""
+    found: dict[str, Partition] = {}
+    for line in answer.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) != PARTITIONS[-1].count("|") + 1:
+            continue
+        name, up, limit, size, *node = cells
+        seconds, most = as_seconds(limit), size.rpartition("-")[2]
+        known = found.get(name.rstrip("*"))
+        found[name.rstrip("*")] = Partition(
+            name.rstrip("*"),
+            name.endswith("*"),
+            up == "up",
+            None if seconds is None else seconds / 60,
+            int(most) if most.isdigit() else None,
+            (*(known.kinds if known else ()), _kind(*node)),
+        )
+    return found
+
+
+def _kind(count: str, cpus: str, memory: str, gres: str, features: str) -> NodeKind:
+    gpus = sum(int(number) for number in re.findall(r"\bgpu(?::[\w.-]*[A-Za-z_][\w.-]*)?:(\d+)", gres))
+    numbers = [int("".join(re.findall(r"^\d+", text)) or 0) for text in (count, cpus, memory)]
+    return NodeKind(numbers[0], numbers[1], numbers[2], gpus, frozenset(features.split(",")))
+
+
+def forbidden(asked: Mapping[str, Any], partitions: Mapping[str, Partition]) -> str | None:
+    """The reason why no partition can ever start a job with these resources, or None.
+
+    The job names its partition, or any partition may take it: some sites choose one by QOS and constraint.
+    """
+    name = asked.get("slurm_partition")
+    if not partitions:
+        return None
+    if name and name not in partitions:
+        return f"there is no partition {name}: name one of {', '.join(partitions)} as `partition` in config/site.yaml"
+    each = [partitions[name]] if name else list(partitions.values())
+    reasons = [_forbids(partition, asked) for partition in each]
+    return None if None in reasons else "; ".join(reason for reason in reasons if reason)
+
+
+def _forbids(partition: Partition, asked: Mapping[str, Any]) -> str | None:
+    """The first limit of a partition that a job exceeds, with the way out."""
+    name, minutes, nodes = partition.name, asked.get("runtime") or 0, asked.get("nodes") or 1
+    if partition.minutes is not None and minutes > partition.minutes:
+        return (
+            f"the partition {name} allows {partition.minutes:g} minutes and the job asks for {minutes}: "
+            "lower `minutes` or `job_minutes` in config/site.yaml, or name another `partition`"
+        )
+    if partition.most_nodes is not None and nodes > partition.most_nodes:
+        return (
+            f"the partition {name} allows {partition.most_nodes} nodes a job and the job asks for {nodes}: "
+            "name another `partition` in config/site.yaml, or ask for fewer ranks"
+        )
+    tasks = asked.get("tasks_per_node") or -(-(asked.get("tasks") or 1) // nodes)
+    cpus, memory = tasks * (asked.get("cpus_per_task") or 1), asked.get("mem_mb") or 0
+    gpus = int((re.search(r"--gpus-per-node=(\d+)", asked.get("slurm_extra") or "") or [0, 0])[1])
+    constraint = asked.get("constraint") or ""
+    features = set() if re.search(r"[^\w&.-]", constraint) else set(constraint.split("&")) - {""}
+    enough = [
+        kind
+        for kind in partition.kinds
+        if kind.cpus >= cpus and kind.memory_mb >= memory and kind.gpus >= gpus and kind.features >= features
+    ]
+    if (there := sum(kind.nodes for kind in enough)) >= nodes:
+        return None
+    wanted = [f"{cpus} processors"] + [f"{memory} MB"] * bool(memory) + [f"{gpus} GPUs"] * bool(gpus)
+    wanted += [f"the feature {feature}" for feature in sorted(features)]
+    largest = max(partition.kinds, key=lambda kind: (kind.gpus, kind.cpus))
+    return (
+        f"the partition {name} has {there} nodes with {', '.join(wanted)}, and the job asks for {nodes}; its largest "
+        f"nodes have {largest.cpus} processors, {largest.memory_mb} MB and {largest.gpus} GPUs: name another "
+        "`partition` in config/site.yaml, or a machine card whose nodes are those of the partition"
+    )
+
+
+TIME = re.compile(r"((?P<days>\d+)-)?((?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+
+
+def as_seconds(text: str) -> float | None:
+    """1-02:03:04 or 3:04 as seconds; UNLIMITED and the like as None."""
+    match = TIME.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (
+        int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds")
+    )
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+# The controller, which may be away for minutes: jobs go on meanwhile, and its commands fail.
+
+UNREACHABLE = re.compile(
+    r"Unable to contact slurm controller|Connection refused|Socket timed out|Zero Bytes were transmitted"
+    r"|Transport endpoint is not connected|controller in standby mode|Slurm temporarily unable"
+)
+"""What Slurm's commands print while no controller answers."""
+OUTAGE = 600.0
+"""Seconds for which a controller may be away."""
+PATIENCE, AGAIN = 30.0, 5.0
+"""Seconds for which a command may take, and until a controller that did not answer is asked again."""
+
+
+def ask(*command: str, outage: float = 0.0) -> str | None:
+    """The output of a command of Slurm; None if the command is absent or fails.
+
+    A controller that does not answer is asked again for `outage` seconds.
+    """
+    deadline = time.monotonic() + outage
+    while True:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        except OSError:
+            return None
+        except subprocess.TimeoutExpired:
+            away = True
+        else:
+            if done.returncode == 0:
+                return done.stdout.strip()
+            away = UNREACHABLE.search(done.stderr) is not None
+        if not away or time.monotonic() > deadline:
+            return None
+        time.sleep(AGAIN)

@@ -6,18 +6,15 @@ node, so nodes, tasks, their order, processors and devices all stand on the line
 
 import re
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
-from harness.slurm.resources import devices, geometry
+from harness.slurm.resources import OUTAGE, UNREACHABLE, as_seconds, ask, devices, geometry
 from harness.spec.machine_card import Slurm
 
 # The time that the Slurm job of this process has left.
 
-TIME = re.compile(r"((?P<days>\d+)-)?((?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
-PATIENCE = 30
 LEAVING = 60.0
 """Seconds of a job kept for writing the record of its last run."""
 
@@ -27,24 +24,8 @@ def seconds_left(environ: Mapping[str, str]) -> float | None:
     job = environ.get("SLURM_JOB_ID")
     if job is None:
         return None
-    command = ["squeue", "--noheader", f"--jobs={job}", "--format=%L"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    left = as_seconds(answer.stdout.strip())
+    left = as_seconds(ask("squeue", "--noheader", f"--jobs={job}", "--format=%L", outage=OUTAGE) or "")
     return None if left is None else left - LEAVING
-
-
-def as_seconds(text: str) -> float | None:
-    """1-02:03:04 or 3:04 as seconds; UNLIMITED and the like as None."""
-    match = TIME.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (
-        int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds")
-    )
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 NO_STEP = 0xFFFFFFF0
@@ -127,6 +108,7 @@ NODE = (
     "Communication connection failure",
     "Zero Bytes were transmitted",
 )
+NO_STEP_MADE = re.compile(r"Unable to (create step|confirm allocation) for job")
 SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals()}
 
 
@@ -137,6 +119,8 @@ class SrunErrors(NamedTuple):
     """Rank and exit code of the ranks that srun did not end itself."""
     out_of_memory: bool
     lost_node: bool
+    never_started: bool
+    """True if the controller made no step, so that no rank has begun."""
 
 
 def srun_errors(log: str) -> SrunErrors:
@@ -144,7 +128,8 @@ def srun_errors(log: str) -> SrunErrors:
     ended = [(match["tasks"], match["how"].strip()) for match in TASK_ENDED.finditer(log)]
     first = next(((tasks, how) for tasks, how in ended if how not in ENDED_BY_SRUN), None)
     deaths = [] if first is None else [(task, _code(first[1])) for task in _tasks(first[0])]
-    return SrunErrors(deaths, any(word in log for word in MEMORY), any(word in log for word in NODE))
+    never = not deaths and NO_STEP_MADE.search(log) is not None and UNREACHABLE.search(log) is not None
+    return SrunErrors(deaths, any(word in log for word in MEMORY), any(word in log for word in NODE), never)
 
 
 def _code(how: str) -> int:

@@ -101,6 +101,26 @@ class PlexusModel(Frozen):
     intercept: float = Field(0.0, ge=0)
 
 
+class Builds(Frozen):
+    """The jobs that build graphs. A build needs one process and no GPU."""
+
+    partition: str | None = None
+    """These three override those of the runs."""
+    qos: str | None = None
+    constraint: str | None = None
+    sbatch: str = ""
+    """More words for sbatch; those of the runs do not count."""
+    cpus: int = Field(1, ge=1)
+    memory_mb: int = Field(0, ge=0)
+    """The memory that a build asks for; 0 asks for none."""
+    entries_per_second: Constant = Constant(
+        value=2e7,
+        within=8,
+        source="ogbn-papers100M whole on two cores (benchmarks/results/building.md); other machines assumed",
+    )
+    """The speed of the builder, by which the time of a build is asked."""
+
+
 class Slurm(Frozen):
     """The nodes of a machine, as Slurm allocates nodes.
 
@@ -143,9 +163,11 @@ class Slurm(Frozen):
     minutes: float = Field(30, gt=0)
     """The time limit of a run without an earlier run of the same shape."""
     shared_nodes: int = Field(1, ge=0)
-    """Runs of at most so many nodes share jobs; a larger run has a job of its own."""
+    """Runs of at most so many nodes share jobs of several launches; on more nodes each launch has a job of its own."""
     job_minutes: float = Field(240, gt=0)
     """The time limit of a shared job."""
+    builds: Builds | None = None
+    """The jobs that build graphs; None gives them a node like those of runs."""
 
 
 class Machine(Frozen):

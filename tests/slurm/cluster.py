@@ -101,6 +101,7 @@ def main() -> int:
         return 1
     finally:
         empty()
+        says("scontrol", "shutdown")  # a controller that a test started again is no child of this process
         for daemon in daemons:
             daemon.terminate()
         for daemon in daemons:

@@ -4,7 +4,8 @@ import signal
 
 import pytest
 
-from harness.slurm.srun import as_seconds, in_allocation, srun_errors
+from harness.slurm.resources import as_seconds
+from harness.slurm.srun import in_allocation, srun_errors
 
 KILLED = """epoch 3
 srun: error: n2: task 2: Killed
@@ -32,6 +33,10 @@ NODE = """srun: error: Node failure on n4
 slurmstepd-n1: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-21T20:45:25 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***
 srun: error: n1: task 0: Killed
 """
+AWAY = """srun: error: Unable to confirm allocation for job 5: Unable to contact slurm controller (connect failure)
+srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 5
+"""
+BUSY = "srun: error: Unable to create step for job 5: Socket timed out on send/recv operation\n"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,11 @@ def test_memory_and_lost_nodes_are_told_from_other_ends() -> None:
         False,
         False,
     ]
+
+
+def test_a_step_that_the_controller_never_made_is_told_from_one_that_ended() -> None:
+    logs = (AWAY, BUSY, KILLED + AWAY, NODE, "srun: error: Unable to create step for job 5: Invalid job id\n")
+    assert [srun_errors(log).never_started for log in logs] == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize(

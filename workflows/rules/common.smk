@@ -20,10 +20,12 @@ import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.paper_figures import paper_figures
-from harness.slurm.jobs import Jobs, orphans
-from harness.slurm.resources import NAMES, place
+from harness.slurm.executor import end_alike, install, sbatch_line
+from harness.slurm.jobs import Ended, Jobs, bill_text, orphans
+from harness.slurm.resources import NAMES, PARTITIONS, ask, build, partitions_of, place
 from harness.slurm.site import load_site, slurm_of
 from harness.spec.dataset import COMPUTED
+from harness.store.catalog import load_card
 from harness.validation import clipped
 
 PLAN_SCHEMA = 2
@@ -31,6 +33,9 @@ POLL_SECONDS = 10
 
 # Snakemake may be started by its path, from an environment that is not active: `harness` is beside it.
 os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}
+
+# In place of the plugin's own executor, where Snakemake submits to Slurm.
+install()
 
 
 wildcard_constraints:
@@ -94,15 +99,13 @@ def write_plans(files, options):
 
 
 def read_plan(file):
-    """The runs of a plan, by run id."""
+    """The name of a plan, its cost in words, and its runs by run id."""
     plan = json.loads(Path(file).read_text())
     if plan["schema"] != PLAN_SCHEMA:
         raise WorkflowError(
             f"{file} has schema {plan['schema']}, not {PLAN_SCHEMA}. Delete it and try again."
         )
-    if workflow.output_settings.dryrun:
-        print(f"{plan['experiment']}: {plan['cost']}", file=sys.stderr)
-    return {run["run_id"]: run for run in plan["runs"]}
+    return plan["experiment"], plan["cost"], {run["run_id"]: run for run in plan["runs"]}
 
 
 class Study(NamedTuple):
@@ -125,14 +128,28 @@ def study(path, scale=None):
     plan = plan_file(path, read_experiment(path), options)
     if not Path(plan).is_file():
         write_plans({path: plan}, options)
-    runs = read_plan(plan)
-    jobs = Jobs(Path.cwd(), runs, SITE, RECORDS)
+    name, cost, runs = read_plan(plan)
+    jobs = Jobs(Path.cwd(), runs, SITE, RECORDS, ended())
     for run_id, run in runs.items():
         write_once(spec_file(run_id), run["spec"])
     for batch, members in jobs.batches.items():
         write_once(batch_file(batch), {run_id: runs[run_id] for run_id in members})
+    if workflow.output_settings.dryrun:
+        print(f"{name}: {cost}\n{bill(jobs)}", file=sys.stderr)
     PLANNED.append(jobs)
     return Study(plan, jobs)
+
+
+def bill(jobs):
+    """The jobs that are left of a plan: their nodes, minutes and sbatch lines."""
+    left = [batch for batch in jobs.batches if not Path(f"results/done/{batch}").exists()]
+    return bill_text([jobs.cost(batch) for batch in left], partitions_of(ask(*PARTITIONS) or ""), sbatch_line)
+
+
+def ended():
+    """The jobs that have their markers. A marker without a list of runs, which a user deleted, tells nothing."""
+    names = frozenset(path.name for path in Path("results/done").glob("*") if batch_file(path.name).exists())
+    return Ended(names, runs_of)
 
 
 def plan_together(paths):
@@ -173,6 +190,7 @@ def runs_of(batch):
 
 @functools.cache
 def jobs_of(batch):
+    """The jobs object of one job. It has what was written at its submission, not what has become of the plan."""
     return Jobs(Path.cwd(), runs_of(batch), SITE, RECORDS)
 
 
@@ -205,16 +223,23 @@ def asked_by_runs():
 
 
 def asked_by_builds():
-    """The resources of a job that builds a graph: those of the machine for which runs were planned first."""
+    """The resources of a job that builds a graph, as the card of the machine names its builds."""
 
     def asked(name):
-        return lambda wildcards: (jobs_to_build().place() | jobs_to_build().build()).get(name)
+        return lambda wildcards: built_by(wildcards.dataset).get(name)
 
     return {name: asked(name) for name in (*PLACE, *NAMES)}
 
 
-def jobs_to_build():
-    return PLANNED[0] if PLANNED else Jobs(Path.cwd(), {}, SITE, RECORDS)
+@functools.cache
+def built_by(dataset):
+    """The resources of a job that builds a graph, sized by the entries that its card tells."""
+    try:
+        entries = load_card(Path.cwd(), dataset).nonzeros
+    except UserError as refusal:
+        raise WorkflowError(str(refusal))
+    planned = PLANNED[0] if PLANNED else Jobs(Path.cwd(), {}, SITE, RECORDS)
+    return planned.build(entries)
 
 
 def card(wildcards):
@@ -342,12 +367,20 @@ try:
     SITE = load_site(Path.cwd())
 except UserError as refusal:
     raise WorkflowError(str(refusal))
+<<<<<<< HEAD
 DRAWN = f"figures/{read_experiment(config['experiment'])['name']}"
+=======
+# A job reads what was written at its submission: its experiment may have been edited since, or be gone.
+AT_HOME = workflow.is_main_process
+DRAWN = f"figures/{read_experiment(config['experiment'])['name'] if AT_HOME else 'of-no-job'}"
+OPTIONS = [f"--scale={config['scale']}"] if config["scale"] != "laptop" else []
+>>>>>>> aa2a8ea (Ask Slurm steadily, hold jobs against partitions, and keep competitors together)
 machine = config.get("machine", SITE.machine)
 ON_MACHINE = [f"--machine={machine}"] if machine else []
 # The machines for which jobs may be asked, and the keys of their place that are set: another key is the profile's.
 MACHINES = [machine] if machine else [path.stem for path in Path("config/machines").glob("*.yaml")]
-PLACE = sorted({key for name in MACHINES for key in place(SITE, slurm_of(Path.cwd(), name, SITE))})
+CARDS = [slurm_of(Path.cwd(), name, SITE) for name in MACHINES]
+PLACE = sorted({key for card in CARDS for key in {**place(SITE, card), **build(SITE, card, None)} if key not in NAMES})
 RECORDS = Path("results/runs")
 PLANNED = []
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
@@ -360,7 +393,7 @@ TABLES = ["runs", "epochs", "ledger", "accuracy", "memory", "utilisation"]
 # The figures of the papers: the folder of their results at this scale, the figures that an experiment reproduces, and the
 # figures of each target.
 PAPERS = f"results/papers/{config['scale']}"
-FIGURES = paper_figures(Path.cwd())
+FIGURES = paper_figures(Path.cwd()) if AT_HOME else []
 REPRODUCED = {
     experiment: [figure.id for figure in FIGURES if experiment in figure.experiments]
     for figure in FIGURES

@@ -1,0 +1,197 @@
+"""Snakemake's executor for Slurm, held to what a night of runs needs.
+
+The executor that Snakemake loads forgets its jobs when the controller does not answer once, waits for jobs that can
+never start, and leaves jobs behind that are being submitted when a user interrupts. This one submits as that one does,
+and asks and cancels by itself. Only the Snakemake of a login node uses it (workflows/rules/common.smk).
+"""
+
+import asyncio
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from snakemake_executor_plugin_slurm import Executor
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+from harness.slurm.resources import AGAIN, PARTITIONS, PATIENCE, UNREACHABLE, ask, forbidden, partitions_of
+
+FAILED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "DEADLINE",
+    "FAILED",
+    "OUT_OF_MEMORY",
+    "TIMEOUT",
+)
+"""The states of jobs that ended without success."""
+REQUEUED = ("NODE_FAIL", "PREEMPTED")
+"""The states of jobs that Slurm starts again. A job that stays in such a state is not started again."""
+GRACE = 150.0
+"""Seconds after which a job that is gone, or should have been started again, counts as failed."""
+NEVER = re.compile(
+    r"PartitionConfig|PartitionTimeLimit|PartitionNodeLimit|BadConstraints|DependencyNeverSatisfied|NodeNotInPartition"
+    r"|AccountNotAllowed|QOSNotAllowed|QosNotAllowed|Invalid(Account|QOS)|AssociationNotFound"
+    r"|(QOS|Assoc)Max(Wall|Node|Cpu|CPU|GRES|Mem|Job)\w*(PerJob|PerNode)\w*|launch.failed.requeued.held",
+    re.IGNORECASE,
+)
+"""Reasons for which a pending job waits and that no other job's end removes."""
+
+
+class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without types
+    """The executor of Snakemake's plugin, with its own way to ask for the state of jobs and to end them."""
+
+    def __post_init__(self, test_mode: bool = False) -> None:
+        super().__post_init__(test_mode)
+        self._ending = threading.Event()
+        self._silent_since: float | None = None
+        self._since: dict[tuple[str, str], float] = {}
+
+    # Submission.
+
+    def run_job(self, job: Any) -> None:
+        """Submits a job that some partition may start; waits for a controller that does not answer."""
+        reason = forbidden(job.resources, partitions_of(ask(*PARTITIONS) or ""))
+        if reason:
+            self._give_up(job)
+            self._report_job_error_threadsafe(SubmittedJobInfo(job), f"This job can never start: {reason}.")
+        else:
+            super().run_job(job)
+
+    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        """A job that found no controller is submitted again once one answers."""
+        if "sbatch failed" not in msg or not UNREACHABLE.search(msg) or self._ending.is_set():
+            super()._report_job_error_threadsafe(job_info, msg)
+            return
+        self.logger.warning(
+            f"No Slurm controller answers; job {job_info.job.jobid} will be submitted once one does."
+        )
+        while ask("sinfo", "--noheader") is None:
+            if self._ending.wait(AGAIN):
+                return
+        self.run_job(job_info.job)
+
+    @staticmethod
+    def _give_up(job: Any) -> None:
+        """Leaves no attempt to a job that would fail alike."""
+        job.attempt = max(job.attempt, job.restart_times + 1)
+
+    # States.
+
+    async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncGenerator[Any, None]:
+        """Reports the jobs that ended, and yields the others. Without an answer all jobs are active."""
+        self.next_seconds_between_status_checks = (
+            self.workflow.executor_settings.init_seconds_before_status_checks
+        )
+        if not active_jobs:
+            return
+        states = await asyncio.to_thread(self._states)
+        if states is None:
+            if self._silent_since is None:
+                self._silent_since = time.monotonic()
+                self.logger.warning(
+                    "No Slurm controller answers. Jobs go on; their states are asked for again."
+                )
+        elif self._silent_since is not None:
+            silent, self._silent_since = time.monotonic() - self._silent_since, None
+            self.logger.warning(f"A Slurm controller answers again after {silent:.0f} s.")
+        for active in active_jobs:
+            if states is None or not self._ended(active, *states.get(active.external_jobid, ("GONE", ""))):
+                yield active
+
+    def _states(self) -> dict[str, tuple[str, str]] | None:
+        """The state and the reason of each job by its number; None if no controller answers."""
+        answer = ask("squeue", f"--name={self.run_uuid}", "--states=all", "--noheader", "--format=%i|%T|%r")
+        if answer is None:
+            return None
+        rows = [line.split("|", 2) for line in answer.splitlines() if line.count("|") > 1]
+        return {number: (state, reason) for number, state, reason in rows}
+
+    def _ended(self, active: Any, state: str, reason: str) -> bool:
+        """Reports a job that has ended, or never starts."""
+        number, job, lasted = (
+            active.external_jobid,
+            active.job,
+            self._lasted(active.external_jobid, state, reason),
+        )
+        if state == "GONE" and lasted > GRACE / 5 and all(Path(str(file)).exists() for file in job.output):
+            state = "COMPLETED"  # its outputs were removed before it was submitted
+        if state == "COMPLETED":
+            self.report_job_success(active)
+            return True
+        if state == "PENDING" and NEVER.search(reason):
+            if lasted <= 0:
+                return False
+            subprocess.run(["scancel", number], capture_output=True, timeout=PATIENCE, check=False)
+            self._give_up(job)
+            told = f"Slurm job {number} can never start, and was cancelled: Slurm's reason is {reason}."
+        elif state in FAILED or (state in (*REQUEUED, "GONE") and lasted > GRACE):
+            told = f"Slurm job {number} ended: {state}{'' if reason in ('', 'None') else f' ({reason})'}."
+        else:
+            return False
+        self.report_job_error(active, msg=f"{told} ", aux_logs=[str(active.aux.get("slurm_logfile"))])
+        return True
+
+    def _lasted(self, number: str, state: str, reason: str) -> float:
+        """The seconds for which a job was seen in a state for one reason; 0 when it is seen so first."""
+        key = (number, f"{state} {reason if state == 'PENDING' else ''}")
+        kept = self._since.get(key, time.monotonic())
+        self._since = {other: since for other, since in self._since.items() if other[0] != number}
+        self._since[key] = kept
+        return time.monotonic() - kept
+
+    # The end.
+
+    def cancel_jobs(self, active_jobs: list[Any]) -> None:
+        """Cancels all jobs of this Snakemake, those that are being submitted at the same time included."""
+        self._ending.set()
+        self._job_submission_executor.shutdown(wait=True, cancel_futures=True)
+        if ask("scancel", f"--name={self.run_uuid}", outage=2 * PATIENCE) is None:
+            self.logger.error(
+                f"No Slurm controller answers, and jobs may go on: `scancel --name={self.run_uuid}` ends them."
+            )
+
+
+def sbatch_line(asked: Mapping[str, Any]) -> str:
+    """The words of the sbatch line that ask for something, as the executor writes them."""
+    resources = _Resources({key: value for key, value in asked.items() if value is not None})
+    account, partition = (
+        f" {option} {resources[key]}" if key in resources else ""
+        for option, key in (("-A", "slurm_account"), ("-p", "slurm_partition"))
+    )
+    told = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "workdir"), "x")
+    line = get_submit_command(
+        SimpleNamespace(resources=resources, threads=1),
+        {**told, "account": account, "partition": partition},
+        REQUEUE,
+    )
+    kept = re.sub(r" --(parsable|export=ALL|(job-name|output|comment) x)(?= |$)| -D x(?= |$)", "", line)
+    return " ".join(kept.split())
+
+
+REQUEUE = SimpleNamespace(requeue=True, no_requeue=False, qos=None, reservation=None)
+"""The settings of workflows/profiles/slurm that are words of the line."""
+
+
+class _Resources(dict[str, Any]):
+    """The resources of a job as the executor reads them: as keys and as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+def install() -> None:
+    """Lets the option `--executor slurm` of Snakemake start this executor."""
+    ExecutorPluginRegistry().get_plugin("slurm").executor = SteadyExecutor
+
+
+def end_alike() -> None:
+    """Lets a SIGTERM end Snakemake as an interrupt does, which cancels its jobs; else it waits for them first."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)

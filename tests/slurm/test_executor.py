@@ -1,0 +1,125 @@
+"""Our executor against a real Slurm: an outage of the controller, jobs that can never start, and signals.
+
+The workflow is one of the test's own, whose jobs sleep: each is as long as the test needs.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness.slurm.executor import NEVER
+from tests.slurm.project import QUICK, Project, wait_until
+
+SNAKEFILE = """
+from harness.slurm.executor import end_alike, install
+
+install()
+
+onstart:
+    if not workflow.local_exec:
+        end_alike()
+
+rule all:
+    input:
+        [f"done-{number}" for number in range(int(config["jobs"]))]
+
+rule sleep:
+    output:
+        touch("done-{number}")
+    resources:
+        slurm_partition="ci",
+        slurm_account="nobody",
+        nodes=1,
+        tasks=1,
+        cpus_per_task=int(config.get("cpus", 1)),
+        mem_mb=800,
+        runtime=int(config.get("minutes", 5)),
+    shell:
+        "echo begun >> begun-{wildcards.number}; sleep {config[seconds]}"
+"""
+
+
+def start(project: Project, **config: int) -> "subprocess.Popen[str]":
+    (project.folder / "sleepy.smk").write_text(SNAKEFILE)
+    words = [f"{key}={value}" for key, value in config.items()]
+    return project.start("snakemake", *QUICK, "-s", "sleepy.smk", "--config", *words)
+
+
+def begun(project: Project) -> dict[str, int]:
+    """How often the work of each job has begun."""
+    return {path.name: len(path.read_text().split()) for path in project.folder.glob("begun-*")}
+
+
+def in_queue(project: Project) -> list[str]:
+    """The state and the reason of each job that has not ended."""
+    return project.cluster.call("squeue", "-h", "-o", "%T %r").splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_outage_of_the_controller_loses_and_repeats_nothing(project: Project) -> None:
+    """One job ends while no controller answers; the other is submitted then."""
+    process = start(project, jobs=2, seconds=15, cpus=4)
+    wait_until(lambda: len(begun(project)) == 2, 200)
+    project.cluster.end_controller()
+    time.sleep(45)
+    assert process.poll() is None, project.output()
+    project.cluster.start_controller()
+    assert process.wait(timeout=300) == 0, project.output()
+    assert begun(project) == {"begun-0": 1, "begun-1": 1}
+    assert "No Slurm controller answers. Jobs go on" in project.output()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_is_submitted_once_a_controller_answers(project: Project) -> None:
+    project.cluster.end_controller()
+    process = start(project, jobs=1, seconds=1)
+    wait_until(lambda: "will be submitted once one does" in project.output(), 200)
+    project.cluster.start_controller()
+    assert process.wait(timeout=300) == 0, project.output()
+    assert begun(project) == {"begun-0": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_job_that_no_partition_may_start_is_not_submitted(project: Project) -> None:
+    assert start(project, jobs=1, seconds=1, minutes=240, cpus=32).wait(timeout=200) == 1
+    assert "the partition ci allows 60 minutes and the job asks for 240" in project.output()
+    assert "Trying to restart" not in project.output()
+    assert not list(project.folder.glob(".snakemake/slurm_logs/*/*/*")) and in_queue(project) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_that_waits_for_what_never_comes_is_named_and_ended(project: Project) -> None:
+    """The partition's limit falls while the job is in the queue."""
+    busy = ["-N2", "--ntasks-per-node=4", "--mem=100", "-o", "/dev/null"]
+    project.cluster.call("sbatch", *busy, "--wrap", "sleep 500")
+    process = start(project, jobs=1, seconds=1)
+    try:
+        wait_until(lambda: any(line.startswith("PENDING") for line in in_queue(project)), 200)
+        project.cluster.call("scontrol", "update", "PartitionName=ci", "MaxTime=1")
+        wait_until(lambda: any(NEVER.search(line) for line in in_queue(project)))
+        assert process.wait(timeout=200) == 1, project.output()
+    finally:
+        project.cluster.call("scontrol", "update", "PartitionName=ci", "MaxTime=60")
+    assert re.search(
+        r"can never start, and was cancelled: Slurm's reason is PartitionTimeLimit", project.output()
+    )
+    assert [line for line in in_queue(project) if line.startswith("PENDING")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_or_terminated_workflow_leaves_no_job(project: Project, sign: signal.Signals) -> None:
+    process = start(project, jobs=2, seconds=300)
+    wait_until(lambda: begun(project), 200)
+    os.kill(process.pid, sign)
+    assert process.wait(timeout=100) == 1, project.output()
+    wait_until(lambda: in_queue(project) == [])
