@@ -21,7 +21,7 @@ from harness.cli.options import (
 )
 from harness.errors import UserError
 from harness.spec.plan import SCALES
-from harness.spec.root import project_root
+from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
 from harness.validation import validated
 
@@ -71,6 +71,12 @@ def add_verbs(verbs: Verbs) -> None:
         "runs for this machine alone",
     )
     plan.add_argument(
+        "--cost",
+        action="store_true",
+        help="of an experiment: print its jobs instead of its runs: nodes, node-hours, expected and asked time, disk, "
+        "sbatch and srun lines, and what the partitions of this cluster forbid",
+    )
+    plan.add_argument(
         "--out",
         type=Path,
         nargs="+",
@@ -99,6 +105,8 @@ def _add_from_card(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    if options.cost and not options.experiment:
+        raise UserError("--cost is for the jobs of an experiment: name one by --experiment FILE.")
     if (options.experiment is None) == (options.strategy is None):
         raise UserError("plan takes either --experiment FILE or --strategy NAME --ranks P.")
     return _experiment(options) if options.experiment else _grids(options)
@@ -122,9 +130,22 @@ def _experiment(options: argparse.Namespace) -> int:
             write_text(options.out[number], json.dumps(document, indent=1) + "\n")
         runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
         documents.append(document)
-        pages.append(f"{runs}\n\n{document['cost']}")
+        pages.append(f"{_jobs(root, document) if options.cost else runs}\n\n{document['cost']}")
     show(options, documents[0] if len(documents) == 1 else documents, "\n\n".join(pages))
     return 0
+
+
+def _jobs(root: Path, document: dict[str, Any]) -> str:
+    """The jobs of a plan before their submission."""
+    from harness.slurm.executor import sbatch_line
+    from harness.slurm.jobs import Ended, Jobs, bill_text
+    from harness.slurm.resources import PARTITIONS, ask, partitions_of
+    from harness.slurm.site import load_site
+
+    runs = {run["run_id"]: run for run in document["runs"]}
+    jobs = Jobs(root, runs, load_site(root), results_folder(root) / "runs", Ended())
+    costs = [jobs.cost(batch) for batch in jobs.batches]
+    return bill_text(costs, partitions_of(ask(*PARTITIONS) or ""), sbatch_line)
 
 
 def _grids(options: argparse.Namespace) -> int:

@@ -78,12 +78,15 @@ def add_verbs(verbs: Verbs) -> None:
         _compare,
         "Compare two runs, or the same runs of two commits: ratios, and the phases, words and settings that differ.",
         "A and B are folders of collected tables, run folders, or run ids under results/runs. A ratio above 1 says "
-        "that B is slower. Runs of two folders are pairs if they have the same spec.",
+        "that B is slower. Runs of two folders are pairs if they have the same spec. With one folder of tables, "
+        "its competitors are compared by ratios within blocks: runs that had the same nodes, one after the other.",
     )
     compare.add_argument(
         "a", metavar="A", help="a folder of tables, a run folder, or the beginning of a run id"
     )
-    compare.add_argument("b", metavar="B", help="the other, in the same way")
+    compare.add_argument(
+        "b", metavar="B", nargs="?", help="the other, in the same way; without it, the competitors in A"
+    )
 
     claims = add_verb(
         verbs,
@@ -185,6 +188,8 @@ def _compare(options: argparse.Namespace) -> int:
     from harness.results.statistics import compare
 
     runs = results_folder(project_root(options.root)) / "runs"
+    if options.b is None:
+        return _compare_rivals(options, _side(options.a, runs))
     rows = compare(_side(options.a, runs), _side(options.b, runs))
     if not rows:
         raise UserError(
@@ -195,6 +200,31 @@ def _compare(options: argparse.Namespace) -> int:
     counts = {name: sum(row.verdict == name for row in rows) for name in ("faster", "slower", "unsure")}
     total = "B against A: " + ", ".join(f"{count} {name}" for name, count in counts.items())
     show(options, found, "\n\n".join([*map(_comparison, rows), total]))
+    return 0
+
+
+def _compare_rivals(options: argparse.Namespace, side: "Side") -> int:
+    from harness.results.statistics import rivals
+
+    rows = rivals(side.runs)
+    if not rows:
+        raise UserError(
+            f"{options.a} has no two measured competitors that shared a block. Runs share a block if one job of "
+            "a workflow, or one `harness run --spec FILE FILE`, starts them; `harness compare A B` compares others."
+        )
+    titles = [("case", "A", "B", "B over A", "95 %", "blocks")]
+    lines = [
+        (
+            row.case,
+            row.a,
+            row.b,
+            f"{row.ratio:.3f}",
+            f"{row.interval.low:.3f} to {row.interval.high:.3f}" if row.interval else "fewer than six blocks",
+            str(len(row.ratios)),
+        )
+        for row in rows
+    ]
+    show(options, [row._asdict() for row in rows], columns([*titles, *lines]))
     return 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import UserError
+from harness.slurm.resources import AROUND, PARTITIONS, build, forbidden, job, partitions_of, place
 from harness.slurm.site import FILE, Site, load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.root import project_root, results_folder
@@ -350,7 +351,9 @@ def _site(root: Path) -> Iterator[Examined]:
         return
     keys = {key: value for key, value in site.model_dump().items() if value is not None}
     yield Examined("site", ", ".join(f"{key} {value}" for key, value in keys.items()))
-    if site.machine and slurm_of(root, site.machine, site) is None:
+    if site.machine and shutil.which("sinfo"):
+        yield from _card_on_cluster(root, site.machine, site)
+    elif site.machine and slurm_of(root, site.machine, site) is None:
         yield Examined("machine", f"the card {site.machine} has no Slurm: its runs have one node each")
     known = accounts() if shutil.which("srun") else []
     if known and site.account and site.account not in known:
@@ -381,6 +384,37 @@ def _card(root: Path) -> Iterator[Examined]:
         yield Examined(
             "modules", f"not loaded: `module load {' '.join(unloaded)}`, unless a container has them"
         )
+
+
+def _card_on_cluster(root: Path, machine: str, site: Site) -> Iterator[Examined]:
+    """The jobs of a machine's card against the partitions, and the project's folder against its nodes."""
+    slurm = slurm_of(root, machine, site)
+    if slurm is None:
+        yield Examined("machine", f"the card {machine} has no Slurm: its runs have one node each")
+        return
+    partitions = partitions_of(answer(*PARTITIONS) or "")
+    if not partitions:
+        yield Examined("partition", "not compared: no controller answers")
+        return
+    minutes = max(slurm.minutes, slurm.job_minutes) + AROUND
+    jobs = {
+        "jobs": place(site, slurm) | job([slurm.ranks_per_node], slurm, minutes),
+        "builds": build(site, slurm, None),
+    }
+    for name, asked in jobs.items():
+        reason = forbidden(asked, partitions)
+        fits = f"the partitions allow those of the card {machine}"
+        yield Examined(
+            name, f"of the card {machine} would never start: {reason}" if reason else fits, bool(reason)
+        )
+    nodes = sum(
+        kind.nodes for kind in partitions.get(slurm.partition or "", next(iter(partitions.values()))).kinds
+    )
+    place_of_runs = nearest(results_folder(root))
+    if nodes > 1 and not file_system(place_of_runs).endswith("which nodes share"):
+        state = f"{place_of_runs} is {file_system(place_of_runs)}, and the partition has {nodes} nodes"
+        way_out = "`srun -N2 ls FOLDER` shows whether they see it; else move the checkout to a file system of all nodes"
+        yield Examined("shared folder", f"{state}: {way_out}")
 
 
 def _shadowed(root: Path) -> Iterator[Examined]:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import timedelta
@@ -30,7 +31,7 @@ from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.run.fault import Fault, faults
-from harness.run.provenance import COMMAND, command
+from harness.run.provenance import COMMAND, TURN, Turn, command
 from harness.slurm.jobs import RunHistory, run_minutes
 from harness.slurm.resources import AGAIN, OUTAGE
 from harness.slurm.site import load_site, slurm_of
@@ -67,6 +68,7 @@ def launch(
     progress: Progress,
     limits: TimeLimits = LIMITS,
     fork_server: ForkServer | None = None,
+    turn: Turn | None = None,
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
@@ -91,7 +93,7 @@ def launch(
                 (scratch / "log").unlink()
                 time.sleep(AGAIN)
 
-    return _recorded(spec, root, runs, ranks)
+    return _recorded(spec, root, runs, ranks, turn)
 
 
 def prepare(fork_server: ForkServer, machine: Machine, root: Path) -> None:
@@ -108,7 +110,9 @@ def launch_here(spec: Spec, root: Path, runs: Path) -> Path:
     return _recorded(spec, root, runs, lambda scratch: _run_here(root, runs, scratch))
 
 
-def _recorded(spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched]) -> Path:
+def _recorded(
+    spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched], turn: Turn | None = None
+) -> Path:
     """Runs in a scratch folder, and writes the record if no rank did."""
     with refusals(runs):
         runs.mkdir(parents=True, exist_ok=True)
@@ -120,6 +124,8 @@ def _recorded(spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched]
         with refusals(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
             (scratch / COMMAND).write_text(command())
+            if turn:
+                (scratch / TURN).write_text(json.dumps(turn._asdict()))
         started, killed = time.time(), _out_of_memory_kills()
         watched = run(scratch)
         sweep(runs)
@@ -311,7 +317,7 @@ def series(
     """Yields every run's outcome as soon as possible. A run that leaves no record does not stop the others."""
     clock, history = _clock(), RunHistory(runs)
     with ForkServer() as fork_server:
-        for spec in specs:
+        for spec, turn in zip(specs, turns(specs), strict=True):
             try:
                 limit, left = _limit(spec, root, history), clock()
                 if not fresh and settled(runs / spec.run_id):
@@ -320,12 +326,23 @@ def series(
                     why = f"the job has {left:.0f} s left and the run may take {limit:.0f} s: left for another job"
                     outcome = Outcome(spec, None, why=why)
                 else:
-                    outcome = Outcome(
-                        spec, launch(spec, root, runs, progress, TimeLimits(run=limit), fork_server)
-                    )
+                    folder = launch(spec, root, runs, progress, TimeLimits(run=limit), fork_server, turn)
+                    outcome = Outcome(spec, folder)
             except Exception as error:
                 outcome = Outcome(spec, None, why=named_reason(error))
             yield outcome
+
+
+def turns(specs: Sequence[Spec]) -> list[Turn]:
+    """The turn of each run: the runs of one launch that this process starts are a block."""
+    job = os.environ.get("SLURM_JOB_ID")
+    allocation = f"job-{job}" if job else f"{owner_tag()}-{time.time():.0f}"
+    taken = Counter[int]()
+    found = []
+    for spec in specs:
+        found.append(Turn(f"{allocation}-launch-{spec.launch}", taken[spec.launch]))
+        taken[spec.launch] += 1
+    return found
 
 
 def named_reason(error: Exception) -> str:

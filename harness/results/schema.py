@@ -375,6 +375,21 @@ RUNS = TableSchema(
             ("provenance.command", TEXT, "the command line that launched the run"),
             ("provenance.versions", TEXT, "versions of Python and packages, as JSON"),
             ("provenance.host", TEXT, "name of the machine"),
+            (
+                "provenance.nodes",
+                TEXT,
+                "names of the nodes of all ranks, in the order of ranks; empty if unknown",
+            ),
+            (
+                "provenance.block",
+                TEXT,
+                "allocation and launch that competitors shared, one after the other; empty for a run by itself",
+            ),
+            (
+                "provenance.position",
+                NULLABLE,
+                "position of the run in its block, from 0; null for a run by itself",
+            ),
             ("provenance.cpu", TEXT, "processor of the machine"),
             (
                 "provenance.cores",

@@ -6,6 +6,7 @@ interval only from six launches on, because fewer have none. Ratios are never av
 """
 
 from collections.abc import Collection
+from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple
 
@@ -119,6 +120,53 @@ def _summed_up(launches: pd.DataFrame) -> dict[str, object]:
         "seconds_paper": float(done.epoch_seconds_paper.mean()),
         **{str(column): value for column, value in done[middle.split()].astype(float).median().items()},
     }
+
+
+# Competitors: configurations that had the same nodes in one allocation, one after the other. Between allocations a run
+# may take several times as long, so that only ratios within a block tell which competitor is faster.
+
+CHOSEN = ("strategy.name", "strategy.params", "grid", "protocol")
+"""The columns in which competitors may differ, with the sizes of the axes."""
+
+
+class Rivals(NamedTuple):
+    """Two competitors. A ratio above 1 says that B is slower."""
+
+    a: str
+    b: str
+    case: str
+    """The graph and the ranks of both."""
+    ratios: list[float]
+    """B over A, one of each block."""
+    ratio: float
+    """The median."""
+    interval: Interval | None
+    """Covers the median with at least 95 %; None for fewer than six blocks."""
+
+
+def rivals(runs: pd.DataFrame) -> list[Rivals]:
+    """Every two configurations that met in a block, alike in all but the strategy, its parameters and its grid."""
+    done = _measured(runs)
+    done = done[done["provenance.block"].fillna("") != ""]
+    differs = [name for name in CONFIGURATION if name in CHOSEN or name.startswith("grid.")]
+    alike = [name for name in CONFIGURATION if name not in differs]
+    found = []
+    for _, case in done.groupby(alike, sort=False, dropna=False):
+        names = case["strategy.name"] + " " + case["grid"]
+        keys = case[differs].fillna("").astype(str).agg("|".join, axis=1)
+        table = case.pivot_table(
+            "epoch_seconds_median", "provenance.block", keys, aggfunc="first", sort=False
+        )
+        called = dict(zip(keys, names, strict=True))
+        about = f"{case['dataset.name'].iloc[0]}, {case.ranks.iloc[0]} ranks"
+        for a, b in combinations(table.columns, 2):
+            ratios = (table[b] / table[a]).dropna()
+            if len(ratios):
+                interval = median_interval(ratios)
+                found.append(
+                    Rivals(called[a], called[b], about, list(ratios), float(ratios.median()), interval)
+                )
+    return found
 
 
 # Two sets of runs: the same configurations before and after a change, or two runs.

@@ -1,5 +1,6 @@
 """The origin of a run's numbers: code, machine, libraries and settings, recorded with every run."""
 
+import json
 import os
 import platform
 import shlex
@@ -42,6 +43,16 @@ SETTINGS = (
 )
 COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
+TURN = "turn.json"
+"""The file of a scratch folder with the turn of a run in its block; no file for a run by itself."""
+
+
+class Turn(NamedTuple):
+    """The place of a run among competitors that have the same nodes, one after the other."""
+
+    block: str
+    """The allocation and the launch, which all competitors of a block share."""
+    position: int
 
 
 class Affinity(NamedTuple):
@@ -79,7 +90,8 @@ def provenance(
 
     from harness.device import gpu_name
 
-    typed = scratch / COMMAND if scratch else None
+    typed, turn = (scratch / name if scratch else None for name in (COMMAND, TURN))
+    taken = json.loads(turn.read_text()) if turn and turn.exists() else {"block": "", "position": None}
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
         "dirty": is_dirty(root),
@@ -87,6 +99,8 @@ def provenance(
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
         "cpu": cpu_name(),
+        **taken,
+        "nodes": ",".join(dict.fromkeys(each.host for each in affinities)),
         **_shared(affinities),
         "gpu": gpu_name(),
         "threads": torch.get_num_threads(),

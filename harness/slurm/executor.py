@@ -67,7 +67,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
         """A job that found no controller is submitted again once one answers."""
-        if "sbatch failed" not in msg or not UNREACHABLE.search(msg) or self._ending.is_set():
+        if not UNREACHABLE.search(msg) or self._ending.is_set():
             super()._report_job_error_threadsafe(job_info, msg)
             return
         self.logger.warning(

@@ -231,7 +231,7 @@ class Jobs:
         expected = None if None in known else sum(seconds or 0 for seconds in known) / 60
         cards = {spec["ranks"]: self._slurm[spec["machine"]["name"]] for spec in specs}
         return JobCost(
-            batch, len(left), asked, expected, {ranks: card for ranks, card in cards.items() if card}
+            batch, len(left), asked, expected, {ranks: card for ranks, card in sorted(cards.items()) if card}
         )
 
     def _of(self, batch: str) -> list[str]:

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,16 +45,17 @@ class Cluster:
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout.strip()
 
-    def end_controller(self) -> None:
-        """Kills the controller, as a crash does. Jobs go on."""
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Kills the controller, as a crash does, and starts it again at the end. Jobs go on meanwhile."""
         os.kill(int((self.folder / "slurmctld.pid").read_text()), signal.SIGKILL)
-
-    def start_controller(self) -> None:
-        """Starts the controller again, which lives until the cluster ends."""
-        with (self.folder / "slurmctld.out").open("ab") as log:
-            command = self.inside("sh", "-c", "cd / && setsid slurmctld -D &")
-            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
-        wait_until(lambda: subprocess.run(self.inside("squeue"), capture_output=True).returncode == 0)
+        try:
+            yield
+        finally:
+            with (self.folder / "slurmctld.out").open("ab") as log:
+                command = self.inside("sh", "-c", "cd / && setsid slurmctld -D &")
+                subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
+            wait_until(lambda: subprocess.run(self.inside("squeue"), capture_output=True).returncode == 0)
 
     def daemons(self, node: str) -> list[int]:
         """The processes that play a node, the keepers of its steps included."""

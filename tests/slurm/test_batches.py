@@ -2,23 +2,28 @@
 
 import json
 import time
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.slurm.executor import sbatch_line
 from harness.slurm.jobs import (
     AROUND,
     MARGIN,
     START,
     TOGETHER,
+    Ended,
     Jobs,
     RunHistory,
     batches,
+    bill_text,
     job_minutes,
     run_minutes,
+    with_ended,
 )
+from harness.slurm.resources import partitions_of
 from harness.slurm.site import Site
 from harness.spec.machine_card import Slurm
 
@@ -51,12 +56,13 @@ def test_small_runs_of_a_graph_share_jobs_of_the_time_that_a_job_has() -> None:
     assert [len(batch) for batch in batches(asked, wide).values()] == [12]
 
 
-def test_large_runs_have_a_job_each_named_as_they_are() -> None:
-    asked = runs(run(5), run(8), run(4), run(4))
-    found = batches(asked, GIVEN)
-    assert [name for name, batch in found.items() if len(batch) == 1] == [f"{0:016x}", f"{1:016x}"]
-    two = {"cluster": SLURM.model_copy(update={"shared_nodes": 2})}
-    assert [len(batch) for batch in batches(asked, two).values()] == [2, 2]
+def test_large_competitors_share_a_job_each_launch_by_itself() -> None:
+    """As many ranks on one graph: such runs are compared. Other runs on as many nodes have jobs of their own."""
+    asked = runs(*(run(ranks, launch=launch) for launch in (0, 1) for ranks in (8, 8, 5)), run(8, "b"))
+    found = sorted(sorted(int(run_id, 16) for run_id in batch) for batch in batches(asked, GIVEN).values())
+    assert found == [[0, 1], [2], [3, 4], [5], [6]]
+    wide = {"cluster": SLURM.model_copy(update={"shared_nodes": 2, "job_minutes": 1000})}
+    assert [len(batch) for batch in batches(asked, wide).values()] == [6, 1]
 
 
 def test_on_a_machine_whose_card_knows_no_slurm_runs_of_a_graph_share_jobs() -> None:
@@ -64,11 +70,38 @@ def test_on_a_machine_whose_card_knows_no_slurm_runs_of_a_graph_share_jobs() -> 
     assert [len(batch) for batch in batches(asked, GIVEN).values()] == [TOGETHER, 2] * 2
 
 
-def test_competitors_take_turns() -> None:
-    """Launch by launch, in the order of the plan."""
-    asked = runs(run(1, launch=0), run(1, launch=1), run(2, launch=0), run(2, launch=1))
-    (batch,) = batches(asked, GIVEN).values()
-    assert [int(run_id, 16) for run_id in batch] == [0, 2, 1, 3]
+def test_blocks_are_whole_and_their_order_is_rotated() -> None:
+    """Three competitors, four launches, jobs with time for eight runs: two blocks a job, and each is first once."""
+    asked = runs(*(run(1, launch=launch, which=which) for which in range(3) for launch in range(4)))
+    roomy = {"cluster": SLURM.model_copy(update={"job_minutes": 80})}
+    jobs = list(batches(asked, roomy).values())
+    assert [len(batch) for batch in jobs] == [6, 6]
+    order = [
+        (asked[run_id]["spec"]["launch"], asked[run_id]["spec"]["which"]) for job in jobs for run_id in job
+    ]
+    assert [launch for launch, _ in order] == [launch for launch in range(4) for _ in range(3)]
+    assert [which for _, which in order] == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
+
+
+def test_a_block_longer_than_a_job_is_cut() -> None:
+    asked = runs(*(run(1, which=which) for which in range(6)))
+    assert [len(batch) for batch in batches(asked, GIVEN).values()] == [4, 2]
+
+
+def test_ended_jobs_keep_their_runs_whatever_time_jobs_have_now() -> None:
+    asked = runs(*(run(1, launch=launch) for launch in range(6)))
+    before = batches(asked, GIVEN)
+    wide = {"cluster": SLURM.model_copy(update={"job_minutes": 1000})}
+    assert batches(asked, wide).keys().isdisjoint(before)
+    all_ended = Ended(frozenset(before), before.__getitem__)
+    assert with_ended(asked, wide, all_ended) == before
+    first = next(iter(before))
+    one_ended = Ended(frozenset([first]), before.__getitem__)
+    assert with_ended(asked, wide, one_ended) == before, "what is left is one job, the same as before"
+    more = {**asked, "f" * 16: run(1, "a", launch=9)}
+    found = with_ended(more, wide, one_ended)
+    assert found[first] == before[first]
+    assert sorted(chain(*found.values())) == sorted(more), "each run has one job"
 
 
 def test_another_run_changes_no_job_but_its_own() -> None:
@@ -77,6 +110,17 @@ def test_another_run_changes_no_job_but_its_own() -> None:
     after = {**before, "f" * 16: run(1, "a")}
     assert batches(before, GIVEN) == batches(before, GIVEN)
     assert len(batches(after, GIVEN).keys() - batches(before, GIVEN).keys()) == 1
+
+
+def test_a_job_asks_for_its_runs_after_the_card_has_changed(tmp_path: Path) -> None:
+    """Its runs are those that were written at its submission, and no card or site regroups them."""
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    card = tmp_path / "config" / "machines" / "cluster.yaml"
+    card.write_text("slurm: {ranks_per_node: 4, minutes: 10, job_minutes: 45}\n")
+    asked = runs(*(run(1) for _ in range(4)))
+    (batch,) = Jobs(tmp_path, asked, Site(), tmp_path / "runs", Ended()).batches
+    card.write_text("slurm: {ranks_per_node: 4, minutes: 10, job_minutes: 10}\n")
+    assert Jobs(tmp_path, asked, Site(), tmp_path / "runs").run(batch, 1)["nodes"] == 1
 
 
 def record(folder: Path, run_id: str, spec: dict[str, Any], seconds: float, status: str = "ok") -> None:
@@ -122,7 +166,7 @@ def test_the_job_of_a_run_has_the_time_that_its_plan_tells(tmp_path: Path) -> No
         "slurm: {ranks_per_node: 4, minutes: 30}\n"
     )
     asked = {run_id: {**one, "cost": {"most": 7200.0}} for run_id, one in runs(run(4)).items()}
-    jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs")
+    jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs", Ended())
     (batch,) = jobs.batches
     assert jobs.run(batch, 1)["runtime"] == MARGIN * 120 + START + AROUND
 
@@ -133,7 +177,7 @@ def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None
         "slurm: {ranks_per_node: 4, minutes: 10}\n"
     )
     asked = runs(run(1), run(2), run(4))
-    jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs")
+    jobs = Jobs(tmp_path, asked, Site(), tmp_path / "runs", Ended())
     (batch,) = jobs.batches
     first = jobs.run(batch, 1)
     record(tmp_path / "runs", f"{0:016x}", asked[f"{0:016x}"]["spec"], 6)
@@ -142,3 +186,27 @@ def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None
     assert first["runtime"] == 3 * 9 + 1 + AROUND and again["runtime"] == 10 + AROUND
     assert {key for key in first if first[key] != again[key]} == {"runtime"}
     assert not RunHistory(tmp_path / "runs").settled(f"{2:016x}")
+
+
+def test_the_bill_names_nodes_minutes_lines_and_what_is_forbidden(tmp_path: Path) -> None:
+    (tmp_path / "config" / "machines").mkdir(parents=True)
+    card = "slurm: {ranks_per_node: 4, minutes: 30, job_minutes: 60, partition: ci, srun: --cpu-bind=cores}\n"
+    (tmp_path / "config" / "machines" / "cluster.yaml").write_text(card)
+    asked = {
+        run_id: {**one, "cost": {"seconds": 600.0, "most": 900.0}}
+        for run_id, one in runs(run(4), run(8)).items()
+    }
+    jobs = Jobs(tmp_path, asked, Site(account="m1"), tmp_path / "runs", Ended())
+    text = bill_text(
+        [jobs.cost(batch) for batch in jobs.batches],
+        partitions_of("ci*|up|0:20:00|1-infinite|2|4|6000|(null)|(null)\n"),
+        sbatch_line,
+    )
+    assert "1 jobs of 2 nodes for 36 min each (10 expected), 1 runs:" in text
+    assert "sbatch -A m1 -p ci -t 36 --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1" in text
+    assert "srun --nodes=2 --ntasks=8 --distribution=plane=4" in text
+    assert "Slurm would never start these: the partition ci allows 20 minutes" in text
+    assert (
+        f"{(36 * 2 + 36) / 60:.3g} node-hours asked at most, {(10 * 2 + 10) / 60:.3g} expected of 2 jobs"
+        in text
+    )

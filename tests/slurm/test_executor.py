@@ -62,13 +62,12 @@ def in_queue(project: Project) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_outage_of_the_controller_loses_and_repeats_nothing(project: Project) -> None:
-    """One job ends while no controller answers; the other is submitted then."""
+    """Both jobs end while no controller answers."""
     process = start(project, jobs=2, seconds=15, cpus=4)
     wait_until(lambda: len(begun(project)) == 2, 200)
-    project.cluster.end_controller()
-    time.sleep(45)
-    assert process.poll() is None, project.output()
-    project.cluster.start_controller()
+    with project.cluster.outage():
+        time.sleep(45)
+        assert process.poll() is None, project.output()
     assert process.wait(timeout=300) == 0, project.output()
     assert begun(project) == {"begun-0": 1, "begun-1": 1}
     assert "No Slurm controller answers. Jobs go on" in project.output()
@@ -77,10 +76,9 @@ def test_an_outage_of_the_controller_loses_and_repeats_nothing(project: Project)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_is_submitted_once_a_controller_answers(project: Project) -> None:
-    project.cluster.end_controller()
-    process = start(project, jobs=1, seconds=1)
-    wait_until(lambda: "will be submitted once one does" in project.output(), 200)
-    project.cluster.start_controller()
+    with project.cluster.outage():
+        process = start(project, jobs=1, seconds=1)
+        wait_until(lambda: "will be submitted once one does" in project.output(), 200)
     assert process.wait(timeout=300) == 0, project.output()
     assert begun(project) == {"begun-0": 1}
 

@@ -12,10 +12,10 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
-from harness.slurm.resources import NAMES, Resources, job, one_node, place
+from harness.slurm.resources import NAMES, Resources, build, forbidden, job, one_node, partitions_of, place
 from harness.slurm.site import Site, load_site, slurm_of
 from harness.slurm.srun import step
-from harness.spec.machine_card import Slurm, list_machines
+from harness.spec.machine_card import Builds, Constant, Slurm, list_machines
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = [name for name in list_machines(ROOT) if slurm_of(ROOT, name, Site())]
@@ -126,6 +126,62 @@ def test_a_machine_whose_card_knows_no_slurm_has_one_node() -> None:
     line = flags(sbatch(one_node(6, None, 30)))
     assert (line["--nodes"], line["--ntasks"], line["--cpus-per-task"]) == ("1", "1", "6")
     assert one_node(6, None, 30).keys() == set(NAMES)
+
+
+def test_builds_go_where_the_card_says_and_take_no_gpu() -> None:
+    slurm = Slurm(
+        ranks_per_node=4,
+        cpus_per_rank=32,
+        gpus_per_node=4,
+        constraint="gpu",
+        qos="regular",
+        sbatch="--exclusive",
+        builds=Builds(constraint="cpu", qos="shared", cpus=8, memory_mb=16000),
+    )
+    line = sbatch(build(Site(account="m1"), slurm, 1_700_000_000))
+    assert "-C cpu --qos=shared --mem 16000 --nodes=1 --ntasks=1 --cpus-per-task=8" in line
+    assert "gpu" not in line and "exclusive" not in line
+    known = Constant(value=1e6, within=1, source="a test")
+    fast = slurm.model_copy(update={"builds": Builds(entries_per_second=known)})
+    assert [build(Site(), fast, entries)["runtime"] for entries in (60_000_000, 600_000_000, None)] == [
+        6,
+        15,
+        30,
+    ]
+    assert (
+        build(Site(), slurm.model_copy(update={"builds": None}), None)["slurm_extra"]
+        == "--gpus-per-node=4 --exclusive"
+    )
+
+
+SINFO = """ci*|up|1:00:00|1-infinite|2|4|6000|gpu:2|gpu
+wide|up|1-00:00:00|1-64|60|256|512000|gpu:a100:4(S:0-3)|gpu,hbm40g
+wide|up|1-00:00:00|1-64|4|256|512000|gpu:a100:4(S:0-3)|gpu,hbm80g
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"slurm_partition": "ci", "runtime": 60, "nodes": 2, "tasks_per_node": 4}, None),
+        ({"runtime": 600, "nodes": 64, "tasks_per_node": 4, "cpus_per_task": 64}, None),
+        ({"slurm_partition": "wide", "nodes": 4, "constraint": "gpu&hbm80g"}, None),
+        ({"slurm_partition": "batch"}, "there is no partition batch: name one of ci, wide"),
+        ({"slurm_partition": "ci", "runtime": 61}, "allows 60 minutes and the job asks for 61"),
+        (
+            {"slurm_partition": "ci", "nodes": 1, "tasks": 1, "cpus_per_task": 32},
+            "has 0 nodes with 32 processors",
+        ),
+        ({"slurm_partition": "ci", "mem_mb": 6001}, "with 1 processors, 6001 MB"),
+        ({"slurm_partition": "ci", "slurm_extra": "--gpus-per-node=4"}, "4 GPUs"),
+        ({"slurm_partition": "wide", "nodes": 5, "constraint": "gpu&hbm80g"}, "has 4 nodes with .*hbm80g"),
+        ({"nodes": 65}, "wide allows 64 nodes"),
+    ],
+)
+def test_a_job_is_held_against_the_partitions(asked: dict[str, Any], reason: str | None) -> None:
+    found = forbidden(asked, partitions_of(SINFO))
+    assert found is None if reason is None else re.search(reason, found or "")
+    assert forbidden(asked, {}) is None, "a cluster that tells nothing forbids nothing"
 
 
 def profile() -> dict[str, Any]:

@@ -380,7 +380,9 @@ ON_MACHINE = [f"--machine={machine}"] if machine else []
 # The machines for which jobs may be asked, and the keys of their place that are set: another key is the profile's.
 MACHINES = [machine] if machine else [path.stem for path in Path("config/machines").glob("*.yaml")]
 CARDS = [slurm_of(Path.cwd(), name, SITE) for name in MACHINES]
-PLACE = sorted({key for card in CARDS for key in {**place(SITE, card), **build(SITE, card, None)} if key not in NAMES})
+PLACE = sorted(
+    {key for card in CARDS for key in {**place(SITE, card), **build(SITE, card, None)} if key not in NAMES}
+)
 RECORDS = Path("results/runs")
 PLANNED = []
 STORES = os.environ.get("HARNESS_DATASETS", "datasets/store")
