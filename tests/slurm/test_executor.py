@@ -100,7 +100,7 @@ def test_a_job_that_waits_for_what_never_comes_is_named_and_ended(project: Proje
     project.cluster.call("sbatch", *busy, "--wrap", "sleep 500")
     process = start(project, jobs=1, seconds=1)
     try:
-        wait_until(lambda: any(line.startswith("PENDING") for line in in_queue(project)), 200)
+        wait_until(lambda: {line.split()[0] for line in in_queue(project)} == {"PENDING", "RUNNING"}, 200)
         project.cluster.call("scontrol", "update", "PartitionName=ci", "MaxTime=1")
         wait_until(lambda: any(NEVER.search(line) for line in in_queue(project)))
         assert process.wait(timeout=200) == 1, project.output()
