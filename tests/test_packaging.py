@@ -25,9 +25,9 @@ APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """The digest of LICENSE-2.0.txt as the Apache Software Foundation publishes it."""
 LINKS_OF_A_PROJECT = "workflow", "slurm"
 TOP_LEVEL = """
-.ci .github .gitignore .pre-commit-config.yaml CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md
-benchmarks config constraints.txt datasets docs figures harness pyproject.toml results slurm strategies tests
-workflow workflows
+.ci .github .gitignore .pre-commit-config.yaml .snakemake-workflow-catalog.yml CHANGELOG.md CITATION.cff
+CONTRIBUTING.md LICENSE Makefile README.md benchmarks config constraints.txt datasets docs figures harness
+pyproject.toml results slurm strategies tests workflow workflows
 """
 
 
@@ -158,6 +158,15 @@ def test_the_top_level_is_the_users() -> None:
 def test_no_tracked_file_is_large() -> None:
     sizes = {name: (ROOT / name).lstat().st_size for name in tracked_files() if (ROOT / name).exists()}
     assert not {name: size for name, size in sizes.items() if size > 500_000}
+
+
+def test_the_time_limits_of_ci_add_up() -> None:
+    """GitHub ends a job at its limit, whatever the steps may still take."""
+    steps = sum(map(int, re.findall(r"timeout (\d+)m ", (ROOT / ".ci" / "run").read_text())))
+    (limit,) = map(
+        int, re.findall(r"timeout-minutes: (\d+)", (ROOT / ".github/workflows/ci.yml").read_text())
+    )
+    assert steps + 20 <= limit, "20 minutes to install"
 
 
 def installs(**settings: str) -> list[str]:

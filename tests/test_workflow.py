@@ -410,9 +410,38 @@ def test_the_default_profile_leaves_the_site_its_own() -> None:
     assert not default.keys() & {"executor", "cores", "jobs", "default-resources", "resources", "retries"}
 
 
-def test_the_linter_asks_only_for_an_environment_a_rule(project: Project) -> None:
-    findings = set(re.findall(r"^ {4}\* (.*)$", project.snakemake("--lint", code=1), flags=re.MULTILINE))
-    assert findings == {"Specify a conda environment or container for each rule.:"}
+def test_the_linter_finds_nothing(project: Project) -> None:
+    assert "Congratulations" in project.snakemake("--lint")
+
+
+def test_the_workflow_is_used_from_elsewhere_and_as_a_module(project: Project, tmp_path: Path) -> None:
+    """By `-s` and `--directory`, and by a Snakefile of the user's own, with an experiment of the user's own."""
+    count = smoke_runs()
+    words = ["-s", str(ROOT / "workflows" / "Snakefile"), "--directory", str(project.folder), "--dry-run"]
+    assert re.search(
+        r"^run +\d+$", project.snakemake(*words, "--workflow-profile", "none"), flags=re.MULTILINE
+    )
+    own = project.folder / "own.smk"
+    own.write_text(
+        f"""
+module harness_runs:
+    snakefile: "{ROOT / "workflows" / "Snakefile"}"
+    config: {{"experiment": "workflows/experiments/smoke.yaml"}}
+
+use rule * from harness_runs as harness_*
+
+rule mine:
+    default_target: True
+    input: rules.harness_all.input
+    output: "mine"
+    shell: "touch {{output}}"
+"""
+    )
+    output = project.snakemake("-s", str(own), "--dry-run")
+    assert re.search(r"^harness_run +\d+$", output, flags=re.MULTILINE) and re.search(
+        r"^mine +1$", output, re.M
+    )
+    assert len(list((project.folder / "results" / "specs").iterdir())) == count
 
 
 @pytest.mark.parametrize(

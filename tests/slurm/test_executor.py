@@ -121,3 +121,14 @@ def test_an_interrupted_or_terminated_workflow_leaves_no_job(project: Project, s
     os.kill(process.pid, sign)
     assert process.wait(timeout=100) == 1, project.output()
     wait_until(lambda: in_queue(project) == [])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_model_for_other_schedulers_submits_and_sees_jobs_end(project: Project) -> None:
+    pytest.importorskip("snakemake_executor_plugin_cluster_generic")
+    (project.folder / "sleepy.smk").write_text(SNAKEFILE)
+    words = ["--profile", "workflows/profiles/cluster-generic", "--seconds-between-status-checks", "3"]
+    project.run("snakemake", *words, "-s", "sleepy.smk", "--config", "jobs=2", "seconds=1", seconds=400)
+    assert begun(project) == {"begun-0": 1, "begun-1": 1}
+    assert len(list(project.folder.glob(".snakemake/slurm_logs/*.log"))) == 2

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,6 @@ from harness.slurm.jobs import Ended, Jobs, bill_text, orphans
 from harness.slurm.resources import NAMES, PARTITIONS, ask, build, partitions_of, place
 from harness.slurm.site import load_site, slurm_of
 from harness.spec.dataset import COMPUTED
-from harness.store.catalog import load_card
 from harness.validation import clipped
 
 PLAN_SCHEMA = 2
@@ -233,13 +233,21 @@ def asked_by_builds():
 
 @functools.cache
 def built_by(dataset):
-    """The resources of a job that builds a graph, sized by the entries that its card tells."""
-    try:
-        entries = load_card(Path.cwd(), dataset).nonzeros
-    except UserError as refusal:
-        raise WorkflowError(str(refusal))
+    """The resources of a job that builds a graph."""
     planned = PLANNED[0] if PLANNED else Jobs(Path.cwd(), {}, SITE, RECORDS)
-    return planned.build(entries)
+    return planned.build(entries_of(dataset))
+
+
+def entries_of(dataset):
+    """The entries of the adjacency matrix that the card of a graph expects; None if the card tells no number."""
+    name, _, scale = dataset.partition("@")
+    path = f"datasets/catalog/{name}.yaml"
+    try:
+        expected = read_yaml(Path(path), path, may_be_empty=True).get("expected", {})
+        known = expected.get("nnz_adj") or expected.get("nnz_sym")
+        return known and int(known * Fraction(scale.replace("-", "/") or 1))
+    except (UserError, AttributeError, TypeError, ValueError):  # the build itself names the fault of its card
+        return None
 
 
 def card(wildcards):
@@ -361,6 +369,8 @@ def paper_reports():
 config.setdefault("experiment", "workflows/experiments/smoke.yaml")
 config.setdefault("scale", "laptop")
 config.setdefault("build_jobs", 1)
+config.setdefault("container", "harness.sif")
+config.setdefault("modules", [])
 check(config, "config.schema.yaml", "config")
 
 try:

@@ -9,6 +9,8 @@ rule fetch_dataset:
         touch(f"{STORES}/.fetched/{{dataset}}"),
     log:
         "results/logs/data/fetch-{dataset}.log",
+    benchmark:
+        "results/benchmarks/data/fetch-{dataset}.tsv"
     resources:
         machine_percent=25,
     message:
@@ -28,6 +30,10 @@ rule build_share:
         touch(f"{STORES}/.shares/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}"),
     log:
         f"results/logs/data/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}.log",
+    benchmark:
+        f"results/benchmarks/data/{ORDERED}/{{step}}-{{number}}-of-{{jobs}}.tsv"
+    envmodules:
+        *config["modules"],
     resources:
         **asked_by_builds(),
         machine_percent=25,
@@ -49,6 +55,10 @@ rule build_dataset:
         touch(f"{STORES}/.built/{ORDERED}"),
     log:
         f"results/logs/data/{ORDERED}.log",
+    benchmark:
+        f"results/benchmarks/data/{ORDERED}.tsv"
+    envmodules:
+        *config["modules"],
     resources:
         **asked_by_builds(),
         machine_percent=25,  # never beside a timed run, which it would slow

@@ -12,6 +12,8 @@ rule printed_values:
         directory(f"{PAPERS}/{{experiment}}/printed"),
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}-printed.log",
+    benchmark:
+        f"results/benchmarks/papers/{config['scale']}-{{experiment}}-printed.tsv"
     localrule: True
     resources:
         machine_percent=25,
@@ -32,6 +34,8 @@ rule predicted_runs:
         directory(f"{PAPERS}/{{experiment}}/predicted"),
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}-predicted.log",
+    benchmark:
+        f"results/benchmarks/papers/{config['scale']}-{{experiment}}-predicted.tsv"
     localrule: True
     resources:
         machine_percent=25,
@@ -72,6 +76,8 @@ rule paper_report:
         figures=directory(f"{PAPERS}/{{experiment}}/figures"),
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}.log",
+    benchmark:
+        f"results/benchmarks/papers/{config['scale']}-{{experiment}}.tsv"
     localrule: True
     resources:
         machine_percent=25,

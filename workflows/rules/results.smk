@@ -9,6 +9,8 @@ rule collect:
         expand("results/{table}.parquet", table=TABLES),
     log:
         "results/logs/collect.log",
+    benchmark:
+        "results/benchmarks/collect.tsv"
     resources:
         machine_percent=25,
     message:
@@ -25,6 +27,8 @@ rule verify:
         tables=rules.collect.output,
     log:
         "results/logs/verify.log",
+    benchmark:
+        "results/benchmarks/verify.tsv"
     resources:
         machine_percent=25,
     message:
@@ -48,6 +52,8 @@ rule figures:
         ),
     log:
         "results/logs/figures.log",
+    benchmark:
+        "results/benchmarks/figures.tsv"
     resources:
         machine_percent=25,
     params:
@@ -66,6 +72,8 @@ rule report:
         report("results/report.html", caption="../report/report.rst", category="Report"),
     log:
         "results/logs/report.log",
+    benchmark:
+        "results/benchmarks/report.tsv"
     resources:
         machine_percent=25,
     message:

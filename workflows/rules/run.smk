@@ -13,6 +13,10 @@ rule run:
         touch("results/done/{batch}"),
     log:
         "results/logs/run/{batch}.log",
+    benchmark:
+        "results/benchmarks/run/{batch}.tsv"
+    envmodules:
+        *config["modules"],
     resources:
         **asked_by_runs(),
         machine_percent=100,  # timed: alone, where the profile limits it
