@@ -31,7 +31,7 @@ from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.run.fault import Fault, faults
-from harness.run.provenance import COMMAND, TURN, Turn, command
+from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
 from harness.slurm.jobs import RunHistory, run_minutes
 from harness.slurm.resources import AGAIN, OUTAGE
 from harness.slurm.site import load_site, slurm_of
@@ -68,7 +68,7 @@ def launch(
     progress: Progress,
     limits: TimeLimits = LIMITS,
     fork_server: ForkServer | None = None,
-    turn: Turn | None = None,
+    turn: BlockPlace | None = None,
 ) -> Path:
     """Runs a spec; returns its run folder, which holds a whole record of whatever status.
 
@@ -111,7 +111,7 @@ def launch_here(spec: Spec, root: Path, runs: Path) -> Path:
 
 
 def _recorded(
-    spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched], turn: Turn | None = None
+    spec: Spec, root: Path, runs: Path, run: Callable[[Path], Watched], turn: BlockPlace | None = None
 ) -> Path:
     """Runs in a scratch folder, and writes the record if no rank did."""
     with refusals(runs):
@@ -125,7 +125,7 @@ def _recorded(
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
             (scratch / COMMAND).write_text(command())
             if turn:
-                (scratch / TURN).write_text(json.dumps(turn._asdict()))
+                (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()))
         started, killed = time.time(), _out_of_memory_kills()
         watched = run(scratch)
         sweep(runs)
@@ -333,14 +333,14 @@ def series(
             yield outcome
 
 
-def turns(specs: Sequence[Spec]) -> list[Turn]:
+def turns(specs: Sequence[Spec]) -> list[BlockPlace]:
     """The turn of each run: the runs of one launch that this process starts are a block."""
     job = os.environ.get("SLURM_JOB_ID")
     allocation = f"job-{job}" if job else f"{owner_tag()}-{time.time():.0f}"
     taken = Counter[int]()
     found = []
     for spec in specs:
-        found.append(Turn(f"{allocation}-launch-{spec.launch}", taken[spec.launch]))
+        found.append(BlockPlace(f"{allocation}-launch-{spec.launch}", taken[spec.launch]))
         taken[spec.launch] += 1
     return found
 

@@ -43,11 +43,11 @@ SETTINGS = (
 )
 COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
-TURN = "turn.json"
+BLOCK_PLACE = "block.json"
 """The file of a scratch folder with the turn of a run in its block; no file for a run by itself."""
 
 
-class Turn(NamedTuple):
+class BlockPlace(NamedTuple):
     """The place of a run among competitors that have the same nodes, one after the other."""
 
     block: str
@@ -90,7 +90,7 @@ def provenance(
 
     from harness.device import gpu_name
 
-    typed, turn = (scratch / name if scratch else None for name in (COMMAND, TURN))
+    typed, turn = (scratch / name if scratch else None for name in (COMMAND, BLOCK_PLACE))
     taken = json.loads(turn.read_text()) if turn and turn.exists() else {"block": "", "position": None}
     return {
         "commit": _git(root, "rev-parse", "HEAD"),

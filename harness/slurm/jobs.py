@@ -261,7 +261,9 @@ class JobCost(NamedTuple):
 
 
 def bill_text(
-    costs: Sequence[JobCost], partitions: Mapping[str, Partition], sbatch_line: Callable[[Resources], str]
+    costs: Sequence[JobCost],
+    partitions: Mapping[str, Partition],
+    sbatch_line: Callable[[Resources], str],
 ) -> str:
     """The jobs before their submission, alike ones together: nodes, minutes, lines, and what the partitions forbid."""
     alike: dict[str, list[JobCost]] = {}

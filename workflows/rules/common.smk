@@ -29,6 +29,11 @@ from harness.spec.dataset import COMPUTED
 from harness.validation import clipped
 
 PLAN_SCHEMA = 2
+# By their sources, which are elsewhere where the workflow is used as a module.
+SCHEMAS = {
+    "config.schema.yaml": workflow.source_path("../schemas/config.schema.yaml"),
+    "experiments.schema.yaml": workflow.source_path("../schemas/experiments.schema.yaml"),
+}
 POLL_SECONDS = 10
 
 # Snakemake may be started by its path, from an environment that is not active: `harness` is beside it.
@@ -53,7 +58,7 @@ wildcard_constraints:
 
 def check(data, schema, where):
     """Stop with one line if `data` does not match the schema."""
-    rules = yaml.safe_load(Path(workflow.basedir, "schemas", schema).read_text())
+    rules = yaml.safe_load(Path(SCHEMAS[schema]).read_text())
     fault = best_match(Draft202012Validator(rules).iter_errors(data))
     if fault is None:
         return
