@@ -14,8 +14,8 @@ from harness.results.statuses import SETTLED
 from harness.slurm.resources import (
     AROUND,
     UNKNOWN_MINUTES,
-    Partition,
     Resources,
+    SlurmPartition,
     build,
     forbidden,
     geometry,
@@ -262,7 +262,7 @@ class JobCost(NamedTuple):
 
 def bill_text(
     costs: Sequence[JobCost],
-    partitions: Mapping[str, Partition],
+    partitions: Mapping[str, SlurmPartition],
     sbatch_line: Callable[[Resources], str],
 ) -> str:
     """The jobs before their submission, alike ones together: nodes, minutes, lines, and what the partitions forbid."""

@@ -122,7 +122,7 @@ class NodeKind(NamedTuple):
     features: frozenset[str]
 
 
-class Partition(NamedTuple):
+class SlurmPartition(NamedTuple):
     """A partition, as sinfo shows it. A limit that is None does not exist."""
 
     name: str
@@ -133,9 +133,9 @@ class Partition(NamedTuple):
     kinds: tuple[NodeKind, ...]
 
 
-def partitions_of(answer: str) -> dict[str, Partition]:
+def partitions_of(answer: str) -> dict[str, SlurmPartition]:
     """The partitions by name, from the answer to PARTITIONS."""
-    found: dict[str, Partition] = {}
+    found: dict[str, SlurmPartition] = {}
     for line in answer.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) != PARTITIONS[-1].count("|") + 1:
@@ -143,7 +143,7 @@ def partitions_of(answer: str) -> dict[str, Partition]:
         name, up, limit, size, *node = cells
         seconds, most = as_seconds(limit), size.rpartition("-")[2]
         known = found.get(name.rstrip("*"))
-        found[name.rstrip("*")] = Partition(
+        found[name.rstrip("*")] = SlurmPartition(
             name.rstrip("*"),
             name.endswith("*"),
             up == "up",
@@ -160,7 +160,7 @@ def _kind(count: str, cpus: str, memory: str, gres: str, features: str) -> NodeK
     return NodeKind(numbers[0], numbers[1], numbers[2], gpus, frozenset(features.split(",")))
 
 
-def forbidden(asked: Mapping[str, Any], partitions: Mapping[str, Partition]) -> str | None:
+def forbidden(asked: Mapping[str, Any], partitions: Mapping[str, SlurmPartition]) -> str | None:
     """The reason why no partition can ever start a job with these resources, or None.
 
     The job names its partition, or any partition may take it: some sites choose one by QOS and constraint.
@@ -175,7 +175,7 @@ def forbidden(asked: Mapping[str, Any], partitions: Mapping[str, Partition]) -> 
     return None if None in reasons else "; ".join(reason for reason in reasons if reason)
 
 
-def _forbids(partition: Partition, asked: Mapping[str, Any]) -> str | None:
+def _forbids(partition: SlurmPartition, asked: Mapping[str, Any]) -> str | None:
     """The first limit of a partition that a job exceeds, with the way out."""
     name, minutes, nodes = partition.name, asked.get("runtime") or 0, asked.get("nodes") or 1
     if partition.minutes is not None and minutes > partition.minutes:

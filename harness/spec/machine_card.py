@@ -110,8 +110,8 @@ class Builds(Frozen):
     constraint: str | None = None
     sbatch: str = ""
     """More words for sbatch; those of the runs do not count."""
-    cpus: int = Field(1, ge=1)
-    memory_mb: int = Field(0, ge=0)
+    cpus: int = Field(default=1, ge=1)
+    memory_mb: int = Field(default=0, ge=0)
     """The memory that a build asks for; 0 asks for none."""
     entries_per_second: Constant = Constant(
         value=2e7,
