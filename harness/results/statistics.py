@@ -153,7 +153,7 @@ def rivals(runs: pd.DataFrame) -> list[Rivals]:
     found = []
     for _, case in done.groupby(alike, sort=False, dropna=False):
         names = case["strategy.name"] + " " + case["grid"]
-        keys = case[differs].fillna("").astype(str).agg("|".join, axis=1)
+        keys = pd.Series([str(tuple(row)) for row in case[differs].itertuples(index=False)], index=case.index)
         table = case.pivot_table(
             "epoch_seconds_median", "provenance.block", keys, aggfunc="first", sort=False
         )

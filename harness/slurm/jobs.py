@@ -289,12 +289,12 @@ def bill_text(
     if here:
         lines.append(f"{len(here)} jobs on this machine, {sum(cost.runs for cost in here)} runs")
     if asked:
-        known = [cost for cost in costs if cost.steps and cost.expected is not None]
-        hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in known) / 60
+        foreseen = [cost for cost in costs if cost.steps and cost.expected is not None]
+        hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in foreseen) / 60
         jobs_on_slurm = sum(map(len, alike.values()))
         lines.append(
             f"in all {jobs_on_slurm} jobs: {asked:.3g} node-hours asked at most, {hours:.3g} expected of "
-            f"{len(known)} jobs"
+            f"{len(foreseen)} jobs"
         )
     return "\n".join(lines)
 

@@ -83,6 +83,27 @@ def test_a_card_whose_nodes_could_not_meet_is_missing_its_interfaces(
     assert told(root)["interfaces"].missing
 
 
+SINFO = """#!/bin/sh
+echo 'ci*|up|1:00:00|1-infinite|2|64|512000|gpu:4|gpu,hbm40g'
+echo 'cpu|up|1:00:00|1-infinite|8|256|512000|(null)|cpu'
+"""
+
+
+def test_the_jobs_of_the_card_are_held_against_the_partitions(root: Path, tmp_path: Path) -> None:
+    """Perlmutter's card names no partition: any may take its jobs. It asks for 125 minutes and 128 processors."""
+    (tmp_path / "bin" / "sinfo").write_text(SINFO)
+    site = root / "config" / "site.yaml"
+    site.write_text("machine: perlmutter\npartition: batch\n")
+    assert "there is no partition batch" in told(root)["jobs"].found and told(root)["jobs"].missing
+    site.write_text("machine: perlmutter\npartition: ci\n")
+    assert "allows 60 minutes and the job asks for 125" in told(root)["jobs"].found
+    site.write_text("machine: perlmutter\npartition: ci\njob_minutes: 30\n")
+    assert "2 nodes" in told(root)["shared folder"].found or "nodes share" in file_system(root)
+    assert "0 nodes with 128 processors" in told(root)["jobs"].found
+    site.write_text("machine: perlmutter\njob_minutes: 30\n")
+    assert not told(root)["builds"].missing, "the partition cpu has the feature"
+
+
 def test_a_site_that_cannot_be_read_is_missing(root: Path) -> None:
     (root / "config" / "site.yaml").write_text("acount: m77\n")
     assert told(root)["site"].missing

@@ -125,6 +125,25 @@ def test_launches_are_summed_up_by_the_middle(synthetic: SimpleNamespace, tmp_pa
     assert sum(parts.values()) == pytest.approx(3.0)
 
 
+def test_competitors_are_compared_within_blocks(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    """Plexus takes twice as long on equal nodes. Some allocations are three times slower."""
+    slower = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0]
+    for launch, factor in enumerate(slower):
+        for position, (strategy, grid, seconds) in enumerate(
+            [("cagnet-1d", {"p": 2}, 1.0), ("plexus", {"x": 2, "y": 1, "z": 1}, 2.0)]
+        ):
+            spec = synthetic.make_spec(strategy, "tiny", grid, launch=launch)
+            origin = synthetic.provenance(block=f"job-7-launch-{launch}", position=position)
+            summary = {"epoch_seconds_median": factor * seconds}
+            synthetic.write_ok(tmp_path / "runs", spec, seconds, summary=summary, provenance=origin)
+    alone = synthetic.make_spec("plexus", "tiny", {"x": 2, "y": 1, "z": 1}, launch=9)
+    synthetic.write_ok(tmp_path / "runs", alone, 1.0, summary={"epoch_seconds_median": 99.0})
+    (pair,) = statistics.rivals(collect(tmp_path / "runs", tmp_path).runs)
+    ratio = 2.0 if pair.a.startswith("cagnet") else 0.5
+    assert pair.ratios == [ratio] * 6 and pair.ratio == ratio
+    assert pair.interval == (ratio, ratio)
+
+
 def test_an_interval_appears_with_the_sixth_launch(synthetic: SimpleNamespace, tmp_path: Path) -> None:
     for launch in range(6):
         spec = synthetic.make_spec("serial", "tiny", {"p": 1}, launch=launch)
