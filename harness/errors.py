@@ -14,7 +14,7 @@ EXTRAS = {
     "partition": ("pymetis", "mtkahypar"),
     "ogb": ("ogb",),
     "pyg": ("torch_geometric",),
-    "slurm": ("snakemake",),
+    "slurm": ("snakemake", "snakemake_executor_plugin_slurm"),
 }
 """The packages that not everybody needs, by the extra of pyproject.toml that installs them."""
 
