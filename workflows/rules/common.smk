@@ -382,14 +382,9 @@ try:
     SITE = load_site(Path.cwd())
 except UserError as refusal:
     raise WorkflowError(str(refusal))
-<<<<<<< HEAD
-DRAWN = f"figures/{read_experiment(config['experiment'])['name']}"
-=======
 # A job reads what was written at its submission: its experiment may have been edited since, or be gone.
 AT_HOME = workflow.is_main_process
 DRAWN = f"figures/{read_experiment(config['experiment'])['name'] if AT_HOME else 'of-no-job'}"
-OPTIONS = [f"--scale={config['scale']}"] if config["scale"] != "laptop" else []
->>>>>>> aa2a8ea (Ask Slurm steadily, hold jobs against partitions, and keep competitors together)
 machine = config.get("machine", SITE.machine)
 ON_MACHINE = [f"--machine={machine}"] if machine else []
 # The machines for which jobs may be asked, and the keys of their place that are set: another key is the profile's.
