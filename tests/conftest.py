@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from harness.launch.fork_server import ForkServer
     from harness.launch.worker_pool import Pool
 
 
@@ -63,6 +64,21 @@ def pool() -> "Iterator[Pool]":
 
     with Pool() as processes:
         yield processes
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> "Iterator[ForkServer]":
+    """The fork server of launched runs: a launch without one imports torch and pandas anew."""
+    from harness.launch.fork_server import ForkServer
+
+    class Shared(ForkServer):
+        """A fork server that stays although pytest names the current test in the environment."""
+
+        def prepare(self, environment: Mapping[str, str]) -> None:
+            super().prepare({key: text for key, text in environment.items() if key != "PYTEST_CURRENT_TEST"})
+
+    with Shared() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

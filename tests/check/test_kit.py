@@ -95,9 +95,9 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "__init__.py").write_text("")
     (tmp_path / "elsewhere" / "mine.py").write_text(
         dedent("""
-        from harness.strategies.cagnet.oned import OneD
+        from harness.strategies.serial import Serial
 
-        class Mine(OneD):
+        class Mine(Serial):
             name = "mine"
         """)
     )

@@ -23,7 +23,7 @@ from harness.results.collect import flatten
 from harness.results.parquet import conform
 from harness.results.schema import RUNS
 
-SIZES = (2, 7, 22)
+SIZES = (2, pytest.param(7, marks=pytest.mark.slow), 22)
 LONG = "a-graph-with-a-long-name@1-4096w1024"
 FOREIGN = ("my-strategy", "another-plugin-of-somebody-with-a-long-name")
 
@@ -268,7 +268,7 @@ def test_ideal_lines_end_within_the_axes(count: int, figure_of: Callable[..., Fi
 
 @all_figures
 def test_every_panel_has_rows_of_numbers(kind: FigureKind[Any], study_of: Callable[[int], Study]) -> None:
-    study = study_of(7)
+    study = study_of(22)
     for panel in kind.panels(study.runs if kind.of == "runs" else study.claims):
         if content := kind.shown(panel, study.tables):
             rows = list(kind.data(content))

@@ -6,9 +6,19 @@ something and fail, as when a node is lost.
 
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Mapping
+
+from harness.launch.fork_server import ForkServer
+
+
+class ImportsOnce(ForkServer):
+    """A fork server for tasks whose variables of Slurm differ."""
+
+    def prepare(self, environment: Mapping[str, str]) -> None:
+        if self._process is None:
+            super().prepare(environment)
 
 
 def main() -> int:
@@ -19,16 +29,18 @@ def main() -> int:
     command = next(number for number, word in enumerate(sys.argv) if number and not word.startswith("--"))
     world, per_node = int(told["ntasks"]), int(told["distribution"].removeprefix("plane="))
     world = int(os.environ.get("FAKE_SRUN_TASKS", world))
-    tasks = []
-    for rank in range(world):
-        place = {
+    places = [
+        {
             "SLURM_PROCID": rank,
             "SLURM_NTASKS": world,
             "SLURM_LOCALID": rank % per_node,
             "SLURM_STEP_ID": 0,
         }
-        environment = {**os.environ, **{key: str(value) for key, value in place.items()}}
-        tasks.append(subprocess.Popen(sys.argv[command:], env=environment))
+        for rank in range(world)
+    ]
+    environments = [{**os.environ, **{key: str(value) for key, value in place.items()}} for place in places]
+    with ImportsOnce() as server:  # the line is python -m MODULE WORDS
+        tasks = list(server.start(sys.argv[command + 2 :], environments, (0, 1, 2)))
     signal.signal(signal.SIGTERM, lambda number, _: [task.send_signal(number) for task in tasks])
     while not any(task.poll() for task in tasks) and any(task.poll() is None for task in tasks):
         time.sleep(0.02)
@@ -37,7 +49,7 @@ def main() -> int:
         how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code)
         print(f"srun: error: here: task {rank}: {how}", file=sys.stderr, flush=True)
     for task in tasks:
-        task.kill()
+        task.send_signal(signal.SIGKILL)
         task.wait()
     return 1 if failed else 0
 

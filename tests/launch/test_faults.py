@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.experiment.defaults import make_spec
+from harness.launch.fork_server import ForkServer
 from harness.launch.launch import TimeLimits, launch
 from harness.results.record import read_record
 from harness.spec.spec import Spec, canonical_json
@@ -46,11 +47,11 @@ def spec(way: str, ranks: int, rank: int, call: int) -> Spec:
     return make_spec(ROOT, {**request, "training": {"epochs": 3, "warmup": 1}}, "test")
 
 
-def launched(asked: Spec, tmp_path: Path) -> dict[str, Any]:
+def launched(asked: Spec, tmp_path: Path, fork_server: ForkServer) -> dict[str, Any]:
     """The error of the run, after a look at what it left behind."""
     runs = tmp_path / "runs"
     begun = time.monotonic()
-    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS)
+    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS, fork_server)
     assert time.monotonic() - begun < 60, "nobody waits for what does not come"
     assert alive(tmp_path) == [], "a rank outlived its run"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -61,8 +62,8 @@ def launched(asked: Spec, tmp_path: Path) -> dict[str, Any]:
     )
 
 
-def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path) -> None:
-    error = launched(spec(way, ranks, rank, call), tmp_path)
+def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path, fork_server: ForkServer) -> None:
+    error = launched(spec(way, ranks, rank, call), tmp_path, fork_server)
     status, kind, message = WAYS[way]
     assert (error["status"], error["type"], error["rank"]) == (status, kind, rank), error
     assert message in error["message"]
@@ -70,26 +71,28 @@ def check(way: str, ranks: int, rank: int, call: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["raise", "kill", "hang"])
-def test_the_cause_is_on_record(way: str, tmp_path: Path) -> None:
-    check(way, 2, 1, 2, tmp_path)
+def test_the_cause_is_on_record(way: str, tmp_path: Path, fork_server: ForkServer) -> None:
+    check(way, 2, 1, 2, tmp_path, fork_server)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "ranks", "rank", "call"), ROUND)
 def test_the_cause_is_on_record_whoever_fails_and_when(
-    way: str, ranks: int, rank: int, call: int, tmp_path: Path
+    way: str, ranks: int, rank: int, call: int, tmp_path: Path, fork_server: ForkServer
 ) -> None:
-    check(way, ranks, rank, call, tmp_path)
+    check(way, ranks, rank, call, tmp_path, fork_server)
 
 
 @pytest.mark.parametrize("way", ["raise", "kill", "write"])
-def test_the_epochs_that_all_ranks_finished_are_on_record(way: str, tmp_path: Path) -> None:
+def test_the_epochs_that_all_ranks_finished_are_on_record(
+    way: str, tmp_path: Path, fork_server: ForkServer
+) -> None:
     """Epochs have two activations, so at number 4 the warm-up and one timed epoch are over.
 
     A rank that dies while it writes the record has finished all.
     """
     asked, rank = spec(way, 2, 0, 4 if way != "write" else 1), 0
-    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, LIMITS))
+    run = read_record(launch(asked, ROOT, tmp_path / "runs", lambda _: None, LIMITS, fork_server))
     assert (run.record["status"], run.record["error"]["rank"]) == ("failed", rank)
     finished = [-1, 0] if way != "write" else [-1, 0, 1, 2]
     assert sorted(set(run.table("epochs").epoch)) == finished
@@ -99,37 +102,41 @@ def test_the_epochs_that_all_ranks_finished_are_on_record(way: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("way", ["hang", pytest.param("stop", marks=pytest.mark.slow)])
-def test_a_run_that_hangs_keeps_the_epochs_that_all_finished(way: str, tmp_path: Path) -> None:
+def test_a_run_that_hangs_keeps_the_epochs_that_all_finished(
+    way: str, tmp_path: Path, fork_server: ForkServer
+) -> None:
     """The fault is in the second timed epoch, after one that warms up."""
-    assert launched(spec(way, 2, 1, 5), tmp_path)["type"] == "Hang"
+    assert launched(spec(way, 2, 1, 5), tmp_path, fork_server)["type"] == "Hang"
     (folder,) = (tmp_path / "runs").iterdir()
     epochs = read_record(folder).table("epochs")
     assert epochs.groupby("rank").epoch.apply(list).to_dict() == {0: [-1, 0], 1: [-1, 0]}
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_lost_link_ends_the_run(rank: int, tmp_path: Path) -> None:
-    error = launched(spec("link", 2, rank, 1), tmp_path)
+def test_a_lost_link_ends_the_run(rank: int, tmp_path: Path, fork_server: ForkServer) -> None:
+    error = launched(spec("link", 2, rank, 1), tmp_path, fork_server)
     assert error["status"] in ("failed", "timeout")
     assert error["type"] in ("RuntimeError", "DistBackendError", "Hang"), error
 
 
-def test_a_writer_that_is_killed_leaves_a_whole_record_of_it(tmp_path: Path) -> None:
-    error = launched(spec("write", 2, 0, 1), tmp_path)
+def test_a_writer_that_is_killed_leaves_a_whole_record_of_it(tmp_path: Path, fork_server: ForkServer) -> None:
+    error = launched(spec("write", 2, 0, 1), tmp_path, fork_server)
     assert (error["status"], error["rank"]) == ("failed", 0)
     assert "SIGKILL" in error["message"]
 
 
-def test_a_writer_that_waits_for_its_disk_is_left_in_peace(tmp_path: Path) -> None:
+def test_a_writer_that_waits_for_its_disk_is_left_in_peace(tmp_path: Path, fork_server: ForkServer) -> None:
     """It sleeps for longer than the patience, and the other rank has left."""
-    assert launched(spec("linger", 2, 0, 1), tmp_path) == {"status": "ok"}
+    assert launched(spec("linger", 2, 0, 1), tmp_path, fork_server) == {"status": "ok"}
 
 
 @pytest.mark.parametrize(
     "how",
     [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))],
 )
-def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signals, tmp_path: Path) -> None:
+def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(
+    how: signal.Signals, tmp_path: Path, fork_server: ForkServer
+) -> None:
     path, runs = tmp_path / "spec.json", tmp_path / "results" / "runs"
     path.write_text(canonical_json(spec("hang", 2, 1, 0).model_dump(mode="json")))
     command = [sys.executable, "-m", "harness", "run", "--spec", str(path), "--out", str(runs)]
@@ -145,7 +152,7 @@ def test_ranks_die_with_their_launcher_and_the_next_one_sweeps(how: signal.Signa
     assert list(runs.iterdir()) == [], "no record of a run that was given up"
 
     asked = spec("raise", 2, 1, 0)
-    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS)
+    folder = launch(asked, ROOT, runs, lambda _: None, LIMITS, fork_server)
     assert [path.name for path in runs.parent.iterdir()] == ["runs"]
     assert [path.name for path in runs.iterdir()] == [folder.name]
 

@@ -13,6 +13,7 @@ import pytest
 
 from harness.comm.meeting import RankPlace
 from harness.experiment.defaults import make_spec
+from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here
 from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record
@@ -33,11 +34,14 @@ def ignore(_: str) -> None: ...
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+def records(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> dict[str, Record]:
     runs = tmp_path_factory.mktemp("results") / "runs"
     watched = spec("cagnet-1d", 2, measure={"utilisation_ms": 1})
     specs = {"serial": spec("serial", 1), "parallel": watched}
-    return {name: read_record(launch(one, ROOT, runs, ignore)) for name, one in specs.items()}
+    return {
+        name: read_record(launch(one, ROOT, runs, ignore, fork_server=fork_server))
+        for name, one in specs.items()
+    }
 
 
 def test_a_run_is_recorded_whole(records: dict[str, Record]) -> None:

@@ -107,7 +107,7 @@ def fail_at(rank: int, how: str) -> None:
         ("warn", "UserWarning", "careful"),
     ],
 )
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_rank_that_failed_first_is_named_and_the_pool_serves_on(
     pool: Pool, how: str, kind: str, message: str, rank: int
 ) -> None:
@@ -128,7 +128,7 @@ def fail_in_turn(first: int) -> None:
     raise ValueError(f"rank {engine.rank()}")
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_of_many_failures_the_first_in_time_is_told(pool: Pool, first: int) -> None:
     with pytest.raises(RankError, match=f"rank {first}") as caught:
         pool.run(3, fail_in_turn, first)

@@ -8,6 +8,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.defaults import make_spec
+from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here
 from harness.results.collect import collect
 from harness.results.record import Record, read_record
@@ -58,8 +59,9 @@ def test_a_finite_loss_hides_nothing(recorded: Callable[[Spec], Record]) -> None
     assert "the weight of layer" in run.record["error"]["message"]
 
 
-def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path) -> None:
-    run = read_record(launch(asked(2, "pipegcn", epochs=6, **HUGE), ROOT, tmp_path / "runs", lambda _: None))
+def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path, fork_server: ForkServer) -> None:
+    spec = asked(2, "pipegcn", epochs=6, **HUGE)
+    run = read_record(launch(spec, ROOT, tmp_path / "runs", lambda _: None, fork_server=fork_server))
     assert run.record["status"] == "diverged", run.record["error"]
     ends = run.table("epochs").groupby("rank").epoch.max()
     assert ends.nunique() == 1 and ends.iloc[0] < 5

@@ -199,7 +199,14 @@ def test_training_learns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("grid", "at_once"), [("4x1", 2), ("2x2", 0), ("1x3", 1), ("3x2", 2)])
+@pytest.mark.parametrize(
+    ("grid", "at_once"),
+    [
+        ("2x2", 0),
+        ("3x2", 2),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("4x1", 2), ("1x3", 1))),
+    ],
+)
 def test_a_partitioned_graph_is_trained_on_by_every_law(name: str, grid: str, at_once: int, pool) -> None:
     """The kit tries one grid of every choice; here c is any number."""
     sizes = dict(zip((ROW, COL), map(int, grid.split("x")), strict=True))

@@ -233,7 +233,7 @@ def contents_of(folders):
     return {path.name: path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.npy"))}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 6])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow), 6])
 def test_partitions_do_not_depend_on_how_many_are_computed_at_once(
     root, tmp_path, monkeypatch, computed, workers
 ):

@@ -45,15 +45,22 @@ def choice(request, root, write_card):
     return choice
 
 
+BYTES: dict[str, dict[str, bytes]] = {}
+"""The bytes of the store of every choice, by its card and order."""
+
+
 @pytest.fixture
 def undisturbed(root, choice, monkeypatch, tmp_path):
-    """The bytes of the store, built by one, elsewhere."""
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
-        return content(build(root, choice))
+    """The bytes of the store, built by one, elsewhere; once for all tests."""
+    key = f"{(root / 'datasets' / 'catalog' / 'graph.yaml').read_text()} {choice}"
+    if key not in BYTES:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
+            BYTES[key] = content(build(root, choice))
+    return BYTES[key]
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 7])
+@pytest.mark.parametrize("jobs", [*(pytest.param(jobs, marks=pytest.mark.slow) for jobs in (1, 2)), 7])
 def test_the_bytes_do_not_depend_on_the_jobs(root, choice, undisturbed, jobs):
     given = shares(jobs)
     for step in STEPS:

@@ -32,13 +32,18 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+BYTES: dict[str, bytes] = {}
+
+
 @pytest.fixture
 def undisturbed(root, write_card, monkeypatch, tmp_path):
-    """The bytes of the store, built in one go, with much memory, elsewhere."""
+    """The bytes of the store, built in one go, with much memory, elsewhere; once for all tests."""
     write_card(root, "graph", **GRAPH)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
-        return content(build(root, CHOICE, means=Means(workers=1)))
+    if not BYTES:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("HARNESS_DATASETS", str(tmp_path / "undisturbed"))
+            BYTES.update(content(build(root, CHOICE, means=Means(workers=1))))
+    return BYTES
 
 
 @pytest.mark.parametrize(

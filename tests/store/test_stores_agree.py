@@ -44,7 +44,10 @@ def graph(request, make_graph):
     return make_graph(**GRAPHS[request.param])
 
 
-@pytest.fixture(params=["memory", 1, 3, 7], ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind)
+@pytest.fixture(
+    params=["memory", 1, pytest.param(3, marks=pytest.mark.slow), 7],
+    ids=lambda kind: f"grid-{kind}" if kind != "memory" else kind,
+)
 def store_of(request, tmp_path, write_graph):
     """A function from a graph and an order to its store, in memory or in a folder of that many blocks."""
 

@@ -47,7 +47,7 @@ def test_a_twin_of_full_size_is_to_have_the_published_nonzeros(name):
     assert card.expected.n == load_card(ROOT, name).expected.n
 
 
-@pytest.mark.parametrize("vertices", [600, 3000])
+@pytest.mark.parametrize("vertices", [600, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CARDS)
 def test_every_twin_has_them_at_a_small_scale(name, vertices):
     """Exactly, where draws are counted; their number is that of the published graph, times the scale."""
@@ -60,7 +60,7 @@ def test_every_twin_has_them_at_a_small_scale(name, vertices):
     assert found == pytest.approx((ends * published.edges + published.expected.n) / parts, rel=0.005)
 
 
-@pytest.mark.parametrize("scale", ["1", "1/8"])
+@pytest.mark.parametrize("scale", ["1", pytest.param("1/8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CARDS)
 def test_every_twin_expects_them_at_a_large_scale(name, scale):
     """Judge: the integral over ranks and clusters of the chance that an edge is among the draws."""

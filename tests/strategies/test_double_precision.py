@@ -255,7 +255,7 @@ def part(whole: Tensor, piece: Piece) -> Tensor:
     return whole[piece.rows.start : piece.rows.stop, piece.cols.start : piece.cols.stop]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 3)), 4])
 @pytest.mark.parametrize(
     "name",
     [

@@ -4,6 +4,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from harness.strategies.g3.schedule import schedule
 from harness.strategy import WORD, Context, facts_of
 
 PIPELINES = ("full", "inter", "intra", "sequential")
+SLOW = pytest.mark.slow
 EPOCHS, HEADS = 3, 2
 
 
@@ -49,9 +51,24 @@ def case_of(
     return Case("test", Spec.model_validate(spec), vertices, directed)
 
 
-@pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize(("bin_nodes", "kind"), [(1, "gcn"), (7, "gcn"), (7, "sage"), (7, "gat")])
+QUICK = [
+    *((pipeline, 7, "gcn", pipeline in ("full", "intra")) for pipeline in PIPELINES),
+    *(("full", *bins, False) for bins in ((1, "gcn"), (7, "sage"), (7, "gat"))),
+    *(("sequential", *bins, True) for bins in ((1, "gcn"), (7, "sage"), (7, "gat"))),
+]
+"""Every pipeline, bin size, kind of model and way of messages, of which the cross product is slow."""
+EVERY = [
+    (pipeline, *bins, rounds)
+    for pipeline, bins, rounds in product(
+        PIPELINES, [(1, "gcn"), (7, "gcn"), (7, "sage"), (7, "gat")], [False, True]
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "bin_nodes", "kind", "rounds"),
+    [pytest.param(*each, marks=[] if each in QUICK else SLOW) for each in EVERY],
+)
 def test_every_pipeline_and_bin_size_is_serial_training(
     ranks, pipeline: str, bin_nodes: int, kind: str, rounds: bool
 ) -> None:
@@ -63,8 +80,10 @@ def test_every_pipeline_and_bin_size_is_serial_training(
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize(
+    ("directed", "rounds"),
+    [(False, True), (True, False), *(pytest.param(both, both, marks=SLOW) for both in (False, True))],
+)
 @pytest.mark.parametrize(("vertices", "kind"), [(5, "gcn"), (5, "gat"), (6, "gat"), (9, "gcn")])
 def test_parts_without_vertices_or_neighbours(
     ranks, vertices: int, kind: str, directed: bool, rounds: bool
@@ -88,7 +107,7 @@ def by_peer(case: Case) -> dict[tuple[str, int, str, int], float]:
     return words
 
 
-@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("rounds", [False, pytest.param(True, marks=SLOW)])
 @pytest.mark.parametrize(
     ("pipeline", "kind", "hidden"), [*((each, "gcn", 10) for each in PIPELINES), ("full", "gat", 10 * HEADS)]
 )
@@ -199,10 +218,16 @@ def same(runs: list[list[tuple[list[float], list[torch.Tensor]]]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize("kind", ["gcn", "gat"])
 @pytest.mark.parametrize(
-    "epochs", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+    ("epochs", "kind", "rounds"),
+    [
+        (10, "gcn", True),
+        (10, "gat", False),
+        *(
+            pytest.param(1000, *each, marks=[SLOW, pytest.mark.timeout(1200)])
+            for each in product(["gcn", "gat"], [False, True])
+        ),
+    ],
 )
 def test_late_messages_lock_nothing_up_and_change_no_bit(pool, epochs: int, kind: str, rounds: bool) -> None:
     case = case_of(4, vertices=97, kind=kind, bin_nodes=5, rounds=rounds)
@@ -235,7 +260,7 @@ def exchanges(case: Case) -> list[list[tuple[str, int, int]]]:
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [pytest.param(2, marks=SLOW), 4])
 def test_rounds_start_the_messages_of_two_ranks_in_one_order(ranks, pipeline: str, parts: int) -> None:
     """NCCL requires that two ranks start their messages to each other in the same order."""
     by_rank = ranks(parts, exchanges, case_of(parts, pipeline=pipeline, bin_nodes=7, rounds=True))

@@ -14,6 +14,7 @@ from harness.check.case import Case
 from harness.check.kit import HERE
 from harness.comm.grid import Grid
 from harness.errors import UserError
+from harness.launch.fork_server import ForkServer
 from harness.ledger import MOVING, SAMPLING, Amounts, AxisName, Key, Ledger, Op, TensorName
 from harness.replay import replay
 from harness.run.trainer import Trainer
@@ -211,7 +212,7 @@ LEARNS = {
 
 
 @pytest.mark.parametrize("wire", ["full", "bf16"])
-def test_it_learns_and_stops_at_the_target(wire: str, tmp_path: Path) -> None:
+def test_it_learns_and_stops_at_the_target(wire: str, tmp_path: Path, fork_server: ForkServer) -> None:
     """The accuracy that it reaches on the smallest learnable graph with either wire; time to it is in the record."""
     from harness.launch.launch import launch
     from harness.results.record import read_record
@@ -219,7 +220,8 @@ def test_it_learns_and_stops_at_the_target(wire: str, tmp_path: Path) -> None:
     spec = spec_of("1x2x1x1", LEARNS["model"], wire=wire).model_dump(mode="json")
     spec |= {"dataset": {"name": "tiny-sbm"}, "training": LEARNS["training"] | {"target": 0.6}}
     root = Path(__file__).parents[2]
-    done = read_record(launch(Spec.model_validate(spec), root, tmp_path, lambda _: None))
+    asked = Spec.model_validate(spec)
+    done = read_record(launch(asked, root, tmp_path, lambda _: None, fork_server=fork_server))
     assert done.record["status"] == "ok", done.record["error"]
     summary = done.record["summary"]
     accuracy: pd.DataFrame = done.table("accuracy")
