@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,15 +14,46 @@ import pytest
 from harness.check import Extent, check
 from harness.registry import registered
 
+ORDINARY = "directed, prime, partial mask"
+"""The name of the cases that a check begins with: the usual model, on a grid of every size."""
 MUTANTS = Path(__file__).parent / "mutants.py"
 BUILT_IN = [point.name for point in registered() if point.value.startswith("harness.strategies.")]
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize("extent", ["quick", pytest.param("usual", marks=pytest.mark.slow)])
+RELATIVES = {
+    "bulk-sage": "bulk-ladies",
+    "cagnet-1d": "cagnet-1.5d",
+    "cagnet-2d": "cagnet-3d",
+    "cagnet-sa-1d": "cagnet-sa-1.5d",
+    "distdgl": "salient",
+    "graphsage": "salient",
+    "quiver": "massivegnn",
+}
+"""Strategies whose models and parameters are the code of another, on which a quick test tries them all."""
+
+
+@pytest.mark.parametrize(
+    ("name", "extent"),
+    [
+        *((name, "quick") for name in BUILT_IN if name not in RELATIVES),
+        *(pytest.param(name, "quick", marks=pytest.mark.slow) for name in RELATIVES),
+        *(pytest.param(name, "usual", marks=pytest.mark.slow) for name in BUILT_IN),
+    ],
+)
 def test_a_built_in_strategy_conforms(name: str, extent: Extent, pool) -> None:
     findings = list(check(name, pool.run, extent))
     assert len(findings) > 5
+    assert [finding for finding in findings if not finding.holds] == []
+
+
+@pytest.mark.parametrize("name", RELATIVES)
+def test_a_relative_conforms_on_every_grid(name: str, pool) -> None:
+    findings = list(
+        takewhile(lambda finding: finding.case.endswith(ORDINARY), check(name, pool.run, "quick"))
+    )
+    assert {"losses equal serial", "gradients equal serial", "words equal the formula"} <= {
+        finding.law for finding in findings
+    }
     assert [finding for finding in findings if not finding.holds] == []
 
 
