@@ -17,7 +17,7 @@ from harness.launch.processes import Death, Process, Watched
 from harness.slurm.resources import geometry
 from harness.slurm.site import load_site, slurm_of
 from harness.slurm.srun import in_allocation, srun_errors, staging, step
-from harness.spec.machine_card import Machine, Slurm, start_seconds
+from harness.spec.machine_card import Machine, Slurm, list_machines, start_seconds
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """The variables of Slurm that srun inherits. Everything else is on its command line."""
@@ -125,7 +125,8 @@ class RankStarter(NamedTuple):
 
 def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -> RankStarter:
     """The starter of ranks that run a program: a step in a job whose machine's card knows it, else a fork server."""
-    slurm = slurm_of(root, machine.name, load_site(root))
+    has_card = machine.name in list_machines(root)  # a spec may name a machine of another project
+    slurm = slurm_of(root, machine.name, load_site(root)) if has_card else None
     if slurm is None or not in_allocation(os.environ, slurm.scheduler):
         if slurm and ranks > slurm.ranks_per_node:
             raise UserError(
