@@ -278,25 +278,27 @@ def bill_text(
         expected = (
             f"{sum(known) / len(jobs):.3g} expected" if len(known) == len(jobs) else "expected time unknown"
         )
-        lines += [
-            f"{len(jobs)} jobs of {nodes} nodes for {minutes} min each ({expected}), {runs} runs:",
-            f"  {line}",
-        ]
+        size = f"{_counted(len(jobs), 'job')} of {_counted(nodes, 'node')} for {minutes} min"
+        lines += [f"{size} each ({expected}), {_counted(runs, 'run')}:", f"  {line}"]
         steps = {shlex.join(step(ranks, card)): None for cost in jobs for ranks, card in cost.steps.items()}
         lines += [f"    {each}" for each in steps]
         if reason := forbidden(first.asked, partitions):
             lines.append(f"  Slurm would never start these: {reason}.")
     if here:
-        lines.append(f"{len(here)} jobs on this machine, {sum(cost.runs for cost in here)} runs")
+        lines.append(
+            f"{_counted(len(here), 'job')} on this machine, {_counted(sum(cost.runs for cost in here), 'run')}"
+        )
     if asked:
         foreseen = [cost for cost in costs if cost.steps and cost.expected is not None]
         hours = sum(int(cost.asked["nodes"] or 1) * (cost.expected or 0) for cost in foreseen) / 60
-        jobs_on_slurm = sum(map(len, alike.values()))
-        lines.append(
-            f"in all {jobs_on_slurm} jobs: {asked:.3g} node-hours asked at most, {hours:.3g} expected of "
-            f"{len(foreseen)} jobs"
-        )
+        known_of = f"expected of {_counted(len(foreseen), 'job')}"
+        whole = _counted(sum(map(len, alike.values())), "job")
+        lines.append(f"in all {whole}: at most {asked:,.1f} node-hours asked, {hours:,.1f} {known_of}")
     return "\n".join(lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _seconds(run: Mapping[str, Any]) -> float | None:

@@ -171,3 +171,44 @@ def test_an_interrupted_snakemake_cancels_its_jobs(project: Project) -> None:
     process.wait(timeout=100)
     wait_until(lambda: not project.cluster.call("squeue", "-h"))
     assert project.records() == {}, "no record of a run that was given up"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_queued_job_runs_what_was_written_at_its_submission(project: Project) -> None:
+    """Meanwhile its experiment is broken, and the time of jobs changes. Afterwards that change plans nothing again."""
+    runs = [run(ranks=2, launch=[0, 1]), run("plexus", grid="x2y1z1", ranks=2, launch=[0, 1])]
+    words = project.experiment(*runs)
+    project.run("harness", "data", "build", "tiny-sbm")
+    filler = project.cluster.call(
+        "sbatch",
+        "--parsable",
+        "-N2",
+        "--ntasks-per-node=4",
+        "--mem=100",
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 500",
+    )
+    process = project.start("snakemake", *QUICK, *words)
+    waiting = ("squeue", "-h", "-t", "PD", "-o", "%j")
+    wait_until(lambda: "harness" in project.cluster.call(*waiting), 200)
+    asked = (project.folder / "mine.yaml").read_text()
+    (project.folder / "mine.yaml").write_text("name: [")
+    site = project.folder / "config" / "site.yaml"
+    site.write_text(site.read_text() + "job_minutes: 6\n")
+    project.cluster.call("scancel", filler)
+    wait_until(lambda: len(project.records()) == 4, 400)
+    (project.folder / "mine.yaml").write_text(asked)
+    assert process.wait(timeout=400) == 0, project.output()
+    assert "Nothing to be done" in project.run("snakemake", *QUICK, *words, "--dry-run")
+    table = pd.read_parquet(project.folder / "results" / "runs.parquet").set_index("run_id")
+    assert set(table["provenance.nodes"]) <= {"localhost", os.uname().nodename}
+    for launch, block in table.groupby("launch"):
+        assert block["provenance.block"].nunique() == 1 and block["provenance.block"].iloc[0].endswith(
+            f"-launch-{launch}"
+        )
+        first = block.sort_values("provenance.position")["strategy.name"].iloc[0]
+        assert first == ("cagnet-1d", "plexus")[int(launch)], "the order is rotated"
+    assert "B over A" in project.run("harness", "compare", "results")

@@ -126,10 +126,14 @@ def options_of(scale):
     return [*([f"--scale={scale}"] if scale != "laptop" else []), *ON_MACHINE]
 
 
-@functools.cache
 def study(path, scale=None):
     """The study of an experiment's file, planned when a rule first asks for it; without a scale, at that of the config."""
-    options = options_of(scale or config["scale"])
+    return study_at(path, scale or config["scale"])
+
+
+@functools.cache
+def study_at(path, scale):
+    options = options_of(scale)
     plan = plan_file(path, read_experiment(path), options)
     if not Path(plan).is_file():
         write_plans({path: plan}, options)
