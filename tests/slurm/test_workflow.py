@@ -177,7 +177,7 @@ def test_an_interrupted_snakemake_cancels_its_jobs(project: Project) -> None:
 @pytest.mark.timeout(900)
 def test_a_queued_job_runs_what_was_written_at_its_submission(project: Project) -> None:
     """Meanwhile its experiment is broken, and the time of jobs changes. Afterwards that change plans nothing again."""
-    runs = [run(ranks=2, launch=[0, 1]), run("plexus", grid="x2y1z1", ranks=2, launch=[0, 1])]
+    runs = [run(ranks=2, launch=[0, 1]), run("plexus", grid="2x1x1", ranks=2, launch=[0, 1])]
     words = project.experiment(*runs)
     project.run("harness", "data", "build", "tiny-sbm")
     filler = project.cluster.call(
