@@ -23,7 +23,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
-from harness.figures import accuracy, beside_papers, breakdown, costs, scaling, throughput, utilisation
+from harness.figures import (
+    beside_papers,
+    breakdown,
+    costs,
+    prediction_scatter,
+    scaling,
+    throughput,
+    training,
+    utilisation,
+)
 from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.figures.panels import Panel, titles
 from harness.files import replace_files
@@ -94,7 +103,9 @@ KINDS: tuple[FigureKind[Any], ...] = (
     breakdown.SAMPLING_KIND,
     utilisation.KIND,
     costs.KIND,
-    accuracy.KIND,
+    training.KIND,
+    training.LOSS_KIND,
+    prediction_scatter.KIND,
     beside_papers.KIND,
 )
 """All kinds of figures, in the order of the report."""

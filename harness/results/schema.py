@@ -4,7 +4,7 @@ A run folder holds all tables except `runs`; collecting joins the tables of all 
 and adds `runs` with one row a run. Text is never null: an empty text means none. A number that does not apply is null,
 except in a ledger's key, where -1 means no layer or no peer. Columns of `runs` that come from the spec have the dotted
 names of `--set` and of experiments (`model.hidden`). The page docs/tables.md is made from this module
-(`harness.results.dictionary`).
+(docs/write_tables.py).
 """
 
 from typing import NamedTuple

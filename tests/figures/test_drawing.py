@@ -34,9 +34,8 @@ def test_there_is_a_figure_of_all_datasets_and_one_of_each_with_something_to_sho
     of = {"runs": ("", "-isolate-3-8m", f"-{NOT_SAMPLED}"), "claims": ("", "-plexus-fig8c")}
     names = [f"{kind.name}{each}" for kind in KINDS for each in of[kind.of]]
     names.remove(f"sampling-{NOT_SAMPLED}")
-    names = [
-        name for name in names if not name.startswith("accuracy")
-    ]  # no run was evaluated on test vertices
+    # No run was evaluated on test vertices, and none was predicted.
+    names = [name for name in names if not name.startswith(("accuracy", "prediction"))]
     assert sorted(path.name for path in drawn) == sorted(
         f"{name}.{ending}" for name in names for ending in (*FORMATS, *BESIDE)
     )

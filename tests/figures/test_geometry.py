@@ -73,6 +73,11 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
                 training = {"target": 0.6}
                 spec = synthetic.make_spec(name, LONG, grid, training=training)
                 add(spec, base / ranks, 0.1)
+                if number < 3:
+                    known = {"status": "ok", "source": "predicted", "provenance": {}, "error": None}
+                    epoch = {"epoch_seconds_median": float(random.uniform(0.5, 1.5)) * (base / ranks + 0.1)}
+                    record = {"run_id": f"p{spec.run_id[1:]}", "label": spec.label, "summary": epoch, **known}
+                    rows.append(flatten(spec.model_dump(mode="json"), record))
             if number % 4 == 1:
                 spec = synthetic.make_spec(name, LONG, {"p": 8}, training={"target": 0.6})
                 failed = {"source": "measured", "summary": {}, "provenance": {}}

@@ -45,9 +45,11 @@ rule predicted_runs:
         "harness predict --experiment {input.experiment} --out {output} > {log} 2>&1"
 
 
-# Runs of more ranks than there are cores: their kernels as measured, their calls on the links of their machine's card.
+# Runs of more ranks than there are cores: their kernels as measured, their calls on the links of their machine's card. What
+# was predicted for the same runs stands beside them.
 rule emulated_runs:
     input:
+        experiment=lambda wildcards: experiment_file(wildcards.experiment),
         plan=lambda wildcards: study(experiment_file(wildcards.experiment), "emulated").plan,
         runs=lambda wildcards: markers_of(experiment_file(wildcards.experiment), "emulated"),
     output:
@@ -60,7 +62,8 @@ rule emulated_runs:
     message:
         "Emulating the runs of {wildcards.experiment} that have many ranks"
     shell:
-        "harness emulate --plan {input.plan} --out {output} > {log} 2>&1"
+        "(harness emulate --plan {input.plan} --out {output}"
+        " && harness predict --experiment {input.experiment} --scale emulated --out {output}) > {log} 2>&1"
 
 
 rule paper_report:

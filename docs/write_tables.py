@@ -1,4 +1,4 @@
-"""The page docs/tables.md, made from the schema: `python -m harness.results.dictionary > docs/tables.md`."""
+"""The page docs/tables.md, made from the schema: `python docs/write_tables.py > docs/tables.md`."""
 
 from harness.results.schema import CLAIMS, RUN_TABLES, RUNS, SCHEMA, TableSchema
 
@@ -13,7 +13,7 @@ PARTS = {
 
 HEADER = f"""# The tables
 
-<!-- Made from harness/results/schema.py by `python -m harness.results.dictionary > docs/tables.md`. -->
+<!-- Made from harness/results/schema.py by `python docs/write_tables.py > docs/tables.md`. -->
 
 This is schema {SCHEMA}. A run folder `results/runs/<run-id>/` holds `spec.json`, `record.json`, and every table below
 that has a row: `epochs.parquet`, `ledger.parquet` and so on. `harness collect` joins the tables of all runs under

@@ -1,0 +1,150 @@
+"""Predicted epochs against measured or emulated ones, where the same runs have both (Plexus's figure 5)."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from harness.figures.kind import FigureKind, Tables
+from harness.figures.page_layout import Cell, Section, compose, unit_for
+from harness.figures.palette import MUTED, PAPER, StrategyLook
+from harness.figures.panels import VARIANT, Curve, Panel, counted, titles
+from harness.figures.scaling import DOTTED
+
+SAME = [*VARIANT, "ranks", "grid"]
+"""The columns in which two runs of a strategy agree that a panel compares."""
+FEWEST = 3
+"""Points below which nothing can be said of an order."""
+HEIGHT = 2.6  # inches
+FACTOR = 2.0
+
+
+class PredictedPoints(NamedTuple):
+    """The runs of one strategy that were predicted and took place, with the seconds of both."""
+
+    label: str
+    look: StrategyLook
+    source: str
+    rows: pd.DataFrame
+
+
+def shown(panel: Panel, _: Tables) -> list[PredictedPoints]:
+    """The points of a panel, if these are enough."""
+    some = panel.curves
+    predicted = [curve for curve in some if curve.source == "predicted" and not curve.points.empty]
+    pairs = [
+        PredictedPoints(curve.label, curve.look, curve.source, rows)
+        for curve in some
+        if curve.source in ("measured", "emulated") and not curve.points.empty
+        if not (
+            rows := _paired(curve, [other for other in predicted if other.strategy == curve.strategy])
+        ).empty
+    ]
+    return pairs if sum(len(pair.rows) for pair in pairs) >= FEWEST else []
+
+
+def _paired(curve: Curve, predicted: Sequence[Curve]) -> pd.DataFrame:
+    """The grids of a curve that were predicted too: `seconds`, and `predicted`."""
+    if not predicted:
+        return pd.DataFrame()
+    known = pd.concat([_by_grid(other, "predicted") for other in predicted])
+    return _by_grid(curve, "seconds").merge(known, on=SAME)
+
+
+def _by_grid(curve: Curve, name: str) -> pd.DataFrame:
+    medians = curve.points.groupby(SAME, dropna=False)["epoch_seconds_median"].median()
+    return medians.rename(name).reset_index()
+
+
+def verdict(pairs: Sequence[PredictedPoints]) -> tuple[float, float]:
+    """The rank correlation of all points of a panel, and the median of their relative errors."""
+    rows = pd.concat([pair.rows for pair in pairs])
+    errors = (rows.predicted / rows.seconds - 1).abs()
+    return float(rows.seconds.corr(rows.predicted, method="spearman")), float(errors.median())
+
+
+def draw(axes: Axes, pairs: Sequence[PredictedPoints]) -> None:
+    """Draws one panel."""
+    rows = pd.concat([pair.rows for pair in pairs])
+    values = rows[["seconds", "predicted"]]
+    unit = unit_for(float(values.max().max()))
+    low, high = values.min().min() * unit.per_second / 1.5, values.max().max() * unit.per_second * 1.5
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    axes.plot([low, high], [low, high], color=MUTED, linewidth=0.8, zorder=1)
+    for factor in (FACTOR, 1 / FACTOR):
+        axes.plot(
+            [low, high], [factor * low, factor * high], color=MUTED, linewidth=0.6, linestyle=DOTTED, zorder=1
+        )
+    for pair in pairs:
+        x, y = (pair.rows[name] * unit.per_second for name in ("seconds", "predicted"))
+        axes.add_line(_sample(pair, x.tolist(), y.tolist()))
+    ticks = _ticks(low, high)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_minor_locator(NullLocator())
+    order, error = verdict(pairs)
+    axes.text(
+        0.97,
+        0.04,
+        f"{counted(len(rows), 'run')}\nrank correlation {order:.2f}\nmedian error {100 * error:.0f} %",
+        transform=axes.transAxes,
+        ha="right",
+        va="bottom",
+        linespacing=1.2,
+    )
+    axes.set_xlabel(f"{' or '.join(dict.fromkeys(pair.source for pair in pairs))} epoch ({unit.name})")
+    axes.set_ylabel(f"predicted epoch ({unit.name})")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Numbers of one digit on a logarithmic axis: 1, 2 and 5 of each decade, or fewer where there are many."""
+    every = [digit * 10.0**power for power in range(-6, 10) for digit in (1, 2, 5)]
+    inside = [tick for tick in every if low <= tick <= high]
+    return inside if len(inside) <= 6 else inside[:: 1 + len(inside) // 6]
+
+
+def _sample(pair: PredictedPoints, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    """The markers of a strategy, for the axes or for the legend."""
+    full = pair.source == "measured"
+    return Line2D(
+        x,
+        y,
+        linestyle="none",
+        color=pair.look.colour,
+        marker=pair.look.marker,
+        markersize=4.5,
+        markerfacecolor=pair.look.colour if full else PAPER,
+        label=pair.label,
+    )
+
+
+def page(some: Sequence[Panel], contents: Sequence[list[PredictedPoints]]) -> Figure:
+    """The figure: axes for each panel."""
+    each, note = titles(some)
+    sections = [
+        Section([Cell("", partial(draw, pairs=pairs), HEIGHT)], 1, title)
+        for title, pairs in zip(each, contents, strict=True)
+    ]
+    entries = {pair.label: _sample(pair, [], []) for pairs in contents for pair in pairs}
+    return compose(sections, list(entries.values()), note)
+
+
+def data(pairs: Sequence[PredictedPoints]) -> Iterator[dict[str, Any]]:
+    """A row for each point."""
+    for pair in pairs:
+        for row in pair.rows.sort_values(["ranks", "seconds"]).to_dict("records"):
+            yield {
+                "curve": pair.label,
+                "ranks": row["ranks"],
+                "grid": row["grid"],
+                "seconds": row["seconds"],
+                "predicted_seconds": row["predicted"],
+            }
+
+
+KIND = FigureKind("prediction", "Predicted against measured epochs", shown, page, data)

@@ -1,0 +1,97 @@
+"""Accuracies and losses are those of the runs, read back from what is drawn; predictions stand over their runs."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from harness.figures import prediction_scatter, training
+from harness.figures.drawing import styled
+from harness.figures.kind import read_tables
+from harness.figures.panels import panels
+from harness.results.collect import collect, flatten
+from harness.results.parquet import conform, read_collected
+from harness.results.record import write_record
+from harness.results.schema import RUNS
+
+FOUND = [0.2, 0.5, 0.75]
+
+
+@pytest.fixture
+def shown(synthetic: SimpleNamespace, tmp_path: Path) -> training.TrainingPanel:
+    """A run that was evaluated thrice and one on fewer ranks, both asked to stop at 0.7."""
+    for ranks in (1, 2):
+        target = {"target": 0.7}
+        spec = synthetic.make_spec("scalegnn", "products-14m", {"d": ranks}, training=target)
+        tables = synthetic.make_tables(spec, 1.0, 0.0)
+        rows = [
+            {"epoch": e, "train_seconds": e + 1.0, "eval_seconds": 0.1, "split": split, "accuracy": value}
+            for e, value in enumerate(FOUND)
+            for split in ("train", "test")
+        ]
+        tables["accuracy"] = pd.DataFrame(rows)
+        write_record(
+            tmp_path / "runs", spec.model_dump(mode="json"), synthetic.make_record(spec, tables), tables
+        )
+    collect(tmp_path / "runs", tmp_path)
+    (panel,) = panels(read_collected(tmp_path, "runs"))
+    return training.accuracies(panel, read_tables(tmp_path))
+
+
+def test_a_line_is_a_run_at_most_ranks(shown: training.TrainingPanel) -> None:
+    (line,) = shown.lines
+    assert line.label.endswith("2 ranks")
+    assert (line.x, line.y) == ([1.0, 2.0, 3.0], FOUND)
+    assert shown.targets == [0.7]
+
+
+def test_points_and_target_are_drawn_where_they_are(shown: training.TrainingPanel) -> None:
+    with styled():
+        axes = Figure().subplots()
+        training.draw(axes, shown)
+    run, target = axes.lines
+    assert run.get_xydata().tolist() == [[1.0, 0.2], [2.0, 0.5], [3.0, 0.75]]
+    assert set(target.get_ydata()) == {0.7}
+    assert [handle.get_label() for handle in training.handles([shown])] == [shown.lines[0].label, "target"]
+
+
+def test_variants_of_a_strategy_are_told_apart(shown: training.TrainingPanel) -> None:
+    (line,) = shown.lines
+    other = line._replace(label="other", look=line.look._replace(fill="left"))
+    drawn = training.handles([shown._replace(lines=[line, other])])
+    assert [handle.get_fillstyle() for handle in drawn[:2]] == ["full", "left"]
+
+
+def test_a_loss_is_drawn_epoch_by_epoch_with_warm_up(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    spec = synthetic.make_spec("plexus", "products-14m", {"x": 2, "y": 1, "z": 1})
+    tables = synthetic.make_tables(spec, 1.0, 0.1)
+    write_record(tmp_path / "runs", spec.model_dump(mode="json"), synthetic.make_record(spec, tables), tables)
+    collect(tmp_path / "runs", tmp_path)
+    (panel,) = panels(read_collected(tmp_path, "runs"))
+    shown = training.losses(panel, read_tables(tmp_path))
+    (line,) = shown.lines
+    losses = tables["epochs"].groupby("epoch").loss.first()
+    assert (line.x, line.y) == (list(range(1, len(losses) + 1)), losses.tolist())
+    assert [row["loss"] for row in training.data(shown)] == losses.tolist()
+
+
+def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthetic: SimpleNamespace) -> None:
+    rows = []
+    for grid, measured, predicted in (((4, 1, 1), 1.0, 2.0), ((2, 2, 1), 2.0, 2.5), ((1, 2, 2), 4.0, 5.0)):
+        spec = synthetic.make_spec("plexus", "products-14m", dict(zip("xyz", grid, strict=True)))
+        for source, seconds in (("measured", measured), ("predicted", predicted), ("published", 9.0)):
+            record = {"run_id": f"{source}{grid}", "label": spec.label, "status": "ok", "source": source}
+            record |= {"summary": {"epoch_seconds_median": seconds}, "provenance": {}, "error": None}
+            rows.append(flatten(spec.model_dump(mode="json"), record))
+    (panel,) = panels(conform(pd.DataFrame(rows), RUNS))
+    pairs = prediction_scatter.shown(panel, None)
+    found = [(row["seconds"], row["predicted_seconds"]) for row in prediction_scatter.data(pairs)]
+    assert found == [(1.0, 2.0), (2.0, 2.5), (4.0, 5.0)]
+    assert prediction_scatter.verdict(pairs) == (1.0, 0.25)
+    assert (
+        prediction_scatter.shown(replace(panel, runs=panel.runs[panel.runs.source != "predicted"]), None)
+        == []
+    )
