@@ -8,6 +8,7 @@ cores and caches, so ranks may compute in turns: a rank gives its turn away whil
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from statistics import median
 from time import thread_time
@@ -134,6 +135,8 @@ class Tape(Ledger):
         """The number of the open event."""
         self._wait: Event | None = None
         self._begun_after, self._fusing = NOBODY, False
+        self._putting_off, self._put_off = False, list[Callable[[], None]]()
+        """True while an item is made before it is asked for, and the calls of this tape that its kernels made."""
         self._companions: dict[Key, Event] = {}
         self._left: dict[int, int] = {}
         """The number of a call's event, by the mark at which the call left."""
@@ -175,6 +178,9 @@ class Tape(Ledger):
         return before
 
     def add(self, key: Key, **more: float) -> None:
+        if self._putting_off:
+            self._put_off.append(lambda: self.add(self.here, **more))
+            return
         super().add(key, **more)
         if (
             self.taping and "seconds" not in more and "in_flight_seconds" not in more
@@ -185,6 +191,9 @@ class Tape(Ledger):
 
     def computed(self, product: Product | None, touched: int) -> None:
         """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
+        if self._putting_off:
+            self._put_off.append(partial(self.computed, product, touched))
+            return
         if not (self.recording and self.taping) or self._fusing:
             return
         event = self._event(self.here)
@@ -199,6 +208,9 @@ class Tape(Ledger):
 
     def crossed(self, size: int) -> None:
         """Keeps a copy of so many bytes between the host and its device."""
+        if self._putting_off:
+            self._put_off.append(partial(self.crossed, size))
+            return
         if self.recording and self.taping:
             event = self._event(self.here)
             event.copies, event.copied = event.copies + 1, event.copied + size
@@ -215,15 +227,26 @@ class Tape(Ledger):
         return results
 
     def begun(self, make: Callable[[], T]) -> Callable[[], T]:
-        """The same item, whose events know that they could have begun here."""
+        """Makes the item now, because its memory is taken from now on.
+
+        Its events come where the item is asked for, and know that they could have begun here.
+        """
         if not (self.recording and self.taping):
             return make
-        after = len(self.events) - 1
+        after, calls = len(self.events) - 1, self._put_off
+        assert not calls, "an item is begun while another one is made"
+        self._putting_off = True
+        try:
+            items = [make()]
+        finally:
+            self._putting_off, self._put_off = False, []
 
         def made() -> T:
             self._open, self._begun_after = None, after
             try:
-                return make()
+                for call in calls:
+                    call()
+                return items.pop()
             finally:
                 self._open, self._begun_after = None, NOBODY
 

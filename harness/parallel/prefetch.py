@@ -1,7 +1,7 @@
 """Prefetching: the next item is made while the last one is used, on a thread and, on a GPU, on a stream of its own.
 
-In a replay of shapes alone an item is made when it is asked for, and the tape keeps where it could have begun. Making
-an item must not touch the ledger: the ledger shows the time that the consumer waits.
+In a replay of shapes alone an item takes memory from where it is begun, and its kernels come where it is asked for.
+Making an item must not touch the ledger: the ledger shows the time that the consumer waits.
 """
 
 import sys
@@ -30,7 +30,8 @@ class BackgroundThread:
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._stream = SideStream(device) if is_gpu(device) else None
         self._used: list[Any] = []
-        """The items whose kernels may still run: the stream would hand their memory to the item that it makes."""
+        """The items whose kernels may still run: the stream would hand their memory to the item that it makes. On
+        shapes alone they are kept as long."""
 
     def __del__(self) -> None:
         """An item that nobody took reads memory that is freed after this."""
@@ -41,7 +42,8 @@ class BackgroundThread:
     def begin(self, make: Callable[[], T]) -> Callable[[], T]:
         """Starts to make an item; the function that is returned waits for the item."""
         if self._device.type == "meta":
-            return self._ledger.begun(make)
+            del self._used[: -self._in_use]
+            return partial(self._noted, self._ledger.begun(make))
         if self._stream is None:
             return self._thread.submit(make).result
         # Earlier items are used up, and the stream waits for the kernels that use them: now they may be freed.
@@ -56,6 +58,11 @@ class BackgroundThread:
         while coming:
             last, coming = coming, next(begun, None)
             yield last
+
+    def _noted(self, made: Callable[[], T]) -> T:
+        self._used.append(made())
+        item: T = self._used[-1]
+        return item
 
     def _arrived(self, stream: SideStream, coming: "Future[tuple[T, Any]]") -> T:
         """The item, which the consumer's stream waits for; the host waits only until its kernels are launched."""

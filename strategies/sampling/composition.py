@@ -211,10 +211,12 @@ class Step(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A mini-batch, and the transposes of its matrices by identity if a thread has made them."""
+    """A mini-batch; and, if a thread has drawn it, each of its matrices by identity with the transpose."""
 
     batch: MiniBatch
-    reverses: Mapping[int, Csr] | None = None
+    matrices: Mapping[int, tuple[Csr, Csr]] | None = None
+    shapes: Sequence[Tensor] = ()
+    """Of shapes alone, the vertices as a GPU holds them from here on: the vertices themselves are drawn on the host."""
 
 
 class Feed:
@@ -243,7 +245,7 @@ class Feed:
         self._begun: dict[int, tuple[Drawn, Arriving]] = {}
         ahead = composed.prefetch and isinstance(self.graph, WholeGraph)
         # A step trains on one item while the features of the next one travel.
-        self._ahead = Prefetcher(self._draw_whole, ctx.device, in_use=2) if ahead else None
+        self._ahead = Prefetcher(self._draw_whole, ctx.device, ctx.ledger, in_use=2) if ahead else None
 
     def take(self, number: int) -> Step:
         """A training step; with prefetching, the features of the next step travel from now on."""
@@ -257,9 +259,9 @@ class Feed:
             if importance is not None:
                 importance = importance.to(device=device, dtype=X_KF.dtype)
             loss = self.store.loss(batch.vertices[-1], importance)
-            reverses = self._reverses(batch) if drawn.reverses is None else drawn.reverses
-            once = {id(A): (_uploaded(A, device), _uploaded(reverses[id(A)], device)) for A in batch.A}
-            outputs = [uploaded(vertices, device) for vertices in batch.vertices[1:]]
+            matrices = self._with_transposes(batch) if drawn.matrices is None else drawn.matrices
+            once = {key: (_uploaded(A, device), _uploaded(A_T, device)) for key, (A, A_T) in matrices.items()}
+            outputs = [uploaded(each, device) for each in (drawn.shapes or batch.vertices)[1:]]
             return Step(number, [once[id(A)] for A in batch.A], X_KF, loss, outputs)
 
     def _begin(self, number: int) -> tuple[Drawn, Arriving]:
@@ -274,12 +276,16 @@ class Feed:
 
     def _draw_whole(self, number: int) -> Drawn:
         """A mini-batch with its transposes; this runs on a thread, and touches neither the ledger nor an axis."""
-        batch = self._draw(number)
-        return Drawn(batch, self._reverses(batch))
+        batch, device = self._draw(number), self.ctx.device
+        matrices = self._with_transposes(batch)
+        if device.type != "meta":
+            return Drawn(batch, matrices)
+        on_gpu = {key: (_uploaded(A, device), _uploaded(A_T, device)) for key, (A, A_T) in matrices.items()}
+        return Drawn(batch, on_gpu, [uploaded(vertices, device) for vertices in batch.vertices])
 
-    def _reverses(self, batch: MiniBatch) -> dict[int, Csr]:
-        """The transpose of each layer's matrix; layers with one matrix share it."""
-        return {id(A): self.reverse(A) for A in batch.A}
+    def _with_transposes(self, batch: MiniBatch) -> dict[int, tuple[Csr, Csr]]:
+        """Each layer's matrix and its transpose; layers with one matrix share it."""
+        return {id(A): (A, self.reverse(A)) for A in batch.A}
 
 
 def _uploaded(A: Csr, device: torch.device) -> Csr:

@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.kernels.spmm import KEPT
 from harness.ledger import AxisName, Ledger
+from harness.parallel import prefetch
 from harness.registry import load_strategy, registered
 from harness.replay import replay
 from harness.run.trainer import Trainer
@@ -37,6 +39,8 @@ STATED = {
 }
 """Files in which the host waits in an epoch of mini-batches, each time for the sizes named. In a full-graph epoch it
 never waits."""
+PREFETCHING = ("salient", "quiver")
+"""Strategies whose next mini-batch is drawn by a thread; their epochs have several steps here."""
 SIZES = "nonzero", "repeat_interleave", "_unique2", "unique_consecutive", "device to host"
 """The waits for sizes: no tensor moves to a GPU but from pinned memory, and the host reads no single number."""
 PINNED = "host to device, pinned"
@@ -71,20 +75,46 @@ def steady_waits(case: Case) -> Counter[tuple[str, str]]:
     return waits
 
 
-def peak_of_an_epoch(case: Case) -> int:
-    """The most bytes of this rank's device from the making of a trainer to the end of its first epoch.
+class InTurn(ThreadPoolExecutor):
+    """A thread that has made its item before the other thread goes on: the peak of two at work differs by the run."""
+
+    def submit(self, *work: Any, **options: Any) -> "Future[Any]":
+        made = super().submit(*work, **options)
+        wait([made])
+        return made
+
+
+def peaks_of_an_epoch(case: Case) -> tuple[int, int]:
+    """The most bytes of this rank's device in the passes of the first epoch; and from the making of a trainer on.
 
     The row pointers of 32 bits that a library of sparse products wants do not count: shapes alone do without.
     """
     strategy = case.strategy()
     device = engine.device_of(Engine.NCCL, engine.rank())
     gc.collect()
-    before, kept = torch.cuda.memory_allocated(), kept_pointers()
+    before, kept, peaks = torch.cuda.memory_allocated(), kept_pointers(), [0]
     torch.cuda.reset_peak_memory_stats()
     grid = Grid.build(strategy.grid, Ledger(), device, wire=strategy.wire)
-    trainer = Trainer(strategy, grid, case.store())
-    trainer.epoch()
-    return torch.cuda.max_memory_allocated() - before - (kept_pointers() - kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch, "ThreadPoolExecutor", InTurn)
+        trainer = Trainer(strategy, grid, case.store())
+        drawn = trainer.operators.of_step
+
+        def of_step(step: int) -> Any:
+            passes.append(torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+            operators = drawn(step)
+            peaks.append(torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+            return operators
+
+        passes: list[int] = []
+        patch.setattr(trainer.operators, "of_step", of_step)
+        trainer.epoch()
+    passes.append(torch.cuda.max_memory_allocated())
+    peaks += passes
+    beside = before + kept_pointers() - kept
+    return max(passes) - beside, max(peaks) - beside
 
 
 def kept_pointers() -> int:
@@ -92,15 +122,17 @@ def kept_pointers() -> int:
     return sum(each.pointers.nbytes for each in KEPT.values() if each.pointers is not None)
 
 
-def case_of(name: str, kind: str, grid: dict[AxisName, int], params: dict[str, Any]) -> Case:
-    strategy = load_strategy(name)
+def case_of(
+    name: str, kind: str, grid: dict[AxisName, int], params: dict[str, Any], *, recompute: bool = False
+) -> Case:
+    strategy, batch = load_strategy(name), 5 if name in PREFETCHING else 20
     spec = {
         "strategy": {"name": name, "params": params},
         "dataset": "check",
         "ranks": prod(grid.values()),
         "grid": grid,
         "model": {"kind": kind, "layers": 3, "hidden": 8, "heads": 2 if kind == "gat" else 8},
-        "training": {"batch": 20 if strategy.mini_batches else 0},
+        "training": {"batch": batch if strategy.mini_batches else 0, "recompute": recompute},
         "machine": ON_GPUS,
     }
     return Case("steady", Spec.model_validate(spec), 211)
@@ -134,14 +166,24 @@ def test_no_host_waits_in_an_epoch(
         assert not {key: n for key, n in others.items() if key[0] != PINNED}
 
 
-# A replay makes a prefetched item when it is asked for; on a device the next one is there already.
-ALONE: dict[str, dict[str, Any]] = {name: {"prefetch": False} for name in ("salient", "quiver")}
+RECOMPUTED = ("plexus", "cagnet-1d", "salient")
+PEAKS = [(name, False) for name in STRATEGIES if name not in ELSEWHERE] + [
+    (name, True) for name in RECOMPUTED
+]
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])
-def test_a_replay_knows_the_peak_of_memory(on_gpus: Callable[..., list[Any]], name: str) -> None:
+@pytest.mark.parametrize(("name", "recompute"), PEAKS)
+def test_a_replay_knows_the_peak_of_memory(
+    on_gpus: Callable[..., list[Any]], name: str, recompute: bool
+) -> None:
     strategy = load_strategy(name)
     world = next(ranks for ranks in (4, 3, 2, 1) if strategy.grids(ranks))
-    case = case_of(name, "gcn", strategy.grids(world)[0], ALONE.get(name, {}))
-    for rank, peak in enumerate(on_gpus(world, peak_of_an_epoch, case)):
-        assert replay(case.strategy(), rank, case.store()).peak_bytes == pytest.approx(peak, rel=0.03)
+    case = case_of(name, "gcn", strategy.grids(world)[0], {}, recompute=recompute)
+    for rank, (passes, whole) in enumerate(on_gpus(world, peaks_of_an_epoch, case)):
+        peak = replay(case.strategy(), rank, case.store()).peak_bytes
+        if (
+            name in PREFETCHING
+        ):  # a replay knows the mini-batches that are held, and not what drawing takes beside
+            assert passes <= 1.05 * peak and peak <= 1.05 * whole
+        else:
+            assert peak == pytest.approx(whole, rel=0.03)
