@@ -1,10 +1,12 @@
 """Every strategy on GPUs: equal to serial training, to its formulas and to its replay, without waits in its epochs."""
 
 import gc
+import re
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,27 @@ def steady_waits(case: Case) -> Counter[tuple[str, str]]:
     waits = Counter(fake_cuda.waits)
     grid.settle()
     return waits
+
+
+PLANTED = Path(__file__).parent / "planted.py"
+SEEN = {
+    "HostIndex": "Expected all tensors to be on the same device",
+    "UnevenGather": "disagree|output tensor size must be equal",
+    "SwappedSend": "match in the order of their calls",
+}
+
+
+@pytest.mark.parametrize("mistake", SEEN)
+def test_the_kit_sees_mistakes_that_a_cpu_forgives(on_gpus: Callable[..., list[Any]], mistake: str) -> None:
+    findings = check(f"{PLANTED}:{mistake}", on_gpus, "quick", ON_GPUS, 3)
+    broken = next(each for each in findings if not each.holds)
+    assert broken.law == "trains" and re.search(SEEN[mistake], broken.detail), broken
+
+
+def test_a_number_that_a_step_reads_is_seen(on_gpus: Callable[..., list[Any]]) -> None:
+    case = case_of(f"{PLANTED}:Item", "gcn", {AxisName.P: 2}, {})
+    for waits in on_gpus(2, steady_waits, case):
+        assert {what for what, _ in waits} == {"_local_scalar_dense"}
 
 
 class InTurn(ThreadPoolExecutor):
