@@ -4,8 +4,9 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 `meta`), and the process group sends nothing (torch's backend `fake`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -111,22 +112,138 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs, kind = kwargs or {}, _kind(func)
+        if kind is Kind.MOVES:
+            return func(*args, **kwargs)
         operands = _tensors((*args, *kwargs.values()))
         self.memory.made(operands, before=True)
         if func is CROSS:
             self.memory.leave(args[0])
             self._tape.crossed(args[0].nbytes)
-        result = func(*args, **kwargs)
-        results = _tensors((result,))
-        self.memory.made(results)
-        if _computes(func):
-            formula = flop_registry.get(func.overloadpacket)
-            flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
-            touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in results])
-            self._tape.add(self._tape.here, flops=flops, bytes_touched=touched)
-            self._tape.computed(_product(func, args), touched)
+        if kind is Kind.ALLOCATES:
+            result = func(*args, **kwargs)
+        else:
+            outcome, result = _run(func, args, kwargs, operands)
+            self._tape.metered(outcome.product, outcome.flops, outcome.touched)
+        self.memory.made(_tensors((result,)))
         return result
+
+
+class Kind(Enum):
+    """What an operator is to a meter."""
+
+    MOVES = auto()
+    """A message, which an axis counts, or a view of memory that is there."""
+    ALLOCATES = auto()
+    """It gives memory without values."""
+    COMPUTES = auto()
+
+
+_KINDS: dict[int, Kind] = {}
+
+
+def _kind(func: Any) -> Kind:
+    """Remembered by the operator's identity: to hash an operator takes as long as to run many a one on shapes."""
+    kind = _KINDS.get(id(func))
+    if kind is None:
+        moves = func.is_view or func.namespace in ("c10d", "prim")
+        allocates = func is CROSS or func.overloadpacket in ONLY_ALLOCATE
+        kind = Kind.MOVES if moves else Kind.ALLOCATES if allocates else Kind.COMPUTES
+        _KINDS[id(func)] = kind
+    return kind
+
+
+# Outcomes. An operator that ran on shapes is not run again on the same shapes: many of torch's operators take longer to
+# find the shape of a result than a small kernel takes to compute its values.
+
+
+def _run(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
+) -> "tuple[Outcome, Any]":
+    """The result of an operator, and what there is to say of it."""
+    signature = _signature(func, args, kwargs) if operands else None
+    if known := KNOWN.get(signature):
+        return known, known.result_of(args)
+    result = func(*args, **kwargs)
+    outcome = _outcome(func, args, kwargs, result, operands)
+    if signature is not None and outcome.repeatable and signature == _signature(func, args, kwargs):
+        if len(KNOWN) == MOST_KNOWN:
+            KNOWN.clear()
+        KNOWN[signature] = outcome
+    return outcome, result
+
+
+class Outcome(NamedTuple):
+    """What an operator makes of operands of given shapes."""
+
+    flops: int
+    touched: int
+    """The bytes of the operands and of the result."""
+    product: Product | None
+    repeatable: bool
+    """Whether the result is told by `fresh` and `several`."""
+    fresh: tuple[tuple[Any, ...], ...]
+    """The shape, strides and type of each new tensor; none if the operator changed its first operand in place."""
+    several: bool
+    """Whether the result is a tuple, and not one tensor."""
+    nothing: bool
+    """Whether the result is None."""
+
+    def result_of(self, args: tuple[Any, ...]) -> Any:
+        """The result of the same operator on other operands of the same shapes."""
+        if self.nothing:
+            return None
+        made = [
+            torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            for shape, stride, dtype in self.fresh
+        ]
+        if self.several:
+            return tuple(made)
+        return made[0] if made else args[0]
+
+
+KNOWN: "dict[Hashable, Outcome]" = {}
+"""The outcomes of operators on shapes, by their signatures."""
+MOST_KNOWN = 1 << 16
+
+
+def _outcome(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operands: list[Tensor]
+) -> Outcome:
+    formula = flop_registry.get(func.overloadpacket)
+    flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
+    results = _tensors((result,))
+    touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in results])
+    in_place = bool(args) and result is args[0]
+    several = isinstance(result, tuple) and len(results) == len(result)
+    held = {x.untyped_storage()._cdata for x in operands}
+    new = all(x.is_meta and x.untyped_storage()._cdata not in held for x in results)
+    in_place = in_place and func.overloadpacket is not ATEN.set_  # which takes other memory
+    plain = result is None or isinstance(result, Tensor) or several
+    return Outcome(
+        flops,
+        touched,
+        _product(func, args),
+        plain and (in_place or new),
+        () if in_place else tuple((x.shape, x.stride(), x.dtype) for x in results),
+        several,
+        result is None,
+    )
+
+
+def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+    """Everything that the shape of a result may depend on; None if an operand has values, as those of the host have."""
+    parts = _part((*args, *kwargs.items()))
+    return None if parts is None else (id(func), parts)
+
+
+def _part(thing: Any) -> Hashable | None:
+    if isinstance(thing, Tensor):
+        return (thing.shape, thing.stride(), thing.dtype) if thing.is_meta else None
+    if isinstance(thing, (list, tuple)):
+        parts = tuple([_part(each) for each in thing])
+        return None if None in parts else parts
+    return float if isinstance(thing, float) else (type(thing), thing)
 
 
 def _tensors(things: Iterable[Any]) -> list[Tensor]:
@@ -138,15 +255,6 @@ def _tensors(things: Iterable[Any]) -> list[Tensor]:
         elif isinstance(thing, (list, tuple)):
             tensors += _tensors(thing)
     return tensors
-
-
-def _computes(func: Any) -> bool:
-    return (
-        func.namespace not in ("c10d", "prim")
-        and func is not CROSS
-        and not func.is_view
-        and func.overloadpacket not in ONLY_ALLOCATE
-    )
 
 
 @dataclass(frozen=True)

@@ -206,11 +206,15 @@ class Ledger:
 
     def add(self, key: Key, **more: float) -> None:
         """Adds to any of the amounts of a key."""
+        amounts = self._amounts_of(key)
+        for name, value in more.items():
+            setattr(amounts, name, getattr(amounts, name) + value)
+
+    def _amounts_of(self, key: Key) -> Amounts:
         amounts = self._amounts.get(key)
         if amounts is None:
             amounts = self._amounts[key] = Amounts()
-        for name, value in more.items():
-            setattr(amounts, name, getattr(amounts, name) + value)
+        return amounts
 
     # epochs
 

@@ -189,6 +189,13 @@ class Tape(Ledger):
             for name, value in more.items():
                 setattr(event.amounts, name, getattr(event.amounts, name) + value)
 
+    def metered(self, product: Product | None, flops: int, touched: int) -> None:
+        """Adds the flops and the bytes of an operator to the current key, and keeps its kernel."""
+        for amounts in (self._amounts_of(self.here), self._event(self.here).amounts):
+            amounts.flops += flops
+            amounts.bytes_touched += touched
+        self.computed(product, touched)
+
     def computed(self, product: Product | None, touched: int) -> None:
         """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""
         if self._putting_off:

@@ -36,6 +36,7 @@ def strategy(
     name: str = "cagnet-1d",
     grid: dict[str, int] | None = None,
     kind: str = "gcn",
+    batch: int = 0,
 ) -> Strategy:
     spec = Spec.model_validate(
         {
@@ -44,6 +45,7 @@ def strategy(
             "ranks": ranks,
             "grid": grid or {"p": ranks},
             "model": {"hidden": 128, "layers": 3, "kind": kind},
+            "training": {"batch": batch},
             "machine": {"name": "any"},
         }
     )
@@ -154,6 +156,26 @@ def taped() -> Any:
 
 
 DEVICE = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("cagnet-2d", {"row": 4, "col": 2}),
+        ("scalegnn", {"d": 1, "x": 2, "y": 1, "z": 2}),
+        ("g3", {"p": 2}),
+        ("bulk-sage", {"row": 2, "col": 2}),
+    ],
+)
+def test_an_operator_that_is_not_run_again_has_the_same_outcome(
+    name: str, grid: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events, amounts and memory are those of a replay whose every operator runs."""
+    mini_batches = load_strategy(name).mini_batches
+    one = strategy(prod(grid.values()), FEW, name, grid, batch=64 if mini_batches else 0)
+    remembered = [replay(one, steps=2) for _ in range(2)]
+    monkeypatch.setattr("harness.replay._signature", lambda *_: None)
+    assert remembered == [replay(one, steps=2)] * 2
 
 
 @pytest.mark.parametrize("world", [2, 3])
