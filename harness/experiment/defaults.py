@@ -11,7 +11,6 @@ from harness.errors import UserError
 from harness.experiment.known_graph import KnowGraph, KnownGraph, facts_of_card
 from harness.ledger import AxisName
 from harness.registry import load_strategy
-from harness.replay import replay
 from harness.spec.machine_card import Machine, load_machine, load_machine_card
 from harness.spec.spec import Spec, grid_text
 from harness.store.catalog import load_card
@@ -101,7 +100,7 @@ def _grid(strategy: type[Strategy], grid: Any, ranks: int, where: str) -> dict[A
 
 
 # `best`: the grid that is predicted to be the fastest. `largest`: a grid, or a parameter that counts, as large as the
-# memory of a rank allows: by formulas of what the strategy holds, and a replay of what a training step takes beside.
+# memory of a rank allows, by the peak that is predicted for the rank (`harness.predict.prediction`).
 #
 #   1. The grid on which a rank holds most.
 #   2. Each such parameter, up to the number from which on more changes nothing.
@@ -190,7 +189,12 @@ def _budget(root: Path, asked: Request, memory: Any, where: str) -> float:
 
 
 class _Need:
-    """The memory that the first rank needs, by the card of a graph."""
+    """The memory that the first rank needs, by the card of a graph: the predicted peak of the rank.
+
+    A peak is predicted once for each grid. The strategy's formulas carry it from one value of a parameter to others:
+    what they count is what a replay holds (`harness check`). Samplers of partitioned graphs have no prediction without
+    the edges, so for these the formulas count alone.
+    """
 
     def __init__(self, root: Path, asked: Request, where: str) -> None:
         self._root, self._where = root, where
@@ -198,11 +202,11 @@ class _Need:
         self._counts, self._beside = BlockCounts(ShapeBlocks(self._facts)), dict[str, int]()
 
     def bytes_of(self, request: Request) -> int:
-        """The bytes that are held, and those of a training step, which its grid decides."""
+        """The predicted peak."""
         strategy = self._strategy(request)
         grid = grid_text(strategy.spec.grid)
         if grid not in self._beside:
-            self._beside[grid] = _bytes_of_a_step(strategy)
+            self._beside[grid] = self._beside_formulas(strategy)
         return self._held(strategy) + self._beside[grid]
 
     def held(self, request: Request) -> int:
@@ -217,14 +221,15 @@ class _Need:
         held = strategy.memory(strategy.coordinates(0), self._counts)
         return sum(held.values()) + strategy.samples(self._counts)
 
+    def _beside_formulas(self, strategy: Strategy) -> int:
+        """The activations, gradients and messages of a training step; 0 for samplers without a prediction."""
+        from harness.predict.prediction import peak_bytes, replayed_ranks
 
-def _bytes_of_a_step(strategy: Strategy) -> int:
-    """The activations, gradients and messages of a training step; 0 for samplers whose replay needs the edges."""
-    try:
-        replayed = replay(strategy, steps=1)
-    except UserError:
-        return 0
-    return replayed.peak_bytes - sum(replayed.persistent_bytes.values())
+        try:
+            first = replayed_ranks(Ready(strategy), [0], steps=1)
+        except UserError:
+            return 0
+        return peak_bytes(first) - self._held(strategy)
 
 
 def _largest_grid(asked: Request, need: _Need, budget: float, where: str) -> Request:

@@ -17,7 +17,7 @@ import numpy as np
 from harness.comm.layout import coordinates, rank_at
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
-from harness.ledger import MOVING, NOBODY, AxisName, Key, Op
+from harness.ledger import MOVING, NOBODY, AxisName, Key, Op, Phase
 from harness.ledger.tape import Event
 from harness.predict.pricing import (
     AxisPlace,
@@ -34,7 +34,7 @@ from harness.predict.pricing import (
 from harness.predict.timeline import Item, Message, Played, play
 from harness.replay import Replayed, replay
 from harness.spec.machine_card import MACHINES, Links, MachineCard
-from harness.strategy import Ready, Strategy
+from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy
 
 LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
 STEPS = 3
@@ -68,9 +68,17 @@ class Prediction:
     words_received: float
     """The words that the rank receives in an epoch."""
     peak_bytes: int
-    """The most bytes that a replayed rank holds at any time."""
+    """The most bytes that a replayed rank holds at any time, with all mini-batches that it draws at once."""
     shares: Mapping[str, float]
     """By constant of the card: the share of the epoch that is proportional to the constant."""
+
+    @property
+    def phases(self) -> dict[Phase, float]:
+        """The seconds of each phase, the longest first."""
+        phases = defaultdict[Phase, float](float)
+        for key, seconds in self.entries.items():
+            phases[key.phase] += seconds
+        return dict(sorted(phases.items(), key=lambda item: -item[1]))
 
     @property
     def limited_by(self) -> str:
@@ -110,7 +118,9 @@ def replayed_ranks(ready: Ready, ranks: Sequence[int], steps: int = STEPS) -> "l
 def extremes(ready: Ready) -> list[int]:
     """All ranks of a small world whose graph is at hand; else the corners of the grid and the rank with most nonzeros.
 
-    Where nonzeros lie evenly, the corners have the largest and the smallest blocks, and all kinds of neighbours.
+    Where nonzeros lie evenly, the corners have the largest and the smallest blocks, and all kinds of neighbours. The
+    first and the last rank alone would not do: messages between two ranks take the links of both, and the peak of
+    memory may be that of another corner.
     """
     strategy, blocks = ready
     grid, world = strategy.grid, strategy.spec.ranks
@@ -153,9 +163,16 @@ def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: int | None) 
         dict(entries),
         waiting,
         last.epoch.words_received,
-        max(epoch.replayed.peak_bytes for epoch in epochs),
+        peak_bytes(epochs),
         shares,
     )
+
+
+def peak_bytes(epochs: "Sequence[RankEpoch]") -> int:
+    """The most bytes that one of some ranks holds at any time, with all mini-batches that it draws at once."""
+    strategy = epochs[0].strategy
+    drawn = 0 if epochs[0].measured else strategy.samples(BlockCounts(ShapeBlocks(strategy.facts)))
+    return max(epoch.replayed.peak_bytes for epoch in epochs) + drawn
 
 
 class IssuedCall(NamedTuple):
@@ -264,7 +281,9 @@ class OnCard:
                     posts.append((call.name, float(on_links.sum())))
             waits_for = event.waits_for if event.waits_for != NOBODY else number
             needs = () if event.leaves else epoch.names(waits_for)
-            self.items.append(Item(float(work.sum()), posts, needs))
+            # What the processor does in a call, it does while the bytes travel.
+            hands_over = epoch.measured and event.key.op in MOVING
+            self.items.append(Item(float(work.sum()), posts, needs, posts_first=hands_over))
             self._work.append(work)
             if event.begun_after != NOBODY and card.rates.cores_per_node is None:
                 self._move_aside(number, event.begun_after + 1)

@@ -1,8 +1,9 @@
 """Plays what ranks do in an epoch against each other: kernels, calls, and what waits for what.
 
 A rank works through its items in order. An item is work of the rank itself, and then perhaps messages: the item posts
-some, and needs some before the rank goes on. A message starts when all who post it have
-posted it and the links of each have carried what was posted before; a rank's links carry one message at a time.
+some, and needs some before the rank goes on. Where the work is that of a call, its messages travel meanwhile. A message
+starts when all who post it have posted it and the links of each have carried what was posted before; a rank's links
+carry one message at a time.
 A background thread of the rank works beside it: it begins a piece of work when the rank reaches an item, and ends the
 pieces one after the other. The rank waits for a piece as for a message.
 Ranks that share cores work at the pace that the cores allow. Whatever is unknown about a rank that is not played is
@@ -30,6 +31,8 @@ class Item(NamedTuple):
     """The messages whose end the rank waits for before it goes on."""
     begins: Sequence[tuple[Message, float]] = ()
     """The work that a background thread may begin when the rank comes to this item, and its seconds."""
+    posts_first: bool = False
+    """The messages leave when the work begins, not when it ends."""
 
 
 class Slice(NamedTuple):
@@ -85,10 +88,13 @@ class _Rank:
             self.ends.append(now)
         self.number += 1
         if not self.done:
-            self.left = self.items[self.number].work
-            for message, seconds in self.items[self.number].begins:
+            item = self.items[self.number]
+            self.left = item.work
+            for message, seconds in item.begins:
                 self.thread_free = max(now, self.thread_free) + seconds
                 messages.ends_at(message, self.thread_free)
+            if item.posts_first:
+                messages.post(self, item, now)
 
 
 class _Messages:
@@ -99,16 +105,17 @@ class _Messages:
         self._posted: dict[Message, list[tuple[_Rank, float]]] = defaultdict(list)
         self._ended: dict[Message, float] = {}
 
-    def post(self, rank: _Rank, message: Message, seconds: float, now: float) -> None:
-        """Posts a message; the last post starts it."""
-        posted = self._posted[message]
-        posted.append((rank, seconds))
-        self._missing[message] -= 1
-        if not self._missing[message]:
-            start = max(now, *(poster.links_free for poster, _ in posted))
-            end = self._ended[message] = start + max(seconds for _, seconds in posted)
-            for poster, _ in posted:
-                poster.links_free = end
+    def post(self, rank: _Rank, item: Item, now: float) -> None:
+        """Posts the messages of an item; the last post of a message starts it."""
+        for message, seconds in item.posts:
+            posted = self._posted[message]
+            posted.append((rank, seconds))
+            self._missing[message] -= 1
+            if not self._missing[message]:
+                start = max(now, *(poster.links_free for poster, _ in posted))
+                end = self._ended[message] = start + max(seconds for _, seconds in posted)
+                for poster, _ in posted:
+                    poster.links_free = end
 
     def ends_at(self, message: Message, end: float) -> None:
         """Takes notice of work in the background, whose end is known when it begins."""
@@ -149,11 +156,11 @@ def play(ranks: Sequence[Sequence[Item]], cores: int | None = None) -> list[Play
 
 
 def _finish_work(rank: _Rank, messages: _Messages, now: float) -> None:
-    """Posts the messages of the item, and goes on or waits."""
+    """Posts the messages of the item that have not left yet, and goes on or waits."""
     rank.note(now, waits=False)
     item = rank.items[rank.number]
-    for message, seconds in item.posts:
-        messages.post(rank, message, seconds, now)
+    if not item.posts_first:
+        messages.post(rank, item, now)
     if messages.end(item.needs) <= now:
         rank.go_on(messages, now)
     else:

@@ -9,14 +9,24 @@ from harness.check.case import check_graph
 from harness.errors import UserError
 from harness.ledger import AxisName, Phase, TensorName
 from harness.predict.advice import Option, advise, least_seconds, turned_by
-from harness.predict.prediction import Prediction, RankEpoch, predict, priced
+from harness.predict.prediction import Prediction, RankEpoch, extremes, predict, priced
 from harness.predict.pricing import constants
 from harness.registry import load_strategy, registered
 from harness.replay import replay
 from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
 from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Candidate, Facts, Ready, Strategy, admit, csr_bytes, facts_of
+from harness.strategy import (
+    BlockCounts,
+    Candidate,
+    Facts,
+    Ready,
+    ShapeBlocks,
+    Strategy,
+    admit,
+    csr_bytes,
+    facts_of,
+)
 
 ROOT = Path(__file__).parents[2]
 STORE = MemoryStore(check_graph(211))
@@ -76,6 +86,34 @@ def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
     predicted = predict(Ready(strategy, STORE), PERLMUTTER)
     whole = replay(strategy, predicted.rank, STORE)
     assert predicted.words_received == sum(each.words_received for each in whole.entries.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("plexus", {"x": 2, "y": 3, "z": 3}),
+        ("cagnet-3d", {"row": 3, "col": 2, "fibre": 2}),
+        ("cagnet-sa-1.5d", {"row": 4, "col": 4}),
+    ],
+)
+def test_the_corners_of_even_blocks_stand_for_all_ranks(name: str, grid: dict[Any, int]) -> None:
+    strategy = ready(name, grid, PRODUCTS)
+    few, every = extremes(Ready(strategy)), range(strategy.spec.ranks)
+    assert len(few) < len(every)
+    told, whole = (predict(Ready(strategy), PERLMUTTER, ranks) for ranks in (few, every))
+    assert told.seconds.value == pytest.approx(whole.seconds.value, rel=0.02)
+    assert told.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-4)
+
+
+def test_the_peak_has_all_mini_batches_that_are_drawn_at_once() -> None:
+    """As `largest` counts them."""
+    peaks, drawn = dict[int, int](), dict[int, int]()
+    for bulk in (1, 5):
+        params = {"fanouts": [3, 3, 3], "bulk": bulk}
+        strategy = ready("bulk-sage", {"row": 2, "col": 2}, PRODUCTS, params=params)
+        peaks[bulk] = predict(Ready(strategy), PERLMUTTER).peak_bytes
+        drawn[bulk] = strategy.samples(BlockCounts(ShapeBlocks(PRODUCTS)))
+    assert peaks[5] - peaks[1] == drawn[5] - drawn[1] > 0
 
 
 def test_steps_that_are_not_replayed_are_as_the_last() -> None:

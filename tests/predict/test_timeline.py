@@ -31,6 +31,13 @@ def test_work_hides_a_call_that_is_waited_for_later() -> None:
     assert ends(rank) == [[1.0, 2.5, 3.0, 4.0]]
 
 
+def test_the_work_of_a_call_is_done_while_its_message_travels() -> None:
+    """The call takes the longer of both, and no shorter time than its last member needs to come."""
+    called = [Item(1.0, [("c", 3.0)], ["c"], posts_first=True), Item(1.0)]
+    late = [Item(0.5), Item(4.0, [("c", 3.0)], ["c"], posts_first=True)]
+    assert ends(called, late) == [[3.5, 4.5], [0.5, 4.5]]
+
+
 def test_the_links_of_a_rank_carry_one_message_at_a_time() -> None:
     rank = [Item(0.0, [("a", 2.0)]), Item(0.0, [("b", 1.0)]), Item(0.0, (), ["b"])]
     assert ends(rank) == [[0.0, 0.0, 3.0]]
