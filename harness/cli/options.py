@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -140,6 +141,11 @@ class Progress:
 
 def _in_words(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def paragraph(text: str) -> str:
+    """Text in lines of at most 98 characters, the first of which stands out."""
+    return textwrap.fill(text, 98, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:

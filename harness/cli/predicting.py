@@ -1,16 +1,18 @@
 """harness predict and advise: the time of an epoch on a machine that need not be at hand, and the choice."""
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.options import (
     Verbs,
     add_settings,
     add_verb,
     columns,
+    paragraph,
     ranks,
     say,
     settings,
@@ -26,7 +28,7 @@ from harness.spec.spec import grid_text
 
 if TYPE_CHECKING:
     from harness.experiment.known_graph import KnowGraph
-    from harness.predict.advice import Advice, Option, Predictor
+    from harness.predict.advice import Advice, Option, Predictor, Tuned
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
     from harness.strategy import Candidate, Facts, Ready
@@ -147,17 +149,26 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     card, know, predicts = _card(root, options), _know(root, options), _predictor(root, options)
     check_card(card)
-    rows, answers = list[tuple[str, ...]]([PREDICTED]), []
+    rows, answers, page = list[tuple[str, ...]]([PREDICTED]), [], list[str]()
     for count in options.ranks:
         ready = _ready(root, options, know, count)
         strategy, predicted = ready.strategy, predicts(ready, card)
-        rows.append((str(count), grid_text(strategy.spec.grid), *cells_of(predicted, card)))
+        rows.append((str(count), grid_text(strategy.spec.grid, " "), *cells_of(predicted, card)))
+        page.append(paragraph(f"{count}: {_phases(predicted)}"))
         answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
         if options.out:
             record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
     head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {_sizes(options, strategy.facts)}"
-    show(options, answers, f"{head}\n\n{columns(rows)}")
+    if strategy.partitioned_over and not (strategy.facts.exact or options.twins):
+        page += ["", paragraph(BY_CARD)]
+    told = "\n".join([head, "", columns(rows), "", "Where the time goes, by ranks", *page])
+    show(options, answers, told)
     return 0
+
+
+def _phases(predicted: "Prediction") -> str:
+    whole = predicted.seconds.value
+    return ", ".join(f"{phase} {100 * each / whole:.0f} %" for phase, each in predicted.phases.items())
 
 
 def _predict_experiment(options: argparse.Namespace) -> int:
@@ -184,14 +195,15 @@ def _predict_experiment(options: argparse.Namespace) -> int:
         except UserError as refusal:
             refused[spec.label] = str(refusal)
             continue
-        cells = (str(spec.ranks), grid_text(spec.grid), *cells_of(predicted, card))
+        cells = (str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
         rows.append((spec.label, card.name, *cells))
         known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
         answers.append({**known, **document_of(predicted)})
         if options.out:
             record_prediction(root, options.out, spec, graph.facts, card, predicted)
     page = [columns(rows)] if answers else []
-    page += ["No prediction", columns(list(refused.items()))] if refused else []
+    lacking = (paragraph(f"{label}: {reason}") for label, reason in refused.items())
+    page += ["\n".join(["No prediction", *lacking])] if refused else []
     show(options, {"predicted": answers, "refused": refused}, "\n\n".join(page))
     return 0
 
@@ -205,13 +217,18 @@ def cells_of(predicted: "Prediction", card: "MachineCard") -> tuple[str, ...]:
     fits = card.memory_gb is None or peak <= card.memory_gb
     name = predicted.limited_by
     return (
-        f"{1e3 * seconds.value:.3g}",
-        f"{1e3 * seconds.low:.3g} - {1e3 * seconds.high:.3g}",
+        _short(1e3 * seconds.value),
+        f"{_short(1e3 * seconds.low)} - {_short(1e3 * seconds.high)}",
         f"{100 * predicted.waiting / seconds.value:.0f} %",
         f"{predicted.words_received:.3g}",
         f"{peak:.3g}" if fits else f"{peak:.3g}: out of memory",
-        f"{name}, {100 * predicted.shares[name]:.0f} %",
+        f"{name.split('.')[1]} {100 * predicted.shares[name]:.0f} %",
     )
+
+
+def _short(number: float) -> str:
+    """Three digits, and all digits of a larger whole number."""
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
 
 
 def document_of(predicted: "Prediction") -> dict[str, Any]:
@@ -290,7 +307,6 @@ def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
     return sizes_of(facts) + twins
 
 
-TUNING_EPOCHS = 5
 
 
 BATCH = 1024
@@ -298,7 +314,7 @@ BATCH = 1024
 
 
 def _advise(options: argparse.Namespace) -> int:
-    from harness.predict.advice import advise
+    from harness.predict.advice import advise, tuned
     from harness.predict.prediction import check_card
     from harness.spec.dataset import DatasetChoice
     from harness.validation import validated
@@ -310,11 +326,11 @@ def _advise(options: argparse.Namespace) -> int:
         card = card.model_copy(update={"memory_gb": options.memory})
     facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
     advice = advise(_candidates(root, options, know, facts), card, _predictor(root, options))
-    document, page = _advice_document(advice), _advice_page(options, facts, card, advice)
+    document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
-        tuned = list(_tuned(root, options.tune, advice))
-        rows = [TUNED, *(each.row() for each in tuned)]
-        document["tuned"] = [each._asdict() for each in tuned]
+        measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
+        rows = [TUNED, *map(_tuned_row, measured)]
+        document["tuned"] = [each._asdict() for each in measured]
         page += f"\n\nMeasured here\n\n{columns(rows)}"
     show(options, document, page)
     return 0
@@ -323,45 +339,11 @@ def _advise(options: argparse.Namespace) -> int:
 TUNED = ("strategy", "grid", "predicted ms", "measured ms", "predicted over measured", "")
 
 
-class Tuned(NamedTuple):
-    """An option that was predicted and run; no seconds if the run did not succeed."""
-
-    strategy: str
-    grid: str
-    predicted: float
-    measured: float | None
-    why: str
-
-    def row(self) -> tuple[str, ...]:
-        ran = self.measured is not None
-        measured = f"{1e3 * self.measured:.3g}" if self.measured else ""
-        ratio = f"{self.predicted / self.measured:.2f}" if self.measured else ""
-        return (
-            self.strategy,
-            self.grid,
-            f"{1e3 * self.predicted:.3g}",
-            measured,
-            ratio,
-            "" if ran else self.why,
-        )
-
-
-def _tuned(root: Path, count: int, advice: "Advice") -> "Iterator[Tuned]":
-    """Runs the first options of each list for a few epochs; a run that has a record is not repeated."""
-    from harness.launch.launch import series
-    from harness.results.record import read_record
-
-    best = [*advice.full_graph[:count], *advice.mini_batch[:count]]
-    specs = [option.strategy.spec for option in best]
-    shorter = [
-        spec.model_copy(update={"training": spec.training.model_copy(update={"epochs": TUNING_EPOCHS})})
-        for spec in specs
-    ]
-    outcomes = series(shorter, root, results_folder(root) / "runs", say, fresh=False)
-    for option, outcome in zip(best, outcomes, strict=True):
-        summary = read_record(outcome.folder).record["summary"] if outcome.folder else {}
-        told = option.strategy.name, option.grid, option.prediction.seconds.value
-        yield Tuned(*told, summary.get("epoch_seconds_median"), outcome.why or "the run did not succeed")
+def _tuned_row(each: "Tuned") -> tuple[str, ...]:
+    measured = f"{1e3 * each.measured:.3g}" if each.measured else ""
+    ratio = f"{each.predicted / each.measured:.2f}" if each.measured else ""
+    why = "" if each.measured else each.why
+    return each.strategy, each.grid, f"{1e3 * each.predicted:.3g}", measured, ratio, why
 
 
 def _candidates(
@@ -387,62 +369,96 @@ def _candidates(
         yield on_all_grids(root, point.name, request, know, "the options")
 
 
-def _advice_document(advice: "Advice") -> dict[str, Any]:
-    def listed(choices: "Sequence[Option]") -> list[dict[str, Any]]:
+def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:
+    from harness.predict.advice import ties
+
+    def listed(choices: "Sequence[Option]", *, ranked: bool = True) -> list[dict[str, Any]]:
+        tied = list(ties(choices, card)) if ranked else [False] * len(choices)
         return [
-            {"strategy": each.strategy.name, "grid": each.strategy.grid, **document_of(each.prediction)}
-            for each in choices
+            {
+                "strategy": each.strategy.name,
+                "grid": each.strategy.grid,
+                "ties_with_the_first": tie,
+                "seconds_per_vertex": each.cost,
+                **document_of(each.prediction),
+            }
+            for each, tie in zip(choices, tied, strict=True)
         ]
 
     return {
         "full_graph": listed(advice.full_graph),
         "mini_batch": listed(advice.mini_batch),
-        "too_large": listed(advice.too_large),
+        "too_large": listed(advice.too_large, ranked=False),
         "refused": [vars(refusal) for refusal in advice.refused],
     }
 
 
 def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard", advice: "Advice") -> str:
     lines = [f"{options.dataset} on {card.name}, {options.ranks} ranks; sizes {_sizes(options, facts)}"]
-    title = ("strategy", "grid", *PREDICTED[2:], "")
     for name, choices in (
         ("The full graph, by the time of an epoch", advice.full_graph),
         ("Mini-batches, by the time for each training vertex", advice.mini_batch),
     ):
         if choices:
-            lines += ["", name, "", columns([title, *_advised(choices, card)]), *_turning(choices, card)]
+            lines += ["", name, "", columns(list(_advised(choices, card))), "", *_turning(choices, card)]
+    if advice.full_graph or advice.mini_batch:
+        lines += ["", paragraph(LEGEND)]
+    if not (facts.exact or options.twins):
+        lines += ["", paragraph(BY_CARD)]
     for each in advice.too_large:
-        peak = each.prediction.peak_bytes / GB
-        lines += [
-            "",
-            f"{each.strategy.name}: too large, {peak:.3g} GB of {card.memory_gb:g} on its smallest grid",
-        ]
+        peak = f"{each.prediction.peak_bytes / GB:.3g} GB of {card.memory_gb:g}"
+        lines += ["", f"{each.strategy.name}: too large, {peak} on its smallest grid"]
     if advice.refused:
-        rows = [(refusal.strategy, refusal.reason) for refusal in advice.refused]
-        lines += ["", "No prediction", "", columns(rows)]
+        reasons = defaultdict[str, list[str]](list)
+        for refusal in advice.refused:
+            reasons[refusal.reason].append(refusal.strategy)
+        lines += ["", "No prediction"]
+        lines += [paragraph(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
     return "\n".join(lines)
+
+
+LEGEND = (
+    "= ties with the first: the constants within their intervals, or what the model leaves out, can turn the order. "
+    "~ approximates serial training and is no unbiased estimate of it (--accuracy leaves it out). waits: the share "
+    "of the epoch in which a rank waits for messages. words: received by a rank in an epoch. GB: the peak of memory. "
+    "limited by: the constant of the machine's card that most of the epoch hangs on."
+)
+BY_CARD = (
+    "A card does not tell where edges lie. What depends on the edges is predicted as for a random order of the "
+    "vertices, so strategies that send the boundary of a part are an upper bound: a good partition needs fewer rows. "
+    "Build the graph and ask with --partition metis, or name three twins of it (--twins)."
+)
 
 
 def _advised(choices: "Sequence[Option]", card: "MachineCard") -> "Iterator[tuple[str, ...]]":
     from harness.predict.advice import ties
 
+    batches = choices[0].mini_batches
+    cost = ["ns/vertex"] if batches else []
+    yield ("", "strategy", "grid", "ms", "between", *cost, "waits", "words", "GB", "limited by")
     for choice, tie in zip(choices, ties(choices, card), strict=True):
-        cells = cells_of(choice.prediction, card)
-        yield choice.strategy.name, choice.grid, *cells, "ties with the first" if tie else ""
+        epoch, between, *others = cells_of(choice.prediction, card)
+        vertex = [_short(1e9 * choice.cost)] if batches else []
+        name = f"{choice.strategy.name}{' ~' * (choice.strategy.promised() == 'approximate')}"
+        grid = grid_text(choice.strategy.spec.grid, " ")
+        yield "=" if tie else "", name, grid, epoch, between, *vertex, *others
 
 
 def _turning(choices: "Sequence[Option]", card: "MachineCard") -> list[str]:
     """What would change the first choice."""
     from harness.predict.advice import turned_by
 
-    first = choices[0]
-    other = next((each for each in choices if each.strategy.name != first.strategy.name), None)
+    first, *rest = choices
+    other = next((each for each in rest if each.strategy.name != first.strategy.name), None)
     if other is None:
         return []
-    _, constants = turned_by(first, other, card)
+    constants = turned_by(first, other, card)[1]
     if not constants:
         return [f"No constant of the card alone puts {other.strategy.name} before {first.strategy.name}."]
+    each = "each alone " if len(constants) > 1 else "alone "
     return [
-        f"Within their intervals, {', '.join(constants)} alone can put {other.strategy.name} before "
-        f"{first.strategy.name}."
+        paragraph(
+            f"Within their intervals, {', '.join(constants)} {each}can put {other.strategy.name} before "
+            f"{first.strategy.name}."
+        )
     ]

@@ -10,22 +10,26 @@ Two predictions share the constants of a card. Their order is decided only if ne
 constants, within their intervals, can turn it; otherwise the two tie.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from operator import itemgetter
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from harness.errors import UserError
+from harness.launch.launch import series
 from harness.ledger import Op
 from harness.predict.prediction import RESIDUAL, Prediction, predict
 from harness.predict.pricing import constants, ring_seconds
+from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
 from harness.strategy import WORD, BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
 
 FULL = 2
 """The grids of each strategy that are predicted in full."""
+TUNING_EPOCHS = 5
 GB = 1 << 30
 
 
@@ -175,3 +179,28 @@ def ties(choices: Sequence[Option], card: MachineCard) -> Iterator[bool]:
     """For each choice, whether it ties with the first."""
     for choice in choices:
         yield choice is not choices[0] and turned_by(choices[0], choice, card)[0]
+
+
+class Tuned(NamedTuple):
+    """An option that was predicted and run; no seconds if the run did not succeed."""
+
+    strategy: str
+    grid: str
+    predicted: float
+    measured: float | None
+    why: str
+
+
+def tuned(root: Path, runs: Path, count: int, advice: Advice, say: Callable[[str], None]) -> Iterator[Tuned]:
+    """Runs the first options of each list for a few epochs; a run that has a record is not repeated."""
+    best = [*advice.full_graph[:count], *advice.mini_batch[:count]]
+    specs = [option.strategy.spec for option in best]
+    shorter = [
+        spec.model_copy(update={"training": spec.training.model_copy(update={"epochs": TUNING_EPOCHS})})
+        for spec in specs
+    ]
+    outcomes = series(shorter, root, runs, say, fresh=False)
+    for option, outcome in zip(best, outcomes, strict=True):
+        summary = read_record(outcome.folder).record["summary"] if outcome.folder else {}
+        told = option.strategy.name, option.grid, option.prediction.seconds.value
+        yield Tuned(*told, summary.get("epoch_seconds_median"), outcome.why or "the run did not succeed")

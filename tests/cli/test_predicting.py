@@ -1,6 +1,7 @@
 """harness predict and harness advise, as a user types them: no store, no torch.distributed, no run."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,8 +40,10 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_predictions_are_a_row_for_each_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     page = answer(capsys, *PLEXUS, "--ranks", "4,64", "--set", "model.hidden=128")
     assert page.startswith("plexus on ogbn-products, perlmutter; sizes expected from its card")
-    assert [line.split()[0] for line in page.splitlines()[2:]] == ["ranks", "4", "64"]
-    assert "rates.spmm" in page or "links.node_gbs" in page
+    assert [line.split()[0] for line in page.splitlines()[2:5]] == ["ranks", "4", "64"]
+    assert "spmm" in page or "node_gbs" in page
+    for line in page.splitlines()[-2:]:  # the phases of each number of ranks add up to the epoch
+        assert sum(map(int, re.findall(r"(\d+) %", line))) == pytest.approx(100, abs=5)
 
 
 def test_the_best_grid_is_at_least_as_fast_as_the_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,8 +99,11 @@ def test_advice_ranks_strategies_and_says_what_limits_them(capsys: pytest.Captur
     assert page.startswith("tiny-sbm on perlmutter, 2 ranks; sizes expected from its card")
     assert "The full graph, by the time of an epoch" in page
     assert "Within their intervals" in page or "No constant of the card alone" in page
+    assert "A card does not tell where edges lie." in page
+    assert max(map(len, page.splitlines())) <= 110
     assert "pipegcn" not in page
     data = json.loads(answer(capsys, *asked, "--json"))
+    assert not data["full_graph"][0]["ties_with_the_first"]
     times = [option["seconds"]["value"] for option in data["full_graph"]]
     assert times == sorted(times)
     assert data["mini_batch"]
