@@ -331,7 +331,7 @@ def _advise(options: argparse.Namespace) -> int:
         measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
         rows = [TUNED, *map(_tuned_row, measured)]
         document["tuned"] = [each._asdict() for each in measured]
-        page += f"\n\nMeasured here\n\n{columns(rows)}"
+        page += f"\n\nPredicted for {card.name}, measured on this machine\n\n{columns(rows)}"
     show(options, document, page)
     return 0
 
