@@ -154,7 +154,7 @@ def _predict_strategy(options: argparse.Namespace) -> int:
         ready = _ready(root, options, know, count)
         strategy, predicted = ready.strategy, predicts(ready, card)
         rows.append((str(count), grid_text(strategy.spec.grid, " "), *cells_of(predicted, card)))
-        page.append(paragraph(f"{count}: {_phases(predicted)}"))
+        page.append(paragraph(f"{count}: {_parts(predicted)}"))
         answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
         if options.out:
             record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
@@ -166,9 +166,8 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     return 0
 
 
-def _phases(predicted: "Prediction") -> str:
-    whole = predicted.seconds.value
-    return ", ".join(f"{phase} {100 * each / whole:.0f} %" for phase, each in predicted.phases.items())
+def _parts(predicted: "Prediction") -> str:
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in predicted.parts.items())
 
 
 def _predict_experiment(options: argparse.Namespace) -> int:
@@ -305,8 +304,6 @@ def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
     """Where the sizes are from, for a headline."""
     twins = f"; those of parts from its twins of {', '.join(options.twins)}" if options.twins else ""
     return sizes_of(facts) + twins
-
-
 
 
 BATCH = 1024

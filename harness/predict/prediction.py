@@ -17,7 +17,7 @@ import numpy as np
 from harness.comm.layout import coordinates, rank_at
 from harness.errors import UserError
 from harness.graph.blocks import Blocks
-from harness.ledger import MOVING, NOBODY, AxisName, Key, Op, Phase
+from harness.ledger import MOVING, NOBODY, AxisName, Key, Op
 from harness.ledger.tape import Event
 from harness.predict.pricing import (
     AxisPlace,
@@ -73,12 +73,13 @@ class Prediction:
     """By constant of the card: the share of the epoch that is proportional to the constant."""
 
     @property
-    def phases(self) -> dict[Phase, float]:
-        """The seconds of each phase, the longest first."""
-        phases = defaultdict[Phase, float](float)
-        for key, seconds in self.entries.items():
-            phases[key.phase] += seconds
-        return dict(sorted(phases.items(), key=lambda item: -item[1]))
+    def parts(self) -> dict[str, float]:
+        """The share of each phase and op of at least a percent, the largest first; and of all others together."""
+        seconds = defaultdict[str, float](float)
+        for key, each in self.entries.items():
+            seconds[f"{key.phase} {key.op}"] += each / self.seconds.value
+        large = {name: share for name, share in seconds.items() if share >= 0.01}
+        return dict(sorted(large.items(), key=lambda item: -item[1])) | {"others": 1 - sum(large.values())}
 
     @property
     def limited_by(self) -> str:

@@ -42,8 +42,8 @@ def test_predictions_are_a_row_for_each_number_of_ranks(capsys: pytest.CaptureFi
     assert page.startswith("plexus on ogbn-products, perlmutter; sizes expected from its card")
     assert [line.split()[0] for line in page.splitlines()[2:5]] == ["ranks", "4", "64"]
     assert "spmm" in page or "node_gbs" in page
-    for line in page.splitlines()[-2:]:  # the phases of each number of ranks add up to the epoch
-        assert sum(map(int, re.findall(r"(\d+) %", line))) == pytest.approx(100, abs=5)
+    parts = page.split("Where the time goes")[1]  # those of both numbers of ranks add up to the epoch
+    assert sum(map(int, re.findall(r"(\d+) %", parts))) == pytest.approx(200, abs=10)
 
 
 def test_the_best_grid_is_at_least_as_fast_as_the_first(capsys: pytest.CaptureFixture[str]) -> None:
