@@ -13,6 +13,7 @@ from harness.cli.options import (
     add_settings,
     add_verb,
     columns,
+    paragraph,
     requested,
     say,
     settings,
@@ -374,7 +375,7 @@ def _emulate(options: argparse.Namespace) -> int:
             refused[folder.name] = str(refusal)
             continue
         rows.append(
-            (spec.label, card.name, str(spec.ranks), grid_text(spec.grid), *cells_of(predicted, card))
+            (spec.label, card.name, str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
         )
         answers.append({"run": spec.label, "machine": card.name, **document_of(predicted)})
         if options.out:
@@ -382,7 +383,8 @@ def _emulate(options: argparse.Namespace) -> int:
         if options.trace:
             write_trace(options.trace, play_run(folder, card))
     page = [f"Measured kernels on the links of machine cards\n\n{columns(rows)}"] if answers else []
-    page += ["No emulation", columns(list(refused.items()))] if refused else []
+    lacking = (paragraph(f"{name}: {reason}") for name, reason in refused.items())
+    page += ["\n".join(["No emulation", *lacking])] if refused else []
     document = {"emulated": answers, "refused": refused} if options.plan else answers[0]
     show(options, document, "\n\n".join(page))
     return 0
