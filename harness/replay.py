@@ -159,7 +159,7 @@ def _kind(func: Any) -> Kind:
 
 def _run(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
-) -> "tuple[Outcome, Any]":
+) -> "tuple[OperatorOutcome, Any]":
     """The result of an operator, and what there is to say of it."""
     signature = _signature(func, args, kwargs) if operands else None
     if known := KNOWN.get(signature):
@@ -173,7 +173,7 @@ def _run(
     return outcome, result
 
 
-class Outcome(NamedTuple):
+class OperatorOutcome(NamedTuple):
     """What an operator makes of operands of given shapes."""
 
     flops: int
@@ -202,14 +202,14 @@ class Outcome(NamedTuple):
         return made[0] if made else args[0]
 
 
-KNOWN: "dict[Hashable, Outcome]" = {}
+KNOWN: "dict[Hashable, OperatorOutcome]" = {}
 """The outcomes of operators on shapes, by their signatures."""
 MOST_KNOWN = 1 << 16
 
 
 def _outcome(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operands: list[Tensor]
-) -> Outcome:
+) -> OperatorOutcome:
     formula = flop_registry.get(func.overloadpacket)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
     results = _tensors((result,))
@@ -220,7 +220,7 @@ def _outcome(
     new = all(x.is_meta and x.untyped_storage()._cdata not in held for x in results)
     in_place = in_place and func.overloadpacket is not ATEN.set_  # which takes other memory
     plain = result is None or isinstance(result, Tensor) or several
-    return Outcome(
+    return OperatorOutcome(
         flops,
         touched,
         _product(func, args),
