@@ -365,6 +365,10 @@ def _emulate(options: argparse.Namespace) -> int:
     )
     rows, answers = list[tuple[str, ...]]([("run", "links", *PREDICTED)]), list[dict[str, Any]]()
     refused = dict[str, str]()
+    if options.out:
+        options.out.mkdir(
+            parents=True, exist_ok=True
+        )  # empty if all is refused: a workflow waits for the folder
     for folder in folders:
         try:
             card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])

@@ -162,6 +162,17 @@ def test_the_runs_of_an_experiment_are_predicted_once_for_all_launches(
     assert len(list(out.iterdir())) == 1
 
 
+def test_an_experiment_of_refused_runs_leaves_an_empty_folder(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A workflow waits for the folder, and tables are collected from it."""
+    mine, out = json.loads(experiment.read_text()), tmp_path / "records"
+    del mine["published"]["runs"][0]
+    experiment.write_text(json.dumps(mine))
+    assert "No prediction" in answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
+    assert list(out.iterdir()) == []
+
+
 def test_a_recorded_prediction_is_the_prediction(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,11 +90,14 @@ def test_all_runs_of_a_plan_are_emulated_each_on_its_own_machine(
     experiment.write_text(f"name: many\nruns: {runs}\nemulated: {{ machine: ethernet, runs: {runs} }}\n")
     assert main(["plan", "--experiment", str(experiment), "--scale", "emulated", "--out", str(plan)]) == 0
     first, second = read_plan(plan).values()
+    emulation = ["emulate", "--plan", str(plan), "--out", str(tmp_path / "emulated")]
+    assert main(emulation) == 0
+    assert not any((tmp_path / "emulated").iterdir()), "nothing has run yet, and the folder is there"
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(first["spec"]))
     assert main(["run", "--spec", str(spec), "--out", str(tmp_path / "runs")]) == 0
     capsys.readouterr()
-    assert main(["emulate", "--plan", str(plan), "--out", str(tmp_path / "emulated"), "--json"]) == 0
+    assert main([*emulation, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [(each["run"], each["machine"]) for each in answer["emulated"]] == [(first["label"], "ethernet")]
     assert list(answer["refused"]) == [second["run_id"]]
