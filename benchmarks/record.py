@@ -177,6 +177,7 @@ COMMANDS = {
     "pool": ["benchmarks/pool.py"],
     "replay": ["benchmarks/replay.py"],
     "startup": ["benchmarks/startup.py"],
+    "meeting": ["benchmarks/meeting.py world", "benchmarks/meeting.py files"],
     "studies": ["benchmarks/studies.py"],
 }
 

@@ -225,7 +225,7 @@ class JoinedWorld:
     def _run(self, order: str) -> bool:
         """Runs an order as this rank; False if there is nothing left to run."""
         import torch
-        from torch.distributed import PrefixStore
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         from harness.run.rank import attempt
 

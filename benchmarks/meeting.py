@@ -1,0 +1,189 @@
+"""The start of 2048 ranks, simulated on one machine: how they meet, and which files they ask for.
+
+    python benchmarks/meeting.py world [--ranks 2048]     clients of a board and of rank 0's store, in a few processes
+    python benchmarks/meeting.py files [--ranks 2048]     calls about files of one rank under strace, and a model
+
+`world`: rank 0 posts its address at the launcher's board once all other ranks have asked. Times are from its post. The
+address is the loopback of IPv6. torch's clients ask for its name: without `::1 localhost6` in /etc/hosts, all wait
+for a name server.
+`files`: the calls of a rank that imports everything itself, as in a step. The model multiplies: all ranks ask the
+shared file system; the environment is staged to the nodes; the store of the graph, too.
+"""
+
+import argparse
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from measuring import argument_parser, spec_of
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from harness.comm.meeting import BOARD, Board, learn, post
+from harness.launch.rank_starter import CACHES, NO_WRITING, environment
+from harness.spec.root import project_root
+from harness.spec.spec import canonical_json
+
+PROCESSES = 4
+PATIENCE = timedelta(minutes=5)
+POLL = 0.05
+"""The interval at which a launcher attends to its board, and at which ranks used to list a folder."""
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("part", choices=("world", "files"))
+    parser.add_argument("--ranks", type=int, default=2048)
+    options = parser.parse_args()
+    (world if options.part == "world" else files)(options)
+
+
+def world(options: argparse.Namespace) -> None:
+    others = options.ranks - 1
+    shares = [others // PROCESSES + (number < others % PROCESSES) for number in range(PROCESSES)]
+    context = get_context("fork")  # before any thread is started
+    ready, done = context.Barrier(PROCESSES + 1), context.Queue()
+    board = Board("127.0.0.1")
+    os.environ |= board.environment
+    clients = [context.Process(target=ask_all, args=(share, ready, done)) for share in shares]
+    for client in clients:
+        client.start()
+    ready.wait()
+    heard = 0.0
+    for _ in range(int(3 / POLL)):  # all have asked, and wait
+        heard += timed(board)
+        time.sleep(POLL)
+    store = TCPStore("127.0.0.1", 0, options.ranks, is_master=True, timeout=PATIENCE, wait_for_workers=False)
+    store.set("world", board.name)
+    with tempfile.TemporaryDirectory() as folder:
+        begun, used = time.time(), time.process_time()
+        poster = threading.Thread(target=post, args=(Path(folder) / "meeting", "::1", store.port))
+        poster.start()
+        while any(client.is_alive() for client in clients) and done.qsize() < PROCESSES:
+            heard += timed(board)
+            time.sleep(POLL)
+        ended = [done.get() for _ in clients]
+    for client in clients:
+        client.join()
+    told, met, counted = (max(times) - begun for times in zip(*ended, strict=True))
+    print(f"{options.ranks} ranks, {PROCESSES} processes of clients on {os.cpu_count()} cores")
+    print(f"all know the address   {told:7.2f} s after rank 0's post")
+    print(f"all have the store     {met:7.2f} s, and its name of the world is the board's")
+    print(f"all have counted       {counted:7.2f} s: one addition a rank, then each waits for the last")
+    print(
+        f"board, processor time  {heard:7.2f} s; with the store of rank 0 {time.process_time() - used:.2f} s"
+    )
+    listing(options.ranks)
+
+
+def timed(board: Board) -> float:
+    begun = time.thread_time()
+    board.serve()
+    return time.thread_time() - begun
+
+
+def ask_all(ranks: int, ready: Barrier, done: "object") -> None:
+    """A thread for each of some ranks; the times at which the last of them knew, met and had counted."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    name, world = os.environ[BOARD].split()[0], PROCESSES * ranks
+    ready.wait()
+
+    def rank(_: int) -> tuple[float, float, float]:
+        host, port = learn(Path("nowhere"), PATIENCE)
+        told = time.time()
+        store = TCPStore(host, port, world, is_master=False, timeout=PATIENCE, wait_for_workers=False)
+        assert store.get("world").decode() == name
+        met = time.time()
+        store.add("count", 1)
+        return told, met, time.time()
+
+    with ThreadPoolExecutor(ranks) as pool:
+        times = list(pool.map(rank, range(ranks)))
+    done.put(tuple(max(each) for each in zip(*times, strict=True)))  # type: ignore[attr-defined]
+
+
+def listing(ranks: int) -> None:
+    """What the same wait cost in listings of a shared folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(ranks):
+            (Path(folder) / f"stacks-{number}").touch()
+        begun = time.perf_counter()
+        for _ in range(50):
+            os.listdir(folder)  # noqa: PTH208
+        each = (time.perf_counter() - begun) / 50
+    asked = (ranks - 1) / POLL
+    print(
+        f"without the board: {asked:,.0f} listings of {ranks} entries a second, each {1e3 * each:.2f} ms on a "
+        f"local disk: {asked * each:.0f} s of a file system's time for each second that rank 0 is late"
+    )
+
+
+CALL = re.compile(r'^(?:\d+ +)?(?P<call>\w+)\([^"]*"(?P<path>[^"]*)"')
+OWN = ("/proc", "/dev", "/sys", "/etc", "/tmp", "/run")
+
+
+def files(options: argparse.Namespace) -> None:
+    root = project_root()
+    spec = spec_of({"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": 2, "training": {"epochs": 1}})
+    with tempfile.TemporaryDirectory(dir=root) as shared, tempfile.TemporaryDirectory() as local:
+        caches = {name: f"{local}/{folder}" for name, folder in CACHES.items()}
+        counts = [one_run(root, Path(shared) / str(turn), spec, caches) for turn in range(2)][1]
+    print(f"calls about files of one rank of {spec.ranks} (strace -e trace=file), the second of two runs")
+    print(f"{'':38}{'a rank':>10}{f'{options.ranks} ranks':>14}")
+    for name, number in counts.most_common():
+        print(f"{name:38}{number:>10,}{number * options.ranks:>14,}")
+    shares = {name: number * options.ranks for name, number in counts.items() if name != "the node itself"}
+    total = sum(shares.values())
+    staged = total - shares.get("the environment", 0) - shares.get("the harness", 0)
+    print(f"asked of the shared file system           {total:>22,}")
+    print(f"with the environment on the nodes' disks  {staged:>22,}")
+    print(
+        f"with the store there too                  {staged - shares.get('the store of the graph', 0):>22,}"
+    )
+
+
+def one_run(root: Path, scratch: Path, spec: "object", caches: dict[str, str]) -> Counter[str]:
+    scratch.mkdir(parents=True)
+    (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))  # type: ignore[attr-defined]
+    words = ["--scratch", scratch, "--runs", scratch / "runs", "--meeting", scratch / "meeting"]
+    command = [sys.executable, "-m", "harness.run.rank", *map(str, words)]
+    ranks = []
+    for number in range(2):
+        tracer = (
+            ["strace", "-f", "-e", "trace=file,getdents64", "-o", str(scratch / "trace")] if number else []
+        )
+        settings = {**environment(spec.machine, 2, root, number), **caches, **NO_WRITING}  # type: ignore[attr-defined]
+        ranks.append(subprocess.Popen([*tracer, *command], env=settings))
+    codes = [rank.wait() for rank in ranks]
+    assert not any(codes), codes
+    found = (CALL.match(line) for line in (scratch / "trace").read_text().splitlines())
+    return Counter(place(Path(match["path"]), root, scratch) for match in found if match)
+
+
+def place(path: Path, root: Path, scratch: Path) -> str:
+    """Whose file it is. A relative path is of the folder in which the rank works."""
+    where = Path(os.path.normpath(root / path))
+    if where.is_relative_to(scratch):
+        return "the folder of the run"
+    if where.is_relative_to(root / "datasets"):
+        return "the store of the graph"
+    if where.is_relative_to(root / "harness") or where.is_relative_to(root / "strategies"):
+        return "the harness"
+    if str(where).startswith(OWN):
+        return "the node itself"
+    return "the environment"
+
+
+if __name__ == "__main__":
+    main()
