@@ -5,8 +5,9 @@
 
 A ratio is the competitor's time over ours: the median over turns in which both run side by side in one process, so that
 the load of the machine reaches both. A ratio that fell is measured up to three times, and the best one counts. Ratios
-of another processor are not compared. `bound` is the time that copying as many bytes takes as the call must move, over
-our time: a call whose data stay in cache exceeds 1.
+of another processor are not compared. The intervals of both ratios over their turns say whether a call is slower than
+when it landed, in the way of `harness compare`. `bound` is the time that copying as many bytes takes as the call must
+move, over our time: a call whose data stay in cache exceeds 1.
 """
 
 import csv
@@ -18,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from epoch import PYG, Case, rank_epochs, reference_models
 from measuring import SPEED_LOST, Table, alternate, argument_parser, one_thread
@@ -25,6 +27,7 @@ from spmm import graphs, memory_speed, ways
 
 from harness.kernels.recorded import product
 from harness.launch.worker_pool import Pool
+from harness.results.statistics import Interval, median_interval, verdict
 from harness.run.provenance import cpu_name
 from harness.spec.root import project_root
 
@@ -36,6 +39,24 @@ GRAPHS, WIDTHS = ("R-MAT 2^14", "R-MAT 2^17", "uniform 2^17"), (16, 64, 128)
 OURS = "ours"
 
 
+class Ratio(NamedTuple):
+    """The median of ratios over turns, and an interval that covers it; old landings have none."""
+
+    value: float
+    interval: Interval | None = None
+
+    @classmethod
+    def of(cls, ratios: "pd.Series[float]") -> "Ratio":
+        return cls(float(ratios.median()), median_interval(ratios))
+
+    def against(self, landed: "Ratio | None") -> str:
+        """Whether our call is slower or faster than when it landed, as `harness compare` judges two runs."""
+        if landed is None or landed.interval is None or self.interval is None:
+            return ""
+        now = landed.interval.over(self.interval)
+        return f"{verdict(now)} ({now.low:.2f} to {now.high:.2f})"
+
+
 class Measured(NamedTuple):
     """Seconds of one call of ours and of its competitors, turn by turn."""
 
@@ -44,13 +65,11 @@ class Measured(NamedTuple):
     bytes: float = 0
     """The bytes that the call must move; 0 if unknown."""
 
-    def ratios(self) -> dict[str, float]:
+    def ratios(self) -> dict[str, Ratio]:
         """Each competitor's time over ours."""
-        ours = self.seconds[OURS]
+        ours = pd.Series(self.seconds[OURS])
         return {
-            name: median(theirs / mine for theirs, mine in zip(taken, ours, strict=True))
-            for name, taken in self.seconds.items()
-            if name != OURS
+            name: Ratio.of(pd.Series(taken) / ours) for name, taken in self.seconds.items() if name != OURS
         }
 
 
@@ -113,7 +132,7 @@ def four_ranks(case: Case) -> Measured:
     return Measured(what, {OURS: slowest, "plain torch": theirs})
 
 
-Landed = dict[tuple[str, str, str], float]
+Landed = dict[tuple[str, str, str], Ratio]
 """The ratios of the last landing by processor, call and competitor."""
 
 
@@ -126,7 +145,10 @@ def main() -> None:
     file, cpu, speed = root / "benchmarks" / "results" / "bench.csv", cpu_name(), memory_speed()
     landed = read(file)
     known = {key[1:]: ratio for key, ratio in landed.items() if key[0] == cpu}
-    table, lost = Table("call", "ms", "bound", "competitor", "ratio", "landed"), list[str]()
+    table, lost = (
+        Table("call", "ms", "bound", "competitor", "ratio", "landed", "time against the landed"),
+        list[str](),
+    )
     for measure in chain(products(), weight_gradients(), serial_epochs(), parallel_epochs()):
         measured, ratios = best(measure, known)
         own = median(measured.seconds[OURS])
@@ -138,12 +160,13 @@ def main() -> None:
                 f"{1e3 * own:.2f}",
                 bound,
                 name,
-                f"{ratio:.2f}",
-                f"{before or 0:.2f}" if before else "",
+                f"{ratio.value:.2f}",
+                f"{before.value:.2f}" if before else "",
+                ratio.against(before),
             )
             landed[cpu, measured.what, name] = ratio
-            if before and ratio < LOST * before:
-                lost.append(f"{measured.what} beside {name}: {ratio:.2f}, landed {before:.2f}")
+            if before and ratio.value < LOST * before.value:
+                lost.append(f"{measured.what} beside {name}: {ratio.value:.2f}, landed {before.value:.2f}")
     if options.land:
         write(file, landed)
     elif lost:
@@ -151,15 +174,17 @@ def main() -> None:
         sys.exit(SPEED_LOST)
 
 
-def best(measure: Measure, known: Mapping[tuple[str, str], float]) -> tuple[Measured, dict[str, float]]:
+def best(measure: Measure, known: Mapping[tuple[str, str], Ratio]) -> tuple[Measured, dict[str, Ratio]]:
     """A measurement, and the best ratios of as many as it takes for none to be lost, within ATTEMPTS."""
     measured = measure()
     ratios = measured.ratios()
     for _ in range(ATTEMPTS - 1):
-        if all(ratio >= LOST * known.get((measured.what, name), 0) for name, ratio in ratios.items()):
+        least = {name: LOST * known.get((measured.what, name), Ratio(0.0)).value for name in ratios}
+        if all(ratio.value >= least[name] for name, ratio in ratios.items()):
             break
         measured = measure()
-        ratios = {name: max(ratio, ratios[name]) for name, ratio in measured.ratios().items()}
+        again = measured.ratios()
+        ratios = {name: max(again[name], ratio, key=lambda one: one.value) for name, ratio in ratios.items()}
     return measured, ratios
 
 
@@ -167,12 +192,20 @@ def read(file: Path) -> Landed:
     if not file.exists():
         return {}
     with file.open() as lines:
-        return {(cpu, what, name): float(ratio) for cpu, what, name, ratio in csv.reader(lines)}
+        rows = list(csv.reader(lines))
+    return {
+        (cpu, what, name): Ratio(float(ratio), Interval(*map(float, ends)) if ends else None)
+        for cpu, what, name, ratio, *ends in rows
+    }
 
 
 def write(file: Path, landed: Landed) -> None:
+    rows = [
+        [*key, *(f"{number:.4g}" for number in (ratio.value, *(ratio.interval or ())))]
+        for key, ratio in sorted(landed.items())
+    ]
     with file.open("w") as lines:
-        csv.writer(lines).writerows([*key, f"{ratio:.4g}"] for key, ratio in sorted(landed.items()))
+        csv.writer(lines).writerows(rows)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ from matplotlib.patches import Patch
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import (
     UNITS,
-    Cell,
     Group,
-    Section,
     compose,
     frame,
-    inches,
+    in_columns,
     places,
     ranks_and_grid,
     three_digits,
@@ -51,6 +49,11 @@ class EpochBar(NamedTuple):
 
 Rows = list[Group[EpochBar]]
 """The bars of every curve, under its label."""
+
+
+def longest_of(rows: Rows) -> float:
+    """The seconds of the longest bar."""
+    return max((bar.total for group in rows for bar in group.bars), default=0.0)
 
 
 class Breakdown(NamedTuple):
@@ -89,16 +92,15 @@ class Breakdown(NamedTuple):
         groups = [group for group in groups if group.bars]
         return groups if any(bar.total for group in groups for bar in group.bars) else []
 
-    def draw(self, axes: Axes, rows: Rows) -> None:
-        """Draws one panel, from the top down."""
-        longest = max((bar.total for group in rows for bar in group.bars), default=0.0)
+    def draw(self, axes: Axes, groups: Rows, longest: float) -> None:
+        """Draws the groups of a panel from the top down; `longest` is the longest bar of the panel."""
         unit, ticks = unit_for(longest) if longest else UNITS[0], []
-        for _, _, bars in places(rows):
+        for _, _, bars in places(groups):
             for y, bar in bars:
                 self._draw_bar(axes, y, bar, unit.per_second)
                 ticks.append((y, bar.label))
         axes.set_xlim(0, longest * unit.per_second or 1)
-        frame(axes, rows, ticks)
+        frame(axes, groups, ticks)
         axes.set_xlabel(f"{self.axis} ({unit.name})")
 
     def _draw_bar(self, axes: Axes, y: float, bar: EpochBar, per_second: float) -> None:
@@ -128,7 +130,7 @@ class Breakdown(NamedTuple):
         """The figure: axes for each panel, as tall as its bars need."""
         each, note = titles(some)
         sections = [
-            Section([Cell("", partial(self.draw, rows=rows), inches(rows))], 1, title)
+            in_columns(title, rows, partial(self.draw, longest=longest_of(rows)))
             for title, rows in zip(each, shown, strict=True)
         ]
         return compose(sections, self.handles(shown), note)

@@ -7,7 +7,7 @@ labels, so text keeps its size at the printed width, whatever the number of pane
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pandas as pd
@@ -126,11 +126,12 @@ class Cell(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Some cells in so many columns, under a title of their own or none."""
+    """Some cells in so many columns, under a title of their own or none. `alike`: their axes have one scale across."""
 
     cells: Sequence[Cell]
     columns: int
     title: str = ""
+    alike: bool = False
 
 
 class Overhang(NamedTuple):
@@ -180,9 +181,11 @@ def compose(
     FigureCanvasAgg(figure)
     placed = []
     for section in parts:
-        cells = []
+        cells: list[Axes] = []
         for cell in section.cells:
             axes = figure.add_axes((0.2, 0.4, 0.8 / section.columns * 0.6, cell.height / 10))
+            if section.alike and cells:
+                axes.sharex(cells[0])
             cell.draw(axes)
             cells.append(axes)
         placed.append(cells)
@@ -270,21 +273,21 @@ def overhang(axes: Axes) -> Overhang:
 
 
 def _make_room(axes: Axes) -> None:
-    """Widens a linear axis until the text beside each of its bars ends within the axes."""
+    """Widens a linear axis, and those of one scale with it, until the text beside each bar ends within the axes."""
     figure: Any = axes.figure
-    beside = [text for text in axes.texts if isinstance(text, Annotation)]
-    if not beside or axes.get_xscale() != "linear":
-        return
-    renderer = figure.canvas.get_renderer()
-    whole = axes.get_window_extent(renderer).width
-    ends = [float(text.xy[0]) for text in beside]
-    needs = [text.get_window_extent(renderer).width + GAP / 72 * figure.dpi + 4 for text in beside]
-    shares = [max(0.1, 1 - need / whole) for need in needs]
-    furthest = max((end / share for end, share in zip(ends, shares, strict=True)), default=0.0)
+    furthest = 0.0
+    for one in axes.get_shared_x_axes().get_siblings(axes):
+        whole = one.get_window_extent(figure.canvas.get_renderer()).width
+        beside = [text for text in one.texts if isinstance(text, Annotation)]
+        if not beside or one.get_xscale() != "linear":
+            return
+        for text in beside:
+            need = text.get_window_extent(figure.canvas.get_renderer()).width + GAP / 72 * figure.dpi + 4
+            furthest = max(furthest, float(text.xy[0]) / max(0.1, 1 - need / whole))
     if furthest > 0:
         axes.set_xlim(0, furthest)
     axes.xaxis.set_major_locator(
-        MaxNLocator(max(1, min(6, int(whole / figure.dpi / 0.42))), steps=[1, 2, 5, 10])
+        MaxNLocator(max(1, min(6, int(whole / figure.dpi / 0.33))), steps=[1, 2, 5, 10])
     )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
@@ -327,16 +330,16 @@ def _legend_width(sizes: Sequence[float], columns: int) -> float:
 
 # The two logarithmic axes of a scaling figure: ticks at the tried numbers and at powers of two of a unit.
 
-WIDE = 100  # a range of seconds with this ratio has the unit of its middle
 TICK = 0.2  # inches between ticks of an upright axis
 
 
 def unit_of(times: Sequence[float]) -> Unit:
-    """The unit of the slowest epoch, or of the middle if the fastest would be a tiny fraction of that unit."""
+    """The unit of the slowest epoch, or a smaller one if the fastest is under an eighth of it."""
     if not times:
         return UNITS[0]
-    wide = max(times) > WIDE * min(times)
-    return unit_for(math.sqrt(min(times) * max(times)) if wide else max(times))
+    units = UNITS[UNITS.index(unit_for(max(times))) :]
+    fine = next((unit for unit in units if min(times) * unit.per_second >= 1 / 8), units[-1])
+    return fine if max(times) * fine.per_second < 1e5 else unit_for(math.sqrt(min(times) * max(times)))
 
 
 def tried_axis(axes: Axes, tried: Sequence[int], label: str = "ranks", width: float = 2.6) -> None:
@@ -363,7 +366,7 @@ def octaves_axis(
     """Puts ticks at powers of two around these values; `strip`, a share of the height, stays free at the top."""
     low, high = _octaves(values)
     top = low + (high - low) / (1 - strip)
-    most = max(2, int(inches * (1 - strip) / TICK)) if upright else max(2, int(inches / 0.45))
+    most = max(2, int(inches * (1 - strip) / TICK)) if upright else max(2, int(inches / 0.34))
     powers = range(math.ceil(low), math.floor(high) + 1, math.ceil((high - low) / most))
     axis = axes.yaxis if upright else axes.xaxis
     (axes.set_yscale if upright else axes.set_xscale)("log", base=2)
@@ -376,7 +379,7 @@ def octaves_axis(
 
 
 def _tick(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 1 else f"{value:.10g}"
 
 
 def _labelled(tried: Sequence[int], octave: float) -> set[int]:
@@ -408,6 +411,7 @@ def _octaves(values: Sequence[float]) -> tuple[float, float]:
 BETWEEN = 0.35  # heights, where a bar's row is one
 BAR = 0.15  # inches of a row
 NAME = 1.3  # inches of a name before it is wrapped
+TALLEST = 4.0  # inches of rows in one column
 GAP = 3.0  # points between a bar and the text beside it
 
 T = TypeVar("T")
@@ -472,6 +476,17 @@ def frame(
             write(beside, top, label, va="center_baseline")
         else:
             write(beside, top - 0.42, "\n".join(lines), va="top", linespacing=1.15)
+
+
+def in_columns(title: str, groups: Sequence[Group[T]], draw: Callable[..., None]) -> Section:
+    """The groups under each other, or in two columns of one scale if a page has no room; `draw` takes `groups`."""
+    parts = [groups]
+    if inches(groups) > TALLEST:
+        tops = [top for top, _, _ in places(groups)]
+        cut = min(range(1, len(groups)), key=lambda n: abs(tops[n] - height(groups) / 2), default=0)
+        parts = [groups[:cut], groups[cut:]] if cut else parts
+    cells = [Cell("", partial(draw, groups=part), inches(part)) for part in parts]
+    return Section(cells, len(cells), title, alike=True)
 
 
 def write_beside(axes: Axes, text: str, x: float, y: float) -> None:

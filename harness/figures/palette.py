@@ -29,56 +29,50 @@ FILLS: tuple[Fillstyle, ...] = ("full", "left", "bottom", "right", "top")
 
 
 class StrategyLook(NamedTuple):
-    """The look of a strategy. Measured lines are solid; the dash is for predicted lines."""
+    """The look of a strategy; the dash of a line tells its source."""
 
     colour: str
     marker: Marker
-    dash: Dash
     fill: Fillstyle = "full"
 
 
-SHORT: Dash = (0, (2.5, 1.2))
-LONG: Dash = (0, (6, 1.5))
-DOTS: Dash = (0, (1, 1.2))
+DASHED: Dash = (0, (3.5, 1.5))
 DOT_DASH: Dash = (0, (5, 1.2, 1, 1.2))
-TWO_DOTS: Dash = (0, (5, 1.2, 1, 1.2, 1, 1.2))
-PAIRS: Dash = (0, (2.5, 1, 2.5, 3))
 
 KNOWN = {
-    "serial": StrategyLook("#45474a", "o", LONG),
+    "serial": StrategyLook("#45474a", "o"),
     # blue: the schemes of CAGNET
-    "cagnet-1d": StrategyLook("#004998", "s", SHORT),
-    "cagnet-1.5d": StrategyLook("#047dc0", "D", DOT_DASH),
-    "cagnet-2d": StrategyLook("#3e59bf", "<", LONG),
-    "cagnet-3d": StrategyLook("#4795e0", "X", TWO_DOTS),
-    "cagnet-sa-1d": StrategyLook("#68b3e6", "*", SHORT),
-    "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h", DOT_DASH),
+    "cagnet-1d": StrategyLook("#004998", "s"),
+    "cagnet-1.5d": StrategyLook("#047dc0", "D"),
+    "cagnet-2d": StrategyLook("#3e59bf", "<"),
+    "cagnet-3d": StrategyLook("#4795e0", "X"),
+    "cagnet-sa-1d": StrategyLook("#68b3e6", "*"),
+    "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h"),
     # orange and red: layouts that rotate over three or four axes
-    "plexus": StrategyLook("#f66015", "o", SHORT),
-    "scalegnn": StrategyLook("#ce251a", "X", DOT_DASH),
+    "plexus": StrategyLook("#f66015", "o"),
+    "scalegnn": StrategyLook("#ce251a", "X"),
     # green: partitions with halos
-    "bns-gcn": StrategyLook("#47a868", "*", DOTS),
-    "pipegcn": StrategyLook("#126736", "p", LONG),
-    "neutronstar": StrategyLook("#8ac975", "^", LONG),
-    "g3": StrategyLook("#008951", "<", PAIRS),
+    "bns-gcn": StrategyLook("#47a868", "*"),
+    "pipegcn": StrategyLook("#126736", "p"),
+    "neutronstar": StrategyLook("#8ac975", "^"),
+    "g3": StrategyLook("#008951", "<"),
     # violet: samplers with the whole graph on every rank
-    "graphsage": StrategyLook("#9450b1", "*", DOTS),
-    "graphsaint-node": StrategyLook("#b782cc", ">", TWO_DOTS),
-    "pyg": StrategyLook("#d2b0de", "P", SHORT),
-    "cluster-gcn": StrategyLook("#673389", "h", LONG),
+    "graphsage": StrategyLook("#9450b1", "*"),
+    "graphsaint-node": StrategyLook("#b782cc", ">"),
+    "pyg": StrategyLook("#d2b0de", "P"),
+    "cluster-gcn": StrategyLook("#673389", "h"),
     # brown and yellow: samplers with the graph or the features in parts
-    "distdgl": StrategyLook("#966617", "^", SHORT),
-    "salient": StrategyLook("#bd8e22", "v", DOT_DASH),
-    "massivegnn": StrategyLook("#774b15", "*", TWO_DOTS),
-    "quiver": StrategyLook("#e1b72c", "<", DOTS),
+    "distdgl": StrategyLook("#966617", "^"),
+    "salient": StrategyLook("#bd8e22", "v"),
+    "massivegnn": StrategyLook("#774b15", "*"),
+    "quiver": StrategyLook("#e1b72c", "<"),
     # pink: sampling in bulk
-    "bulk-sage": StrategyLook("#eb3e86", ">", PAIRS),
-    "bulk-ladies": StrategyLook("#fc8fb2", "o", SHORT),
+    "bulk-sage": StrategyLook("#eb3e86", ">"),
+    "bulk-ladies": StrategyLook("#fc8fb2", "o"),
 }
 FREE_COLOURS = ("#00585e", "#008c92", "#53b9bd", "#98236b", "#5f7a00")
 """Teal, purple and olive: no built-in strategy has them."""
 FREE_MARKERS: tuple[Marker, ...] = ("d", "8", "H", (4, 1, 0), (3, 1, 0))  # the last two are stars
-DASHES = (SHORT, LONG, DOTS, DOT_DASH, TWO_DOTS, PAIRS)
 
 
 def place_of(strategy: str) -> tuple[int, str]:
@@ -103,7 +97,7 @@ def look_of(strategy: str, others: Iterable[str] = ()) -> StrategyLook:
             number = next(n % pool for n in range(number, number + pool) if n % pool not in taken.values())
         taken[name] = number
     colour, marker = taken[strategy] % len(FREE_COLOURS), taken[strategy] // len(FREE_COLOURS)
-    return StrategyLook(FREE_COLOURS[colour], FREE_MARKERS[marker], DASHES[taken[strategy] % len(DASHES)])
+    return StrategyLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
 
 
 class Fill(NamedTuple):

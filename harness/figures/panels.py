@@ -7,7 +7,7 @@ parameters and its order of the vertices. A point is one launch.
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -102,6 +102,44 @@ class Curve:
         """The runs that did not succeed, one for each number of ranks and status."""
         failed = self.runs[self.runs.status != "ok"]
         return failed.sort_values("ranks").drop_duplicates(["ranks", "status"])
+
+
+class DrawnColumn(NamedTuple):
+    """What is drawn over what: columns of runs, the best value of several grids, the labels of the axes, the unit."""
+
+    column: str
+    best: Literal["min", "max"]
+    over: str
+    across: str
+    upright: str
+    factor: float
+    ideal: int
+    """The power of x in ideal scaling; 0: none is drawn."""
+
+    def line(self, curve: Curve) -> pd.DataFrame:
+        """Median and range over launches on the best grid, by x."""
+        return _line(curve, self.over, self.column, self.best)
+
+    def marks(self, curve: Curve) -> list[tuple[int, float]]:
+        """The points of the line, in the unit of the axis."""
+        return [(x, y * self.factor) for x, y in _points(curve, self.over, self.column, self.best)]
+
+    def places(self, curve: Curve) -> set[int]:
+        """Every x at which the curve has a point or a failure."""
+        failed = set(curve.failures.ranks) if self.over == "ranks" else set()
+        return {x for x, _ in self.marks(curve)} | {int(x) for x in failed}
+
+
+@lru_cache(maxsize=1024)
+def _line(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
+    return curve.over(over, column, best)
+
+
+@lru_cache(maxsize=1024)
+def _points(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> list[tuple[int, float]]:
+    """The medians of a line by x: small axes ask for those of every other curve."""
+    line = _line(curve, over, column, best)
+    return [(int(x), float(y)) for x, y in zip(line[over], line.middle, strict=True)]
 
 
 def panels(runs: pd.DataFrame, apart: Collection[str] = ()) -> list[Panel]:

@@ -12,8 +12,8 @@ are listed, because they would all stand at one place.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,6 +30,7 @@ from harness.figures.page_layout import (
     across,
     compose,
     frame,
+    in_columns,
     inches,
     octaves_axis,
     places,
@@ -38,8 +39,19 @@ from harness.figures.page_layout import (
     tried_axis,
     unit_of,
 )
-from harness.figures.palette import DOT_DASH, FAINT, FILLS, GRID, INK, MUTED, PAPER, Dash, StrategyLook
-from harness.figures.panels import Curve, Panel, in_order, titles
+from harness.figures.palette import (
+    DASHED,
+    DOT_DASH,
+    FAINT,
+    FILLS,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    Dash,
+    StrategyLook,
+)
+from harness.figures.panels import Curve, DrawnColumn, Panel, in_order, titles
 
 MOST_TOGETHER = 6
 """Strategies on common axes."""
@@ -53,44 +65,6 @@ IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
 DOTTED: Dash = (0, (1, 1.6))
 SIGNS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
 """The sign over the marker of a run that did not finish; any other status has a star of five lines."""
-
-
-class DrawnColumn(NamedTuple):
-    """What is drawn over what: columns of runs, the best value of several grids, the labels of the axes, the unit."""
-
-    column: str
-    best: Literal["min", "max"]
-    over: str
-    across: str
-    upright: str
-    factor: float
-    ideal: int
-    """The power of x in ideal scaling; 0: none is drawn."""
-
-    def line(self, curve: Curve) -> pd.DataFrame:
-        """Median and range over launches on the best grid, by x."""
-        return _line(curve, self.over, self.column, self.best)
-
-    def marks(self, curve: Curve) -> list[tuple[int, float]]:
-        """The points of the line, in the unit of the axis."""
-        return [(x, y * self.factor) for x, y in _points(curve, self.over, self.column, self.best)]
-
-    def places(self, curve: Curve) -> set[int]:
-        """Every x at which the curve has a point or a failure."""
-        failed = set(curve.failures.ranks) if self.over == "ranks" else set()
-        return {x for x, _ in self.marks(curve)} | {int(x) for x in failed}
-
-
-@lru_cache(maxsize=1024)
-def _line(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> pd.DataFrame:
-    return curve.over(over, column, best)
-
-
-@lru_cache(maxsize=1024)
-def _points(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -> list[tuple[int, float]]:
-    """The medians of a line by x: small axes ask for those of every other curve."""
-    line = _line(curve, over, column, best)
-    return [(int(x), float(y)) for x, y in zip(line[over], line.middle, strict=True)]
 
 
 class Ground(NamedTuple):
@@ -132,12 +106,20 @@ def sections(title: str, lines: Sequence[Curve], measure: DrawnColumn) -> list[S
         else:
             ground = _ground(drawn, [drawn], measure, PLOT, PLOT_WIDTH)
             cells.append(Cell("", partial(draw, own=drawn, measure=measure, ground=ground), ground.whole))
+    together = bool(cells)
     if listed:
         groups = [group for curve in listed if (group := _listed(curve, measure)).bars]
-        cells.append(Cell("", partial(draw_list, groups=groups, measure=measure), inches(groups)))
+        values = [value for group in groups for row in group.bars for value in row.values]
+        write = partial(draw_list, measure=measure, values=values)
+        if together:
+            cells.append(Cell("", partial(write, groups=groups), inches(groups)))
+        else:
+            cells += in_columns("", groups, write).cells
     if cells:
-        named = [cell._replace(title=_kind_of(cell, measure)) for cell in cells] if len(cells) > 1 else cells
-        parts.append(Section(named, len(named), "" if parts else title))
+        named = (
+            [cell._replace(title=_kind_of(cell, measure)) for cell in cells] if together and listed else cells
+        )
+        parts.append(Section(named, len(named), "" if parts else title, alike=not together))
     return parts
 
 
@@ -318,7 +300,7 @@ def _draw_curve(axes: Axes, curve: Curve, measure: DrawnColumn, place: Transform
 def sample(curve: Curve, x: Sequence[float], y: Sequence[float]) -> Line2D:
     """The line of a curve, for the axes or for the legend."""
     look, hollow = curve.look, curve.source in ("published", "external")
-    styles: dict[str, Any] = {"predicted": look.dash, "emulated": DOT_DASH, "published": "none"}
+    styles: dict[str, Any] = {"predicted": DASHED, "emulated": DOT_DASH, "published": "none"}
     return Line2D(
         x,
         y,
@@ -389,9 +371,13 @@ def _size(run: "pd.Series[Any]", measure: DrawnColumn) -> str:
     return ranks_and_grid(run) if measure.over == "ranks" else f"{int(run[measure.over]):,}"
 
 
-def draw_list(axes: Axes, groups: Sequence[Group[Row]], measure: DrawnColumn) -> None:
-    """Draws rows from the top down: the median as the curve's marker, the launches as dots, the value on the right."""
-    values = [value for group in groups for row in group.bars for value in row.values]
+def draw_list(
+    axes: Axes, groups: Sequence[Group[Row]], measure: DrawnColumn, values: Sequence[float]
+) -> None:
+    """Draws rows from the top down: the median as the curve's marker, the launches as dots, the value on the right.
+
+    `values` are those of all rows of the panel, which may stand in several columns of one scale.
+    """
     ticks = []
     octaves_axis(axes, values, measure.upright, inches=1.4, upright=False)
     beside: Any = axes.get_yaxis_transform()

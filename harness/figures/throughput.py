@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import COUNTS, compose, scale_for
-from harness.figures.panels import Curve, Panel, panels, titles
-from harness.figures.scaling import DrawnColumn, data, handles, sections
+from harness.figures.panels import Curve, DrawnColumn, Panel, panels, titles
+from harness.figures.scaling import data, handles, sections
 from harness.spec.dataset import without_width
 
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import Cell, Group, Section, compose, frame, inches, places
+from harness.figures.page_layout import Group, compose, frame, in_columns, places
 from harness.figures.palette import MUTED, StrategyLook
 from harness.figures.panels import Panel, counted, largest, titles
 
@@ -61,9 +61,12 @@ def _groups(shown: Sequence[Strip]) -> list[Group[Strip | None]]:
     return [Group(strip.label, [strip, *[None] * int(DEEP)]) for strip in shown]
 
 
-def draw(axes: Axes, shown: Sequence[Strip]) -> None:
-    """Draws one panel, from the top down."""
-    groups = _groups(shown)
+def _longest(shown: Sequence[Strip]) -> float:
+    return max(float((strip.series.begin + strip.series.seconds).max()) for strip in shown)
+
+
+def draw(axes: Axes, groups: Sequence[Group[Strip | None]], longest: float) -> None:
+    """Draws strips from the top down; `longest` are the seconds of the longest strip of the panel."""
     ticks = []
     for top, _, bars in places(groups):
         strip = bars[0][1]
@@ -89,7 +92,6 @@ def draw(axes: Axes, shown: Sequence[Strip]) -> None:
         )
     frame(axes, groups, ticks, head="")
     axes.grid(visible=False)
-    longest = max(float((strip.series.begin + strip.series.seconds).max()) for strip in shown)
     axes.set_xlim(0, min(longest, SHOWN) or 1)
     axes.set_xlabel("time (s)")
 
@@ -98,7 +100,7 @@ def page(some: Sequence[Panel], shown: Sequence[Sequence[Strip]]) -> Figure:
     """The figure: axes for each panel."""
     each, note = titles(some)
     sections = [
-        Section([Cell("", partial(draw, shown=strips), inches(_groups(strips)))], 1, title)
+        in_columns(title, _groups(strips), partial(draw, longest=_longest(strips)))
         for title, strips in zip(each, shown, strict=True)
     ]
     return compose(sections, (), note)

@@ -59,7 +59,9 @@ def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> 
         headline=summary.headline(runs),
         facts=summary.facts(runs),
         notes=summary.notes(runs),
-        answers=[(panel.title, sentences) for panel in shared[panels] if (sentences := answer(panel))],
+        answers=[
+            (panel.title, sentences) for panel in shared[panels] if (sentences := answer(panel, of_runs))
+        ],
         coverage=summary.coverage(runs),
         machines=summary.machines(runs),
         settings=summary.settings(runs),

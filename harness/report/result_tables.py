@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from harness.figures.kind import Tables
 from harness.figures.page_layout import BYTES, Unit, scale_for, three_digits, unit_for
 from harness.figures.palette import place_of
 from harness.figures.panels import PARAMS, SETTINGS, Panel, counted, differing, in_words, unknown
@@ -213,7 +214,7 @@ SMALL = 1e6
 """Nonzeros of a graph below which an epoch's messages take longer than the work that ranks share."""
 
 
-def answer(panel: Panel) -> list[str]:
+def answer(panel: Panel, tables: Tables) -> list[str]:
     """The sentences that a reader wants first; none where nothing was measured or there is nothing to compare."""
     rows = statistics.configurations(panel.runs)
     done = rows[(rows.source == "measured") & rows.seconds.notna()].sort_values("seconds", ignore_index=True)
@@ -222,12 +223,37 @@ def answer(panel: Panel) -> list[str]:
     done["details"] = _details(done)
     unit = unit_for(float(done.seconds.iloc[0]))
     first, second = done.iloc[0], done.iloc[1]
-    ratio = three_digits(float(second.seconds / first.seconds))
+    side = statistics.Side(panel.runs, tables.epochs, tables.ledgers)
+    apart = statistics.difference(_launched(panel, first), _launched(panel, second), side, side)
     said = [
         f"Fastest: {_named(first)}, {three_digits(first.seconds * unit.per_second)} {unit.name} an epoch. "
-        f"Next: {_named(second)}, {ratio} times as long. {_sure(first, second)}"
+        f"Next: {_named(second)}, {three_digits(apart.ratio)} times as long{_between(apart)}. {_sure(first, second)}"
     ]
-    return [*said, *_slower_than_one(panel, done)]
+    return [*said, *_largest_part(apart), *_slower_than_one(panel, done)]
+
+
+def _launched(panel: Panel, row: Any) -> pd.DataFrame:
+    """The launches of a row that succeeded."""
+    done = panel.runs[panel.runs.run_id.isin(row.run_ids) & (panel.runs.status == "ok")]
+    return done.dropna(subset=["epoch_seconds_median"])
+
+
+def _between(apart: statistics.Difference) -> str:
+    """The interval of the ratio in brackets, by the epochs of all launches."""
+    if apart.interval is None:
+        return ""
+    low, high = map(three_digits, apart.interval)
+    return f" (90 % interval over epochs: {low} to {high})"
+
+
+def _largest_part(apart: statistics.Difference) -> list[str]:
+    """The part of an epoch in which two configurations differ most."""
+    if not apart.parts or apart.parts[0][1] == apart.parts[0][2]:
+        return []
+    part, first, second = apart.parts[0]
+    unit = unit_for(max(first, second))
+    one, two = (three_digits(seconds * unit.per_second) for seconds in (first, second))
+    return [f"They differ most in {part.replace('_', '-')}: {one} and {two} {unit.name}."]
 
 
 def _named(row: Any) -> str:
@@ -239,7 +265,7 @@ def _sure(first: Any, second: Any) -> str:
     """How sure the order of two configurations is."""
     least = min(first.ok, second.ok)
     if least == 1:
-        return "One of the two was launched once, so it is not known how sure this order is."
+        return "One of the two was launched once, so another launch may change the order."
     if first.high < second.low:
         return f"Every launch of the first was faster than every launch of the next ({first.ok} and {second.ok})."
     return f"The ranges of their launches overlap ({first.ok} and {second.ok}), so the order is not sure."

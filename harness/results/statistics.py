@@ -72,6 +72,17 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def over(self, other: "Interval") -> "Interval":
+        """Covers the ratio of what this interval covers and what the other does."""
+        return Interval(self.low / other.high, self.high / other.low)
+
+
+def verdict(ratio: Interval | None) -> str:
+    """Whether a time is slower or faster than another, by the interval of their ratio; unsure if that has 1."""
+    if ratio is None:
+        return "unsure"
+    return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "unsure"
+
 
 def median_interval(values: "pd.Series[float]", level: float = 0.95) -> Interval | None:
     """An interval that covers the median with at least this probability, whatever the distribution.
@@ -201,41 +212,41 @@ class Difference(NamedTuple):
     @property
     def verdict(self) -> str:
         """Whether B is slower or faster, if the interval leaves a doubt neither."""
-        if self.interval is None:
-            return "unsure"
-        return "slower" if self.interval.low > 1 else "faster" if self.interval.high < 1 else "unsure"
+        return verdict(self.interval)
 
 
 def compare(a: Side, b: Side) -> list[Difference]:
     """Every configuration that both sides measured, by launches of the same spec; two single runs are one pair."""
     mine, other = (_measured(side.runs) for side in (a, b))
     if len(mine) == len(other) == 1:
-        return [_compared(mine, other, a, b)]
+        return [_paired(mine, other, a, b)]
     common = [run for run in mine.run_id if run in set(other.run_id)]
     before, after = (runs.set_index("run_id", drop=False).loc[common] for runs in (mine, other))
     groups = before.groupby(list(CONFIGURATION), sort=False, dropna=False)
-    return [_compared(some, after.loc[some.run_id], a, b) for _, some in groups]
+    return [_paired(some, after.loc[some.run_id], a, b) for _, some in groups]
 
 
 def _measured(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[(runs.status == "ok") & runs.epoch_seconds_median.notna()]
 
 
-def _compared(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side) -> Difference:
+def _paired(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side) -> Difference:
     """One configuration; the rows of both tables are pairs, in order."""
     ratios = pd.Series(after.epoch_seconds_median.to_numpy() / before.epoch_seconds_median.to_numpy())
-    one, two = (_epochs(runs, side.epochs) for runs, side in ((before, a), (after, b)))
-    ends = [median_interval(values, 0.95) for values in (one, two)]
-    interval = (
-        Interval(ends[1].low / ends[0].high, ends[1].high / ends[0].low) if ends[0] and ends[1] else None
-    )
+    return difference(before, after, a, b)._replace(ratio=float(ratios.median()))
+
+
+def difference(before: pd.DataFrame, after: pd.DataFrame, a: Side, b: Side) -> Difference:
+    """Two configurations by their launches, which are no pairs: the ratio is that of the medians."""
+    one, two = (median_interval(_epochs(runs, side.epochs), 0.95) for runs, side in ((before, a), (after, b)))
     first, last = before.iloc[0], after.iloc[0]
+    seconds = tuple(float(runs.epoch_seconds_median.median()) for runs in (before, after))
     return Difference(
         str(first.label),
-        len(before),
-        (float(before.epoch_seconds_median.median()), float(after.epoch_seconds_median.median())),
-        float(ratios.median()),
-        interval,
+        min(len(before), len(after)),
+        (seconds[0], seconds[1]),
+        seconds[1] / seconds[0],
+        two.over(one) if one and two else None,
         _changed(first, last, a, b),
         (float(first.words_payload), float(last.words_payload)),
         _differing(first, last),

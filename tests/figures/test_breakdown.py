@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.figures.breakdown import BREAKDOWN, Rows
+from harness.figures.breakdown import BREAKDOWN, Rows, longest_of
 from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
@@ -54,7 +54,7 @@ def test_failures_have_a_row(rows: Rows) -> None:
 def test_bars_are_drawn_end_to_end_with_their_total(rows: Rows) -> None:
     with styled():
         axes = Figure().add_subplot()
-        BREAKDOWN.draw(axes, rows)
+        BREAKDOWN.draw(axes, rows, longest_of(rows))
     ends: dict[float, list[tuple[float, float]]] = {}
     for patch in axes.patches:
         ends.setdefault(patch.get_y(), []).append((patch.get_x(), patch.get_x() + patch.get_width()))

@@ -196,6 +196,19 @@ def test_text_has_seven_to_nine_points_at_the_printed_width(
 
 
 @all_figures
+def test_a_panel_of_22_strategies_fits_on_a_page(
+    kind: FigureKind[Any], figure_of: Callable[..., Figure]
+) -> None:
+    """A page of a paper has text of 9 inches; columns of one panel have one scale."""
+    figure = figure_of(kind, 22)
+    panels_drawn = 3  # one of 22 strategies, and two of another graph
+    assert figure.get_size_inches()[1] <= 9 + 1.5 * (panels_drawn - 1)
+    for axes in figure.axes:
+        for other in axes.get_shared_x_axes().get_siblings(axes):
+            assert other.get_xlim() == axes.get_xlim()
+
+
+@all_figures
 @pytest.mark.parametrize("count", SIZES)
 def test_no_axes_are_empty_and_none_share_a_place(
     kind: FigureKind[Any], count: int, figure_of: Callable[..., Figure]

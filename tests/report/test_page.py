@@ -181,6 +181,8 @@ def test_the_answer_comes_first(elements: Elements, study: Path) -> None:
     text = " ".join(elements.text.split())
     assert f"Fastest: {name} on {ranks} ranks" in text
     assert f"Next: {other}" in text
+    assert re.search(r"times as long \(90 % interval over epochs: [\d.]+ to [\d.]+\)\.", text)
+    assert re.search(r"They differ most in [a-z_]+ [a-z-]+: ", text)
     assert text.index("Fastest:") < text.index("A row is one configuration")
     assert "Every parallel run here is slower" not in text
 
