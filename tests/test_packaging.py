@@ -26,8 +26,8 @@ APACHE_2_0 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 LINKS_OF_A_PROJECT = "workflow", "slurm"
 TOP_LEVEL = """
 .ci .github .gitignore .pre-commit-config.yaml .snakemake-workflow-catalog.yml CHANGELOG.md CITATION.cff
-CONTRIBUTING.md LICENSE Makefile README.md benchmarks config constraints.txt datasets docs figures harness
-pyproject.toml results slurm strategies tests workflow workflows
+CONTRIBUTING.md LICENSE Makefile README.md benchmarks config constraints.txt datasets docs examples figures
+harness pyproject.toml results slurm strategies tests workflow workflows
 """
 
 

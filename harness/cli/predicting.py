@@ -310,10 +310,6 @@ def _sizes(options: argparse.Namespace, facts: "Facts") -> str:
     return sizes_of(facts) + twins
 
 
-BATCH = 1024
-"""The mini-batch of advice, unless training.batch is given."""
-
-
 def _advise(options: argparse.Namespace) -> int:
     from harness.predict.advice import advise, tuned
     from harness.predict.prediction import check_card
@@ -351,23 +347,14 @@ def _candidates(
     root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts"
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
-    from harness.experiment.defaults import on_all_grids
+    from harness.api import Wish, candidates
     from harness.predict.advice import promises
-    from harness.registry import load_strategy, registered
 
-    for point in registered():
-        kind, request = load_strategy(point.name), _request(options, options.ranks)
-        if kind.promise not in promises(options.accuracy):
-            continue
-        say(f"predicting {point.name}")
-        if options.model:
-            request["model"] = {**request.get("model", {}), "kind": options.model}
-        if kind.mini_batches:
-            batch = {"batch": min(BATCH, facts.vertices)}
-            request["training"] = {**batch, **request.get("training", {})}
-        if options.partition and kind.partitioned_over:
-            request["dataset"] = {**request["dataset"], "partition": options.partition}
-        yield on_all_grids(root, point.name, request, know, "the options")
+    request = _request(options, options.ranks)
+    if options.model:
+        request["model"] = {**request.get("model", {}), "kind": options.model}
+    wish = Wish(promises(options.accuracy), options.partition, "the options", say)
+    return candidates(root, request, know, facts, wish)
 
 
 def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:

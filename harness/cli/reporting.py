@@ -185,12 +185,13 @@ def _artifact(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from harness.results.collect import side_of
     from harness.results.statistics import compare
 
     runs = results_folder(project_root(options.root)) / "runs"
     if options.b is None:
-        return _compare_rivals(options, _side(options.a, runs))
-    rows = compare(_side(options.a, runs), _side(options.b, runs))
+        return _compare_rivals(options, side_of(options.a, runs))
+    rows = compare(side_of(options.a, runs), side_of(options.b, runs))
     if not rows:
         raise UserError(
             f"{options.a} and {options.b} have no measured run of the same spec, so there is nothing to pair. "
@@ -226,27 +227,6 @@ def _compare_rivals(options: argparse.Namespace, side: "Side") -> int:
     ]
     show(options, [row._asdict() for row in rows], columns([*titles, *lines]))
     return 0
-
-
-def _side(name: str, runs: Path) -> "Side":
-    """The runs and tables that a word of the command names."""
-    from harness.results.collect import side_of_run
-    from harness.results.parquet import by_run, read_collected
-    from harness.results.record import find_run
-    from harness.results.statistics import Side
-
-    folder = Path(name)
-    if (folder / "runs.parquet").is_file():
-        frames = (by_run(read_collected(folder, table)) for table in ("epochs", "ledger"))
-        return Side(read_collected(folder, "runs"), *frames)
-    try:
-        return side_of_run(find_run(runs, name))
-    except UserError as error:
-        if folder.is_dir():
-            raise UserError(
-                f"{error} A folder of tables has runs.parquet: `harness collect` makes one."
-            ) from None
-        raise
 
 
 CHANGES = 3

@@ -21,7 +21,7 @@ from harness.errors import UserError
 from harness.files import replace_files, whole_folders
 from harness.ledger import AxisName
 from harness.results import parquet
-from harness.results.record import Record, read_record, read_records
+from harness.results.record import Record, find_run, read_record, read_records
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
@@ -159,6 +159,21 @@ def side_of_run(folder: Path) -> Side:
     frame = parquet.conform(pd.DataFrame([flatten(record.spec, record.record) | {"origin": ""}]), RUNS)
     tables = {name: record.rows(name).to_pandas() for name in ("epochs", "ledger")}
     return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables.values()))
+
+
+def side_of(name: str, runs: Path) -> Side:
+    """The runs that a name stands for: a folder of collected tables, a run folder, or the beginning of a run's id."""
+    folder = Path(name)
+    if (folder / "runs.parquet").is_file():
+        frames = (parquet.by_run(parquet.read_collected(folder, table)) for table in ("epochs", "ledger"))
+        return Side(parquet.read_collected(folder, "runs"), *frames)
+    try:
+        return side_of_run(find_run(runs, name))
+    except UserError as error:
+        if folder.is_dir():
+            way_out = "A folder of tables has runs.parquet: `harness collect` makes one."
+            raise UserError(f"{error} {way_out}") from None
+        raise
 
 
 def cause(run: "pd.Series[Any]") -> str:

@@ -1,0 +1,98 @@
+"""The scripts and notebooks of examples/ run as they stand, in a project that `harness init` makes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness.check.kit import _case as kit_case
+from harness.check.kit import _findings as findings_of
+from harness.cli import main
+from harness.ledger import AxisName
+from harness.strategy import Promise
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUN_AS_A_FILE = {"own_sampler.py"}
+"""Files that commands name; the others are started by python."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project") / "mine"
+    assert main(["init", str(folder)]) == 0
+    return folder
+
+
+def source_of(path: Path) -> str:
+    """A script; or the code of a notebook, cell after cell, in which the value of the last line is printed."""
+    if path.suffix == ".py":
+        return path.read_text()
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] for cell in cells), "outputs are of one machine: clear them"
+    lines = []
+    for cell in cells:
+        *head, last = "".join(cell["source"]).rsplit("\n", 1)
+        lines += [*head, f"print({last})" if not last.startswith((" ", ")", "}")) else last]
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in EXAMPLES.glob("*.*") if path.name not in RUN_AS_A_FILE)
+)
+def test_an_example_runs(name: str, project: Path) -> None:
+    script = project / f"{name}.py"
+    script.write_text(source_of(EXAMPLES / name))
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_sampler_of_the_examples_holds_every_law_of_a_case(pool: Any) -> None:
+    name = f"{EXAMPLES / 'own_sampler.py'}:WalkBatches"
+    findings = list(findings_of(kit_case(name, {AxisName.D: 2}, "walks"), pool.run, range(2)))
+    assert len(findings) > 8
+    assert [finding for finding in findings if not finding.holds] == []
+
+
+def test_advice_and_a_prediction_from_python_agree(project: Path) -> None:
+    """The option that advice names is predicted alike by name; the strategies promise what was asked for."""
+    advice = harness.advise("tiny-sbm", 2, "perlmutter", accuracy="exact", root=project)
+    best = advice.full_graph[0]
+    assert {option.strategy.promised() for option in advice.full_graph} == {Promise.EXACT}
+    alone = harness.predict(
+        best.strategy.name, "tiny-sbm", 2, "perlmutter", grid=best.strategy.spec.grid, root=project
+    )
+    assert alone.seconds == best.prediction.seconds
+    costs = [option.cost for option in advice.full_graph]
+    assert costs == sorted(costs)
+
+
+CALLED = """
+import harness
+from harness.errors import UserError
+print(callable(harness.run), callable(harness.check))
+import harness.run.load
+print(callable(harness.run), harness.run.load.__name__)
+try:
+    harness.run("serial", "tiny-sbn")
+except UserError as error:
+    print(error)
+"""
+
+
+def test_the_functions_are_those_of_the_rooms_of_the_same_names(project: Path) -> None:
+    """A room is called as its function, before and after its modules are imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLED], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, refused = done.stdout.splitlines()
+    assert (first, second) == ("True True", "True harness.run.load")
+    assert "tiny-sbm" in refused
