@@ -140,16 +140,17 @@ def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) ->
 
     Four columns share 64 bits. The matrix may have up to 2^22 columns.
     """
-    assert cols.step == 1 and cols.stop <= 1 << 22 and 0 <= below <= 1 << LANE_BITS
+    assert cols.step == 1 and cols.stop <= 1 << 22 and 0 < below <= 1 << LANE_BITS
     first, second = key_of(seed, purpose)
     if rows.device.type == "cpu" and len(rows) * len(cols) >= COMPILED_FROM:
         return torch.from_numpy(mask_of(rows.numpy(), cols.start, cols.stop, first, second, below))
     blocks = torch.arange(cols.start // LANES, -(-cols.stop // LANES), device=rows.device)
     words = bits_by_tensors(rows[:, None] * (1 << 20) + blocks, first, second)
-    lanes = torch.arange(0, 64, LANE_BITS, device=rows.device)
-    drawn = ((words[:, :, None] >> lanes) & ((1 << LANE_BITS) - 1)).flatten(1)
+    # On a little-endian machine the lanes lie in memory from the lowest bits on, as numbers with a sign to be turned.
+    half = 1 << (LANE_BITS - 1)
+    drawn = words.contiguous().view(torch.int16).bitwise_xor_(-half)
     skipped = cols.start % LANES
-    return drawn[:, skipped : skipped + len(cols)] < below
+    return drawn[:, skipped : skipped + len(cols)].le(below - half - 1)
 
 
 def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
