@@ -5,6 +5,7 @@ No module of this room imports torch until a verb needs torch. Exit codes: 0 don
 """
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -40,42 +41,37 @@ exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        options = _parser().parse_args(argv)
+        options = _parser().parse_args(words)
         code = int(options.act(options))
         sys.stdout.flush()
         return code
-    except (UserError, ModuleNotFoundError) as error:
-        return _refused(error)
-    except RunError as error:
-        print(f"harness: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("harness: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of the answer has closed the pipe, so no message can reach anybody
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
-        return _failed(error)
+    except (Exception, KeyboardInterrupt) as error:
+        code, message = _ending(error)
+    if "--json" in words[: words.index("--") if "--" in words else None]:
+        print(json.dumps({"error": message, "exit_code": code}, indent=2))
+    print(f"harness: {message}", file=sys.stderr)
+    return code
 
 
-def _refused(error: UserError | ModuleNotFoundError) -> int:
-    """One paragraph for a request that was wrong, or that needs a package of an extra."""
+def _ending(error: BaseException) -> tuple[int, str]:
+    """The exit code of an error, and one paragraph about it."""
     if isinstance(error, ModuleNotFoundError):
-        missing = missing_package(error)
-        if missing is None:
-            return _failed(error)
-        error = missing
-    print(f"harness: {clipped(str(error), PARAGRAPH)}", file=sys.stderr)
-    return 2
-
-
-def _failed(error: Exception) -> int:
+        error = missing_package(error) or error
+    if isinstance(error, UserError):
+        return 2, clipped(str(error), PARAGRAPH)
+    if isinstance(error, RunError):
+        return 1, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED, "interrupted"
     if os.environ.get(DEBUG):
         raise error
-    print(f"harness: {_unforeseen(error)}", file=sys.stderr)
-    return EXIT_UNFORESEEN
+    assert isinstance(error, Exception)
+    return EXIT_UNFORESEEN, _unforeseen(error)
 
 
 def _unforeseen(error: Exception) -> str:

@@ -173,3 +173,25 @@ def test_a_grid_that_is_refused_stands_among_those_with_times(capsys: pytest.Cap
     told = {row.split("  ")[0]: row for row in rows}
     assert told["row2 x col3"].endswith("  runs")
     assert "refused: cagnet-2d cannot run on tiny-sbm" in told["row1 x col6"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--strategy", "nothing", "--dataset", "tiny-sbm", "--json"],
+        ["run", "--json"],
+        ["data", "info", "nothing", "--json"],
+        ["check", "nothing", "--json"],
+        ["list", "nothing", "--json"],
+    ],
+)
+def test_an_error_is_json_where_json_was_asked_for(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert answer["exit_code"] == 2
+    assert said.err == f"harness: {answer['error']}\n"
+    assert main([word for word in words if word != "--json"]) == 2
+    assert capsys.readouterr().out == ""
