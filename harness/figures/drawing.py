@@ -168,8 +168,9 @@ def _draw(
     datasets = sorted({panel.dataset for panel, _ in contents})
     for dataset in ("", *datasets) if contents else ():
         some, shown = zip(*(pair for pair in contents if dataset in ("", pair[0].dataset)), strict=True)
+        several = not dataset and (len(datasets) > 1 or kind.of == "claims")  # a note names a single one
         name, subject = name_of(kind.name, dataset), titles(some).note if kind.of == "runs" else dataset
-        subject = "; ".join(part for part in (", ".join(datasets) if not dataset else "", subject) if part)
+        subject = "; ".join(part for part in (", ".join(datasets) if several else "", subject) if part)
         files = pictures(kind.page(some, shown), out, name, f"tables {digest}", f"{kind.title}: {subject}")
         files[out / f"{name}.csv"] = _numbers(kind, some, shown)
         files[out / f"{name}.txt"] = f"{kind.title}. {kind.caption.strip()}\n\nShown: {subject}.\n".encode()
