@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness import __version__
 from harness.cli import data, listing, planning, predicting, proving, reporting, running
-from harness.cli.options import Parser
+from harness.cli.options import Parser, add_verb, show
 from harness.errors import RunError, UserError, missing_package
 from harness.spec.root import project_root, results_folder
 from harness.validation import clipped
@@ -107,4 +107,70 @@ def _parser() -> Parser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for module in (listing, data, planning, predicting, running, proving, reporting):
         module.add_verbs(verbs)
+    add_verb(
+        verbs,
+        "completion",
+        lambda options: _completion(options, parser),
+        "Print the completion of this command for a shell.",
+        'In ~/.bashrc: eval "$(harness completion)" (zsh needs first: autoload -U bashcompinit && bashcompinit).',
+    )
     return parser
+
+
+SCRIPT = """\
+_harness() {{
+  local verb="" words="" word
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case "$verb $word" in
+      {verbs}) verb="$verb $word" ;;
+    esac
+  done
+  case "$verb" in
+    {words}
+  esac
+  case "${{COMP_WORDS[COMP_CWORD-1]}}" in
+    {values}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _harness harness
+"""
+
+
+def _completion(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Verbs, actions and options from the parser; and the values of --strategy, --machine, --dataset and --set."""
+    from harness.registry import registered
+    from harness.spec.machine_card import list_machines
+    from harness.spec.spec import keys_of_a_spec
+    from harness.store.catalog import list_cards
+
+    known = _words_of(parser, "")
+    root = project_root(options.root)
+    values = {
+        "--strategy": [point.name for point in registered()],
+        "--machine": list_machines(root),
+        "--dataset": list_cards(root),
+        "--set": [f"{key}=" for key in keys_of_a_spec()],
+    }
+    script = SCRIPT.format(
+        verbs=" | ".join(f'"{name}"' for name in known if name),
+        words="\n    ".join(f'"{name}") words="{" ".join(words)}" ;;' for name, words in known.items()),
+        values="\n    ".join(f'{name}) words="{" ".join(words)}" ;;' for name, words in values.items()),
+    )
+    show(options, {"verbs": known, "values": values}, script)
+    return 0
+
+
+def _words_of(parser: argparse.ArgumentParser, path: str) -> dict[str, list[str]]:
+    """The words that may follow a verb or an action, by the words before, each after a space."""
+    own, below = (
+        [word for action in parser._actions for word in action.option_strings],
+        dict[str, list[str]](),
+    )
+    for action in parser._actions:
+        if not action.option_strings:
+            own += map(str, action.choices or ())
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                below |= _words_of(child, f"{path} {name}")
+    return {path: own, **below}

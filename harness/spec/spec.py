@@ -167,6 +167,16 @@ class Spec(Frozen):
         return f"{self.dataset.name}-{self.strategy.name}-{grid}-s{self.seed}-{self.run_id[:6]}"
 
 
+def keys_of_a_spec() -> list[str]:
+    """The keys that a request may set, with dots; those of a strategy's parameters are the strategy's own."""
+    keys = []
+    for name, field in Spec.model_fields.items():
+        kind = field.annotation
+        within = kind.model_fields if isinstance(kind, type) and issubclass(kind, Frozen) else {}
+        keys += [f"{name}.{key}" for key in within] if within and name != "machine" else [name]
+    return keys
+
+
 def grid_text(grid: dict[AxisName, int], joint: str = " x ") -> str:
     """A grid in words: the axis x of size 2 is x2."""
     return joint.join(f"{axis.value}{size}" for axis, size in grid.items()) or "no axes"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,24 @@ def test_an_error_is_json_where_json_was_asked_for(
     assert said.err == f"harness: {answer['error']}\n"
     assert main([word for word in words if word != "--json"]) == 2
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["harness", "comp"], {"compare", "completion"}),
+        (["harness", "data", "bal"], {"balance"}),
+        (["harness", "predict", "--from"], {"--from-card"}),
+        (["harness", "run", "--strategy", "cagnet-2"], {"cagnet-2d"}),
+        (["harness", "run", "--set", "training.ep"], {"training.epochs="}),
+    ],
+)
+def test_bash_completes_verbs_actions_options_and_values(
+    typed: list[str], offered: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion"]) == 0
+    words = " ".join(f"'{word}'" for word in typed)
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _harness; echo ${{COMPREPLY[@]}}"
+    script = f"{capsys.readouterr().out}\n{ask}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == offered
