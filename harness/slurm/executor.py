@@ -18,6 +18,7 @@ from typing import Any
 
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import get_job_wildcards
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
@@ -76,7 +77,19 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
         while ask("sinfo", "--noheader") is None:
             if self._ending.wait(AGAIN):
                 return
+        self._cancel_lost(job_info.job)
         self.run_job(job_info.job)
+
+    def _cancel_lost(self, job: Any) -> None:
+        """Cancels a job that the controller took, although its answer never came."""
+        wildcards = get_job_wildcards(job)
+        comment = f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
+        answer = ask("squeue", f"--name={self.run_uuid}", "--noheader", "--format=%i|%k") or ""
+        numbers = [
+            line.partition("|")[0] for line in answer.splitlines() if line.partition("|")[2] == comment
+        ]
+        if numbers:
+            ask("scancel", *numbers)
 
     @staticmethod
     def _give_up(job: Any) -> None:
