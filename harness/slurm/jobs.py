@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -13,9 +12,11 @@ from harness.files import whole_folders
 from harness.results.statuses import SETTLED
 from harness.slurm.resources import (
     AROUND,
+    OUTAGE,
     UNKNOWN_MINUTES,
     Resources,
     SlurmPartition,
+    ask,
     build,
     forbidden,
     geometry,
@@ -324,16 +325,11 @@ def _processors(spec: Mapping[str, Any]) -> int:
 # Before the first job of a workflow is submitted, any such job is an orphan: Snakemake's lock keeps others out.
 
 PREFIX = "harness_"
-PATIENCE = 60
 
 
 def orphans(folder: Path) -> list[str]:
-    """The numbers of the orphans in a folder; empty without Slurm."""
-    command = ["squeue", "--me", "--noheader", "--format=%i|%j|%Z"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    jobs = [line.split("|", 2) for line in answer.stdout.splitlines() if line.count("|") > 1]
+    """The numbers of the orphans in a folder; empty without Slurm. A controller that is away is waited for."""
+    answer = ask("squeue", "--me", "--noheader", "--format=%i|%j|%Z", outage=OUTAGE) or ""
+    jobs = [line.split("|", 2) for line in answer.splitlines() if line.count("|") > 1]
     paths = {str(folder), str(folder.resolve())}
     return [number for number, name, place in jobs if name.startswith(PREFIX) and place in paths]
