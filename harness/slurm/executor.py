@@ -8,7 +8,6 @@ and asks and cancels by itself. Only the Snakemake of a login node uses it (work
 import asyncio
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -35,8 +34,9 @@ FAILED = (
 """The states of jobs that ended without success."""
 REQUEUED = ("NODE_FAIL", "PREEMPTED")
 """The states of jobs that Slurm starts again. A job that stays in such a state is not started again."""
-GRACE = 150.0
-"""Seconds after which a job that is gone, or should have been started again, counts as failed."""
+SETTLING, GRACE = 30.0, 150.0
+"""Seconds after which the outputs of a job that Slurm no longer knows show its success; and after which such a job, or
+one that Slurm should have started again, counts as failed."""
 NEVER = re.compile(
     r"PartitionConfig|PartitionTimeLimit|PartitionNodeLimit|BadConstraints|DependencyNeverSatisfied|NodeNotInPartition"
     r"|AccountNotAllowed|QOSNotAllowed|QosNotAllowed|Invalid(Account|QOS)|AssociationNotFound"
@@ -58,9 +58,8 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
     # Submission.
 
     def run_job(self, job: Any) -> None:
-        """Submits a job that some partition may start; waits for a controller that does not answer."""
-        reason = forbidden(job.resources, partitions_of(ask(*PARTITIONS) or ""))
-        if reason:
+        """Submits a job, unless no partition could ever start it."""
+        if reason := forbidden(job.resources, partitions_of(ask(*PARTITIONS) or "")):
             self._give_up(job)
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"This job can never start: {reason}.")
         else:
@@ -129,20 +128,16 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
 
     def _ended(self, active: Any, state: str, reason: str) -> bool:
         """Reports a job that has ended, or never starts."""
-        number, job, lasted = (
-            active.external_jobid,
-            active.job,
-            self._lasted(active.external_jobid, state, reason),
-        )
-        if state == "GONE" and lasted > GRACE / 5 and all(Path(str(file)).exists() for file in job.output):
+        number, job = active.external_jobid, active.job
+        lasted = self._lasted(number, state, reason)
+        if state == "GONE" and lasted > SETTLING and all(Path(str(file)).exists() for file in job.output):
             state = "COMPLETED"  # its outputs were removed before it was submitted
         if state == "COMPLETED":
             self.report_job_success(active)
             return True
         if state == "PENDING" and NEVER.search(reason):
-            if lasted <= 0:
+            if lasted <= 0 or ask("scancel", number) is None:
                 return False
-            subprocess.run(["scancel", number], capture_output=True, timeout=PATIENCE, check=False)
             self._give_up(job)
             told = f"Slurm job {number} can never start, and was cancelled: Slurm's reason is {reason}."
         elif state in FAILED or (state in (*REQUEUED, "GONE") and lasted > GRACE):
@@ -172,6 +167,10 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
             )
 
 
+REQUEUE = SimpleNamespace(requeue=True, no_requeue=False, qos=None, reservation=None)
+"""The settings of workflows/profiles/slurm that are words of the line."""
+
+
 def sbatch_line(asked: Mapping[str, Any]) -> str:
     """The words of the sbatch line that ask for something, as the executor writes them."""
     resources = _Resources({key: value for key, value in asked.items() if value is not None})
@@ -187,10 +186,6 @@ def sbatch_line(asked: Mapping[str, Any]) -> str:
     )
     kept = re.sub(r" --(parsable|export=ALL|(job-name|output|comment) x)(?= |$)| -D x(?= |$)", "", line)
     return " ".join(kept.split())
-
-
-REQUEUE = SimpleNamespace(requeue=True, no_requeue=False, qos=None, reservation=None)
-"""The settings of workflows/profiles/slurm that are words of the line."""
 
 
 class _Resources(dict[str, Any]):
