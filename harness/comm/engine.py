@@ -208,13 +208,13 @@ def _bound(environ: Mapping[str, str]) -> bool:
 # The network that NCCL chose, as its log says.
 
 NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
-LOG_OF_NCCL = "NCCL_DEBUG_FILE"
+LOG_OF_NCCL, OWN_LOG = "NCCL_DEBUG_FILE", "harness-nccl-"
 
 
 def _note_network(at: RankPlace) -> None:
     """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
     if at.rank == 0 and not {"NCCL_DEBUG", LOG_OF_NCCL} & os.environ.keys():
-        file, name = tempfile.mkstemp(prefix="harness-nccl-")
+        file, name = tempfile.mkstemp(prefix=OWN_LOG)
         os.close(file)
         os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})
 
@@ -222,7 +222,12 @@ def _note_network(at: RankPlace) -> None:
 def network() -> str | None:
     """The network that NCCL uses between machines, on rank 0; None without NCCL, or if its log goes elsewhere."""
     log = Path(os.environ.get(LOG_OF_NCCL, ""))
-    return network_of(log.read_text(errors="replace")) if log.is_file() else None
+    if not log.is_file():
+        return None
+    found = network_of(log.read_text(errors="replace"))
+    if log.name.startswith(OWN_LOG):
+        log.unlink()  # NCCL still writes to it, and nobody reads on
+    return found
 
 
 def network_of(log: str) -> str | None:
