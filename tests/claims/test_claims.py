@@ -158,8 +158,9 @@ def test_the_scoreboard_counts_every_claim(evaluator: Evaluator) -> None:
 
 
 def test_the_command_prints_a_figure_and_refuses_an_unknown_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HARNESS_RESULTS", str(tmp_path))  # claims belong to the tables of a folder
     assert main(["claims", "--figure", "plexus-tab4", "--out", str(tmp_path / "claims.parquet")]) == 0
     assert "PLX-129" in set(read_claims_of(tmp_path).id)
     out = capsys.readouterr().out

@@ -57,7 +57,8 @@ def test_a_machine_without_a_gpu_is_asked_nothing_of_torch(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_that_torch_was_not_built_for_are_told() -> None:
+def test_gpus_that_torch_was_not_built_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
     found = told()
     assert (found["GPU"], found["driver"]) == ("2 x NVIDIA H100", "580.95.05")
     assert found["PCIe"] == "generation 5 x16, generation 5 x16"

@@ -31,6 +31,7 @@ SECTIONS = [
     "sampling",
     "utilisation",
     "costs",
+    "loss",
     "papers",
     "claims",
     "failures",
