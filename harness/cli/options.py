@@ -145,7 +145,9 @@ def _in_words(seconds: float) -> str:
 
 def paragraph(text: str) -> str:
     """Text in lines of at most 98 characters, the first of which stands out."""
-    return textwrap.fill(text, 98, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    kept = text.replace(" %", "\0%")  # a number stays with its sign
+    filled = textwrap.fill(kept, 98, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\0", " ")
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:
