@@ -185,10 +185,8 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     different = {spec.run_id: spec for spec in (spec.model_copy(update={"launch": 0}) for spec in specs)}
     rows, answers = list[tuple[str, ...]]([("run", "machine", *PREDICTED)]), list[dict[str, Any]]()
     refused = dict[str, str]()
-    if options.out:
-        options.out.mkdir(
-            parents=True, exist_ok=True
-        )  # empty if all is refused: a workflow waits for the folder
+    if options.out:  # empty if all is refused: a workflow waits for the folder
+        options.out.mkdir(parents=True, exist_ok=True)
     for number, spec in enumerate(different.values(), 1):
         say(f"predicting {number} of {len(different)}: {spec.label}")
         try:

@@ -365,10 +365,8 @@ def _emulate(options: argparse.Namespace) -> int:
     )
     rows, answers = list[tuple[str, ...]]([("run", "links", *PREDICTED)]), list[dict[str, Any]]()
     refused = dict[str, str]()
-    if options.out:
-        options.out.mkdir(
-            parents=True, exist_ok=True
-        )  # empty if all is refused: a workflow waits for the folder
+    if options.out:  # empty if all is refused: a workflow waits for the folder
+        options.out.mkdir(parents=True, exist_ok=True)
     for folder in folders:
         try:
             card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])
