@@ -1,7 +1,8 @@
 """Fits Plexus' model of the products with A (section 4.1) to kernels timed on this machine, as its authors did.
 
     harness data build rmat-17 --permutation double; harness data build osm-shape --permutation double
-    python benchmarks/plexus_model.py
+    python benchmarks/plexus_model.py measured
+    python benchmarks/plexus_model.py published     the authors' own points: results/plexus-model.csv, which claims read
 
 A point is a graph, a number of ranks and a grid: the products of an epoch, forward and backward, of the rank at the
 origin. Each kernel is timed alone in this process, the median of several calls. Three layers, hidden 128, trained
@@ -11,9 +12,11 @@ it stands a model by kernels, fitted to relative errors: its terms are what a pr
 are for a machine's card.
 """
 
+import csv
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import ceil
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -39,6 +42,8 @@ X, Y, Z = AxisName.X, AxisName.Y, AxisName.Z
 HIDDEN, LAYERS, TURNS = 128, 3, 5
 GRAPHS = (("rmat-17", (8, 16, 64)), ("osm-shape", (8, 16, 32)))
 SPLITS, TEST = 1000, 0.3
+SCORES = ("R^2 fitted", "RMSE fitted", "R^2 rest", "RMSE rest")
+DATA, RESULTS = Path(__file__).parent / "data", Path(__file__).parent / "results"
 Numbers = NDArray[np.float64]
 Model = Callable[[Numbers], Numbers]
 
@@ -81,14 +86,19 @@ def measured(blocks: Blocks, grid: dict[AxisName, int], widths: list[int]) -> tu
 
 def judged(terms: Numbers, ms: Numbers, fit: Callable[[Numbers, Numbers], Model]) -> list[str]:
     """Means over the splits: R^2 and root mean squared error, of the fitted points and of the rest."""
-    scores = []
-    for train, test in splits(len(ms)):
-        predict = fit(terms[train], ms[train])
-        scores.append([score for part in (train, test) for score in scored(ms[part], predict(terms[part]))])
     everything = fit(terms, ms)(terms)
     error = np.median(np.abs(everything - ms) / ms)
-    means = (f"{mean:.2f}" for mean in np.mean(scores, axis=0))
+    means = (f"{mean:.2f}" for mean in np.mean(list(scores_of_splits(terms, ms, fit)), axis=0))
     return [*means, f"{100 * error:.0f} %", f"{spearmanr(everything, ms).statistic:.3f}"]
+
+
+def scores_of_splits(
+    terms: Numbers, ms: Numbers, fit: Callable[[Numbers, Numbers], Model]
+) -> Iterator[list[float]]:
+    """R^2 and root mean squared error of the fitted points and of the rest, split by split."""
+    for train, test in splits(len(ms)):
+        predict = fit(terms[train], ms[train])
+        yield [score for part in (train, test) for score in scored(ms[part], predict(terms[part]))]
 
 
 def splits(count: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -97,6 +107,39 @@ def splits(count: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     for _ in range(SPLITS):
         order = generator.permutation(count)
         yield order[tested:], order[:tested]
+
+
+def published() -> None:
+    """Fits equation 4.4 as printed to the products that the authors timed, by ordinary least squares, as they did."""
+    with (DATA / "plexus_spmm_points.csv").open(newline="") as file:
+        points = {tuple(row.values())[1:]: row for row in csv.DictReader(file)}.values()
+    ms = np.array([float(row["spmm_ms_per_epoch"]) for row in points])
+    terms = np.array([_printed_terms(row) for row in points])
+    table, lines = Table("fit", *SCORES), ["fit," + ",".join(SCORES)]
+    for intercept in (False, True):
+        title = f"{'with' if intercept else 'without'} intercept"
+        means = np.mean(list(scores_of_splits(terms, ms, partial(ordinary, intercept=intercept))), axis=0)
+        table.row(title, *(f"{mean:.3g}" for mean in means))
+        lines.append(f"{title}," + ",".join(f"{mean:.4g}" for mean in means))
+    (RESULTS / "plexus-model.csv").write_text("\n".join(lines) + "\n")
+
+
+def _printed_terms(row: dict[str, str]) -> Terms:
+    grid = {axis: int(row[axis]) for axis in (X, Y, Z)}
+    return terms_of_the_paper(
+        grid, FIRST, int(row["n"]), int(row["nnz"]), [int(row[f"d{k}"]) for k in range(3)]
+    )
+
+
+def ordinary(terms: Numbers, ms: Numbers, *, intercept: bool) -> Model:
+    """Ordinary least squares, in which a coefficient may be negative."""
+    scale = terms.max(axis=0)
+
+    def columns(some: Numbers) -> Numbers:
+        return np.column_stack([some / scale, np.full(len(some), float(intercept))])
+
+    coefficients, *_ = np.linalg.lstsq(columns(terms), ms)
+    return lambda some: columns(some) @ coefficients
 
 
 def scored(ms: Numbers, predicted: Numbers) -> tuple[float, float]:
@@ -134,7 +177,11 @@ def by_kernels(terms: Numbers, ms: Numbers) -> Model:
 
 
 def main() -> None:
-    argument_parser(__doc__).parse_args()
+    parser = argument_parser(__doc__)
+    parser.add_argument("part", choices=("measured", "published"))
+    if parser.parse_args().part == "published":
+        published()
+        return
     one_thread()
     sample = list(points())
     ms = np.array([point.milliseconds for point in sample])
@@ -148,8 +195,7 @@ def main() -> None:
 
 
 def compare_models(sample: list[Point], ms: Numbers) -> None:
-    scores = ("R^2 fitted", "RMSE fitted", "R^2 rest", "RMSE rest", "median error", "rank correlation")
-    table = Table("model", *scores)
+    table = Table("model", *SCORES, "median error", "rank correlation")
     table.row("paper, on Perlmutter (PLX-083 to PLX-086)", 0.89, 16.8, 0.79, 20.1, "", "")
     for name in ("code", "paper"):
         terms = np.array([getattr(point, name) for point in sample])

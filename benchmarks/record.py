@@ -142,7 +142,8 @@ COMMANDS = {
         "benchmarks/epoch.py against --dataset rmat-17 --ranks 8 --hidden 128 --turns 3 "
         "plexus@2x2x2 cagnet-2d@2x4 cagnet-3d@2x2x2",
         "benchmarks/loading.py --dataset rmat-21 --grid 2x2x2",
-        "benchmarks/plexus_model.py",
+        "benchmarks/plexus_model.py measured",
+        "benchmarks/plexus_model.py published",
         "benchmarks/testbed up --hosts 4 --rate 200mbit",
         "benchmarks/testbed run -- python benchmarks/network.py --rate 200 --hidden 128 --epochs 2 "
         "--only plexus cagnet-2d cagnet-3d",

@@ -278,9 +278,10 @@ def replay(
     blocks: Blocks | None = None,
     *,
     steps: int | None = None,
+    evaluation: bool = False,
     chosen: Mapping[str, str] | None = None,
 ) -> Replayed:
-    """Replays an epoch of a rank, or its first steps only.
+    """Replays an epoch of a rank, or its first steps only; or, instead, one evaluation of the whole graph.
 
     With `blocks` sizes are exact; without, they are expected from the graph's facts. `chosen` are the choices that the
     rank made by measured time; of those that are not given, a replay makes the first.
@@ -299,9 +300,12 @@ def replay(
             meter.memory.begin_epoch(trainer.ctx.memory.shapes_on_host())
             tape.start()
             first_of_step = []
-            for _ in range(trainer.steps if steps is None else min(steps, trainer.steps)):
+            for _ in range(1 if evaluation else min(steps or trainer.steps, trainer.steps)):
                 first_of_step.append(len(tape.events))
-                trainer.step()
+                if evaluation:
+                    trainer.output()
+                else:
+                    trainer.step()
             entries = tape.stop()
     finally:
         engine.stop()

@@ -27,7 +27,7 @@ from harness.experiment.known_graph import facts_of_card, on_twins
 from harness.experiment.scales import at_scale
 from harness.ledger import MOVING, SAMPLING, AxisName
 from harness.predict.predicted_record import recorded_prediction
-from harness.predict.prediction import STEPS, predict
+from harness.predict.prediction import STEPS, predict, predict_evaluation
 from harness.predict.pricing import bandwidth, placed, spmm_seconds
 from harness.predict.twins import predict_from_twins
 from harness.registry import load_strategy
@@ -37,7 +37,7 @@ from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.spec import Spec, grid_text
 from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard
-from harness.strategy import Ready, Strategy, admit
+from harness.strategy import Facts, Ready, Strategy, admit
 
 EXPERIMENTS = Path("workflows") / "experiments"
 
@@ -122,10 +122,18 @@ class Evaluator:
             *(prod, range, round, set, sorted, sqrt, str, sum, zip),
         )
         ours = (
-            *(self.card, self.width, self.zero_share, self.machine, self.ring_gbs, self.product_seconds),
+            *(
+                self.card,
+                self.facts,
+                self.width,
+                self.zero_share,
+                self.machine,
+                self.ring_gbs,
+                self.product_seconds,
+            ),
             *(self.printed, self.rows, self.proved_by, self.published, self.widths, self.experiment),
             *(self.work, self.steps, self.epoch, self.line, self.bars),
-            *(self.accuracy, self.seconds_to_target, self.evaluation_seconds),
+            *(self.evaluation, self.accuracy, self.seconds_to_target),
             *(only, shape, falls, largest, ring),
         )
         constants = {"SIX": SIX, "PERLMUTTER": PERLMUTTER, "GB": GB, "MOVING": MOVING, "SAMPLING": SAMPLING}
@@ -141,13 +149,17 @@ class Evaluator:
         """The card of a machine."""
         return load_machine_card(self.root, name)
 
+    def facts(self, name: str) -> Facts:
+        """The sizes of a dataset as its card expects them."""
+        return facts_of_card(self.card(name))
+
     def width(self, name: str) -> int:
         """The width of a dataset's features."""
-        return facts_of_card(self.card(name)).features
+        return self.facts(name).features
 
     def zero_share(self, name: str) -> float:
         """The share of zeros in a dataset's matrix."""
-        facts = facts_of_card(self.card(name))
+        facts = self.facts(name)
         return 1 - facts.nonzeros / facts.vertices**2
 
     def product_seconds(self, machine: str, dataset: str, grid: str) -> Band:
@@ -249,7 +261,7 @@ class Evaluator:
     def _admitted(self, strategy: str, dataset: str, ranks: int, grid: str, **settings: Any) -> Strategy:
         asked = {"strategy.name": strategy, "dataset.name": dataset, "ranks": ranks, **_dotted(settings)}
         spec = make_spec(self.root, nested({**asked, **({"grid": grid} if grid else {})}), "a claim")
-        return admit(load_strategy(strategy), spec, facts_of_card(self.card(dataset)))
+        return admit(load_strategy(strategy), spec, self.facts(dataset))
 
     # EpochTimes, predicted or measured.
 
@@ -259,9 +271,18 @@ class Evaluator:
         `twins` are three scales, as `1/32,1/16,1/8`, for a strategy whose sizes depend on the edges. `on` is another
         card of the same machine.
         """
+        return self._fastest(name, which, lambda spec: self._epoch(spec, twins, on))
+
+    def evaluation(self, name: str, **which: Any) -> EpochTimes:
+        """One evaluation of the whole graph in the runs of an experiment that have these settings."""
+        return self._fastest(name, which, self._evaluation)
+
+    def _fastest(
+        self, name: str, which: Mapping[str, Any], time_of: Callable[[Spec], EpochTime]
+    ) -> EpochTimes:
         by_setting = EpochTimes()
         for spec in self.experiment(name, **which):
-            key, found = tuple(_at(spec, path) for path in OPEN), self._epoch(spec, twins, on)
+            key, found = tuple(_at(spec, path) for path in OPEN), time_of(spec)
             if key not in by_setting or found.seconds < by_setting[key].seconds:
                 by_setting[key] = found
         return by_setting
@@ -284,13 +305,29 @@ class Evaluator:
             return EpochTime(float(self._measured[spec.run_id]["epoch_seconds_median"]))
         return self._predict(spec.model_copy(update={"launch": 0}).model_dump_json(), twins, on)
 
+    def _evaluation(self, spec: Spec) -> EpochTime:
+        if spec.run_id in self._measured:
+            return EpochTime(float(self._measured[spec.run_id]["evaluation_seconds"]))
+        card = load_machine_card(self.root, spec.machine.name)
+        try:
+            predicted = predict_evaluation(Ready(self._strategy_of(spec)), card)
+        except UserError as refusal:
+            raise NotHereError(str(refusal)) from refusal
+        return EpochTime(predicted.seconds.value, card, predicted)
+
+    def _strategy_of(self, spec: Spec) -> Strategy:
+        return admit(load_strategy(spec.strategy.name), spec, self.facts(spec.dataset.name))
+
     def _predicted(self, document: str, twins: str, on: str) -> EpochTime:
         spec = Spec.model_validate_json(document)
         card = load_machine_card(self.root, on or spec.machine.name)
-        facts = facts_of_card(load_card(self.root, spec.dataset.name))
-        strategy = admit(load_strategy(spec.strategy.name), spec, facts)
+        strategy = self._strategy_of(spec)
         if not twins:
-            known = recorded_prediction(self.predictions, spec, facts, card) if self.predictions else None
+            known = (
+                recorded_prediction(self.predictions, spec, strategy.facts, card)
+                if self.predictions
+                else None
+            )
             predicted = known or predict(Ready(strategy), card)
         elif not self.twins:
             raise NotHereError(
@@ -323,10 +360,6 @@ class Evaluator:
     def seconds_to_target(self, name: str, **which: Any) -> float:
         """The seconds of training until these runs reached their target."""
         return self.measured(name, "seconds_to_target", **which)
-
-    def evaluation_seconds(self, name: str, **which: Any) -> float:
-        """The seconds of one evaluation of the whole graph."""
-        return self.measured(name, "evaluation_seconds", **which)
 
 
 def _measured_runs(tables: Path) -> dict[str, dict[str, Any]]:

@@ -106,6 +106,17 @@ def predict(ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None)
     return priced(replayed_ranks(ready, ranks or extremes(ready)), card, card.rates.cores_per_node)
 
 
+def predict_evaluation(ready: Ready, card: MachineCard) -> Prediction:
+    """Predicts one evaluation of the whole graph: a forward pass in which nothing is dropped or kept."""
+    check_card(card)
+    assert card.rates
+    strategy, blocks = ready
+    ranks = extremes(ready)
+    replays = [replay(strategy, rank, blocks, evaluation=True) for rank in ranks]
+    passes = [RankEpoch(strategy, each, frozenset(ranks)) for each in replays]
+    return priced(passes, card, card.rates.cores_per_node)
+
+
 def replayed_ranks(ready: Ready, ranks: Sequence[int], steps: int = STEPS) -> "list[RankEpoch]":
     """Ranks that are played against each other, in some steps of an epoch."""
     strategy, blocks = ready

@@ -150,6 +150,16 @@ def test_lines_fall_or_do_not() -> None:
     assert not falls(dict(zip((2, 8, 4), lasts, strict=True)))
 
 
+def test_an_evaluation_is_predicted_where_none_was_measured(evaluator: Evaluator) -> None:
+    """One forward pass, so less than an epoch of the same run without mini-batches; or the reason why it cannot be told."""
+    table = {claim.id: claim for claim in CLAIMS["scalegnn"]}
+    found = evaluator.evaluation("scalegnn-table-2", strategy="scalegnn", dataset="reddit", ranks=4)
+    epoch = evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=4)
+    assert 0 < found.seconds.low < found.seconds.value < epoch.seconds.value
+    assert judged(table["SGN-092"], evaluator).ratio
+    assert "cannot be replayed" in judged(table["SGN-098"], evaluator).reason
+
+
 def test_the_scoreboard_counts_every_claim(evaluator: Evaluator) -> None:
     verdicts = judge_all(ROOT, evaluator, Wanted(figures=("plexus-tab4",)))
     header, *rows = scoreboard(verdicts)

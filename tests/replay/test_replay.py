@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check.account import seen_in_replay
+from harness.check.account import seen_in_epoch, seen_in_replay
 from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
@@ -229,6 +229,22 @@ def test_a_replay_makes_the_choices_of_a_run() -> None:
         for each, chosen in [(measured, flipped), (measured, None), (straight, None)]
     )
     assert unsaid == first != as_run
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [("cagnet-1d", {"p": 4}), ("cagnet-2d", {"row": 2, "col": 2}), ("plexus", {"x": 2, "y": 2, "z": 1})],
+)
+def test_an_evaluation_sends_the_words_of_an_epochs_forward_pass(name: str, grid: dict[str, int]) -> None:
+    """By the formula of an epoch, which holds no word of an evaluation; the loss is no part of the model's output."""
+    trained = strategy(4, name=name, grid=grid)
+    words = trained.words(trained.coordinates(0), BlockCounts(ShapeBlocks(trained.facts)))
+    forward = {key: each for key, each in words.items() if key.direction is Direction.FORWARD}
+    expected = {key: each for key, each in forward.items() if key.tensor is not TensorName.LOSS}
+    evaluated = replay(trained, evaluation=True)
+    assert {event.key.direction for event in evaluated.events} == {Direction.FORWARD}
+    sent = {key: each.words for key, each in seen_in_epoch(evaluated.entries).items()}
+    assert sent == pytest.approx(expected)
 
 
 def test_a_rank_outside_the_world_is_refused() -> None:
