@@ -255,6 +255,13 @@ def test_no_rule_works_beside_a_timed_run() -> None:
             assert "shell:" not in rule or "machine_percent=" in rule, f"{path.name}: {rule.splitlines()[0]}"
 
 
+@pytest.mark.slow
+def test_the_scheduler_rests_while_a_run_is_timed(project: Project) -> None:
+    """It looks at the jobs when one has ended, and not in every second for each that has."""
+    said = project.snakemake(*LOCAL, "--verbose", STUB_SECONDS="0.5")
+    assert said.count("Ready jobs:") <= 2 * said.count("Finished jobid:")
+
+
 def test_partitions_with_several_seeds_are_cut_side_by_side(project: Project) -> None:
     orders = [{"partition": "metis", "parts": 2, "seed": seed} for seed in (0, 1)]
     runs = [{"strategy": "serial", "dataset": [{"name": "tiny-sbm", **order} for order in orders]}]

@@ -284,6 +284,17 @@ def wait_for_orphans():
         time.sleep(POLL_SECONDS)
 
 
+def let_scheduler_rest(scheduler):
+    """Drop Snakemake's usual limit of 100 new jobs a second; a limit that a user sets stays.
+
+    Each job that ends makes the scheduler of a limit look at all jobs once more in every timespan, to the end of the
+    workflow. After a hundred jobs it never rests, and takes a core from the run that is timed (snakemake, pull 3744).
+    """
+    limit = scheduler.job_rate_limiter
+    if limit and (limit.max_jobs, limit.timespan) == (100, 1):
+        scheduler.job_rate_limiter = None
+
+
 def steps(wildcards):
     """The steps of a build that several jobs share. A computed partition comes first, in one job."""
     return [
