@@ -37,6 +37,7 @@ from harness.experiment.expand import expand, load_experiment
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
+from harness.ledger import AxisName
 from harness.run.open_run import open_run
 from harness.run.rank_tables import gather
 from harness.spec.root import project_root
@@ -159,34 +160,33 @@ def asked_params(spec: Spec) -> dict[str, Any]:
 # Predicted: the fastest grid of every strategy, on a published graph.
 
 
-def predicted() -> Iterator[dict[str, Any]]:
-    """A row for each strategy and world; strategies that refuse are left out, with their reason printed."""
-    for world in WORLDS:
-        command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
-        command += ["--machine", MACHINE, "--ranks", str(world), "--twins", TWINS, "--from-card"]
-        command += ["--set", "model.layers=2", "--set", "model.hidden=64"]
-        advice = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for kind in ("full_graph", "mini_batch"):
-            best = dict[str, dict[str, Any]]()
-            for option in advice[kind]:
-                best.setdefault(option["strategy"], option)
-            for name, option in best.items():
-                seconds = option["seconds"]
-                yield {
-                    "graph": PUBLISHED,
-                    "machine": MACHINE,
-                    "ranks": world,
-                    "strategy": name,
-                    "options": "",
-                    "grid": grid_text(option["grid"]),
-                    "seconds": seconds["value"],
-                    "seconds_low": seconds["low"],
-                    "seconds_high": seconds["high"],
-                    "words": option["words_received"],
-                    "bytes": option["peak_bytes"],
-                }
-        for refusal in advice["refused"]:
-            print(f"{world} ranks: {refusal['strategy']}: {refusal['reason']}")
+def predicted(world: int) -> Iterator[dict[str, Any]]:
+    """A row for each strategy on so many GPUs; strategies that refuse are left out, with their reason printed."""
+    command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
+    command += ["--machine", MACHINE, "--ranks", str(world), "--twins", TWINS, "--from-card"]
+    command += ["--set", "model.layers=2", "--set", "model.hidden=64"]
+    advice = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    for kind in ("full_graph", "mini_batch"):
+        best = dict[str, dict[str, Any]]()
+        for option in advice[kind]:
+            best.setdefault(option["strategy"], option)
+        for name, option in best.items():
+            seconds = option["seconds"]
+            yield {
+                "graph": PUBLISHED,
+                "machine": MACHINE,
+                "ranks": world,
+                "strategy": name,
+                "options": "",
+                "grid": grid_text({AxisName(axis): size for axis, size in option["grid"].items()}),
+                "seconds": seconds["value"],
+                "seconds_low": seconds["low"],
+                "seconds_high": seconds["high"],
+                "words": option["words_received"],
+                "bytes": option["peak_bytes"],
+            }
+    for refusal in advice["refused"]:
+        print(f"{world} ranks: {refusal['strategy']}: {refusal['reason']}")
 
 
 def keep(rows: Iterator[dict[str, Any]]) -> None:
@@ -287,7 +287,8 @@ def main() -> None:
             for hosts in options.hosts:
                 keep(measured(options.dataset, hosts, options.rate))
         case "predicted":
-            keep(predicted())
+            for world in WORLDS:
+                keep(predicted(world))
         case "table":
             table()
 
