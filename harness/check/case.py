@@ -1,9 +1,10 @@
 """A case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +12,17 @@ from harness.check.account import Seen, seen_in_epoch
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.graph.model import NO_LABEL, TEST, TRAIN, VALID, Graph, LabelTask, RawGraph
+from harness.graph.model import (
+    NO_LABEL,
+    TEST,
+    TRAIN,
+    VALID,
+    EdgeWeights,
+    Graph,
+    LabelTask,
+    RawGraph,
+    Weighting,
+)
 from harness.graph.normalise import normalise
 from harness.graph.partition import Method, in_order, parts_of
 from harness.graph.vertex_data import uniform_label_sets, uniform_labels
@@ -37,7 +48,12 @@ DEGREE = 4
 
 
 def check_graph(
-    vertices: int, *, directed: bool = True, task: LabelTask = "single-label", seed: int = 7
+    vertices: int,
+    *,
+    directed: bool = True,
+    task: LabelTask = "single-label",
+    weights: Weighting | None = None,
+    seed: int = 7,
 ) -> Graph:
     """A graph of this many vertices; the numbers of features and classes are prime too."""
     X = rectangle(seed, Purpose.FEATURES, range(vertices), range(FEATURES), FEATURES) - 0.5
@@ -48,8 +64,14 @@ def check_graph(
     if task == "multi-label":
         labels = uniform_label_sets(range(vertices), CLASSES, seed)
     labels[draw == 4] = NO_LABEL
-    A, counts = normalise(_edges(vertices, seed), directed)
-    return Graph(A, X.float(), labels, split.to(torch.uint8), CLASSES, directed, counts)
+    raw = _edges(vertices, seed)
+    if weights and not directed:  # an undirected edge has one weight
+        one_way = raw.source <= raw.target
+        raw = replace(raw, source=raw.source[one_way], target=raw.target[one_way])
+    if weights:
+        raw = replace(raw, weight=_weights(len(raw.source), weights, seed))
+    A, counts = normalise(raw, directed, weights)
+    return Graph(A, X.float(), labels, split.to(torch.uint8), CLASSES, directed, counts, weights)
 
 
 def _edges(vertices: int, seed: int) -> RawGraph:
@@ -57,6 +79,13 @@ def _edges(vertices: int, seed: int) -> RawGraph:
     ends = integers(seed, Purpose.EDGES, range(2 * DEGREE * vertices), below=vertices).view(2, -1)
     source, target = ends[:, (ends % 8 != 5).all(dim=0)].numpy()
     return RawGraph(vertices, source, target)
+
+
+def _weights(edges: int, weights: Weighting, seed: int) -> EdgeWeights:
+    """Weights far from 1: a tenth of them 0 and, where A is raw, half of the others negative and all of them small."""
+    drawn = rectangle(seed, Purpose.TEST, range(edges), range(1), 1)[:, 0].double().numpy()
+    weight = np.where(drawn < 0.1, 0.0, 3 * drawn)
+    return weight if weights == "normalised" else (weight - 1.5 * (weight > 0)) / DEGREE
 
 
 @dataclass(frozen=True)
@@ -68,6 +97,7 @@ class Case:
     vertices: int
     directed: bool = True
     task: LabelTask = "single-label"
+    weights: Weighting | None = None
     again: bool = False
     """True to train twice: the second time, with calls composed out of rounds, must give the same bits."""
 
@@ -76,7 +106,7 @@ class Case:
         """The case in full, with all that is needed to repeat it."""
         spec, choice = self.spec, self.spec.dataset
         params = ", ".join(f"{key} = {value}" for key, value in spec.strategy.params.items())
-        kind = "directed" if self.directed else "undirected"
+        kind = f"{f'{self.weights} ' if self.weights else ''}{'' if self.directed else 'un'}directed"
         order = choice.permutation if choice.partition == "block" else choice.partition
         return (
             f"{spec.strategy.name.rpartition(':')[2]} ({params or 'its defaults'}) on {grid_text(spec.grid)}, "
@@ -85,7 +115,7 @@ class Case:
         )
 
     def graph(self) -> Graph:
-        return check_graph(self.vertices, directed=self.directed, task=self.task)
+        return check_graph(self.vertices, directed=self.directed, task=self.task, weights=self.weights)
 
     def store(self) -> MemoryStore:
         """The graph in the order that the spec asks for."""

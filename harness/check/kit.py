@@ -25,7 +25,7 @@ from harness.check.laws import (
 from harness.check.mismatch import Mismatch
 from harness.check.reference import Trained, train_densely
 from harness.errors import RunError, UserError
-from harness.graph.model import LabelTask
+from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
@@ -132,6 +132,7 @@ PECULIARITIES: list[dict[str, Any]] = [
     {"training": TRAINING.model_copy(update={"features": True})},
     {"order": {"permutation": "double"}},
     {"task": "multi-label"},
+    {"weights": "normalised"},
 ]
 
 
@@ -207,6 +208,8 @@ def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int])
         yield _case(name, small, "dropout alone", model=MODEL.model_copy(update={"dropout": 0.4}))
     yield _case(name, small, "many classes a vertex", task="multi-label")
     yield _case(name, small, "undirected", directed=False)
+    yield _case(name, small, "weighted edges", weights="normalised")
+    yield _case(name, small, "weighted edges as given, undirected", weights="raw", directed=False)
     yield _case(name, small, "features are trained", training=TRAINING.model_copy(update={"features": True}))
     yield _case(name, small, "single permutation", order={"permutation": "single"})
     for directed in (True, False):
@@ -269,6 +272,7 @@ def _case(
     task: LabelTask = "single-label",
     **more: Any,
 ) -> Case:
+    weights: Weighting | None = more.pop("weights", None)
     dataset = DatasetChoice.model_validate({"name": "check", "seed": 3, **(order or {})})
     usual = {
         "strategy": StrategyChoice(name=name),
@@ -285,7 +289,7 @@ def _case(
         batch = max(1, 9 * vertices // (16 * groups))
         settings["training"] = settings["training"].model_copy(update={"batch": batch})
     spec = Spec.model_validate(settings)
-    return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed, task)
+    return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed, task, weights)
 
 
 def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Finding]:
@@ -306,7 +310,9 @@ def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Find
     if strategy.promised() == "estimator" and not strategy.mini_batches:
         yield unbiased(case, multiplier_of(case))
     unbiased_ones = strategy.mini_batches and strategy.promised() == "estimator" and not strategy.wire
-    if unbiased_ones and (case.again or case.spec.strategy.params or case.spec.model.kind != "gcn"):
+    if unbiased_ones and (
+        case.again or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"
+    ):
         yield unbiased_batches(case)
     yield equal_to_formula(case, ranks)
     if strategy.wire:

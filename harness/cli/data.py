@@ -59,6 +59,12 @@ def add_verbs(verbs: Verbs) -> None:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"import: {about}")
     parser.add_argument("--directed", action="store_true", help="import: an edge has one direction")
     parser.add_argument(
+        "--weights",
+        choices=("normalised", "raw"),
+        help="import: A has the weights of the edges, normalised by weighted degrees or as given (default: every edge "
+        "counts 1, whatever the file says)",
+    )
+    parser.add_argument(
         "--vertices",
         type=whole(1, VERTICES),
         metavar="N",

@@ -93,6 +93,7 @@ def facts_of_card(card: DatasetCard) -> Facts:
         labelled=card.expected.labelled or n,
         training=card.expected.training or round(n * share),
         exact=False,
+        weights=card.weights,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.graph.model import LabelTask
+from harness.graph.model import LabelTask, Weighting
 from harness.graph.order import Permutation
 from harness.kernels.csr import Csr, row_of, take
 
@@ -46,6 +46,10 @@ class Blocks(GraphTraits, Protocol):
     @property
     def nnz(self) -> int:
         """Nonzeros of the adjacency, loops included."""
+
+    @property
+    def weights(self) -> Weighting | None:
+        """The values of a weighted A; None if edges carry no weights."""
 
     @property
     def bounds(self) -> tuple[int, ...] | None:

@@ -24,6 +24,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64] | NDArray[np.int8]
+EdgeWeights = NDArray[np.float64]
+Weighting = Literal["normalised", "raw"]
+"""The values of a weighted A: normalised by weighted degrees, or the weights as given."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class RawGraph:
     """The edges and vertex data of a source; None for data that the source lacks.
 
     Edge k goes from vertex `source[k]` to vertex `target[k]`, both below n; loops and duplicates are allowed. An
-    undirected graph may name an edge in one direction or in both.
+    undirected graph may name an edge in one direction or in both. `weight` is read only for a card with weights.
     """
 
     n: int
@@ -40,6 +43,7 @@ class RawGraph:
     X: Floats | None = None
     y: Labels | None = None
     split: Bytes | None = None
+    weight: EdgeWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Graph:
     """A graph ready for training, in its original order of vertices."""
 
     A: Csr
-    """Normalised, float64, columns sorted. A[i, j] is the weight of the edge j -> i."""
+    """Float64, columns sorted. A[i, j] is the value of the edge j -> i: normalised, unless `weights` is raw."""
     X: Tensor
     """Features, (n, width) float32."""
     y: Tensor
@@ -73,6 +77,8 @@ class Graph:
     classes: int
     directed: bool
     counts: StageCounts
+    weights: Weighting | None = None
+    """None for edges without weights."""
 
     @property
     def n(self) -> int:

@@ -1,13 +1,13 @@
 """Text files with one edge a line (.txt, .tsv, .csv, also .gz), as SNAP, OGB and HipMCL publish them; and parquet.
 
-A line 'u v' is the edge from u to v, by integer ids. Further columns, weights for instance, are ignored: the
-graphs here have none. A comma or white space separates the ids; # or % starts a comment.
+A line 'u v' is the edge from u to v, by integer ids. A card with weights reads the third column; further columns are
+ignored. A comma or white space separates the columns; # or % starts a comment.
 """
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,17 +16,18 @@ from harness.errors import UserError
 from harness.sources.archive import FileIn
 from harness.sources.refusal import IN_CARD, refusing
 from harness.sources.source import FileSource, Rest
-from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, counted
-from harness.sources.text import START, Begin, numbered_lines, pairs_of, uncommented
+from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, counted, no_weights
+from harness.sources.text import START, Begin, is_number, numbered_lines, pairs_of, uncommented
 from harness.validation import VERTICES, clipped
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
 
 
 class EdgeList(FileSource):
-    """A text file of edges, one a line; also gzipped. Further columns (weights) are ignored."""
+    """A text file of edges, one a line; also gzipped."""
 
     kind: Literal["edges"]
+    reads_weights: ClassVar[bool] = True
     n: int | None = Field(None, ge=1, le=VERTICES)
     """The number of vertices. Without it the largest id decides, and vertices after the last edge are lost."""
     base: Literal[0, 1] = 0
@@ -38,8 +39,8 @@ class EdgeList(FileSource):
         text = FileIn(rest.folder / self.path)
         with refusing(text.path, EXPECTED):
             begin = self._begin(text)
-            pieces = partial(self._pieces, text, begin)
-            counts = counted(pieces(AT_ONCE))
+            pieces = partial(self._pieces, text, begin, rest.weights is not None)
+            counts = counted(pieces(AT_ONCE), text.path, rest.weights)
         n = counts.vertices(text.path, self.n)
         if not counts.within(range(n)):
             raise self._fault(text, begin, n)
@@ -50,15 +51,16 @@ class EdgeList(FileSource):
         data = (after for line, after in numbered_lines(text) if uncommented(line))
         return next(data, START) if self.header else START
 
-    def _pieces(self, text: FileIn, begin: Begin, at_once: int) -> list[Piece]:
-        pairs = pairs_of(text, at_once, begin, partial(self._fault, text, begin, self.n or 1 << 62))
+    def _pieces(self, text: FileIn, begin: Begin, weighted: bool, at_once: int) -> list[Piece]:
+        fault = partial(self._fault, text, begin, self.n or 1 << 62, weighted)
+        pairs = pairs_of(text, at_once, begin, fault, weighted=weighted)
         return [partial(_from_base, piece, self.base) for piece in pairs]
 
-    def _fault(self, text: FileIn, begin: Begin, n: int) -> UserError:
+    def _fault(self, text: FileIn, begin: Begin, n: int, weighted: bool = False) -> UserError:
         """The error for the first line that is no edge. Slow: reads line by line."""
         ids = range(self.base, self.base + n)
         for line, (_, number) in numbered_lines(text, begin):
-            words = uncommented(line).replace(",", " ").split()[:2]
+            words, weight = (each := uncommented(line).replace(",", " ").split())[:2], each[2:3]
             wrong = [word for word in words if not _is_id(word)]
             if words and (wrong or len(words) < 2):
                 hint = f"; if this line names the columns, {IN_CARD['header']}" if number == 1 else ""
@@ -71,6 +73,11 @@ class EdgeList(FileSource):
                     f"{text}, line {number}: the id {outside[0]} is not among {ids.start} .. {ids.stop - 1}: "
                     f"{IN_CARD['n']}, the number of vertices, or {IN_CARD['base']}, the first id."
                 )
+            if words and weighted and not (weight and is_number(weight[0])):
+                edge = clipped(uncommented(line), 40)
+                return UserError(
+                    f"{text}, line {number}: {edge!r} has no weight. Expected a number as its third column."
+                )
         return UserError(f"{text} cannot be read as text. Expected {EXPECTED}.")
 
 
@@ -80,8 +87,8 @@ def _is_id(text: str) -> bool:
 
 
 def _from_base(piece: Piece, base: int) -> Iterator[Edges]:
-    for source, target in piece():
-        yield source - base, target - base
+    for source, target, *weight in piece():
+        yield (source - base, target - base, *weight)  # type: ignore[misc]
 
 
 # Edges in parquet: the first two columns of whole numbers are sources and targets. Row groups are read one by one.
@@ -93,6 +100,7 @@ class Parquet(FileSource):
     """A parquet file of edges."""
 
     kind: Literal["parquet"]
+    reads_weights: ClassVar[bool] = True
     n: int | None = Field(None, ge=1, le=VERTICES)
     """The number of vertices. Without it the largest id decides."""
 
@@ -102,15 +110,19 @@ class Parquet(FileSource):
         path = rest.folder / self.path
         try:
             with refusing(path, PARQUET_EXPECTED):
-                counts = counted(_row_groups(path, AT_ONCE))
+                pieces = partial(_row_groups, path, rest.weights is not None)
+                counts = counted(pieces(AT_ONCE), path, rest.weights)
         except pa.ArrowException as error:
             raise UserError(f"{path} cannot be read: {error}. Expected {PARQUET_EXPECTED}.") from None
         n = counts.vertices(path, self.n)
         counts.check(path, n, f" If the ids are right, {IN_CARD['n']}.")
-        return Stream(n, counts.edges, partial(_row_groups, path))
+        return Stream(n, counts.edges, pieces)
 
 
-def _row_groups(path: Path, at_once: int) -> list[Piece]:
+WEIGHT_COLUMNS = ("weight", "weights", "edge_weight")
+
+
+def _row_groups(path: Path, weighted: bool, at_once: int) -> list[Piece]:
     """A piece for each row group."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -120,7 +132,20 @@ def _row_groups(path: Path, at_once: int) -> list[Piece]:
     columns = [field.name for field in schema if pa.types.is_integer(field.type)][:2]
     if len(columns) < 2:
         raise UserError(f"{path} has the columns {', '.join(schema.names)}. Expected {PARQUET_EXPECTED}.")
+    if weighted:
+        numbers = [field.name for field in schema if pa.types.is_integer(field.type) or _is_real(field.type)]
+        others = [name for name in numbers if name not in columns]
+        named = [name for name in WEIGHT_COLUMNS if name in others]
+        if not (named or others):
+            raise no_weights(path, f"its columns are {', '.join(schema.names)}")
+        columns.append((named or others)[0])
     return [partial(_row_group, path, columns, group, at_once) for group in groups]
+
+
+def _is_real(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(kind))
 
 
 def _row_group(path: Path, columns: list[str], group: int, at_once: int) -> Iterator[Edges]:
@@ -130,6 +155,6 @@ def _row_group(path: Path, columns: list[str], group: int, at_once: int) -> Iter
         for batch in file.iter_batches(at_once, [group], columns):
             ends: list[Any] = [batch.column(name) for name in columns]
             if any(end.null_count for end in ends):
-                raise UserError(f"{path}: an end of an edge is null.")
-            source, target = (end.to_numpy().astype(np.int64) for end in ends)
-            yield source, target
+                raise UserError(f"{path}: an end or the weight of an edge is null.")
+            source, target = (end.to_numpy().astype(np.int64) for end in ends[:2])
+            yield (source, target, *(end.to_numpy().astype(np.float64) for end in ends[2:]))

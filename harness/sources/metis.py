@@ -1,20 +1,21 @@
 """Graphs as METIS reads them (.graph, also .gz): a line a vertex, its neighbours from 1, each edge from both ends.
 
 The first line that is no comment says 'vertices edges [fmt [ncon]]'; fmt has a digit for sizes of vertices, weights of
-vertices (ncon of them) and weights of edges. Weights are ignored.
+vertices (ncon of them) and weights of edges. Weights of vertices are ignored.
 """
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from harness.errors import UserError
+from harness.graph.model import Weighting
 from harness.sources.archive import FileIn
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
-from harness.sources.stream import AT_ONCE, Edges, Piece, Stream
+from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, check_weights, no_weights
 from harness.sources.text import START, Begin, Lines, count_rows, lines_of, numbered_lines, parse_rows
 from harness.validation import clipped
 
@@ -25,11 +26,14 @@ class Metis(FileSource):
     """A graph file of METIS."""
 
     kind: Literal["metis"]
+    reads_weights: ClassVar[bool] = True
 
     def stream(self, rest: Rest) -> Stream:
         text = FileIn(rest.folder / self.path)
         with refusing(text.path, EXPECTED):
-            header = _header(text)
+            header = _header(text)._replace(weights=rest.weights)
+            if rest.weights and header.step == 1:
+                raise no_weights(text.path, "its first line does not announce them (fmt 001)")
             _check(text, header)
         return Stream(header.n, 2 * header.edges, partial(_pieces, text, header))
 
@@ -42,6 +46,8 @@ class _MetisHeader(NamedTuple):
     skip: int
     step: int
     begin: Begin
+    weights: Weighting | None = None
+    """Set if the weights of edges are to be read."""
 
 
 def _header(text: FileIn) -> _MetisHeader:
@@ -61,7 +67,8 @@ def _check(text: FileIn, header: _MetisHeader) -> None:
     """Reads all lines once, and compares their ids and their numbers with the header."""
     ends = 0
     for piece in _pieces(text, header, AT_ONCE):
-        for vertices, neighbours in piece():
+        for vertices, neighbours, *weight in piece():
+            check_weights(text.path, (vertices + 1, neighbours + 1, *weight), header.weights, ends)
             ends += len(neighbours)
             for ids, kind in ((vertices, "lines"), (neighbours, "neighbours")):
                 if len(ids) and not (ids.min() >= 0 and ids.max() < header.n):
@@ -101,10 +108,11 @@ def _edges(text: FileIn, header: _MetisHeader, lines: Lines, row: int) -> Iterat
     """The edges of some lines, the first of which is of this vertex."""
     for data in lines():
         source, target = (np.empty(len(data) // 2 + 1, np.int64) for _ in range(2))
-        count, row, wrong = parse_rows(data, row, header.skip, header.step, source, target)
+        weight = np.empty(len(source)) if header.weights else None
+        count, row, wrong = parse_rows(data, row, header.skip, header.step, source, target, weight)
         if wrong >= 0:
             raise _wrong(f"{text}: the line of vertex {wrong + 1:,} is no list of numbers.")
-        yield source[:count], target[:count]
+        yield (source[:count], target[:count], *([] if weight is None else [weight[:count]]))  # type: ignore[misc]
 
 
 def _wrong(fault: str) -> UserError:

@@ -4,12 +4,13 @@
     gnn-benchmark  adj_* attr_* labels                  Coauthor, Amazon Photo; features as stored, not binarised
     heterophilous  edges node_features node_labels train_masks val_masks test_masks     tolokers and its siblings
 
-An entry (i, j) of a matrix is the edge from vertex i to vertex j.
+An entry (i, j) of a matrix is the edge from vertex i to vertex j. Its value is the weight, if the card has weights; the
+third layout has weights in an array edge_weight.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from harness.graph.model import RawGraph
 from harness.sources.refusal import MASKS, check_ids, refusing, split_of_masks
 from harness.sources.remote import RemoteFile
 from harness.sources.source import FileSource, Rest
+from harness.sources.stream import no_weights, with_weights
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -34,6 +36,7 @@ class Npz(FileSource):
     """A .npz file: scipy's save_npz, or the layouts of gnn-benchmark and heterophilous-graphs."""
 
     kind: Literal["npz"]
+    reads_weights: ClassVar[bool] = True
     url: str | None = None
     """The URL of the file, if it is published."""
     sha256: str | None = None
@@ -42,7 +45,11 @@ class Npz(FileSource):
         return [RemoteFile(url=self.url, file=self.path, sha256=self.sha256)] if self.url else []
 
     def graph(self, rest: Rest) -> RawGraph:
-        return read_npz(rest.folder / self.path, rest.split)
+        path = rest.folder / self.path
+        graph = read_npz(path, rest.split)
+        if rest.weights and graph.weight is None:
+            raise no_weights(path, "it has no array edge_weight")
+        return with_weights(path, graph, rest.weights)
 
 
 def read_npz(path: Path, split: int = 0) -> RawGraph:
@@ -71,7 +78,8 @@ def _graph(path: Path, matrix: Any, **known: Any) -> RawGraph:
     if hasattr(matrix, "check_format"):
         matrix.check_format(full_check=True)
     entries = matrix.tocoo()
-    return RawGraph(matrix.shape[0], entries.row.astype(np.int64), entries.col.astype(np.int64), **known)
+    ends = entries.row.astype(np.int64), entries.col.astype(np.int64)
+    return RawGraph(matrix.shape[0], *ends, **known, weight=entries.data)
 
 
 def _csr(arrays: Arrays, prefix: str) -> "csr_array":
@@ -100,4 +108,5 @@ def _heterophilous(path: Path, arrays: Arrays, split: int) -> RawGraph:
         X=arrays["node_features"].astype(np.float32),
         y=arrays["node_labels"].astype(np.int64),
         split=split_of_masks(path, {part: arrays[f"{name}s"] for name, part in MASKS.items()}, split),
+        weight=arrays.get("edge_weight"),
     )

@@ -5,7 +5,7 @@ torch's reader of weights loads them. It builds tensors and the classes of `Data
 
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from harness.errors import UserError
 from harness.graph.model import Bytes, Labels, RawGraph
 from harness.sources.refusal import MASKS, check_ids, refusing, split_of_masks
 from harness.sources.source import FileSource, Rest
+from harness.sources.stream import no_weights, with_weights
 
 EXPECTED = "a torch_geometric.data.Data, saved with torch.save, that has an edge_index"
 WANTED = "one class per vertex, or a 0 or 1 for each class"
@@ -23,6 +24,7 @@ class PygFile(FileSource):
     """A .pt file of PyTorch Geometric, with one graph."""
 
     kind: Literal["pyg"]
+    reads_weights: ClassVar[bool] = True
 
     def graph(self, rest: Rest) -> RawGraph:
         path = rest.folder / self.path
@@ -30,14 +32,19 @@ class PygFile(FileSource):
         ends, n = attributes["edge_index"].T.numpy(), _vertices(attributes)
         check_ids(path, "edges", ends, n)
         x, y = (attributes.get(key) for key in ("x", "y"))
-        return RawGraph(
+        found = [attributes[key] for key in ("edge_weight", "edge_attr") if attributes.get(key) is not None]
+        if rest.weights and not found:
+            raise no_weights(path, "it has neither edge_weight nor edge_attr")
+        graph = RawGraph(
             n,
             ends[:, 0].astype(np.int64),
             ends[:, 1].astype(np.int64),
             X=None if x is None else x.float().numpy(),
             y=None if y is None else _labels(path, y),
             split=_split(path, attributes, rest.split),
+            weight=found[0].double().numpy() if found and rest.weights else None,
         )
+        return with_weights(path, graph, rest.weights)
 
 
 def _attributes(path: Path) -> dict[str, Any]:

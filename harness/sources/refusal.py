@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from harness.errors import RunError, UserError
 from harness.graph.model import SPLITS, TEST, TRAIN, VALID, Bytes
+from harness.graph.normalise import DIRECTED
 from harness.validation import clipped
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zlib.error, BadZipFile, TarError)
@@ -22,6 +23,8 @@ IN_CARD = {
     "base": "set base in the card",
     "header": "set header: true in the card",
     "classes": "set classes in the card",
+    "directed": DIRECTED,
+    "weights": "set weights: raw in the card",
 }
 """The ways out of errors, by the key of a card. `harness data import` replaces them by its own options."""
 

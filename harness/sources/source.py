@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.graph.model import RawGraph
+from harness.graph.model import RawGraph, Weighting
 from harness.sources.remote import RemoteFile
 from harness.sources.stream import Edges, Stream, by_number, stream_of, whole
 from harness.validation import Frozen
@@ -65,6 +65,8 @@ class Rest(NamedTuple):
     classes: int
     split: int
     """The index of the split, where a file holds several."""
+    weights: Weighting | None = None
+    """Set if the weights of the edges are to be read, too."""
 
 
 class Size(NamedTuple):
@@ -82,6 +84,7 @@ class Source(Frozen):
     """The name of the source in a card."""
 
     plants_labels: ClassVar[bool] = False
+    reads_weights: ClassVar[bool] = False
 
     def graph(self, rest: Rest) -> RawGraph:
         """The edges, and the features, labels and split if the source has them."""

@@ -4,20 +4,21 @@ However a source is cut into pieces, and a piece into chunks, the edges are the 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.errors import UserError
-from harness.graph.model import Bytes, Floats, Ints, Labels, RawGraph
+from harness.graph.model import Bytes, EdgeWeights, Floats, Ints, Labels, RawGraph, Weighting
 from harness.sources.refusal import IN_CARD, check_ids
 
 AT_ONCE = 1 << 22
 """Edges in a chunk, where the caller asks for no other number."""
-Edges = tuple[Ints, Ints]
-"""Sources and targets."""
+Edges = tuple[Ints, Ints] | tuple[Ints, Ints, EdgeWeights]
+"""Sources and targets, and the weights of a card that asks for them."""
 Piece = Callable[[], Iterator[Edges]]
 """Reads some of the edges, chunk by chunk; again at every call."""
 
@@ -41,7 +42,9 @@ def stream_of(raw: RawGraph) -> Stream:
 
     def edges(numbers: range) -> Edges:
         part = slice(numbers.start, numbers.stop)
-        return raw.source[part], raw.target[part]
+        if raw.weight is None:
+            return raw.source[part], raw.target[part]
+        return raw.source[part], raw.target[part], raw.weight[part]
 
     X, count = raw.X, len(raw.source)
     return Stream(raw.n, count, by_number(count, edges), None if X is None else lambda: X, raw.y, raw.split)
@@ -53,7 +56,9 @@ def whole(stream: Stream) -> RawGraph:
     nothing = np.zeros(0, np.int64)
     source, target = (np.concatenate([nothing, *(chunk[end] for chunk in chunks)]) for end in (0, 1))
     X = stream.X() if stream.X else None
-    return RawGraph(stream.n, source, target, X, stream.y, stream.split)
+    weights = [chunk[2] for chunk in chunks if len(chunk) == 3]
+    weight = np.concatenate(weights) if weights else None
+    return RawGraph(stream.n, source, target, X, stream.y, stream.split, weight)
 
 
 def by_number(count: int, edges: Callable[[range], Edges]) -> Callable[[int], list[Piece]]:
@@ -92,11 +97,58 @@ class Counted(NamedTuple):
         return self.largest + 1 if n is None else n
 
 
-def counted(pieces: Sequence[Piece]) -> Counted:
-    """Reads and counts all edges."""
+LARGEST_WEIGHT, SMALLEST_WEIGHT = float(np.finfo(np.float32).max), float(np.finfo(np.float64).tiny)
+"""The largest weight, and the smallest above 0: a run may compute in 32 bits."""
+
+
+def check_weights(path: Path, edges: Sequence[Any], weights: Weighting | None, before: int = 0) -> None:
+    """Refuses weights that A cannot have; `before` is the number of edges of the file before these."""
+    if weights is None:
+        return
+    source, target, weight = edges
+    size = np.abs(weight)
+    legal = (size <= LARGEST_WEIGHT) & ((size >= SMALLEST_WEIGHT) | (size == 0))
+    if weights == "normalised":
+        legal &= weight >= 0
+    if not legal.all():
+        first = int(np.argmin(legal))
+        rule = "a weight is 0, or a number whose size is from 2.3e-308 to 3.4e38"
+        if weight[first] < 0 and weights == "normalised":
+            rule = f"degrees are sums of weights, whose roots are taken: no weight is negative, or {IN_CARD['weights']}"
+        raise UserError(
+            f"{path}, edge {before + first + 1:,}, from {source[first]} to {target[first]}, weighs {weight[first]:g}: "
+            f"{rule}."
+        )
+
+
+def with_weights(path: Path, raw: RawGraph, weights: Weighting | None) -> RawGraph:
+    """The graph with weights of 64 bits, one real number an edge; without weights, if the card has none."""
+    if weights is None:
+        return replace(raw, weight=None)
+    given = np.asarray(raw.weight)
+    if given.size != len(raw.source) or given.dtype.kind not in "biuf":
+        raise UserError(
+            f"{path} has weights of the shape {given.shape} and the type {given.dtype} for {len(raw.source):,} edges. "
+            "Expected a real number for each."
+        )
+    weight = given.reshape(-1).astype(np.float64)
+    check_weights(path, (raw.source, raw.target, weight), weights)
+    return replace(raw, weight=weight)
+
+
+def no_weights(path: Path, reason: str) -> UserError:
+    """The error for a file without weights, of a card that asks for them."""
+    return UserError(
+        f"{path} has no weights of edges: {reason}. Leave the weights out, or name another file."
+    )
+
+
+def counted(pieces: Sequence[Piece], path: Path = Path(), weights: Weighting | None = None) -> Counted:
+    """Reads and counts all edges; checks their weights, too, if the card asks for them."""
     edges, smallest, largest = 0, 0, -1
     for piece in pieces:
-        for source, target in piece():
+        for source, target, *weight in piece():
+            check_weights(path, (source, target, *weight), weights, edges)
             if len(source):
                 low, high = min(source.min(), target.min()), max(source.max(), target.max())
                 smallest, largest = min(smallest, int(low)) if edges else int(low), max(largest, int(high))

@@ -1,6 +1,7 @@
 """Pairs of ids in text, a line each, of files too large to hold: plain files in ranges of bytes, gzip from its start.
 
-Further columns are ignored; # and % begin a comment. The meaning of ids, and the first of them, are the caller's.
+The third column is a weight, if one is asked for; further columns are ignored; # and % begin a comment. The meaning of
+ids, and the first of them, are the caller's.
 Verifier (tests/sources/test_streams.py): Python's own splitting of lines.
 """
 
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.graph.model import EdgeWeights, Ints
 from harness.kernels.jit import compiled
 from harness.sources.archive import FileIn, opened
 from harness.sources.stream import Edges, Piece
@@ -56,9 +58,21 @@ def uncommented(line: str) -> str:
     return re.split("[#%]", line, maxsplit=1)[0].strip()
 
 
-def pairs_of(text: FileIn, at_once: int, begin: Begin, fault: Fault) -> list[Piece]:
-    """The pairs of a file in pieces."""
-    return [partial(_parsed, lines, fault) for lines in lines_of(text, at_once, begin)]
+def is_number(word: str) -> bool:
+    """True for a word that is read as a weight; whether the weight is legal is another question."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return len(word) <= LONGEST
+
+
+def pairs_of(
+    text: FileIn, at_once: int, begin: Begin, fault: Fault, *, weighted: bool = False
+) -> list[Piece]:
+    """The pairs of a file in pieces, with their weights if these are asked for."""
+    parsed = _parsed_with_weights if weighted else _parsed
+    return [partial(parsed, lines, fault) for lines in lines_of(text, at_once, begin)]
 
 
 def lines_of(text: FileIn, at_once: int, begin: Begin) -> list[Lines]:
@@ -105,12 +119,63 @@ def _parsed(lines: Lines, fault: Fault) -> Iterator[Edges]:
         yield first[:count], second[:count]
 
 
+def _parsed_with_weights(lines: Lines, fault: Fault) -> Iterator[Edges]:
+    for data in lines():
+        first, second, start, length = (np.empty(len(data) // SHORTEST + 1, np.int64) for _ in range(4))
+        count, wrong = parse_pairs(data, first, second)
+        if wrong >= 0 or find_third_words(data, start, length) < count:
+            raise fault()
+        try:
+            weight = _numbers(data, start[:count], length[:count])
+        except ValueError:
+            raise fault() from None
+        yield first[:count], second[:count], weight
+
+
+def _numbers(data: NDArray[np.uint8], start: Ints, length: Ints) -> EdgeWeights:
+    """The numbers that are written at these places, each rounded once; a ValueError if one is no number."""
+    if not len(start):
+        return np.zeros(0)
+    place = np.arange(int(length.max()))
+    inside = place < length[:, None]
+    words = np.where(inside, data[np.where(inside, start[:, None] + place, 0)], 0).astype(np.uint8)
+    return words.view(f"S{len(place)}")[:, 0].astype(np.float64)
+
+
 # The loops of `harness.sources.text` and `harness.sources.metis`: bytes to pairs of ids.
 
 NEWLINE, RETURN, TAB, SPACE, COMMA = 10, 13, 9, 32, 44
 HASH, PERCENT, ZERO, NINE = 35, 37, 48, 57
 DIGITS = 18
 """The most digits that surely fit 64 bits."""
+
+
+THIRD = 3
+LONGEST = 64
+"""The most bytes of a weight."""
+LINE_ENDS, BETWEEN = (NEWLINE, HASH, PERCENT), (SPACE, TAB, COMMA, RETURN)
+
+
+@compiled(nogil=True)
+def find_third_words(data: Any, start: Any, length: Any) -> int:
+    """The place and the length of the third word of every pair; the number of pairs up to the first without one."""
+    i, count = 0, 0
+    while i < data.size:
+        words = size = 0
+        while i < data.size and data[i] not in LINE_ENDS:
+            inside = data[i] not in BETWEEN
+            words += inside and size == 0
+            size = size + 1 if inside else 0
+            if inside and words == THIRD:
+                start[count], length[count] = i + 1 - size, size
+            i += 1
+        if words and (words < THIRD or length[count] > LONGEST):
+            return count
+        count += words > 0
+        while i < data.size and data[i] != NEWLINE:
+            i += 1
+        i += 1
+    return count
 
 
 @compiled(nogil=True)
@@ -154,8 +219,12 @@ def count_rows(data: Any) -> int:
 
 
 @compiled(nogil=True)
-def parse_rows(data: Any, row: int, skip: int, step: int, source: Any, target: Any) -> tuple[int, int, int]:
+def parse_rows(
+    data: Any, row: int, skip: int, step: int, source: Any, target: Any, weight: Any
+) -> tuple[int, int, int]:
     """Line by line, from `row` on: the neighbours of a vertex, in every `step`th number after `skip` of them.
+
+    The number after a neighbour is the weight of the edge, which is read unless `weight` is None.
 
     Returns the number of neighbours, the row after the last, and the first row that is no such list or -1.
     """
@@ -178,6 +247,8 @@ def parse_rows(data: Any, row: int, skip: int, step: int, source: Any, target: A
                 source[count] = row
                 target[count] = value - 1
                 count += 1
+            elif weight is not None and column > skip:
+                weight[count - 1] = value
             column += 1
         if column > skip and (column - skip) % step:
             return count, row, row

@@ -28,7 +28,6 @@ from harness.graph.model import Ints
 from harness.kernels.jit import compiled
 from harness.kernels.random import MIX_1, Purpose, bits_at, key_of
 from harness.sources.source import Generator, Size, Source
-from harness.sources.stream import Edges
 from harness.validation import VERTICES
 
 CLUSTER, WITHIN = 64, 0.8
@@ -81,7 +80,7 @@ class Twin:
             name_ranks(end, self.n, _bits(self.n), _keys(self.seed))
         return torch.from_numpy(ends[0]), torch.from_numpy(ends[1])
 
-    def ranks(self, draws: range) -> Edges:
+    def ranks(self, draws: range) -> tuple[Ints, Ints]:
         """The same edges, between ranks instead of names."""
         ends = np.empty(len(draws), np.int64), np.empty(len(draws), np.int64)
         draw_ranks(draws.start, self.n, (self.cluster, self.within), _keys(self.seed), ends)

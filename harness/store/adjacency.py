@@ -10,15 +10,29 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.graph.model import Ints, StageCounts
-from harness.sources.stream import Edges, Piece
-from harness.store.entries import BYTES, Blocking, Keys, mirrored, scatter, settle, settle_in_stripes
+from harness.graph.model import EdgeWeights, Ints, StageCounts
+from harness.graph.normalise import LOOP, uneven_weights
+from harness.sources.stream import LARGEST_WEIGHT, Edges, Piece
+from harness.store.entries import (
+    BYTES,
+    Blocking,
+    Keys,
+    Settled,
+    UnevenError,
+    are_mirrored,
+    mirrored,
+    scatter,
+    settle,
+    settle_in_stripes,
+    settle_weighted_in_stripes,
+)
 from harness.store.task import EVERYTHING, Step, Task
 
 SMALLEST, LARGEST = 1 << 12, 1 << 20
@@ -29,6 +43,8 @@ LAYOUT = 2
 """The version of the segments: work with segments of another version is discarded."""
 PER_EDGE, PER_KEY = 128, 24
 """Bytes of a worker for each edge that is scattered, and for each entry that is settled."""
+PER_WEIGHTED_KEY = 72
+"""The same for an entry with a weight, whose sort needs a permutation."""
 
 
 def at_once(memory: int) -> int:
@@ -45,6 +61,18 @@ def put_adjacency(task: Task, order: int) -> None:
         work.note(f"adjacency-{order}", **_counted(task, order))
     shutil.rmtree(work.scratch / _keys(order), ignore_errors=True)
     work.put(f"degrees/{order}", degrees_of(task, order))
+
+
+def strengths_of(task: Task) -> NDArray[np.float64]:
+    """The sums of the weights in the rows of order 0, once all blocks are whole."""
+    strengths = np.zeros(task.n)
+    for i, rows in enumerate(task.ranges):
+        for j in range(task.grid.vertices):
+            name = f"adjacency/0/{i}-{j}"
+            of_entry = np.repeat(np.arange(len(rows)), np.diff(task.work.array(f"{name}.rowptr")))
+            weights = task.work.array(f"{name}.val")
+            strengths[rows.start : rows.stop] += np.bincount(of_entry, weights, len(rows))
+    return strengths
 
 
 def counts_of(task: Task) -> StageCounts:
@@ -101,11 +129,13 @@ def _scatter(task: Task, order: int, number: int, to: Blocking, piece: Piece, ad
     if task.work.noted(name):
         return
     stored = loops = segments = 0
-    for source, target in piece():
+    for source, target, *given in piece():
         both = not (task.directed or added or _mirrors(task))
-        entries = scatter(source, target, to, both=both, added=added)
+        weight = np.full(len(source), np.nan) if added and task.weights else given[0] if given else None
+        entries = scatter(source, target, to, both=both, added=added, weight=weight)
         ends = np.concatenate([[0], entries.ends]).astype(np.int64)
-        task.work.aside(f"{_keys(order)}/{number}-{segments}", ends, entries.keys)
+        weights = [] if entries.weights is None else [entries.weights]
+        task.work.aside(f"{_keys(order)}/{number}-{segments}", ends, entries.keys, *weights)
         segments += 1
         stored += 0 if added else len(source)
         loops += 0 if added else entries.loops
@@ -132,15 +162,26 @@ class Segment(NamedTuple):
 
     def read(self, block: int, to: Keys) -> Keys:
         """The keys of a block, in the first places of `to`."""
-        keys, offset = to[: self.size(block)], self.ends.nbytes + BYTES * int(self.ends[block])
+        keys = to[: self.size(block)]
+        self._fill(keys, int(self.ends[block]))
+        return keys
+
+    def weights(self, block: int) -> EdgeWeights:
+        """The weights of a block's keys, which lie behind all keys."""
+        weights = np.empty(self.size(block))
+        self._fill(weights, int(self.ends[-1] + self.ends[block]))
+        return weights
+
+    def _fill(self, numbers: NDArray[Any], place: int) -> None:
+        """Reads numbers of 8 bytes, from a place behind the ends on."""
         file = os.open(
             self.path, os.O_RDONLY
         )  # a fifth of the time of np.fromfile, which counts: blocks are small
         try:
-            assert os.preadv(file, [keys.data], offset) == keys.nbytes, self.path
+            read = os.preadv(file, [numbers.data], self.ends.nbytes + BYTES * place)
+            assert read == numbers.nbytes, self.path
         finally:
             os.close(file)
-        return keys
 
 
 def _segments(task: Task, order: int) -> list[Segment]:
@@ -198,7 +239,9 @@ def _settle(task: Task, order: int, i: int, j: int, segments: list[Segment]) -> 
         return
     blocks = (i * side + j, *([j * side + i] if _mirrors(task) else []))
     entries, rows = sum(segment.size(b) for segment in segments for b in blocks), len(task.ranges[i])
-    if entries * PER_KEY <= task.share:
+    if task.weights:
+        settled = _settle_weighted(task, order, (i, j), segments, blocks)
+    elif entries * PER_KEY <= task.share:
         keys, filled = np.empty(entries, np.uint64), 0
         for segment in segments:
             for turned, block in enumerate(blocks):
@@ -209,7 +252,61 @@ def _settle(task: Task, order: int, i: int, j: int, segments: list[Segment]) -> 
             partial(_pieces, segments, blocks, diagonal=i == j), rows, task.share // PER_KEY
         )
     task.work.put(f"{name}.rowptr", settled.rowptr)
+    if settled.val is not None:
+        task.work.put(f"{name}.val", settled.val)
     task.work.put(f"{name}.col", settled.col, nonzeros=len(settled.col), originals=settled.originals)
+
+
+def _settle_weighted(
+    task: Task, order: int, at: tuple[int, int], segments: list[Segment], blocks: Sequence[int]
+) -> Settled:
+    """A block with the weights of its entries. The two directions of an undirected edge must weigh the same."""
+    assert task.weights is not None
+    (i, j), rows = at, len(task.ranges[at[0]])
+    try:
+        settled = settle_weighted_in_stripes(
+            partial(_weighted_pieces, segments, blocks, diagonal=i == j),
+            rows,
+            task.share // PER_WEIGHTED_KEY,
+            LOOP[task.weights],
+            both=not task.directed,
+        )
+    except UnevenError as uneven:
+        row, col, one, other = uneven.args
+        target, source = (
+            int(maps.at(torch.tensor([place]))[0]) if maps else place
+            for place, maps in zip(
+                (task.ranges[i].start + row, task.ranges[j].start + col),
+                (task.order.maps.rows(order), task.order.maps.cols(order))
+                if task.order.maps
+                else (None, None),
+                strict=True,
+            )
+        )
+        raise uneven_weights(source, target, one, other) from None
+    assert settled.val is not None
+    if not (np.abs(settled.val) <= LARGEST_WEIGHT).all():
+        raise UserError(
+            f"dataset {task.contents.card.name}: the weights of an edge that is named repeatedly add up to more than "
+            f"{LARGEST_WEIGHT:.2g}. Scale all weights down."
+        )
+    return settled
+
+
+def _weighted_pieces(
+    segments: list[Segment], blocks: Sequence[int], *, diagonal: bool
+) -> Iterator[tuple[Keys, EdgeWeights]]:
+    """`_pieces` with their weights."""
+    for segment in segments:
+        for turned, block in enumerate(blocks):
+            keys, weights = (
+                segment.read(block, np.empty(segment.size(block), np.uint64)),
+                segment.weights(block),
+            )
+            if turned:
+                kept = are_mirrored(keys, diagonal=diagonal)
+                keys, weights = mirrored(keys, diagonal=diagonal), weights[kept]
+            yield keys, weights
 
 
 def _put_degrees(task: Task, order: int, i: int) -> None:

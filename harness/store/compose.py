@@ -210,15 +210,17 @@ def compose(card: DatasetCard, folder: Path) -> Graph:
     """The graph of a card, in memory."""
     raw = card.source.graph(_rest(card, folder))
     whole = _checked(Contents(card, folder, stream_of(raw)))
-    A, counts = normalise(raw, card.directed)
+    A, counts = normalise(raw, card.directed, card.weights)
     check_counts(card, raw.n, whole.width, counts)
     y, split = whole.vertices(A.rowptr.diff())
-    return Graph(A, whole.features(range(raw.n), y), y, split, card.classes, card.directed, counts)
+    return Graph(
+        A, whole.features(range(raw.n), y), y, split, card.classes, card.directed, counts, card.weights
+    )
 
 
 def _rest(card: DatasetCard, folder: Path) -> Rest:
     which = card.split.index if isinstance(card.split, FileSplit) else 0
-    return Rest(folder, card.seed, card.classes, which)
+    return Rest(folder, card.seed, card.classes, which, card.weights)
 
 
 def _checked(contents: Contents) -> Contents:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from harness.graph.model import LabelTask
+from harness.graph.model import LabelTask, Weighting
 from harness.sources import AnySource
 from harness.validation import CLASSES, WIDTH, Frozen, Seed
 
@@ -127,6 +127,8 @@ class DatasetCard(Frozen):
     """The licence of the dataset, in its publisher's words; empty for a drawn graph."""
     source: AnySource
     directed: bool = Field(False, validate_default=True)
+    weights: Weighting | None = Field(None, validate_default=True)
+    """`normalised` or `raw`: the edges of the file carry weights, and A has their values; null: every edge counts 1."""
     task: LabelTask = "single-label"
     """One class a vertex and cross-entropy, or any number of classes and binary cross-entropy."""
     classes: int = Field(ge=1, le=CLASSES)
@@ -145,6 +147,14 @@ class DatasetCard(Frozen):
         if getattr(known.data.get("source"), "directed", directed) != directed:
             raise ValueError("the source is drawn the other way; source.directed and directed are the same")
         return directed
+
+    @field_validator("weights")
+    @classmethod
+    def _given_by_the_source(cls, weights: Weighting | None, known: ValidationInfo) -> Weighting | None:
+        source = known.data.get("source")
+        if weights and source is not None and not source.reads_weights:
+            raise ValueError(f"the source {source.kind} has no weights of edges")
+        return weights
 
     @field_validator("classes")
     @classmethod
@@ -190,5 +200,9 @@ class DatasetCard(Frozen):
         return expected.nnz_sym + expected.n
 
     def content(self) -> dict[str, Any]:
-        """The part of the card that decides the data: all but its prose and its checks."""
-        return self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})
+        """The part of the card that decides the data: all but its prose and its checks.
+
+        A key that is younger than some stores counts only where it is set: the stores of other cards keep their names.
+        """
+        prose = {"description", "licence", "expected", "nature"}
+        return self.model_dump(mode="json", exclude=prose if self.weights else {*prose, "weights"})

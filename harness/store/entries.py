@@ -8,7 +8,9 @@ Where rows and columns have one order, mirror images are made in step 2, from th
 An entry is one number of 64 bits: row, column and a flag, both counted from the block's corner, so that sorting numbers
 sorts entries. The flag is 0 for edges of the source and 1 for added entries (mirror images and loops), so that
 repetitions in the source can be counted. The blocks do not depend on the cut of the edges into chunks.
-Verifier (tests/store/test_entries.py): scipy.
+Weights, where edges carry them, are a second array that is moved as the keys are. The weight of an added loop is NaN
+until the loop is settled, where an original takes its place.
+Verifier (tests/store/test_entries.py, test_weighted.py): scipy.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.graph.model import Ints
+from harness.graph.model import EdgeWeights, Ints
+from harness.graph.normalise import UNEVEN
 from harness.graph.order import Map
 from harness.kernels.jit import compiled
 
@@ -56,9 +59,19 @@ class Scattered(NamedTuple):
     ends: Ints
     """The end of each block among the keys, row by row of blocks."""
     loops: int
+    weights: EdgeWeights | None = None
+    """In the order of the keys; None for edges without weights."""
 
 
-def scatter(source: Ints, target: Ints, to: Blocking, *, both: bool, added: bool = False) -> Scattered:
+def scatter(
+    source: Ints,
+    target: Ints,
+    to: Blocking,
+    *,
+    both: bool,
+    added: bool = False,
+    weight: EdgeWeights | None = None,
+) -> Scattered:
     """The entries of some edges: (target, source) and, with `both`, its mirror image."""
     assert to.size < LARGEST_SIDE, to.size
     most = len(source) * (1 + both)
@@ -73,12 +86,22 @@ def scatter(source: Ints, target: Ints, to: Blocking, *, both: bool, added: bool
     stops = np.cumsum(counts)
     placed = np.empty(made, np.uint64)
     place_keys(keys[:made], blocks[:made], stops - counts, placed)
-    return Scattered(placed, stops, loops)
+    if weight is None:
+        return Scattered(placed, stops, loops)
+    of_keys, weights = np.repeat(weight, 1 + (both & (source != target))), np.empty(made)
+    place_keys(of_keys, blocks[:made], stops - counts, weights)
+    return Scattered(placed, stops, loops, weights)
 
 
 def mirrored(keys: Keys, *, diagonal: bool) -> Keys:
     """The entries of block (I, J) replaced by their mirror images in block (J, I); loops on the diagonal have none."""
     return keys[: mirror_keys(keys, diagonal)]
+
+
+def are_mirrored(keys: Keys, *, diagonal: bool) -> NDArray[np.bool_]:
+    """True for the entries of block (I, J) that have a mirror image."""
+    off: NDArray[np.bool_] = keys >> ROW != keys >> COL & COLUMN
+    return off | (not diagonal)
 
 
 def _places(source: Ints, target: Ints, to: Blocking, *, both: bool) -> tuple[Ends, Ends]:
@@ -103,6 +126,12 @@ class Settled(NamedTuple):
     col: NDArray[np.int32]
     originals: int
     """The different entries of the source."""
+    val: EdgeWeights | None = None
+    """The weights of the entries; None for edges without weights."""
+
+
+class UnevenError(Exception):
+    """The first entry of a block whose two directions weigh differently: its place, and both weights."""
 
 
 def settle(keys: Keys, rows: int) -> Settled:
@@ -112,6 +141,20 @@ def settle(keys: Keys, rows: int) -> Settled:
     kept, originals = settle_keys(keys, rowptr, col)
     np.cumsum(rowptr, out=rowptr)
     return Settled(narrowed(rowptr), col[:kept].copy() if kept < len(col) else col, originals)
+
+
+def settle_weighted(keys: Keys, weights: EdgeWeights, rows: int, loop: float, *, both: bool) -> Settled:
+    """The block of these keys with their weights; `loop` is the weight of an added loop.
+
+    Weights of one direction are summed in the order of the source, whatever its chunks. With `both`, an entry has the
+    mean of two directions that weigh the same, or the weight of the only one.
+    """
+    order = np.argsort(keys, kind="stable")
+    settled, val = settle(keys, rows), np.empty(len(keys))
+    wrong, one, other = settle_values(keys, weights[order], loop, both, val)
+    if wrong >= 0:
+        raise UnevenError(int(keys[wrong] >> ROW), int(keys[wrong] >> COL & COLUMN), one, other)
+    return settled._replace(val=val[: len(settled.col)].copy())
 
 
 def narrowed(rowptr: Ints) -> NDArray[np.integer]:
@@ -140,6 +183,37 @@ def settle_in_stripes(pieces: Reader, rows: int, at_once: int) -> Settled:
         cols.append(settled.col)
         originals += settled.originals
     return Settled(narrowed(rowptr), np.concatenate(cols) if cols else np.zeros(0, np.int32), originals)
+
+
+def settle_weighted_in_stripes(
+    pieces: "WeightedReader", rows: int, at_once: int, loop: float, *, both: bool
+) -> Settled:
+    """`settle_weighted` with at most so many keys in memory beside the result."""
+    width = max(-(-rows // BINS), 1)
+    counts = np.zeros(-(-rows // width), np.int64)
+    for keys, _ in pieces():
+        counts += np.bincount((keys >> ROW).astype(np.int64) // width, minlength=len(counts))
+    rowptr, cols, vals, originals = np.zeros(rows + 1, np.int64), [], [], 0
+    for first, last in _stripes(counts, at_once):
+        top, bottom = np.uint64(first * width) << ROW, np.uint64(min(last * width, rows)) << ROW
+        chosen = [
+            (keys[inside], weights[inside])
+            for keys, weights in pieces()
+            for inside in [(top <= keys) & (keys < bottom)]
+        ]
+        keys, weights = (np.concatenate(each) for each in zip(*chosen, strict=True))
+        settled = settle_weighted(keys, weights, rows, loop, both=both)
+        assert settled.val is not None
+        rowptr[1:] += settled.rowptr[1:]
+        cols.append(settled.col)
+        vals.append(settled.val)
+        originals += settled.originals
+    col = np.concatenate([np.zeros(0, np.int32), *cols])
+    return Settled(narrowed(rowptr), col, originals, np.concatenate([np.zeros(0), *vals]))
+
+
+WeightedReader = Callable[[], Iterable[tuple[Keys, EdgeWeights]]]
+"""The keys of a block and their weights, piece by piece; again at every call."""
 
 
 def _stripes(counts: Ints, at_once: int) -> list[tuple[int, int]]:
@@ -225,6 +299,32 @@ def settle_keys(keys: Any, rowptr: Any, col: Any) -> tuple[int, int]:
             originals += (key & COL) == np.uint64(0)
         before = key
     return kept, originals
+
+
+@compiled(nogil=True)
+def settle_values(keys: Any, weights: Any, loop: float, both: bool, val: Any) -> tuple[int, float, float]:
+    """Fills the weights of sorted keys, each pair once. Returns the first uneven pair or -1, and its two weights."""
+    e = kept = 0
+    while e < keys.size:
+        begin, entry = e, keys[e] >> COL
+        straight = turned = 0.0
+        originals = images = 0
+        while e < keys.size and keys[e] >> COL == entry:
+            if keys[e] & COL == np.uint64(0):
+                straight += weights[e]
+                originals += 1
+            elif not np.isnan(weights[e]):
+                turned += weights[e]
+                images += 1
+            e += 1
+        if both and originals and images:
+            if abs(straight - turned) > UNEVEN * max(abs(straight), abs(turned)):
+                return begin, straight, turned
+            val[kept] = (straight + turned) / 2
+        else:
+            val[kept] = straight if originals else turned if images else loop
+        kept += 1
+    return -1, 0.0, 0.0
 
 
 @compiled(nogil=True)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.errors import UserError
 from harness.files import DATASETS, refusals, write_text
-from harness.graph.model import LabelTask, RawGraph
+from harness.graph.model import LabelTask, RawGraph, Weighting
 from harness.sources import Rest
 from harness.sources.npz import Npz
 from harness.sources.pyg_file import PygFile
@@ -34,7 +34,14 @@ KINDS = {
 TEXT = (".txt", ".tsv", ".csv", ".edges", ".el", "")
 WIDTH, CLASSES_BY_DEGREE = 128, 32
 """The features and the classes that are drawn without a file."""
-OPTIONS = {"n": "set --vertices", "base": "set --base", "header": "set --header", "classes": "set --classes"}
+OPTIONS = {
+    "n": "set --vertices",
+    "base": "set --base",
+    "header": "set --header",
+    "classes": "set --classes",
+    "directed": "set --directed",
+    "weights": "set --weights raw",
+}
 """The options of the command line, by the key of the card that each sets."""
 
 
@@ -47,6 +54,7 @@ class ImportRequest(Frozen):
     labels: Path | None = None
     split: Path | None = None
     directed: bool = False
+    weights: Weighting | None = None
     vertices: int | None = Field(None, ge=1, le=VERTICES)
     base: Literal[0, 1] = 0
     header: bool = False
@@ -92,6 +100,7 @@ def _card(request: ImportRequest) -> dict[str, Any]:
         "description": f"Imported from {request.edges.name}",
         "source": source,
         "directed": request.directed,
+        **({"weights": request.weights} if request.weights else {}),
         "task": task,
         "classes": request.classes or classes,
         "features": _recipe(request.features, X, {"kind": "uniform", "width": WIDTH, "normalise": True}),

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from harness.errors import UserError
-from harness.graph.model import LabelTask, StageCounts
+from harness.graph.model import LabelTask, StageCounts, Weighting
 from harness.graph.order import Permutation
 from harness.spec.dataset import DatasetChoice
 from harness.validation import Frozen, validated
@@ -87,6 +87,11 @@ class Manifest(Frozen):
     def choice(self) -> DatasetChoice:
         """The choice of the build."""
         return DatasetChoice(**{key: getattr(self, key) for key in DatasetChoice.model_fields})
+
+    @property
+    def weights(self) -> Weighting | None:
+        """The values of a weighted A, as the card says; None if edges carry no weights."""
+        return self.provenance.card.get("weights")  # type: ignore[return-value]
 
     def text(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"

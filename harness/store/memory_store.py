@@ -29,6 +29,7 @@ class MemoryStore:
         self._graph = graph
         self.n, self.features, self.nnz = graph.n, graph.X.shape[1], graph.A.nnz
         self.task, self.classes, self.directed = graph.task, graph.classes, graph.directed
+        self.weights = graph.weights
         self.orders: Orders[Tensor] = partition.orders if partition else orders(permutation, graph.n, seed)
         self._A = [permuted(graph.A, self.orders.p, self.orders.q)]
         if permutation == "double":

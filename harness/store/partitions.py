@@ -329,7 +329,7 @@ def structure(contents: Contents) -> Csr:
     n, keys, filled = contents.n, np.empty(contents.most_entries, np.uint64), 0
     pieces: list[Piece] = [*contents.stream.pieces(LARGEST), partial(loops, n, LARGEST)]
     for piece in pieces:
-        for source, target in piece():  # a loop is its own mirror image
+        for source, target, *_ in piece():  # a loop is its own mirror image
             some = scatter(source, target, Blocking(n, 1), both=not contents.card.directed).keys
             keys[filled : filled + len(some)] = some
             filled += len(some)

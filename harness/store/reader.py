@@ -14,17 +14,21 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.files import mapped_array, sha256_of
 from harness.graph.blocks import assert_within
+from harness.graph.normalise import scale_of
 from harness.graph.order import Orders, orders
-from harness.kernels.csr import Csr, transpose
+from harness.kernels.csr import Csr, row_of, take, transpose
 from harness.kernels.parts import Placed, Scales, assemble
 from harness.store.manifest import read_manifest
 
 
 class Store:
-    """`Blocks` over a folder. Weights are computed from degrees, in double precision, and rounded once."""
+    """`Blocks` over a folder.
+
+    Values of A are computed from degrees or weights, in double precision, and rounded once.
+    """
 
     def __init__(self, folder: Path, *, checksums: bool = True, dtype: torch.dtype = torch.float32) -> None:
-        """Opens a store; weights come in `dtype`, that of the run.
+        """Opens a store; values of A come in `dtype`, that of the run.
 
         Without checksums only sizes are compared with the manifest: for large stores that were verified.
         """
@@ -32,7 +36,7 @@ class Store:
         self.folder, self.manifest, self._dtype, self._checksums = folder, manifest, dtype, checksums
         self.n, self.features, self.nnz = manifest.n, manifest.features, manifest.counts.nnz_adj
         self.task, self.classes, self.directed = manifest.task, manifest.classes, manifest.directed
-        self.permutation = manifest.permutation
+        self.permutation, self.weights = manifest.permutation, manifest.weights
         self.bounds = manifest.cut.bounds if manifest.cut else None
         self._seen: set[str] = set()
 
@@ -59,8 +63,20 @@ class Store:
             for j, c in self._pieces(cols):
                 top, left = i * self._side + r.start - rows.start, j * self._side + c.start - cols.start
                 parts.append(Placed(self._block(order, i, j), r, c, top, left))
+        if self.weights:
+            A = assemble(parts, (len(rows), len(cols)))
+            return A._replace(val=self._weighted(A, rows, cols, order).to(self._dtype))
         scales = Scales(self._scale(rows, order), self._scale(cols, 1 - order), self._dtype)
         return assemble(parts, (len(rows), len(cols)), scales)
+
+    def _weighted(self, A: Csr, rows: range, cols: range, order: int) -> Tensor:
+        """The values of a rectangle of a weighted graph, from the weights in it."""
+        if self.weights == "raw" or not A.nnz:
+            return A.val
+        row_scale, col_scale = (
+            scale_of(self._vector("strengths", part, of)) for part, of in ((rows, order), (cols, 1 - order))
+        )
+        return A.val * (take(row_scale, row_of(A)) * take(col_scale, A.col))
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
         assert_within(self.n, rows)
@@ -103,10 +119,11 @@ class Store:
         return _overlaps(part, self._side)
 
     def _block(self, order: int, i: int, j: int) -> Csr:
-        """The pattern of block (i, j), mapped, without the values of its nonzeros."""
+        """Block (i, j), mapped: its pattern, and the weights of its entries if they have any."""
         name = f"adjacency/{order}/{i}-{j}"
         rowptr, col = (torch.from_numpy(self._array(f"{name}.{piece}")) for piece in ("rowptr", "col"))
-        return Csr(rowptr, col, torch.empty(0), min(self._side, self.n - j * self._side))
+        val = torch.from_numpy(self._array(f"{name}.val")) if self.weights else torch.empty(0)
+        return Csr(rowptr, col, val, min(self._side, self.n - j * self._side))
 
     def _scale(self, part: range, order: int) -> Tensor:
         """The factors of these rows of an order: one over the square roots of the degrees."""

@@ -2,6 +2,8 @@
 
     adjacency/ORDER/I-J.{rowptr,col}.npy   block (I, J): rowptr and col int32, within the block
     degrees/ORDER.npy                      int32, the nonzeros of every row: A[i, j] is 1 / sqrt(d_i d_j)
+    adjacency/ORDER/I-J.val.npy            float64, the weights of weighted edges, before normalisation
+    strengths/ORDER.npy                    float64, the sums of weights if A is normalised by them, in place of degrees
     features/I-J.npy                       float32; rows in the columns' order, both ways cut
     labels/ORDER.npy  split/ORDER.npy      int64 (int8 a class if multi-label), uint8, whole
     orders/p.npy                           the index map of a partition; that of a permutation is computed
@@ -36,6 +38,7 @@ from harness.store.adjacency import (
     put_adjacency,
     scatter_edges,
     settle_blocks,
+    strengths_of,
 )
 from harness.store.compose import Contents, check_counts, versions
 from harness.store.dataset_card import DatasetCard
@@ -105,6 +108,10 @@ def put_vertices(task: Task) -> None:
     for number in (0, 1) if order.double else (0,):
         for name, whole in (("labels", y), ("split", parts), ("degrees", degrees)):
             _put_moved(task, f"{name}/{number}", whole, number)
+    if task.weights == "normalised":
+        strengths = _in_own_order(task, torch.from_numpy(strengths_of(task)))
+        for number in (0, 1) if order.double else (0,):
+            _put_moved(task, f"strengths/{number}", strengths, number)
     _put_features(task, y, EVERYTHING)
 
 
@@ -120,13 +127,18 @@ def _put_features(task: Task, y: Tensor, some: slice) -> None:
 
 def _degrees(task: Task) -> Tensor:
     """The degrees, in the graph's own order."""
-    moved, maps = torch.from_numpy(degrees_of(task, 0)), task.order.maps
+    return _in_own_order(task, torch.from_numpy(degrees_of(task, 0)))
+
+
+def _in_own_order(task: Task, moved: Tensor) -> Tensor:
+    """A vector of the rows of order 0, in the graph's own order."""
+    maps = task.order.maps
     if maps is None:
         return moved
-    degrees = torch.empty_like(moved)
+    numbers = torch.empty_like(moved)
     for some in _runs(task):
-        degrees[maps.rows(0).at(some)] = moved[some.start : some.stop]
-    return degrees
+        numbers[maps.rows(0).at(some)] = moved[some.start : some.stop]
+    return numbers
 
 
 def _put_moved(task: Task, name: str, whole: Tensor, order: int) -> None:
@@ -300,7 +312,9 @@ def _manifest(task: Task, sources: dict[str, FileRecord]) -> Manifest:
         cut=cut_of(task),
         orders=task.stored,
         grid=task.grid,
-        dtypes=DTYPES | ({"labels": "int8"} if card.task == "multi-label" else {}),
+        dtypes=DTYPES
+        | ({"labels": "int8"} if card.task == "multi-label" else {})
+        | ({"val": "float64"} if card.weights else {}),
         provenance=Provenance(
             harness=__version__, versions=code_versions(card, choice), card=card.content(), sources=sources
         ),
@@ -311,9 +325,11 @@ def _manifest(task: Task, sources: dict[str, FileRecord]) -> Manifest:
 def _names(task: Task) -> Iterator[str]:
     """The names of all arrays."""
     blocks, columns = range(task.grid.vertices), range(task.grid.features)
-    for order, i, j, piece in product(task.stored, blocks, blocks, ("rowptr", "col")):
+    pieces = ("rowptr", "col", "val") if task.weights else ("rowptr", "col")
+    for order, i, j, piece in product(task.stored, blocks, blocks, pieces):
         yield f"adjacency/{order}/{i}-{j}.{piece}"
-    for name, order in product(("degrees", "labels", "split"), (0, 1) if task.order.double else (0,)):
+    vectors = ["degrees", "labels", "split", *(["strengths"] if task.weights == "normalised" else [])]
+    for name, order in product(vectors, (0, 1) if task.order.double else (0,)):
         yield f"{name}/{order}"
     yield from (f"features/{i}-{j}" for i, j in product(blocks, columns))
     if task.order.bounds:
@@ -330,6 +346,7 @@ def _grid(contents: Contents, asked: int | None) -> BlockGrid:
 def _bytes(contents: Contents, versions: int, grid: BlockGrid) -> int:
     """The most bytes of work and store together: entries twice, first as keys; features; vectors; headers."""
     n, blocks = contents.n, grid.vertices**2
-    adjacency = (BYTES + 4) * contents.most_entries + 4 * (n * grid.vertices + blocks)
-    files = 2 * versions * blocks + grid.vertices * grid.features + 10
+    weights = 16 if contents.card.weights else 0
+    adjacency = (BYTES + 4 + weights) * contents.most_entries + 4 * (n * grid.vertices + blocks)
+    files = (3 if weights else 2) * versions * blocks + grid.vertices * grid.features + 10
     return versions * adjacency + 4 * n * contents.width + 30 * n + 512 * files

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import torch
 
 from harness.errors import UserError
+from harness.graph.model import Weighting
 from harness.graph.order import Map, Orders, TableMap, maps
 from harness.graph.partition import Partition
 from harness.ranges import split
@@ -153,6 +154,10 @@ class Task:
     @property
     def directed(self) -> bool:
         return self.contents.card.directed
+
+    @property
+    def weights(self) -> Weighting | None:
+        return self.contents.card.weights
 
     @property
     def stored(self) -> tuple[int, ...]:

@@ -39,7 +39,13 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
     if not grids:
         raise UserError(f"ranks = {spec.ranks}: {strategy.name} has no grid of that many ranks.")
     ready = strategy(spec, facts)
-    reason = _foreign_model(ready) or _foreign_training(ready) or ready.refuse() or _misfit(ready)
+    reason = (
+        _foreign_model(ready)
+        or _foreign_weights(ready)
+        or _foreign_training(ready)
+        or ready.refuse()
+        or _misfit(ready)
+    )
     if reason:
         raise UserError(f"{strategy.name} cannot run on {spec.dataset.name}: {reason}.")
     return ready
@@ -56,6 +62,22 @@ def _foreign_model(strategy: Strategy) -> str | None:
         if not strategy.parts and getattr(model, part) != getattr(bare, part):
             return f"it trains the bare model, without {part}: leave model.{part} at {getattr(bare, part)}"
     return None
+
+
+WITHOUT_WEIGHTS = {
+    "sage": "GraphSAGE takes the mean over the neighbours, whatever their edges weigh",
+    "gat": "attention computes the value of every edge by itself",
+}
+"""The reasons why models cannot train on weighted edges, by kind."""
+
+
+def _foreign_weights(strategy: Strategy) -> str | None:
+    """The reason why weights of edges would be lost."""
+    reason = WITHOUT_WEIGHTS.get(strategy.spec.model.kind) or strategy.unweighted
+    if strategy.facts.weights is None or reason is None:
+        return None
+    way_out = "Train gcn by another strategy, or import the graph without --weights"
+    return f"its edges carry weights, and {reason}. {way_out}"
 
 
 def _foreign_training(strategy: Strategy) -> str | None:

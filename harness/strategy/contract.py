@@ -154,6 +154,8 @@ class Strategy(ABC):
     """The kinds of models that the strategy trains."""
     recomputes: ClassVar[bool] = False
     """True if a layer can be computed twice in a step, and `words` counts the messages of both times (`recomputed`)."""
+    unweighted: ClassVar[str | None] = None
+    """The reason why the algorithm cannot train on weighted edges; None if it multiplies by A as the blocks have it."""
     untrained: ClassVar[Mapping[str, str]] = {}
     """The reasons why the algorithm cannot train other kinds, by kind; a refusal gives the reason."""
     Params: ClassVar[type[Frozen]] = NoParams

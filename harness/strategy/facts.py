@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.graph.blocks import Blocks, assert_within
-from harness.graph.model import TRAIN, LabelTask, labelled
+from harness.graph.model import TRAIN, LabelTask, Weighting, labelled
 from harness.graph.order import Permutation
 from harness.kernels import Csr
 from harness.kernels.csr import index_dtype
@@ -34,6 +34,8 @@ class Facts:
     task: LabelTask = "single-label"
     exact: bool = True
     """True if counted in a store, False if expected from a card."""
+    weights: Weighting | None = None
+    """The values of a weighted A; None if edges carry no weights."""
 
     def trained_on(self, protocol: Protocol) -> int:
         """The number of vertices that the loss is a mean over, in the whole graph."""
@@ -84,7 +86,7 @@ class ShapeBlocks:
         self.n, self.nnz = facts.vertices, facts.nonzeros
         self.features, self.classes, self.directed = facts.features, facts.classes, facts.directed
         self.permutation: Permutation = permutation
-        self.task = facts.task
+        self.task, self.weights = facts.task, facts.weights
         self.bounds = facts.bounds
         self.manifest_hash = "shapes"
 
@@ -131,4 +133,5 @@ def facts_of(blocks: Blocks) -> Facts:
         labelled=int(known.sum()),
         training=int(trains.sum()),
         bounds=blocks.bounds,
+        weights=blocks.weights,
     )

@@ -42,6 +42,7 @@ class Cluster(SampledStrategy):
 
     name = "cluster-gcn"
     promise = Promise.APPROXIMATE
+    unweighted = "it normalises the subgraph of a mini-batch anew, by the degrees in it"
     Params = ClusterParams
     params: ClusterParams
 

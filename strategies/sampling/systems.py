@@ -63,6 +63,9 @@ class GraphSaintNode(SampledStrategy):
 
     name = "graphsaint-node"
     models = ("gcn", "gat")
+    unweighted = (
+        "it draws vertices by the squares of a normalised adjacency, of which none is empty or negative"
+    )
     untrained: ClassVar[Mapping[str, str]] = {
         "sage": "a vertex that is no neighbour of another has an empty column in the mean over neighbours, and would "
         "never be drawn"
@@ -260,6 +263,7 @@ class BulkLadies(SampledStrategy):
 
     name = "bulk-ladies"
     models = ("gcn", "sage")
+    unweighted = "it counts chances in squares of entries of at most 1, which weighted ones exceed"
     untrained: ClassVar[Mapping[str, str]] = {
         "gat": "none of a vertex's neighbours need be among the vertices drawn for a layer, and a softmax over no "
         "neighbour has no value"
