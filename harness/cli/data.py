@@ -3,12 +3,12 @@
 import argparse
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import Verbs, add_verb, ranks, real, say, several, show, whole
+from harness.cli.options import Verbs, add_verb, columns, ranks, real, say, several, show, whole
 from harness.errors import UserError
 from harness.spec.dataset import ACCEPTED, DatasetChoice
 from harness.spec.root import project_root
@@ -30,6 +30,19 @@ IMPORTED = {
     "features": "a row for each vertex: .npy, .csv, .txt",
     "labels": "a number for each vertex, -1 for none; or a column of 0 and 1 for each class",
     "split": "a number for each vertex: 1 train, 2 valid, 3 test; or three masks as columns",
+}
+COUNTED = {
+    "stored": "entries of the file",
+    "loops": "loops among them",
+    "duplicates": "duplicates among them",
+    "nnz_sym": "nonzeros after symmetrising, without loops and duplicates",
+    "nnz_adj": "nonzeros of A, with a loop at every vertex",
+}
+"""The words for the counts of an imported graph."""
+WEIGHTED = {
+    None: "every edge counts 1; --weights takes weights that the file has",
+    "normalised": "A has the weights of the edges, normalised by weighted degrees",
+    "raw": "A has the weights of the edges as given, and 0 at the loops that the file lacks",
 }
 SEVERAL = ("build", "verify")
 """The actions that take several orders."""
@@ -156,10 +169,31 @@ def _data(options: argparse.Namespace) -> int:
     elif options.action == "info":
         _info(root, options, choice)
     else:
-        store = _import(root, options, choice)
-        show(options, {"store": str(store)}, str(store))
-        _say_nonzeros(root, options.name, store)
+        _show_import(root, options, choice)
     return 0
+
+
+def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
+    """Imports a graph, and shows its store, its card and the counts that the files gave."""
+    from harness.spec.root import imported_folder
+    from harness.store.reader import Store
+
+    folder = _import(root, options, choice)
+    store, card = Store(folder), imported_folder(root) / f"{options.name}.yaml"
+    counts = {
+        "vertices": store.n,
+        **asdict(store.manifest.counts),
+        "features": store.features,
+        "classes": store.classes,
+    }
+    lines = [
+        f"{folder}",
+        f"{card}",
+        *columns([(COUNTED.get(name, name), f"{count:,}") for name, count in counts.items()]).splitlines(),
+        WEIGHTED[store.weights],
+    ]
+    document = {"store": str(folder), "card": str(card), "counts": counts, "weights": store.weights}
+    show(options, document, "\n".join(lines))
 
 
 def _stores(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> int:

@@ -16,14 +16,13 @@ from harness.errors import UserError
 from harness.files import whole_folders
 from harness.results.record import Record, find_run, read_record, read_records, remove_run, runs_under_way
 from harness.results.statuses import SETTLED, STATUSES
-from harness.spec.root import project_root, results_folder
+from harness.spec.root import dataset_cards, project_root, results_folder
 
 CARDS = {
-    "datasets": "datasets/catalog",
     "machines": "config/machines",
     "experiments": "workflows/experiments",
 }
-KINDS = ("strategies", "models", *CARDS, "figures")
+KINDS = ("strategies", "models", "datasets", *CARDS, "figures")
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -211,7 +210,7 @@ def _strategies() -> list[tuple[str, str]]:
 
 
 def _cards(kind: str, root: Path) -> list[tuple[str, str]]:
-    paths = sorted((root / CARDS[kind]).glob("*.yaml"))
+    paths = dataset_cards(root) if kind == "datasets" else sorted((root / CARDS[kind]).glob("*.yaml"))
     return [(path.stem, " ".join(_about(path).split())) for path in paths]
 
 

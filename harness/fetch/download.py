@@ -29,7 +29,7 @@ from harness.files import DATASETS, refusals, sha256_of, sibling, sweep, sync_fi
 from harness.locks import locked
 from harness.sources.archive import damage
 from harness.sources.remote import RemoteFile
-from harness.store.build import data_folder
+from harness.spec.root import data_folder
 from harness.store.catalog import load_card
 from harness.store.work import Say
 

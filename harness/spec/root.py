@@ -1,4 +1,4 @@
-"""The project root and the folder of results. A project is a checkout, or a folder that `harness init` has made."""
+"""The project root, and its folders of results and data. A project is a checkout, or made by `harness init FOLDER`."""
 
 import os
 from pathlib import Path
@@ -26,6 +26,22 @@ def project_root(given: str | None = None) -> Path:
         f"No project root: neither {working} nor a folder above it holds {MARKER}. "
         "Go to a project, or name one by --root or HARNESS_ROOT; `harness init FOLDER` makes one."
     )
+
+
+def data_folder(root: Path) -> Path:
+    """The folder of stores and source files: HARNESS_DATASETS, or datasets/ under the root."""
+    return Path(os.environ.get("HARNESS_DATASETS") or root / "datasets")
+
+
+def imported_folder(root: Path) -> Path:
+    """The folder of the cards of imported graphs, which are kept with the data."""
+    return data_folder(root) / "imported"
+
+
+def dataset_cards(root: Path) -> list[Path]:
+    """The cards of all datasets, sorted by name: those of the project, and those of imported graphs."""
+    folders = (root / MARKER, imported_folder(root))
+    return sorted((path for folder in folders for path in folder.glob("*.yaml")), key=lambda path: path.stem)
 
 
 def results_folder(root: Path) -> Path:

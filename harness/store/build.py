@@ -7,7 +7,6 @@ the user's file if so chosen) and the versions of the code, so that a changed ca
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +24,7 @@ from harness.graph.partition import Method, Partition, memory_of
 from harness.graph.partitioners import PACKAGES
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
+from harness.spec.root import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import Contents, check_counts, compose, contents, generator_of, source_files
 from harness.store.dataset_card import DatasetCard
@@ -45,11 +45,6 @@ from harness.store.work import discard_if_idle, remove_store
 
 SMALL = 1 << 20
 """A drawn graph with at most this many draws and features is made in memory and needs no store."""
-
-
-def data_folder(root: Path) -> Path:
-    """The folder of stores and source files: HARNESS_DATASETS, or datasets/ under the root."""
-    return Path(os.environ.get("HARNESS_DATASETS") or root / "datasets")
 
 
 def store_folder(root: Path, card: DatasetCard, choice: DatasetChoice) -> Path:

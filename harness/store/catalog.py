@@ -1,4 +1,4 @@
-"""The catalog: the cards of all datasets, by name."""
+"""The cards of all datasets, by name: those of the project's catalog, and those of imported graphs."""
 
 import re
 from bisect import bisect_left
@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.sources.twin import most_edges
+from harness.spec.root import MARKER, dataset_cards, imported_folder
 from harness.store.dataset_card import DatasetCard
 from harness.validation import clipped, unknown, validated
 
@@ -103,26 +104,30 @@ def _asked(name: str, scale: str) -> tuple[Fraction, int | None]:
     return share, int(match["width"]) if match["width"] else None
 
 
-CATALOG = Path("datasets") / "catalog"
-
-
 def list_cards(root: Path) -> list[str]:
     """The names of all datasets."""
-    return sorted(path.stem for path in (root / CATALOG).glob("*.yaml"))
+    return sorted({path.stem for path in dataset_cards(root)})
 
 
 def load_card(root: Path, name: str) -> DatasetCard:
-    """The card datasets/catalog/NAME.yaml under the project root; for NAME@SCALE, the card of a twin."""
+    """The card of a dataset, of the project or imported; for NAME@SCALE, the card of a twin."""
     name, at, scale = name.partition("@")
     card = _read(root, name)
     return twin_of(card, scale) if at else card
 
 
 def _read(root: Path, name: str) -> DatasetCard:
-    if name not in list_cards(root):
-        raise unknown("dataset", name, list_cards(root), f"Cards live in {CATALOG}/.")
-    where = str(CATALOG / f"{name}.yaml")
-    fields = read_yaml(root / where, where)
+    paths = [path for path in dataset_cards(root) if path.stem == name]
+    if not paths:
+        places = f"Cards are in {MARKER}/, those of imported graphs in {imported_folder(root)}/."
+        raise unknown("dataset", name, list_cards(root), places)
+    if len(paths) > 1:
+        raise UserError(
+            f"two datasets have the name {name}: {' and '.join(map(str, paths))}. Rename or remove one of the files."
+        )
+    (path,) = paths
+    where = str(path.relative_to(root) if path.is_relative_to(root) else path)
+    fields = read_yaml(path, where)
     if fields.get("name", name) != name:
         raise UserError(
             f"{where}: name = {fields['name']!r}, but a card is named by its file; leave the key out."

@@ -1,6 +1,7 @@
 """The card of a dataset: one YAML file that describes the source of a graph and the data of its vertices.
 
-A card is datasets/catalog/NAME.yaml; the name of the file is the name of the dataset.
+A card is datasets/catalog/NAME.yaml, or imported/NAME.yaml in the data folder; the name of the file is the name of the
+dataset.
 """
 
 from typing import Annotated, Any, Literal

@@ -16,8 +16,9 @@ from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
 from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
+from harness.spec.root import dataset_cards, imported_folder
 from harness.store.build import build, removed_on_error
-from harness.store.catalog import CATALOG, list_cards, load_card
+from harness.store.catalog import load_card
 from harness.store.dataset_card import DatasetCard
 from harness.store.task import Means
 from harness.validation import CLASSES, VERTICES, Frozen, Name, validated
@@ -62,19 +63,20 @@ class ImportRequest(Frozen):
 
 
 def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, means: Means) -> Path:
-    """Builds the store and writes the card datasets/catalog/NAME.yaml last, so that a failure leaves nothing."""
+    """Builds the store and writes the card imported/NAME.yaml with the data last, so that a failure leaves nothing."""
     try:
         fields = _card(request)
         card = validated(DatasetCard, {**fields, "name": request.name}, "harness data import")
-        path = root / CATALOG / f"{request.name}.yaml"
-        known = request.name in list_cards(root)
-        if known and load_card(root, request.name) != card:
+        path = imported_folder(root) / f"{request.name}.yaml"
+        known = [each for each in dataset_cards(root) if each.stem == request.name]
+        if known and (known != [path] or load_card(root, request.name) != card):
             raise UserError(
-                f"another dataset has the name {request.name}. Choose another, or remove {path.relative_to(root)}."
+                f"another dataset has the name {request.name}. Choose another, or remove {known[0]}."
             )
-        with removed_on_error(root, card, choice, unless=known):
+        with removed_on_error(root, card, choice, unless=bool(known)):
             folder = build(root, choice, means=means, card=card)
             with refusals(path, DATASETS):
+                path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(path, yaml.safe_dump(fields, sort_keys=False))
     except UserError as error:
         raise UserError(_as_typed(str(error), request)) from error

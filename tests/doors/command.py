@@ -71,6 +71,6 @@ def bring(root: Path, files: dict[str, tuple[str, bytes]], *more: str) -> Said:
         assert listing(root) == before, said
         assert "card" not in said.err, said
     else:
-        shutil.rmtree(said.out.strip())
-        (root / "datasets/catalog/mine.yaml").unlink()
+        shutil.rmtree(said.out.splitlines()[0])
+        (root / "datasets/imported/mine.yaml").unlink()
     return said

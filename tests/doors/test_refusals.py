@@ -93,8 +93,8 @@ def test_masks_and_a_byte_order_mark_are_read(project):
         store = open_dataset(project, DatasetChoice(name="mine"))
         assert (store.n, store.nnz) == (N, 2 * 5 + N)
         found = store.split(range(N)).tolist()
-        shutil.rmtree(said.out.strip())
-        (project / "datasets/catalog/mine.yaml").unlink()
+        shutil.rmtree(said.out.splitlines()[0])
+        (project / "datasets/imported/mine.yaml").unlink()
         return found
 
     numbers = np.array([1, 2, 3, 1, 0, 2])
@@ -136,8 +136,8 @@ def test_an_import_that_meets_a_full_disk_leaves_nothing(project, monkeypatch):
         left[0] = most
         said = say("data", "import", "mine", "--edges", project / "brought/edges.txt")
         if said.code == 0:
-            shutil.rmtree(said.out.strip())
-            (project / "datasets/catalog/mine.yaml").unlink()
+            shutil.rmtree(said.out.splitlines()[0])
+            (project / "datasets/imported/mine.yaml").unlink()
             break
         refused += 1
         assert "No space left on device" in said.err

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,11 @@ from pyarrow.parquet import write_table
 from torch_geometric.data import Data
 
 from harness.cli import main
+from harness.errors import UserError
 from harness.kernels.csr import to_scipy
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import open_dataset
-from harness.store.catalog import load_card
+from harness.store.catalog import list_cards, load_card
 
 N, M = 40, 150
 
@@ -165,7 +167,7 @@ def test_a_name_is_given_once(root, files, harness):
     assert harness("--edges", files / "edges.tsv")[0] == 0
     code, told = harness("--edges", files / "edges.mtx")
     assert code == 2
-    assert "remove datasets/catalog/mine.yaml" in told
+    assert f"remove {root}/datasets/imported/mine.yaml" in told
 
 
 @pytest.mark.parametrize(
@@ -205,4 +207,62 @@ def test_what_cannot_be_imported_is_refused(root, files, harness, monkeypatch, n
     assert code == 2, said
     assert told in said
     assert "Traceback" not in said
-    assert not list((root / "datasets" / "catalog").glob("*mine*"))
+    assert not list((root / "datasets").glob("*/*mine*"))
+
+
+def test_an_import_says_what_it_found(root, files, edges, harness):
+    code, told = harness("--edges", files / "edges.tsv")
+    assert code == 0
+    loops = int((edges[:, 0] == edges[:, 1]).sum())
+    symmetric = int(np.count_nonzero(undirected(edges))) - N
+    assert json.loads(told)["counts"] == {
+        "vertices": N,
+        "stored": len(edges),
+        "loops": loops,
+        "duplicates": len(edges) - len(np.unique(edges, axis=0)),
+        "nnz_sym": symmetric,
+        "nnz_adj": symmetric + N,
+        "features": 128,
+        "classes": 32,
+    }
+
+
+def test_an_import_prints_its_counts(root, files, capsys):
+    options = ["import", "mine", "--edges", str(files / "edges.tsv"), "--root", str(root)]
+    assert main(["data", *options]) == 0
+    said = capsys.readouterr().out
+    for line in (r"vertices +40\n", r"entries of the file +151\n", r"nonzeros after symmetrising.* +2\d\d\n"):
+        assert re.search(line, said), said
+
+
+def test_cards_are_kept_with_the_data(root, files, harness, monkeypatch, capsys):
+    elsewhere = files / "data"
+    monkeypatch.setenv("HARNESS_DATASETS", str(elsewhere))
+    code, told = harness("--edges", files / "edges.tsv")
+    assert code == 0, told
+    assert json.loads(told)["card"] == str(elsewhere / "imported" / "mine.yaml")
+    assert [path.name for path in (root / "datasets" / "catalog").iterdir()] == ["toy.yaml"]
+    assert list_cards(root) == ["mine", "toy"]
+    assert load_card(root, "mine").source.path == str(files / "edges.tsv")
+    for verb in (["list", "datasets"], ["data", "info", "mine"], ["data", "verify", "mine"]):
+        assert main([*verb, "--root", str(root)]) == 0
+        assert "mine" in capsys.readouterr().out
+    monkeypatch.delenv("HARNESS_DATASETS")
+    with pytest.raises(UserError, match="dataset 'mine' is unknown"):
+        load_card(root, "mine")
+
+
+def test_two_cards_of_a_name_are_refused(root, files, harness):
+    assert harness("--edges", files / "edges.tsv")[0] == 0
+    imported, catalog = (root / "datasets" / folder / "mine.yaml" for folder in ("imported", "catalog"))
+    catalog.write_text(imported.read_text())
+    with pytest.raises(UserError, match="two datasets have the name mine") as refused:
+        load_card(root, "mine")
+    assert str(imported) in str(refused.value)
+    assert str(catalog) in str(refused.value)
+    assert load_card(root, "toy").name == "toy"
+    assert list_cards(root) == ["mine", "toy"]
+    imported.unlink()
+    code, told = harness("--edges", files / "edges.mtx")
+    assert code == 2
+    assert f"remove {catalog}" in told

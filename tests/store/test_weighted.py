@@ -202,7 +202,7 @@ def test_a_skew_symmetric_matrix_has_negative_images(root, imported, tmp_path):
     store = open_dataset(root, DatasetChoice(name="mine"))
     expected = [[0, 0.5, -2], [-0.5, 0, 0], [2, 0, 0]]
     np.testing.assert_array_equal(dense(store.adjacency(range(3), range(3))), expected)
-    (root / "datasets" / "catalog" / "mine.yaml").unlink()
+    (root / "datasets" / "imported" / "mine.yaml").unlink()
     code, told = imported("--edges", tmp_path / "e.mtx", "--weights", "raw")
     assert code == 2
     assert "set --directed" in told
@@ -218,7 +218,7 @@ def test_a_skew_symmetric_matrix_has_negative_images(root, imported, tmp_path):
         ("0 1 -1\n", [], "no weight is negative, or set --weights raw"),
         ("0 1 1\n1 2\n", [], "line 2: '1 2' has no weight"),
         ("0 1 heavy\n", [], "line 1: '0 1 heavy' has no weight"),
-        ("0 1 1\n1 0 2\n", [], "from vertex 0 to vertex 1 weighs 1, and the edge back weighs 2"),
+        ("0 1 1\n1 0 2\n", [], "from vertex 1 to vertex 0 weighs 2, and the edge back weighs 1"),
         ("0 1 3e38\n0 1 3e38\n", ["--weights", "raw"], "add up to more than 3.4e+38"),
     ],
 )

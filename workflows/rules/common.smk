@@ -250,7 +250,7 @@ def built_by(dataset):
 def entries_of(dataset):
     """The entries of the adjacency matrix that the card of a graph expects; None if the card tells no number."""
     name, _, scale = dataset.partition("@")
-    path = f"datasets/catalog/{name}.yaml"
+    path = card_of(name)
     try:
         expected = read_yaml(Path(path), path, may_be_empty=True).get("expected", {})
         known = expected.get("nnz_adj") or expected.get("nnz_sym")
@@ -261,7 +261,14 @@ def entries_of(dataset):
 
 def card(wildcards):
     """The card of a dataset; for a twin, NAME@SCALE, the card of the graph."""
-    return f"datasets/catalog/{wildcards.dataset.partition('@')[0]}.yaml"
+    return card_of(wildcards.dataset.partition("@")[0])
+
+
+def card_of(name):
+    """The card of a graph: that of the project, unless only the data folder has one."""
+    own = Path("datasets/catalog", f"{name}.yaml")
+    imported = imported_folder(Path.cwd()) / own.name
+    return str(imported if imported.exists() and not own.exists() else own)
 
 
 def brought_partition(wildcards):
