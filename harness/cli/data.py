@@ -78,6 +78,12 @@ def add_verbs(verbs: Verbs) -> None:
         "counts 1, whatever the file says)",
     )
     parser.add_argument(
+        "--names",
+        action="store_true",
+        help="import: edges are between names, in text or parquet. Vertices are numbered in the sorted order of the "
+        "names; text of features, labels or a split has the name first in each line",
+    )
+    parser.add_argument(
         "--vertices",
         type=whole(1, VERTICES),
         metavar="N",
@@ -176,6 +182,8 @@ def _data(options: argparse.Namespace) -> int:
 def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:
     """Imports a graph, and shows its store, its card and the counts that the files gave."""
     from harness.spec.root import imported_folder
+    from harness.store.catalog import load_card
+    from harness.store.imported import names_file
     from harness.store.reader import Store
 
     folder = _import(root, options, choice)
@@ -193,6 +201,9 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
         WEIGHTED[store.weights],
     ]
     document = {"store": str(folder), "card": str(card), "counts": counts, "weights": store.weights}
+    if names := names_file(root, load_card(root, options.name)):
+        document["names"] = str(names)
+        lines.insert(2, f"{names}")
     show(options, document, "\n".join(lines))
 
 

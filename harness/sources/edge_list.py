@@ -1,23 +1,34 @@
 """Text files with one edge a line (.txt, .tsv, .csv, also .gz), as SNAP, OGB and HipMCL publish them; and parquet.
 
 A line 'u v' is the edge from u to v, by integer ids. A card with weights reads the third column; further columns are
-ignored. A comma or white space separates the columns; # or % starts a comment.
+ignored. A comma or white space separates the columns; # or % starts a comment. Ends may be names instead of ids.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from harness.errors import UserError
+from harness.graph.model import Weighting
 from harness.sources.archive import FileIn
 from harness.sources.refusal import IN_CARD, refusing
 from harness.sources.source import FileSource, Rest
-from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, counted, no_weights
-from harness.sources.text import START, Begin, is_number, numbered_lines, pairs_of, uncommented
+from harness.sources.stream import AT_ONCE, Edges, Piece, Stream, check_weights, counted, no_weights
+from harness.sources.text import (
+    START,
+    Begin,
+    Lines,
+    is_number,
+    lines_of,
+    numbered_lines,
+    pairs_of,
+    uncommented,
+)
 from harness.validation import VERTICES, clipped
 
 EXPECTED = "one edge a line: two integer ids, separated by a comma or by white space"
@@ -34,9 +45,19 @@ class EdgeList(FileSource):
     """The id of the first vertex."""
     header: bool = False
     """True if the first line that is no comment names the columns."""
+    names: bool = False
+    """True if the ends are names: vertices are numbered from 0 in the order of their names, sorted byte by byte."""
+
+    @field_validator("names")
+    @classmethod
+    def _without_numbers(cls, names: bool, known: ValidationInfo) -> bool:
+        return without_numbers(names, known)
 
     def stream(self, rest: Rest) -> Stream:
         text = FileIn(rest.folder / self.path)
+        if self.names:
+            with refusing(text.path, NAMES_EXPECTED):
+                return named_stream(text, self._begin(text), rest.weights, NAMES_EXPECTED, comments=True)
         with refusing(text.path, EXPECTED):
             begin = self._begin(text)
             pieces = partial(self._pieces, text, begin, rest.weights is not None)
@@ -94,6 +115,7 @@ def _from_base(piece: Piece, base: int) -> Iterator[Edges]:
 # Edges in parquet: the first two columns of whole numbers are sources and targets. Row groups are read one by one.
 
 PARQUET_EXPECTED = "a parquet file whose first two columns of whole numbers are the ends of edges"
+NAMED_PARQUET_EXPECTED = "a parquet file whose first two columns of text are the names of the ends"
 
 
 class Parquet(FileSource):
@@ -103,6 +125,13 @@ class Parquet(FileSource):
     reads_weights: ClassVar[bool] = True
     n: int | None = Field(None, ge=1, le=VERTICES)
     """The number of vertices. Without it the largest id decides."""
+    names: bool = False
+    """True if the ends are names, in the first two columns of text."""
+
+    @field_validator("names")
+    @classmethod
+    def _without_numbers(cls, names: bool, known: ValidationInfo) -> bool:
+        return without_numbers(names, known)
 
     def stream(self, rest: Rest) -> Stream:
         import pyarrow as pa
@@ -110,7 +139,10 @@ class Parquet(FileSource):
         path = rest.folder / self.path
         try:
             with refusing(path, PARQUET_EXPECTED):
-                pieces = partial(_row_groups, path, rest.weights is not None)
+                if self.names:
+                    chunks = partial(_row_groups, path, (rest.weights is not None, True))
+                    return _numbered(path, chunks, rest.weights, NAMED_PARQUET_EXPECTED)
+                pieces = partial(_row_groups, path, (rest.weights is not None, False))
                 counts = counted(pieces(AT_ONCE), path, rest.weights)
         except pa.ArrowException as error:
             raise UserError(f"{path} cannot be read: {error}. Expected {PARQUET_EXPECTED}.") from None
@@ -122,16 +154,18 @@ class Parquet(FileSource):
 WEIGHT_COLUMNS = ("weight", "weights", "edge_weight")
 
 
-def _row_groups(path: Path, weighted: bool, at_once: int) -> list[Piece]:
-    """A piece for each row group."""
+def _row_groups(path: Path, wanted: tuple[bool, bool], at_once: int) -> list[Any]:
+    """A piece for each row group; with weights and between names, if these are wanted."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
+    weighted, named = wanted
     with ParquetFile(path) as file:
         schema, groups = file.schema_arrow, range(file.num_row_groups)
-    columns = [field.name for field in schema if pa.types.is_integer(field.type)][:2]
+    columns = [field.name for field in schema if (_is_text if named else pa.types.is_integer)(field.type)][:2]
     if len(columns) < 2:
-        raise UserError(f"{path} has the columns {', '.join(schema.names)}. Expected {PARQUET_EXPECTED}.")
+        expected = NAMED_PARQUET_EXPECTED if named else PARQUET_EXPECTED
+        raise UserError(f"{path} has the columns {', '.join(schema.names)}. Expected {expected}.")
     if weighted:
         numbers = [field.name for field in schema if pa.types.is_integer(field.type) or _is_real(field.type)]
         others = [name for name in numbers if name not in columns]
@@ -139,7 +173,8 @@ def _row_groups(path: Path, weighted: bool, at_once: int) -> list[Piece]:
         if not (named or others):
             raise no_weights(path, f"its columns are {', '.join(schema.names)}")
         columns.append((named or others)[0])
-    return [partial(_row_group, path, columns, group, at_once) for group in groups]
+    read = _named_row_group if named else _row_group
+    return [partial(read, path, columns, group, at_once) for group in groups]
 
 
 def _is_real(kind: Any) -> bool:
@@ -148,13 +183,142 @@ def _is_real(kind: Any) -> bool:
     return bool(pa.types.is_floating(kind))
 
 
-def _row_group(path: Path, columns: list[str], group: int, at_once: int) -> Iterator[Edges]:
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
+
+
+def _columns(path: Path, columns: list[str], group: int, at_once: int) -> Iterator[list[Any]]:
+    """The columns of a row group, some rows at a time."""
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
         for batch in file.iter_batches(at_once, [group], columns):
-            ends: list[Any] = [batch.column(name) for name in columns]
-            if any(end.null_count for end in ends):
+            read: list[Any] = [batch.column(name) for name in columns]
+            if any(column.null_count for column in read):
                 raise UserError(f"{path}: an end or the weight of an edge is null.")
-            source, target = (end.to_numpy().astype(np.int64) for end in ends[:2])
-            yield (source, target, *(end.to_numpy().astype(np.float64) for end in ends[2:]))
+            yield read
+
+
+def _row_group(path: Path, columns: list[str], group: int, at_once: int) -> Iterator[Edges]:
+    for ends in _columns(path, columns, group, at_once):
+        source, target = (end.to_numpy().astype(np.int64) for end in ends[:2])
+        yield (source, target, *(end.to_numpy().astype(np.float64) for end in ends[2:]))
+
+
+def _named_row_group(path: Path, columns: list[str], group: int, at_once: int) -> Iterator[list[Any]]:
+    import pyarrow as pa
+
+    for ends in _columns(path, columns, group, at_once):
+        yield [*(end.cast(pa.string()).cast(pa.binary()) for end in ends[:2]), *ends[2:]]
+
+
+# Edges between names. Vertices have the numbers of their names in sorted order (`LC_ALL=C sort -u`), whichever line
+# came first. In a text, one tab, comma or space separates the columns: the first of these that the first line has. A
+# comma may stand in a name between double quotes.
+
+NAMES_EXPECTED = "a line for each edge: two names, and perhaps a weight, separated by one tab, comma or space"
+ENDS = ["source", "target"]
+NamedChunks = Callable[[int], list[Callable[[], Iterator[list[Any]]]]]
+"""Reads names of sources, names of targets and perhaps weights, as arrow arrays, in pieces."""
+
+
+def without_numbers(names: bool, known: ValidationInfo) -> bool:
+    """Refuses keys for ids of a graph whose vertices have names."""
+    if names and (known.data.get("n") is not None or known.data.get("base")):
+        raise ValueError("vertices with names are those that edges name, so n and base are left out")
+    return names
+
+
+def named_stream(
+    text: FileIn, begin: Begin, weights: Weighting | None, expected: str, *, comments: bool = False
+) -> Stream:
+    """A text of edges between names."""
+
+    def chunks(at_once: int) -> list[Callable[[], Iterator[list[Any]]]]:
+        how = expected, weights is not None, comments
+        return [partial(_named, text, lines, how) for lines in lines_of(text, at_once, begin)]
+
+    return _numbered(text.path, chunks, weights, expected)
+
+
+def _numbered(path: Path, chunks: NamedChunks, weights: Weighting | None, expected: str) -> Stream:
+    """The edges of some chunks, all of which are read once for their names."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names, edges = pa.array([], pa.binary()), 0
+    for piece in chunks(AT_ONCE):
+        for source, target, *weight in piece():
+            given = [np.asarray(each, dtype=np.float64) for each in weight]
+            check_weights(path, (source, target, *given), weights, edges)
+            names = pc.unique(pa.chunked_array([names, *pieces_of(source), *pieces_of(target)]))
+            edges += len(source)
+    if not edges:
+        raise UserError(f"{path} holds no edge. Expected {expected}.")
+    if bool(pc.any(pc.match_substring(names, b"\n")).as_py()):
+        raise UserError(f"{path}: a name has a line break in it. Names are kept one a line: replace it.")
+    names = names.take(pc.sort_indices(names))
+
+    def pieces(at_once: int) -> list[Piece]:
+        return [partial(_as_numbers, piece, names) for piece in chunks(at_once)]
+
+    return Stream(len(names), edges, pieces, names=names)
+
+
+def pieces_of(names: Any) -> list[Any]:
+    """The arrays of a column, each name once."""
+    unique = names.unique()
+    return list(getattr(unique, "chunks", [unique]))
+
+
+def _as_numbers(piece: Callable[[], Iterator[list[Any]]], names: Any) -> Iterator[Edges]:
+    import pyarrow.compute as pc
+
+    for source, target, *weight in piece():
+        ends = (np.asarray(pc.index_in(end, names), dtype=np.int64) for end in (source, target))
+        yield (*ends, *(np.asarray(each, dtype=np.float64) for each in weight))  # type: ignore[misc]
+
+
+def _named(text: FileIn, lines: Lines, how: tuple[str, bool, bool]) -> Iterator[list[Any]]:
+    """The first two columns of some lines, and the third if it is wanted."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    expected, weighted, comments = how
+    wanted = [*ENDS, *(["weight"] if weighted else [])]
+    types = {**dict.fromkeys(ENDS, pa.binary()), **({"weight": pa.float64()} if weighted else {})}
+    for chunk in lines():
+        data = chunk.tobytes()
+        if comments:
+            data = re.sub(rb"(?m)^[ \t]*[#%].*$", b"", data)
+        data = data.replace(b"\r\n", b"\n").lstrip(b"\n")
+        if not data.strip():
+            continue
+        first = data.split(b"\n", 1)[0]
+        separator = next((each for each in "\t, " if each.encode() in first), " ")
+        separator = " " if separator == "," and not comments else separator
+        further = range(first.count(separator.encode()) - 1 - weighted)
+        columns = [*wanted, *(f"further {number}" for number in further)]
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(data),
+                csv.ReadOptions(column_names=columns, use_threads=False),
+                csv.ParseOptions(delimiter=separator, quote_char='"' if separator == "," else False),
+                csv.ConvertOptions(include_columns=wanted, column_types=types),
+            )
+        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+            raise UserError(f"{text}: {str(error).splitlines()[0]} Expected {expected}.") from None
+        check_names(text, [table[end] for end in ENDS], expected)
+        if weighted and table["weight"].null_count:
+            raise UserError(f"{text} has no weights of edges: a line has none. Expected {expected}.")
+        yield [table[name] for name in wanted]
+
+
+def check_names(text: FileIn, ends: list[Any], expected: str) -> None:
+    """Refuses empty names."""
+    import pyarrow.compute as pc
+
+    if any(pc.min(pc.binary_length(end)).as_py() == 0 for end in ends):
+        raise UserError(f"{text}: a line begins with white space, or has two of them. Expected {expected}.")

@@ -35,6 +35,8 @@ class Stream(NamedTuple):
     """Reads the features."""
     y: Labels | None = None
     split: Bytes | None = None
+    names: Any = None
+    """The names of the vertices as a sorted arrow array of bytes, for edges between names."""
 
 
 def stream_of(raw: RawGraph) -> Stream:

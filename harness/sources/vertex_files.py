@@ -1,4 +1,8 @@
-"""Numbers per vertex in a file of their own: features, labels or a split, as .npy, or as .csv, .tsv, .txt."""
+"""Numbers per vertex in a file of their own: features, labels or a split, as .npy, or as .csv, .tsv, .txt.
+
+Where vertices have names, a line of text begins with the name of its vertex, and lines are in any order. A vertex that
+is not named has no label and no part in a split; features are needed of all. An .npy is in the order of the names.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +16,13 @@ from harness.graph.model import NO_LABEL, SPLITS, LabelTask
 from harness.sources.refusal import refusing
 from harness.validation import CLASSES, clipped
 
+NAMED_EXPECTED = "the name of a vertex and its numbers a line, separated by commas or white space"
 EXPECTED = "a .npy array, or text with one vertex a line and numbers separated by commas or white space"
 
 
-def read_table(path: Path, n: int) -> NDArray[Any]:
-    """An (n, columns) array of numbers; vertex v is row v."""
-    table = _table(path)
+def read_table(path: Path, n: int, names: Any = None, missing: float | None = None) -> NDArray[Any]:
+    """An (n, columns) array of numbers; vertex v is row v. `missing` is the number of a vertex that is not named."""
+    table = _table(path)[0] if names is None or path.suffix == ".npy" else _by_name(path, names, missing)
     if len(table) != n:
         raise UserError(
             f"{path} has {len(table):,} rows, but there are {n:,} vertices. Expected one row for each."
@@ -25,9 +30,9 @@ def read_table(path: Path, n: int) -> NDArray[Any]:
     return table
 
 
-def read_column(path: Path, n: int) -> NDArray[np.int64]:
+def read_column(path: Path, n: int, names: Any = None, missing: float | None = NO_LABEL) -> NDArray[np.int64]:
     """One integer per vertex; NaN, which some publishers write for "no label", becomes -1."""
-    table = read_table(path, n)
+    table = read_table(path, n, names, missing)
     if table.shape[1] != 1:
         raise UserError(f"{path} has {table.shape[1]} columns. Expected one integer per vertex.")
     whole, column = _whole(table, np.int64)
@@ -37,11 +42,11 @@ def read_column(path: Path, n: int) -> NDArray[np.int64]:
     return whole[:, 0]
 
 
-def read_split(path: Path, n: int) -> NDArray[np.int64]:
+def read_split(path: Path, n: int, names: Any = None) -> NDArray[np.int64]:
     """The part of every vertex: a column of their numbers, or a mask a column for training, validation and test."""
-    table = read_table(path, n)
+    table = read_table(path, n, names, 0)
     if table.shape[1] == 1:
-        return read_column(path, n)
+        return read_column(path, n, names, 0)
     if table.shape[1] != len(SPLITS) or not np.isin(table, (0, 1)).all():
         raise UserError(
             f"{path} has {table.shape[1]} columns. A split is one column of 0 (none), 1 train, 2 valid, 3 test; or "
@@ -56,9 +61,9 @@ def read_split(path: Path, n: int) -> NDArray[np.int64]:
     return masks @ np.array(list(SPLITS.values()), np.int64)
 
 
-def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
+def read_label_sets(path: Path, n: int, names: Any = None) -> NDArray[np.int8]:
     """A row of zeros and ones per vertex, one a class; a row of NaN, which stands for "no label", becomes -1."""
-    small, table = _whole(read_table(path, n), np.int8)
+    small, table = _whole(read_table(path, n, names, NO_LABEL), np.int8)
     if not np.array_equal(small, table):
         first = int(np.flatnonzero((small != table).any(axis=1))[0])
         raise UserError(
@@ -67,14 +72,18 @@ def read_label_sets(path: Path, n: int) -> NDArray[np.int8]:
     return small
 
 
-def classes_in(path: Path) -> tuple[LabelTask, int]:
-    """The task and the number of classes of labels: one column needs the largest label's, several a class each."""
-    table = _table(path)
+def classes_in(path: Path, *, named: bool = False) -> tuple[LabelTask, int]:
+    """The task and the number of classes of labels: one column needs the largest label's, several a class each.
+
+    In a `named` text, the names of the vertices come first.
+    """
+    named = named and path.suffix != ".npy"
+    table, names = _table(path, named=named)
     if not table.size:
         raise UserError(f"{path} holds no labels. Expected one integer per vertex, or zeros and ones.")
     if table.shape[1] > 1:
         return "multi-label", table.shape[1]
-    labels = read_column(path, len(table))
+    labels = read_column(path, len(table), names.unique().sort() if named else None)
     check_labels(path, labels, CLASSES)
     return "single-label", max(int(labels.max()), 0) + 1
 
@@ -97,15 +106,52 @@ def _whole(table: NDArray[Any], kind: type[Any]) -> tuple[NDArray[Any], NDArray[
         return table.astype(kind), table
 
 
-def _table(path: Path) -> NDArray[Any]:
-    """All rows of numbers in a file."""
-    with refusing(path, EXPECTED):
-        table = _numbers(path)
+def _by_name(path: Path, names: Any, missing: float | None) -> NDArray[Any]:
+    """The rows of a named text, in the order of the names."""
+    import pyarrow.compute as pc
+
+    rows, owners = _table(path, named=True)
+    place = pc.index_in(owners, names)
+    if place.null_count:
+        line = pc.index(place.is_null(), True).as_py()
+        raise UserError(f"{path}, line {line + 1}: {_shown(owners[line])} is no vertex of the graph.")
+    place = np.asarray(place, dtype=np.int64)
+    times = np.bincount(place, minlength=len(names))
+    if len(wrong := np.flatnonzero(times > 1)):
+        raise UserError(f"{path} names the vertex {_shown(names[int(wrong[0])])} {times[wrong[0]]} times.")
+    if missing is None and len(wrong := np.flatnonzero(times == 0)):
+        raise UserError(f"{path} has no line for the vertex {_shown(names[int(wrong[0])])}.")
+    table = np.full((len(names), rows.shape[1]), 0 if missing is None else missing, rows.dtype)
+    table[place] = rows
+    return table
+
+
+def _shown(name: Any) -> str:
+    return clipped(name.as_py().decode(errors="replace"), 60)
+
+
+def _table(path: Path, *, named: bool = False) -> tuple[NDArray[Any], Any]:
+    """All rows of numbers in a file, and the names before them."""
+    with refusing(path, NAMED_EXPECTED if named else EXPECTED):
+        table, names = _named_rows(path) if named else (_numbers(path), None)
     if table.ndim not in (1, 2):
         raise UserError(f"{path} has the shape {table.shape}. Expected {EXPECTED}.")
     if table.dtype.kind not in "biuf":
         raise UserError(f"{path} holds {clipped(str(table.dtype), 60)} values. Expected numbers: {EXPECTED}.")
-    return table if table.ndim == 2 else table[:, None]
+    return table if table.ndim == 2 else table[:, None], names
+
+
+def _named_rows(path: Path) -> tuple[NDArray[Any], Any]:
+    """The numbers of a text, and the name at the start of each line as bytes."""
+    import pandas as pd
+    import pyarrow as pa
+
+    separator = "," if path.name.removesuffix(".gz").endswith(".csv") else r"\s+"
+    words = pd.read_csv(path, sep=separator, header=None, comment="#", dtype=str, keep_default_na=False)
+    numbers = words.iloc[:, 1:].apply(lambda column: pd.to_numeric(column.replace("", "nan")))
+    if not numbers.shape[1]:
+        raise ValueError("a line has a name and no number")
+    return numbers.to_numpy(), pa.array(words[0].str.encode("utf-8"), pa.binary())
 
 
 def _numbers(path: Path) -> NDArray[Any]:

@@ -139,7 +139,7 @@ class Contents:
         """The features of a file, mapped where the format allows this."""
         path = self.card.features.path if isinstance(self.card.features, FileFeatures) else None
         if path is not None:
-            return read_table(self.folder / path, self.n)
+            return read_table(self.folder / path, self.n, self.stream.names)
         X = self._given("features", self.stream.X)()
         return self._one_each(X, self.card.features, X.ndim == 2 and X.dtype.kind in "biuf")
 
@@ -160,7 +160,10 @@ class Contents:
                 return drawn(range(self.n), card.classes, card.seed)
             case FileLabels(path=path):
                 read = read_label_sets if many else read_column
-                y = self._given("labels", self.stream.y if path is None else read(self.folder / path, self.n))
+                brought = (
+                    self.stream.y if path is None else read(self.folder / path, self.n, self.stream.names)
+                )
+                y = self._given("labels", brought)
                 where = self._origin(card.labels)
                 return _checked_labels(card, where, torch.from_numpy(self._one_each(y, card.labels)))
 
@@ -172,7 +175,9 @@ class Contents:
             case AllTrain():
                 return all_train(y)
             case FileSplit(path=path):
-                split = self.stream.split if path is None else read_split(self.folder / path, self.n)
+                split = self.stream.split
+                if path is not None:
+                    split = read_split(self.folder / path, self.n, self.stream.names)  # type: ignore[assignment]
                 parts = torch.from_numpy(self._one_each(self._given("split", split), card.split))
                 wrong = (~torch.isin(parts, torch.arange(4))).nonzero()
                 if len(wrong):

@@ -205,5 +205,8 @@ class DatasetCard(Frozen):
 
         A key that is younger than some stores counts only where it is set: the stores of other cards keep their names.
         """
-        prose = {"description", "licence", "expected", "nature"}
-        return self.model_dump(mode="json", exclude=prose if self.weights else {*prose, "weights"})
+        fields = self.model_dump(mode="json", exclude={"description", "licence", "expected", "nature"})
+        for place, key in ((fields, "weights"), (fields["source"], "names")):
+            if not place.get(key):
+                place.pop(key, None)
+        return fields

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness.errors import UserError
-from harness.files import DATASETS, refusals, write_text
+from harness.files import DATASETS, refusals, replace_files
 from harness.graph.model import LabelTask, RawGraph, Weighting
 from harness.sources import Rest
 from harness.sources.npz import Npz
@@ -16,9 +16,10 @@ from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
 from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
-from harness.spec.root import dataset_cards, imported_folder
+from harness.spec.root import data_folder, dataset_cards, imported_folder
 from harness.store.build import build, removed_on_error
 from harness.store.catalog import load_card
+from harness.store.compose import contents
 from harness.store.dataset_card import DatasetCard
 from harness.store.task import Means
 from harness.validation import CLASSES, VERTICES, Frozen, Name, validated
@@ -56,6 +57,7 @@ class ImportRequest(Frozen):
     split: Path | None = None
     directed: bool = False
     weights: Weighting | None = None
+    names: bool = False
     vertices: int | None = Field(None, ge=1, le=VERTICES)
     base: Literal[0, 1] = 0
     header: bool = False
@@ -75,12 +77,25 @@ def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, mean
             )
         with removed_on_error(root, card, choice, unless=bool(known)):
             folder = build(root, choice, means=means, card=card)
+            files = {path: yaml.safe_dump(fields, sort_keys=False).encode()}
+            if listing := names_file(root, card):
+                names = contents(card, data_folder(root)).stream.names
+                files[listing] = b"".join(name + b"\n" for name in names.to_pylist())
             with refusals(path, DATASETS):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, yaml.safe_dump(fields, sort_keys=False))
+                replace_files(files)
     except UserError as error:
         raise UserError(_as_typed(str(error), request)) from error
     return folder
+
+
+def names_file(root: Path, card: DatasetCard) -> Path | None:
+    """The names of the vertices of an imported graph, one a line: line 1 is vertex 0. None if these have no names."""
+    return imported_folder(root) / f"{card.name}.names.txt" if _has_names(card) else None
+
+
+def _has_names(card: DatasetCard) -> bool:
+    return card.source.kind == "triples" or getattr(card.source, "names", False)
 
 
 def _as_typed(message: str, request: ImportRequest) -> str:
@@ -97,7 +112,8 @@ def _card(request: ImportRequest) -> dict[str, Any]:
     source = _source(request)
     inside = _inside(source)
     X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
-    task, classes = _classes(request.labels and Path(_existing(request.labels)), y)
+    named = request.names or source["kind"] == "triples"
+    task, classes = _classes(request.labels and Path(_existing(request.labels)), y, named=named)
     return {
         "description": f"Imported from {request.edges.name}",
         "source": source,
@@ -129,6 +145,12 @@ def _source(request: ImportRequest) -> dict[str, Any]:
         source |= {"base": request.base, "header": request.header}
     if kind in ("edges", "parquet") and request.vertices is not None:
         source["n"] = request.vertices
+    if request.names and kind != "triples":
+        if kind not in ("edges", "parquet"):
+            raise UserError(
+                f"{request.edges}: vertices have names in text and in parquet alone. Leave out --names."
+            )
+        source["names"] = True
     return source
 
 
@@ -139,10 +161,10 @@ def _inside(source: dict[str, Any]) -> RawGraph | None:
     return kind(**source).graph(Rest(Path(), 0, 1, 0)) if kind else None
 
 
-def _classes(labels: Path | None, y: NDArray[Any] | None) -> tuple[LabelTask, int]:
+def _classes(labels: Path | None, y: NDArray[Any] | None, *, named: bool) -> tuple[LabelTask, int]:
     """The task and the classes, by the file of labels or of edges. One column has classes up to its largest label."""
     if labels is not None:
-        return classes_in(labels)
+        return classes_in(labels, named=named)
     if y is None:
         return "single-label", CLASSES_BY_DEGREE
     return ("multi-label", y.shape[1]) if y.ndim > 1 else ("single-label", max(int(y.max(initial=0)), 0) + 1)

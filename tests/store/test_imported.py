@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -266,3 +267,114 @@ def test_two_cards_of_a_name_are_refused(root, files, harness):
     code, told = harness("--edges", files / "edges.mtx")
     assert code == 2
     assert f"remove {catalog}" in told
+
+
+NAMES = [f"person {number:02}" if number % 3 else f"Ünal-{number}" for number in range(N)]
+SORTED = sorted(NAMES, key=str.encode)
+
+
+@pytest.fixture
+def named(edges, tmp_path):
+    """The same graph between names, of which every vertex has an edge."""
+    pairs = np.concatenate([edges, [[v, v] for v in range(N)]])
+    lines = [f"{NAMES[a]},{NAMES[b]},{1 + number % 7}\n" for number, (a, b) in enumerate(pairs)]
+    (tmp_path / "people.csv").write_text("from,to,calls\n# a comment\n" + "".join(lines))
+    with gzip.open(tmp_path / "people.tsv.gz", "wt") as packed:
+        packed.write("".join(lines).replace(",", "\t"))
+    (tmp_path / "people.txt").write_text("".join(lines).replace(" ", "_").replace(",", " "))
+    source, target = ([NAMES[v] for v in column] for column in pairs.T)
+    columns = {"n": pairs[:, 0], "from": source, "to": pa.array(target).dictionary_encode()}
+    write_table(pa.table(columns), tmp_path / "people.parquet", row_group_size=23)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("people.csv", ["--header"]), ("people.tsv.gz", []), ("people.txt", []), ("people.parquet", [])],
+)
+def test_vertices_may_have_names(root, named, edges, harness, name, options):
+    code, told = harness("--edges", named / name, "--names", *options)
+    assert code == 0, told
+    names = Path(json.loads(told)["names"]).read_text().splitlines()
+    assert names == (SORTED if name != "people.txt" else sorted(n.replace(" ", "_") for n in NAMES))
+    order = [NAMES.index(each.replace("_", " ")) for each in names]
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    found = to_scipy(store.adjacency(range(N), range(N))).toarray()
+    np.testing.assert_allclose(found, undirected(edges)[order][:, order], rtol=1e-6)
+
+
+def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
+    """Lines in any order; a vertex that is not named has no label and no part in the split."""
+    (named / "y.csv").write_text("".join(f"{NAMES[v]},{v % 5}\n" for v in range(N - 1, 0, -1)))
+    (named / "x.csv").write_text("".join(f"{name},{number},0.5\n" for number, name in enumerate(NAMES)))
+    (named / "split.csv").write_text("".join(f"{NAMES[v]},{1 + v % 3}\n" for v in range(1, 31)))
+    brought = [f"--{option}={named / file}" for option, file in (("labels", "y.csv"), ("features", "x.csv"))]
+    options = [
+        "--edges",
+        named / "people.csv",
+        "--names",
+        "--header",
+        *brought,
+        "--split",
+        named / "split.csv",
+    ]
+    code, told = harness(*options)
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    numbers = np.array([NAMES.index(name) for name in SORTED])
+    labels = np.where(numbers == 0, -1, numbers % 5)
+    np.testing.assert_array_equal(store.labels(range(N)), labels)
+    np.testing.assert_array_equal(store.feature_block(range(N), range(2))[:, 0], numbers)
+    split = np.where((numbers >= 1) & (numbers < 31), 1 + numbers % 3, 0)
+    np.testing.assert_array_equal(store.split(range(N)), split)
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "told"),
+    [
+        ("person 01,2\nnobody,1\n", "labels", "line 2: nobody is no vertex of the graph"),
+        ("person 01,2\nperson 01,1\n", "labels", "names the vertex person 01 2 times"),
+        ("person 01,0.5\n", "features", "has no line for the vertex"),
+        ("person 01\n", "labels", "a name and no number"),
+        ("person 01,old\n", "labels", "cannot be read"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(root, named, harness, text, option, told):
+    (named / "data.csv").write_text(text)
+    options = ["--edges", named / "people.csv", "--names", "--header", f"--{option}", named / "data.csv"]
+    code, said = harness(*options)
+    assert code == 2
+    assert told in said
+    assert not list((root / "datasets").glob("*/*mine*"))
+
+
+def test_names_and_weights_go_together(root, named, harness):
+    code, told = harness(
+        "--edges", named / "people.csv", "--names", "--header", "--weights", "raw", "--directed"
+    )
+    assert code == 0, told
+    store = open_dataset(root, DatasetChoice(name="mine"))
+    lines = [line.split(",") for line in (named / "people.csv").read_text().splitlines()[2:]]
+    expected = np.zeros((N, N))
+    for source, target, weight in lines:
+        expected[SORTED.index(target), SORTED.index(source)] += float(weight)
+    np.testing.assert_array_equal(to_scipy(store.adjacency(range(N), range(N))).toarray(), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--edges", "edges.mtx", "--names"], "in text and in parquet alone"),
+        (["--edges", "people.csv", "--names", "--vertices", "9"], "n and base are left out"),
+        (["--edges", "edges.parquet", "--names"], "first two columns of text"),
+        (["--edges", "empty.csv", "--names"], "holds no edge"),
+        (["--edges", "lone.csv", "--names"], "Expected a line for each edge: two names"),
+    ],
+)
+def test_names_where_there_are_none_are_refused(root, files, named, harness, monkeypatch, options, told):
+    monkeypatch.chdir(files)
+    (files / "empty.csv").write_text("# nothing\n")
+    (files / "lone.csv").write_text("a,b\nc\n")
+    code, said = harness(*options)
+    assert code == 2
+    assert told in said
