@@ -70,6 +70,13 @@ def add_verbs(verbs: Verbs) -> None:
     )
     for name, about in IMPORTED.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"import: {about}")
+    parser.add_argument(
+        "--from",
+        dest="origin",
+        metavar="ORIGIN",
+        help="import: a published graph instead, which is fetched: suitesparse:GROUP/NAME (a matrix of the SuiteSparse "
+        "collection) or ogb:NAME (a node property set of OGB)",
+    )
     parser.add_argument("--directed", action="store_true", help="import: an edge has one direction")
     parser.add_argument(
         "--weights",
@@ -183,7 +190,7 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
     """Imports a graph, and shows its store, its card and the counts that the files gave."""
     from harness.spec.root import imported_folder
     from harness.store.catalog import load_card
-    from harness.store.imported import names_file
+    from harness.store.imported import foreign_metric, names_file
     from harness.store.reader import Store
 
     folder = _import(root, options, choice)
@@ -201,9 +208,13 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
         WEIGHTED[store.weights],
     ]
     document = {"store": str(folder), "card": str(card), "counts": counts, "weights": store.weights}
-    if names := names_file(root, load_card(root, options.name)):
+    card_kept = load_card(root, options.name)
+    if names := names_file(root, card_kept):
         document["names"] = str(names)
         lines.insert(2, f"{names}")
+    if metric := foreign_metric(card_kept.source):
+        document["accuracy"] = metric
+        lines.append(metric)
     show(options, document, "\n".join(lines))
 
 
@@ -277,12 +288,17 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
 
 
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:
-    from harness.store.imported import ImportRequest, import_graph
+    from harness.fetch.download import fetch_card
+    from harness.store.imported import ImportRequest, card_of, import_graph
 
-    if options.edges is None:
-        raise UserError("import takes the graph: harness data import NAME --edges FILE.")
+    if options.edges is None and options.origin is None:
+        raise UserError(
+            "import takes the graph: harness data import NAME --edges FILE, or --from suitesparse:GROUP/NAME."
+        )
     typed = {key: getattr(options, key) for key in ImportRequest.model_fields}
     request = validated(ImportRequest, typed, "harness data import", _as_typed)
+    if request.origin:
+        fetch_card(root, card_of(request), say)
     return import_graph(root, request, choice, _means(options))
 
 
@@ -320,4 +336,4 @@ def _choices(options: argparse.Namespace) -> list[DatasetChoice]:
 
 def _as_typed(key: str) -> str:
     """The option behind a key; the name of the dataset has none."""
-    return "NAME" if key == "name" else f"--{key}"
+    return {"name": "NAME", "origin": "--from"}.get(key, f"--{key}")

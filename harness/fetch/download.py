@@ -31,6 +31,7 @@ from harness.sources.archive import damage
 from harness.sources.remote import RemoteFile
 from harness.spec.root import data_folder
 from harness.store.catalog import load_card
+from harness.store.dataset_card import DatasetCard
 from harness.store.work import Say
 
 
@@ -204,5 +205,9 @@ def _known(remote: RemoteFile, path: Path) -> str | None:
 
 def fetch(root: Path, name: str, say: Say) -> list[Path]:
     """Fetches the missing files of a dataset and checks the others; a graph that is drawn or imported has none."""
-    remotes = load_card(root, name).source.remotes()
-    return [download(remote, data_folder(root), say) for remote in remotes]
+    return fetch_card(root, load_card(root, name), say)
+
+
+def fetch_card(root: Path, card: DatasetCard, say: Say) -> list[Path]:
+    """`fetch` for a card that need not be kept yet."""
+    return [download(remote, data_folder(root), say) for remote in card.source.remotes()]

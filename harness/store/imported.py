@@ -1,19 +1,22 @@
 """Imports a graph of the user: writes a card for its files, so that the graph has a name like any other dataset."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from harness.errors import UserError
 from harness.files import DATASETS, refusals, replace_files
 from harness.graph.model import LabelTask, RawGraph, Weighting
 from harness.sources import Rest
 from harness.sources.npz import Npz
+from harness.sources.ogb import Ogb, benchmarks
 from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
+from harness.sources.source import Source
 from harness.sources.vertex_files import classes_in
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import data_folder, dataset_cards, imported_folder
@@ -22,7 +25,7 @@ from harness.store.catalog import load_card
 from harness.store.compose import contents
 from harness.store.dataset_card import DatasetCard
 from harness.store.task import Means
-from harness.validation import CLASSES, VERTICES, Frozen, Name, validated
+from harness.validation import CLASSES, VERTICES, Frozen, Name, unknown, validated
 
 KINDS = {
     ".mtx": "mtx",
@@ -33,6 +36,9 @@ KINDS = {
     ".triples": "triples",
     ".bin": "combblas",
 }
+ORIGINS = (
+    "suitesparse:GROUP/NAME (a matrix of https://sparse.tamu.edu) and ogb:NAME (a set of OGB, as ogbn-arxiv)"
+)
 TEXT = (".txt", ".tsv", ".csv", ".edges", ".el", "")
 WIDTH, CLASSES_BY_DEGREE = 128, 32
 """The features and the classes that are drawn without a file."""
@@ -51,7 +57,9 @@ class ImportRequest(Frozen):
     """The options of `harness data import`."""
 
     name: Name
-    edges: Path
+    edges: Path | None = None
+    origin: str | None = Field(None, max_length=200, validate_default=True)
+    """A published graph in place of a file of edges: suitesparse:GROUP/NAME or ogb:NAME."""
     features: Path | None = None
     labels: Path | None = None
     split: Path | None = None
@@ -62,6 +70,22 @@ class ImportRequest(Frozen):
     base: Literal[0, 1] = 0
     header: bool = False
     classes: int | None = Field(None, ge=1, le=CLASSES)
+
+    @field_validator("origin")
+    @classmethod
+    def _one_of_both(cls, origin: str | None, known: ValidationInfo) -> str | None:
+        if (origin is None) == (known.data.get("edges") is None):
+            raise ValueError(
+                "an import takes the graph: a file (--edges FILE) or a published graph (--from ORIGIN)"
+            )
+        if origin is not None and not re.fullmatch(r"suitesparse:[^/]+/[^/]+|ogb:[^/]+", origin):
+            raise ValueError(f"accepted are {ORIGINS}")
+        return origin
+
+
+def card_of(request: ImportRequest) -> DatasetCard:
+    """The card of the graph, whose published files are fetched before an import."""
+    return validated(DatasetCard, {**_card(request), "name": request.name}, "harness data import")
 
 
 def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, means: Means) -> Path:
@@ -94,6 +118,16 @@ def names_file(root: Path, card: DatasetCard) -> Path | None:
     return imported_folder(root) / f"{card.name}.names.txt" if _has_names(card) else None
 
 
+def foreign_metric(source: Source) -> str | None:
+    """A line for a set that OGB judges by another number than the accuracy of the harness, or None."""
+    if not isinstance(source, Ogb) or source.properties["eval metric"] == "acc":
+        return None
+    return (
+        "OGB judges this set by ROC-AUC, which is not computed here: accuracies are micro-averaged F1, and cannot be "
+        "compared with OGB's leaderboard"
+    )
+
+
 def _has_names(card: DatasetCard) -> bool:
     return card.source.kind == "triples" or getattr(card.source, "names", False)
 
@@ -114,8 +148,10 @@ def _card(request: ImportRequest) -> dict[str, Any]:
     X, y, split = (inside.X, inside.y, inside.split) if inside else (None, None, None)
     named = request.names or source["kind"] == "triples"
     task, classes = _classes(request.labels and Path(_existing(request.labels)), y, named=named)
+    if source["kind"] == "ogb":
+        X, y, split, task, classes = _of_the_benchmark(source["name"], request, task, classes)
     return {
-        "description": f"Imported from {request.edges.name}",
+        "description": f"Imported from {request.edges.name if request.edges else request.origin}",
         "source": source,
         "directed": request.directed,
         **({"weights": request.weights} if request.weights else {}),
@@ -134,7 +170,40 @@ def _recipe(path: Path | None, inside: object, drawn: dict[str, Any]) -> dict[st
     return drawn if inside is None else {"kind": "file"}
 
 
+def _of_the_benchmark(
+    name: str, request: ImportRequest, task: LabelTask, classes: int
+) -> tuple[Any, Any, Any, LabelTask, int]:
+    """What a dataset of OGB brings: features or none, labels and a split; the task and the classes of its labels."""
+    if name not in (known := benchmarks()):
+        raise unknown(
+            "OGB set", name, list(known), "Sets of OGB with several kinds of vertices are not read."
+        )
+    told = known[name]
+    features = told["has_node_attr"] == "True" or None
+    if request.labels is not None:
+        return features, None, True, task, classes
+    tasks = int(told["num tasks"])
+    if tasks > 1:
+        return features, True, True, "multi-label", tasks
+    return features, True, True, "single-label", int(told["num classes"])
+
+
+def _published(origin: str) -> dict[str, Any]:
+    kind, _, name = origin.partition(":")
+    if kind == "ogb":
+        return {"kind": "ogb", "name": name}
+    group, _, name = name.partition("/")
+    return {"kind": "suitesparse", "group": group, "name": name}
+
+
 def _source(request: ImportRequest) -> dict[str, Any]:
+    if request.edges is None:
+        assert request.origin is not None
+        if request.names or request.vertices is not None:
+            raise UserError(
+                f"{request.origin} gives its vertices by number: leave out --names and --vertices."
+            )
+        return _published(request.origin)
     ending = Path(request.edges.name.removesuffix(".gz")).suffix
     kind = KINDS.get(ending) or ("edges" if ending in TEXT else None)
     if kind is None:

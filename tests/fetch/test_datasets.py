@@ -269,3 +269,101 @@ def test_a_truncated_archive_is_refused_by_its_name(root, published, capsys):
     assert "arxiv.zip came damaged" in capsys.readouterr().err
     with pytest.raises(UserError, match="arxiv is not fetched"):
         build(root, DatasetChoice(name="arxiv"))
+
+
+@pytest.mark.parametrize("weights", [(), ("--weights", "normalised")])
+def test_a_published_matrix_is_imported_by_its_name(root, published, capsys, weights):
+    """Fetched, built and kept under the name; afterwards no network is needed."""
+    options = ["data", "import", "mine", "--from", "suitesparse:DIMACS10/roads", "--json"]
+    if weights:
+        assert main([*options, *weights]) == 2
+        assert "has no weights of edges: its values are of the kind pattern" in capsys.readouterr().out
+        return
+    assert main(options) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert (counts["vertices"], counts["nnz_adj"]) == (N, np.count_nonzero(adjacency()))
+    everyone = range(N)
+    found = to_scipy(Store(build(root, DatasetChoice(name="mine"))).adjacency(everyone, everyone))
+    np.testing.assert_allclose(found.toarray(), adjacency(), rtol=1e-6)
+    published.files.clear()
+    assert main(["data", "fetch", "mine"]) == 0
+    assert main(["data", "verify", "mine"]) == 0
+
+
+@pytest.mark.parametrize("fault", ["503 0", "short", "reset"])
+def test_an_import_survives_a_server_that_fails_once(root, published, fault):
+    published.faults["/sparse.tamu.edu/MM/DIMACS10/roads.tar.gz"] = [fault]
+    assert main(["data", "import", "mine", "--from", "suitesparse:DIMACS10/roads"]) == 0
+
+
+def test_a_matrix_with_weights_is_imported_with_them(root, site, capsys):
+    A = sparse.coo_array((np.arange(1.0, EDGES + 1) / 7, (SOURCE, TARGET)), shape=(N, N))
+    A = (A + A.T).tocoo()
+    packed, written = io.BytesIO(), io.BytesIO()
+    mmwrite(written, A, precision=17)
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        info = tarfile.TarInfo("net/net.mtx")
+        info.size = len(written.getvalue())
+        archive.addfile(info, io.BytesIO(written.getvalue()))
+    site.files["/sparse.tamu.edu/MM/Mine/net.tar.gz"] = packed.getvalue()
+    options = ["--from", "suitesparse:Mine/net", "--weights", "raw"]
+    assert main(["data", "import", "net", *options]) == 0
+    store = Store(build(root, DatasetChoice(name="net")), dtype=torch.float64)
+    found = to_scipy(store.adjacency(range(N), range(N))).toarray()
+    np.testing.assert_allclose(found, A.toarray(), rtol=1e-15)
+
+
+def archive_of_proteins():
+    """As OGB packs its set without features: 0 or 1 for each of many tasks."""
+    members = {
+        "raw/edge.csv.gz": zip(SOURCE.tolist(), TARGET.tolist(), strict=True),
+        "raw/node-label.csv.gz": np.tile(SETS, 23)[:, :112].tolist(),
+        "raw/num-node-list.csv.gz": [[N]],
+        "raw/num-edge-list.csv.gz": [[EDGES]],
+        **{f"split/species/{name}.csv.gz": part[:, None].tolist() for name, part in PARTS.items()},
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, rows in members.items():
+            text = "".join(",".join(map(repr, row)) + "\n" for row in rows)
+            archive.writestr(f"proteins/{name}", gzip.compress(text.encode(), mtime=0))
+    return packed.getvalue()
+
+
+def test_sets_of_ogb_are_imported_by_their_names(root, published, capsys):
+    published.files["/snap.stanford.edu/ogb/data/nodeproppred/proteins.zip"] = archive_of_proteins()
+    assert main(["data", "import", "theirs", "--from", "ogb:ogbn-proteins", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["counts"]["classes"], told["counts"]["features"]) == (112, 128)
+    assert "ROC-AUC" in told["accuracy"]
+    store = Store(build(root, DatasetChoice(name="theirs")))
+    np.testing.assert_array_equal(store.labels(range(N)).numpy(), np.tile(SETS, 23)[:, :112])
+    assert (store.split(range(N)) == 2).sum() == len(PARTS["valid"])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--from", "suitesparse:roads"], "accepted are suitesparse:GROUP/NAME"),
+        (["--from", "suitesparse:../roads/x"], "accepted are suitesparse:GROUP/NAME"),
+        (["--from", "suitesparse:DIMACS10/a b"], "source.name = 'a b' is not accepted"),
+        (["--from", "ogb:ogbn-mag"], "Known: ogbn-arxiv, ogbn-papers100M"),
+        (["--from", "ogb:ogbn-arxiv", "--weights", "raw"], "the source ogb has no weights of edges"),
+        (["--from", "snap:roads"], "accepted are suitesparse:GROUP/NAME"),
+        (
+            ["--from", "suitesparse:DIMACS10/roads", "--edges", "e.txt"],
+            "a file (--edges FILE) or a published graph",
+        ),
+        (["--from", "suitesparse:DIMACS10/roads", "--names"], "leave out --names"),
+    ],
+)
+def test_origins_that_are_none_are_refused(root, site, capsys, options, told):
+    assert main(["data", "import", "mine", *options]) == 2
+    assert told in capsys.readouterr().err
+    assert site.asked == []
+
+
+def test_a_matrix_that_is_not_published_is_refused(root, site, capsys):
+    assert main(["data", "import", "mine", "--from", "suitesparse:DIMACS10/nothing"]) != 0
+    assert f"{site.url}/sparse.tamu.edu/MM/DIMACS10/nothing.tar.gz answered 404" in capsys.readouterr().err
+    assert not list((root / "datasets").glob("imported/*"))
