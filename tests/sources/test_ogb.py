@@ -18,11 +18,11 @@ from harness.store.catalog import list_cards, load_card
 from harness.validation import validated
 
 
-@pytest.fixture
-def evaluator(monkeypatch):
+@pytest.fixture(params=["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
+def evaluator(monkeypatch, request):
     """The package without the thread that asks for its newest version."""
     monkeypatch.setitem(sys.modules, "outdated", None)
-    return importlib.import_module("ogb.nodeproppred").Evaluator(name="ogbn-arxiv")
+    return importlib.import_module("ogb.nodeproppred").Evaluator(name=request.param)
 
 
 def test_cards_agree_with_the_package():

@@ -1,6 +1,7 @@
 """Weighted edges: every file brings them, a store serves scipy's matrix of them, and bad ones are refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,19 +14,24 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from harness.check.case import check_graph
 from harness.cli import main
+from harness.errors import UserError
 from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.order import orders
 from harness.kernels.csr import to_scipy
+from harness.registry import load_strategy
 from harness.sources.stream import stream_of
 from harness.spec.dataset import DatasetChoice
+from harness.spec.spec import Spec
 from harness.store.build import open_dataset
 from harness.store.compose import Contents
 from harness.store.memory_store import MemoryStore
 from harness.store.reader import Store
 from harness.store.shard import Order, write
 from harness.store.task import Means
+from harness.strategy import admit, facts_of
 
 N, M = 40, 170
 
@@ -246,3 +252,46 @@ def test_a_file_without_weights_is_refused(root, imported, tmp_path):
     )
     torch.save(Data(edge_index=torch.tensor([[0], [1]]), edge_attr=torch.ones(1, 3)), tmp_path / "e.pt")
     assert "Expected a real number for each" in imported("--edges", tmp_path / "e.pt", "--weights", "raw")[1]
+
+
+MODELS = {"gat": "attention computes the value of every edge", "sage": "the mean over the neighbours"}
+STRATEGIES = {
+    "cluster-gcn": "normalises the subgraph",
+    "graphsaint-node": "draws vertices by the squares",
+    "bulk-ladies": "counts chances in squares",
+}
+
+
+@pytest.mark.parametrize("kind", ["normalised", "raw"])
+@pytest.mark.parametrize(
+    ("strategy", "model", "told"),
+    [
+        *(("serial", model, told) for model, told in MODELS.items()),
+        *((strategy, "gcn", told) for strategy, told in STRATEGIES.items()),
+    ],
+)
+def test_who_would_lose_weights_refuses(strategy, model, told, kind):
+    name = load_strategy(strategy)
+    spec = Spec.model_validate(
+        {
+            "strategy": strategy,
+            "dataset": "check",
+            "grid": dict.fromkeys(name.axes, 1),
+            "model": {"kind": model},
+            "machine": {"name": "test"},
+            "training": {"batch": 8 if name.mini_batches else 0},
+        }
+    )
+    facts = facts_of(MemoryStore(check_graph(53)))
+    if told in STRATEGIES.values():
+        admit(name, spec, facts)
+    with pytest.raises(UserError, match=told):
+        admit(name, spec, replace(facts, weights=kind))
+
+
+def test_the_card_tells_of_the_weights(root, files, imported, capsys):
+    folder, *_ = files
+    assert imported("--edges", folder / "e.mtx", "--weights", "normalised")[0] == 0
+    capsys.readouterr()
+    assert main(["data", "info", "mine", "--root", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["card"]["weights"] == "normalised"

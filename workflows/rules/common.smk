@@ -26,6 +26,7 @@ from harness.slurm.jobs import Ended, Jobs, bill_text, orphans
 from harness.slurm.resources import NAMES, PARTITIONS, ask, build, partitions_of, place
 from harness.slurm.site import load_site, slurm_of
 from harness.spec.dataset import COMPUTED
+from harness.spec.root import imported_folder
 from harness.validation import clipped
 
 PLAN_SCHEMA = 2
