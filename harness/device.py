@@ -92,6 +92,18 @@ def forget_memory(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
+# Kernels of our own.
+
+
+def elementwise_kernel(source: str, **numbers: int) -> Callable[..., Tensor]:
+    """A function of tensors on a GPU, which one kernel computes element by element after they are broadcast.
+
+    `source` is a C++ template, compiled when it is first called; `numbers` are arguments with their defaults.
+    """
+    kernel: Callable[..., Tensor] = torch.cuda.jiterator._create_jit_fn(source, **numbers)
+    return kernel
+
+
 # Time, and streams.
 
 

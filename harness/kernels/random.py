@@ -1,20 +1,25 @@
 """Random numbers without a stream: each is a function of (seed, purpose, index) and of nothing else.
 
 Index i has the same bits in any order of requests and on any rank. Two rounds of the splitmix64 finaliser, under a
-key hashed from seed and purpose, turn an index into 64 bits. Two implementations are equal bit for bit: tensor
-operations (on any device, and on shapes alone) and, for large draws on a CPU, a compiled loop. Normals are made on the
-CPU only: logarithms differ between devices. Independent draws take different purposes or different ranges of indices.
+key hashed from seed and purpose, turn an index into 64 bits. Implementations are equal bit for bit: tensor operations
+(on any device, and on shapes alone); for large draws on a CPU, a compiled loop; for masks on a GPU, one kernel. Normals
+are made on the CPU only: logarithms differ between devices. Independent draws take different purposes or different
+ranges of indices.
 Verifier (tests/kernels/test_random.py): Python's integers.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.library import Library
 
+from harness.device import elementwise_kernel
 from harness.kernels.jit import compiled
 
 # The constants of splitmix64 (Steele, Lea and Flood, 2014), for both implementations of random bits.
@@ -138,19 +143,13 @@ def rectangle(
 def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
     """A rectangle of truth values, each true in `below` of 2^16 cases, on the device of the rows.
 
-    Four columns share 64 bits. The matrix may have up to 2^22 columns.
+    Four columns share 64 bits. The matrix may have up to 2^22 columns. The rectangle is one operator, so a replay
+    counts one kernel, as a GPU starts.
     """
     assert cols.step == 1 and cols.stop <= 1 << 22 and 0 < below <= 1 << LANE_BITS
-    first, second = key_of(seed, purpose)
-    if rows.device.type == "cpu" and len(rows) * len(cols) >= COMPILED_FROM:
-        return torch.from_numpy(mask_of(rows.numpy(), cols.start, cols.stop, first, second, below))
-    blocks = torch.arange(cols.start // LANES, -(-cols.stop // LANES), device=rows.device)
-    words = bits_by_tensors(rows[:, None] * (1 << 20) + blocks, first, second)
-    # On a little-endian machine the lanes lie in memory from the lowest bits on, as numbers with a sign to be turned.
-    half = 1 << (LANE_BITS - 1)
-    drawn = words.contiguous().view(torch.int16).bitwise_xor_(-half)
-    skipped = cols.start % LANES
-    return drawn[:, skipped : skipped + len(cols)].le(below - half - 1)
+    first, second = map(signed, key_of(seed, purpose))
+    drawn: Tensor = MASK(rows, cols.start, cols.stop, first, second, below)
+    return drawn
 
 
 def shuffled(seed: Seed, purpose: Purpose, index: range) -> Tensor:
@@ -172,7 +171,7 @@ def shift_right(z: Tensor, by: int) -> Tensor:
 
 def signed(word: int | Tensor) -> int | Tensor:
     """The int64 with the same 64 bits; a tensor has int64 already."""
-    return word - (1 << 64) if isinstance(word, int) and word >> 63 else word
+    return word - (1 << 64) if isinstance(word, int) and word >> 63 > 0 else word
 
 
 def upper_half(x: Tensor, y: Tensor) -> Tensor:
@@ -180,6 +179,79 @@ def upper_half(x: Tensor, y: Tensor) -> Tensor:
     high_x, low_x, high_y, low_y = shift_right(x, 32), x & LOW_HALF, shift_right(y, 32), y & LOW_HALF
     middle = high_x * low_y + shift_right(low_x * low_y, 32)
     return high_x * high_y + shift_right(middle, 32) + shift_right(low_x * high_y + (middle & LOW_HALF), 32)
+
+
+# The ways to draw a mask. All draw whole words and leave out the columns before `start` and from `stop` on.
+
+
+def mask_on_host(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+    """The mask on a CPU: a large one by a compiled loop."""
+    if len(rows) * (stop - start) < COMPILED_FROM:
+        return mask_by_tensors(rows, start, stop, first, second, below)
+    words = (word % (1 << 64) for word in (first, second))
+    return torch.from_numpy(mask_of(rows.numpy(), start, stop, *words, below))
+
+
+def mask_by_tensors(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+    """The mask by tensor operations, on any device."""
+    blocks = torch.arange(start // LANES, -(-stop // LANES), device=rows.device)
+    words = bits_by_tensors(rows[:, None] * (1 << 20) + blocks, first, second)
+    # On a little-endian machine the lanes lie in memory from the lowest bits on, as numbers with a sign to be turned.
+    half = 1 << (LANE_BITS - 1)
+    drawn = words.contiguous().view(torch.int16).bitwise_xor_(-half)
+    skipped = start % LANES
+    return drawn[:, skipped : skipped + stop - start].le(below - half - 1)
+
+
+def mask_on_gpu(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+    """The mask in one pass: a GPU's kernel makes eight truth values of a byte at a time, as one whole number."""
+    bytes_of_row = torch.arange(start // TRUTHS, -(-stop // TRUTHS), device=rows.device)
+    drawn = _mask_kernel()(rows[:, None], bytes_of_row, first=first, second=second, below=below)
+    skipped = start % TRUTHS
+    return drawn.view(torch.bool)[:, skipped : skipped + stop - start]
+
+
+@cache
+def _mask_kernel() -> Callable[..., Tensor]:
+    return elementwise_kernel(MASK_SOURCE, first=0, second=0, below=0)
+
+
+TRUTHS = 8
+"""The truth values, a byte each, in a number of 64 bits."""
+MASK_SOURCE = f"""
+template <typename T> T eight_truths(T row, T column, T first, T second, T below) {{
+  unsigned long long truths = 0;
+  for (int word = 0; word < 2; ++word) {{
+    unsigned long long z = (unsigned long long)row * 1048576u + 2u * (unsigned long long)column + word;
+    z = z * {GOLDEN}ull + (unsigned long long)first;
+    for (int round = 0; round < 2; ++round) {{
+      z = (z ^ (z >> 30)) * {MIX_1}ull;
+      z = (z ^ (z >> 27)) * {MIX_2}ull;
+      z = z ^ (z >> 31);
+      if (round == 0) z += (unsigned long long)second;
+    }}
+    for (int lane = 0; lane < 4; ++lane)
+      if (((z >> (16 * lane)) & 65535u) < (unsigned long long)below) truths |= 1ull << (8 * (4 * word + lane));
+  }}
+  return (T)truths;
+}}
+"""
+"""The C++ of eight neighbouring truth values: `bits_by_tensors` of two blocks of four lanes, and the comparisons."""
+
+
+def _mask_of_shapes(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
+    """The memory that a GPU's mask takes, in which whole numbers of eight values lie."""
+    skipped, whole = start % TRUTHS, TRUTHS * (-(-stop // TRUTHS) - start // TRUTHS)
+    drawn = rows.new_empty((len(rows), whole), dtype=torch.bool)
+    return drawn[:, skipped : skipped + stop - start]
+
+
+OPERATORS = Library("harness", "FRAGMENT")
+OPERATORS.define("mask(Tensor rows, int start, int stop, int first, int second, int below) -> Tensor")
+OPERATORS.impl("mask", mask_on_host, "CPU")
+OPERATORS.impl("mask", mask_on_gpu, "CUDA")
+OPERATORS.impl("mask", _mask_of_shapes, "Meta")
+MASK = torch.ops.harness.mask.default
 
 
 # The compiled twin of `bits_by_tensors`: one pass over the indices, a nanosecond each.

@@ -10,6 +10,7 @@ from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.kernels import cast, on_device
+from harness.kernels.random import MASK, mask_by_tensors
 from harness.kernels.spmm import aggregate, keep_for_products, spmm
 from harness.ranges import balanced
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
@@ -63,6 +64,34 @@ def test_a_gpu_draws_what_the_host_draws(
     on_gpus: Callable[..., list[Any]], name: str, dtype: torch.dtype
 ) -> None:
     on_gpus(1, draws_alike, name, dtype)
+
+
+MASKS = [range(0), range(1), range(3, 9), range(5, 8), range(4, 12), range(6, 41), range(64)]
+"""Columns of masks: none, one, and those that begin and end inside and at the ends of eight that a kernel makes."""
+
+
+def masks_alike() -> None:
+    """One kernel draws a mask, in no more memory than eight columns beside it, and no host waits."""
+    import fake_cuda
+
+    device = engine.device_of(Engine.NCCL, 0)
+    rows = torch.tensor([0, 5, 7, 111_059_955, 1 << 40])
+    for cols in MASKS:
+        for below in (1, 20_000, 1 << 16):
+            expected = mask_by_tensors(rows, cols.start, cols.stop, -3, 1 << 62, below)
+            on_device = rows.to(device)
+            fake_cuda.waits.clear()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            drawn = MASK(on_device, cols.start, cols.stop, -3, 1 << 62, below)
+            columns = -(-cols.stop // 8) - cols.start // 8
+            assert torch.cuda.max_memory_allocated() - before <= 8 * columns * (len(rows) + 1)
+            assert not fake_cuda.waits
+            assert drawn.is_cuda and torch.equal(drawn.cpu(), expected)
+
+
+def test_a_gpu_draws_a_mask_in_one_pass(on_gpus: Callable[..., list[Any]]) -> None:
+    on_gpus(1, masks_alike)
 
 
 def bytes_of_products() -> list[int]:

@@ -4,6 +4,7 @@
 waits. `fake_nccl.py` has the messages between ranks. Everything holds for the whole process.
 """
 
+import ctypes
 import hashlib
 import importlib.util
 import os
@@ -12,8 +13,9 @@ import sys
 import sysconfig
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -45,15 +47,18 @@ def built() -> Path:
     unfinished = library.with_suffix(f".{os.getpid()}")
     libraries = Path(torch.__file__).parent / "lib"
     includes = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
-    command = [
-        *("c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-DTORCH_EXTENSION_NAME=fake_cuda"),
-        *(f"-I{folder}" for folder in includes),
-        *(str(source), f"-L{libraries}", "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"),
-        *("-o", str(unfinished)),
-    ]
-    subprocess.run(command, check=True)
+    compile_into(
+        unfinished,
+        *(str(source), "-DTORCH_EXTENSION_NAME=fake_cuda", *(f"-I{folder}" for folder in includes)),
+        *(f"-L{libraries}", "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"),
+    )
     unfinished.replace(library)
     return library
+
+
+def compile_into(library: Path, *words: str) -> None:
+    command = ("c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", *words, "-o", str(library))
+    subprocess.run(command, check=True)
 
 
 def loaded() -> Any:
@@ -65,6 +70,53 @@ def loaded() -> Any:
         spec.loader.exec_module(module)
         sys.modules["fake_cuda_devices"] = module
     return sys.modules["fake_cuda_devices"]
+
+
+def elementwise(
+    source: str, name: str, _by_reference: bool, results: int, tensors: Sequence[Any], numbers: dict[str, int]
+) -> Any:
+    """A kernel that a program has in C++ for the compiler of a GPU, and that the host's compiler reads here.
+
+    As on a GPU, tensors are broadcast, and no host waits for the result. All are whole numbers of 64 bits.
+    """
+    import torch
+    from fake_nccl import unseen
+
+    assert results == 1 and all(x.dtype == torch.int64 for x in tensors)
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    made = torch.zeros(shape, dtype=torch.int64, device=tensors[0].device)
+    with unseen():
+        operands = [loaded().host(x).expand(shape).contiguous() for x in tensors]
+        pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*operands, loaded().host(made))]
+    words = [ctypes.c_int64(number) for number in numbers.values()]
+    compiled_kernel(source, name, len(tensors), len(words))(ctypes.c_int64(made.numel()), *pointers, *words)
+    return made
+
+
+@cache
+def compiled_kernel(source: str, name: str, tensors: int, numbers: int) -> Any:
+    """The loop over all elements around a kernel's source, compiled once for all processes."""
+    operands, words = [f"x{i}" for i in range(tensors)], [f"n{i}" for i in range(numbers)]
+    parameters = [
+        "i64 count",
+        *(f"const i64* {x}" for x in operands),
+        "i64* made",
+        *(f"i64 {n}" for n in words),
+    ]
+    given = ", ".join([*(f"{x}[i]" for x in operands), *words])
+    text = f"""#include <cstdint>
+using i64 = std::int64_t;
+{source}
+extern "C" void run({", ".join(parameters)}) {{ for (i64 i = 0; i < count; ++i) made[i] = {name}<i64>({given}); }}
+"""
+    library = BUILT / f"kernel-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+    if not library.exists():
+        written = library.with_suffix(f".{os.getpid()}.cpp")
+        written.write_text(text)
+        compile_into(written.with_suffix(".so"), str(written))
+        written.with_suffix(".so").replace(library)
+        written.unlink()
+    return ctypes.CDLL(str(library)).run
 
 
 def note(what: str) -> None:
@@ -80,11 +132,18 @@ def place() -> str:
     """The innermost line of the project on the stack, as file:line."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        file = Path(frame.f_code.co_filename).resolve()  # harness/strategies is a link
-        if file.is_relative_to(PROJECT) and file.relative_to(PROJECT).parts[0] in ("harness", "strategies"):
-            return f"{file.relative_to(PROJECT)}:{frame.f_lineno}"
+        if file := file_of_project(frame.f_code.co_filename):
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return "outside of the project:0"
+
+
+@cache
+def file_of_project(name: str) -> str | None:
+    """A file of the project by its path in the project; None of any other file."""
+    file = Path(name).resolve()  # harness/strategies is a link
+    inside = file.is_relative_to(PROJECT) and file.relative_to(PROJECT).parts[0] in ("harness", "strategies")
+    return str(file.relative_to(PROJECT)) if inside else None
 
 
 def install() -> None:
@@ -141,6 +200,7 @@ def install() -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch._C._cuda_jiterator_compile_and_launch_kernel = elementwise
     devices.listen(note)
     import fake_nccl
 
