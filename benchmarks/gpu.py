@@ -7,7 +7,8 @@
 - `kit`: the laws of every strategy by a quick check, over NCCL, with at most as many ranks as there are GPUs.
 - `worlds`: the same laws with up to four ranks on one GPU, whose messages gloo carries through the host.
 - `waits`: what makes the host wait in the third epoch of every strategy on one rank, by torch's own count.
-- `products`: sparse times dense beside cuSPARSE and PyG's scatter, and the bytes that it must move beside a copy's.
+- `products`: sparse times dense, each way of ours beside cuSPARSE and PyG's scatter, and the bytes to be moved beside a
+  copy's; and a dropout mask by one kernel beside tensor operations.
 - `epochs`: serial training beside PyG's GCNConv.
 - `strategies`: an epoch of every strategy on one rank: the time, the share of sampling, and memory at the peak beside
   the bytes that the strategy says it holds all the time.
@@ -44,13 +45,15 @@ from harness.comm.engine import Engine, device_of, most_ranks
 from harness.errors import UserError
 from harness.kernels.csr import Csr, cast, on_device, row_of
 from harness.kernels.induced import induced_pair
+from harness.kernels.random import MASK, mask_by_tensors
 from harness.kernels.shuffle import distinct
-from harness.kernels.spmm import by_library, spmm
+from harness.kernels.spmm import by_library, by_library_in_blocks, keep_for_products, spmm
 from harness.launch.worker_pool import Pool
 from harness.ledger import SAMPLING
 from harness.registry import load_strategy, registered
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
+from harness.strategy.context import Measurements
 
 MINUTES, TURNS, WARM = 40, 20, 3
 MOST_ON_ONE_GPU = 4
@@ -164,7 +167,8 @@ def show_products(size: Size) -> None:
     speed = 2 * X.nbytes / medians({"copy": lambda: Y.copy_(X)})["copy"]
     print(f"A copy moves {speed / 1e9:,.0f} GB/s.\n")
     table = Table(
-        "graph", "type", "f", "ms", "GFLOP/s", "of a copy's speed", "cuSPARSE over ours", "PyG over ours"
+        *("graph", "type", "f", "ms", "GFLOP/s", "of a copy's speed"),
+        *("cuSPARSE over ours", "in blocks over ours", "PyG over ours"),
     )
     generator = torch.Generator().manual_seed(0)
     for name, ends in (
@@ -173,7 +177,7 @@ def show_products(size: Size) -> None:
     ):
         graph = matrix(1 << scale, *ends)
         for dtype in (torch.float32, torch.bfloat16):
-            A = on_device(cast(graph, dtype), device)
+            A = keep_for_products(on_device(cast(graph, dtype), device), Measurements(device, {}).choose)
             row = row_of(A)
             for width in (16, 64, 128, 256):
                 H = torch.rand(A.cols, width, generator=generator).to(device, dtype)
@@ -189,15 +193,28 @@ def show_products(size: Size) -> None:
                     *(f"{seconds / ours:.2f}" for seconds in theirs),
                 )
 
+    rows, cols = torch.arange(1 << scale, device=device), range(128)
+    key = 1, 2, 1 << 15
+    masks = {
+        "one kernel": lambda: MASK(rows, cols.start, cols.stop, *key),
+        "tensor operations": lambda: mask_by_tensors(rows, cols.start, cols.stop, *key),
+    }
+    alike = torch.equal(*(draw() for draw in masks.values()))
+    one, several = medians(masks).values()
+    bits = "the same bits" if alike else "OTHER BITS"
+    print(f"\nA mask of 2^{scale} x 128 takes {1e3 * one:.3f} ms by one kernel.")
+    print(f"Tensor operations make {bits} in {several / one:.1f} times that.")
+
 
 def products(A: Csr, row: Tensor, H: Tensor) -> dict[str, Callable[[], object]]:
-    """Ours, cuSPARSE's and PyG's product, each with an output of its own."""
+    """Ours by the faster way, cuSPARSE's whole and in blocks, and PyG's product, each with an output of its own."""
     from torch_geometric.utils import scatter
 
     col = A.col.long()
     return {
         "ours": lambda: spmm(A, H),
         "cuSPARSE": lambda: by_library(A, H, None),
+        "in blocks": lambda: by_library_in_blocks(A, H, None),
         "PyG": lambda: scatter(H.index_select(0, col) * A.val[:, None], row, dim_size=A.rows),
     }
 

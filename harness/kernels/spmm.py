@@ -6,9 +6,9 @@ Verifier (tests/kernels/test_spmm.py): dense torch.
 """
 
 import warnings
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from harness.device import on_gpu
 from harness.kernels.csr import Csr
 
-# A product has one way on each device. Verifier (tests/kernels/test_multiply.py): scipy.
+# A product has one way on a CPU; on a GPU, several for a wide result. Verifier (tests/kernels/test_multiply.py): scipy.
 
 
 def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -29,12 +29,41 @@ def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
         return H.new_zeros((A.rows, H.shape[1])) if add_to is None else add_to
     if add_to is not None and not add_to.is_contiguous():
         return add_to.add_(multiply(A, H, None))
-    return (by_library if on_gpu(H) else by_tiles)(A, H.contiguous(), add_to)
+    return (_way_on_gpu(A, H) if on_gpu(H) else by_tiles)(A, H.contiguous(), add_to)
 
 
 def by_library(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     """The library behind torch: cuSPARSE, or MKL."""
     return _sparse(A) @ H if add_to is None else torch.addmm(add_to, _sparse(A), H, out=add_to)
+
+
+def by_library_in_blocks(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """The library on some columns after the other: less of H is in use at a time, and may stay in a cache."""
+    Z, matrix = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to, _sparse(A)
+    for start in range(0, H.shape[1], BLOCK):
+        some = slice(start, start + BLOCK)
+        torch.addmm(Z[:, some], matrix, H[:, some], beta=int(add_to is not None), out=Z[:, some])
+    return Z
+
+
+BLOCK = 64
+"""The columns of a block."""
+Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
+Choose = Callable[[str, Mapping[str, Callable[[], object]]], str]
+"""Names the fastest of several ways to compute the same, and keeps the answer under a name."""
+WAYS: dict[str, Way] = {"library": by_library, f"library, {BLOCK} columns at a time": by_library_in_blocks}
+
+
+def _way_on_gpu(A: Csr, H: Tensor) -> Way:
+    """The way that was measured to be faster for a kept matrix and this width; the library for any other."""
+    kept, width = KEPT.get(A.rowptr), H.shape[1]
+    if width <= BLOCK or kept is None or kept.choose is None:
+        return by_library
+    if width not in kept.ways:
+        what = f"product of {A.rows} x {A.cols} with {A.nnz} entries by {width} columns"
+        ways = {name: partial(way, A, H.contiguous(), None) for name, way in WAYS.items()}
+        kept.ways[width] = kept.choose(what, ways)
+    return WAYS[kept.ways[width]]
 
 
 def by_tiles(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -96,17 +125,23 @@ class Kept:
 
     col: Tensor
     val: Tensor
+    choose: Choose | None = None
     pointers: Tensor | None = None
     tensor: Tensor | None = None
+    ways: dict[int, str] = field(default_factory=dict)
+    """By the width of a product, the fastest way on a GPU."""
 
 
 KEPT: MutableMapping[Tensor, Kept] = WeakIdKeyDictionary()
 """By the row pointers of a matrix, with which the entry ends."""
 
 
-def keep_for_products(A: Csr) -> Csr:
-    """Says that A will be multiplied many times: what a library needs of it is then made once."""
-    KEPT[A.rowptr] = Kept(A.col, A.val)
+def keep_for_products(A: Csr, choose: Choose | None = None) -> Csr:
+    """Says that A will be multiplied many times: what a library needs of it is then made once.
+
+    `choose` chooses among the ways of a GPU, in the first product of a width.
+    """
+    KEPT[A.rowptr] = Kept(A.col, A.val, choose)
     return A
 
 
@@ -158,7 +193,7 @@ class SparseProduct(torch.autograd.Function):
         return spmm(ctx.A_T_KN, dZ_NF) if ctx.needs_input_grad[0] else None, None, None
 
 
-def _implement(device: str, way: Callable[[Csr, Tensor, Tensor | None], Tensor]) -> None:
+def _implement(device: str, way: Way) -> None:
     def product(rowptr: Tensor, col: Tensor, val: Tensor, cols: int, H_KF: Tensor) -> Tensor:
         return way(Csr(rowptr, col, val, cols), H_KF, None)
 

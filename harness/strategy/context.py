@@ -62,9 +62,9 @@ class Context:
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.kernels = Kernels(grid.ledger)
-        self.memory = DeviceMemory(self.device, self.dtype)
-        self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)
         self.measured = Measurements(self.device, chosen or {})
+        self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose)
+        self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)
 
     @property
     def at(self) -> Coordinates:

@@ -9,15 +9,16 @@ import torch
 from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
-from harness.kernels import cast, on_device
+from harness.kernels import cast, on_device, transpose
 from harness.kernels.random import MASK, mask_by_tensors
-from harness.kernels.spmm import aggregate, keep_for_products, spmm
+from harness.kernels.spmm import BLOCK, WAYS, aggregate, keep_for_products, spmm
 from harness.ranges import balanced
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.clusters import JoinedClusters
 from harness.strategies.sampling.graph_placement import WholeGraph
 from harness.strategies.sampling.sampler import Deal, Neighbours, NodesByImportance, Sampler
 from harness.strategy import MiniBatch
+from harness.strategy.context import Measurements
 
 N, SIZE = 97, 20
 TARGETS = torch.arange(0, N, 2)
@@ -108,6 +109,41 @@ def bytes_of_products() -> list[int]:
 
     products = [lambda: spmm(A, H.detach()), lambda: aggregate(A, A, H)]
     return [taken(product) for product in [*products, *products]]
+
+
+def chosen_ways() -> tuple[dict[str, str], list[bool]]:
+    """The choices of products of several widths, forward and backward, and whether results are the host's."""
+    device = engine.device_of(Engine.NCCL, 0)
+    graph = cast(check_graph(N).A, torch.float64)
+    measured = Measurements(device, {})
+    A, A_T = (
+        keep_for_products(on_device(each, device), measured.choose) for each in (graph, transpose(graph))
+    )
+    equal = []
+    for width in (BLOCK, BLOCK + 1, 3 * BLOCK):
+        host = torch.rand(N, width, dtype=torch.float64)
+        H = host.to(device).requires_grad_()
+        Z = aggregate(A, A_T, H)
+        Z.backward(H.detach())
+        sums = spmm(A, H.detach(), add_to=H.detach().clone())
+        assert H.grad is not None
+        results = (Z.detach(), H.grad, sums)
+        expected = (spmm(graph, host), spmm(transpose(graph), host), host + spmm(graph, host))
+        equal += [torch.allclose(a.cpu(), b) for a, b in zip(results, expected, strict=True)]
+    again = Measurements(device, dict.fromkeys(measured.chosen, "library"))
+    kept = keep_for_products(A, again.choose)
+    spmm(kept, torch.rand(N, BLOCK + 1, dtype=torch.float64, device=device))
+    assert set(again.chosen.values()) == {"library"}, "an earlier choice stays"
+    return measured.chosen, equal
+
+
+def test_a_wide_product_takes_the_faster_way(on_gpus: Callable[..., list[Any]]) -> None:
+    chosen, equal = on_gpus(1, chosen_ways)[0]
+    nnz, transposed = (each.nnz for each in (check_graph(N).A, transpose(check_graph(N).A)))
+    assert nnz == transposed and all(equal) and len(equal) == 9
+    widths = (BLOCK + 1, 3 * BLOCK)
+    assert set(chosen) == {f"product of {N} x {N} with {nnz} entries by {width} columns" for width in widths}
+    assert set(chosen.values()) <= set(WAYS)
 
 
 def test_row_pointers_are_made_narrow_once(on_gpus: Callable[..., list[Any]]) -> None:

@@ -18,7 +18,7 @@ from harness.kernels import tiles
 from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy
 from harness.kernels.jit import share_bounds
 from harness.kernels.random import Purpose, integers, uniform
-from harness.kernels.spmm import by_library, by_tiles, inner_products, multiply
+from harness.kernels.spmm import by_library, by_library_in_blocks, by_tiles, inner_products, multiply
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 FULL = tiles.VECTOR_BYTES // 4 * tiles.MOST_VECTORS
@@ -66,11 +66,12 @@ def test_an_element_is_one_chain_of_additions(dtype, add):
         assert result is Z or not add
 
 
-@pytest.mark.parametrize("way", [by_tiles, by_library])
+@pytest.mark.parametrize("way", [by_tiles, by_library, by_library_in_blocks])
 @given(A=st.from_type(Csr), features=st.integers(1, 9), add=st.booleans(), wide=st.booleans())
 def test_values(way, A, features, add, wide):
     if A.nnz == 0:  # `multiply` answers itself
         return
+    features *= 1 if way is not by_library_in_blocks else 16  # up to three blocks
     A = A._replace(col=A.col.long() if wide else A.col)
     H, Z = (whole_numbers(size, features, torch.float64) for size in (A.cols, A.rows))
     expected = to_scipy(A) @ H.numpy() + (Z.numpy() if add else 0)
