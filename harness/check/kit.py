@@ -4,7 +4,7 @@ The kit serves built-in and foreign strategies alike, and knows none by name.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Literal, get_args
@@ -56,6 +56,8 @@ ON_GPUS = Machine(name="kit on GPUs", device="cuda", engine="nccl")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 RECOMPUTED = TRAINING.model_copy(update={"recompute": True})
+REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
+"""Laws that take a second training, and hundreds of samples that the host draws."""
 
 
 OnCase = Callable[[int, int, str], None]
@@ -69,10 +71,12 @@ def check(
     machine: Machine = HERE,
     most: int | None = None,
     on_case: OnCase | None = None,
+    known: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
 
-    Worlds have `most` ranks at most, for instance one for each GPU.
+    Worlds have `most` ranks at most, for instance one for each GPU. Of the laws in COSTLY, those that are `known` to
+    hold are not tried.
     A quick check tries one grid of each size, all peculiarities in one case, and the replay of the first and the last
     rank in turn; a full one tries every grid of more sizes.
     """
@@ -95,10 +99,16 @@ def check(
         if on_case:
             on_case(number, len(cases), case.name)
         ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
-        yield from _findings(
-            replace(case, spec=spec), run, ranks if extent != "quick" else [ranks[-(number % 2)]]
-        )
+        replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
+        yield from _findings(replace(case, spec=spec), run, replayed, known)
     yield from _refusals(name, strategy, grids[-1])
+
+
+def smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iterator[Finding]:
+    """The laws on a single case of a strategy: a small training on all of these ranks, but for COSTLY laws."""
+    case = _case(name, load_strategy(name).grids(ranks)[0], "directed, prime, partial mask")
+    spec = case.spec.model_copy(update={"machine": machine})
+    yield from _findings(replace(case, spec=spec), run, [0], COSTLY)
 
 
 def _grids(strategy: type[Strategy], ranks: int, extent: Extent) -> list[dict[AxisName, int]]:
@@ -292,7 +302,9 @@ def _case(
     return Case(f"{grid_text(grid)}: {what}", spec, vertices, directed, task, weights)
 
 
-def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Finding]:
+def _findings(
+    case: Case, run: Runner, replayed: Sequence[int], known: Collection[str] = ()
+) -> Iterator[Finding]:
     try:
         strategy = case.strategy()
     except UserError as refusal:
@@ -307,6 +319,22 @@ def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Find
         return
     if serial := _serial(case, strategy):
         yield from equal_to_serial(case, ranks, serial)
+    if UNBIASED not in known:
+        yield from _unbiased(case, strategy)
+    yield equal_to_formula(case, ranks)
+    if strategy.wire:
+        yield rounded(case, ranks)
+    yield adds_up(case, ranks)
+    yield memory_equal_to_formula(case, ranks)
+    yield from equal_to_replay(case, ranks, replayed)
+    if case.again and REPEATED not in known:
+        composed_from = 0 if case.spec.machine.engine == "gloo" else None
+        chosen = [rank.chosen for rank in ranks]
+        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
+
+
+def _unbiased(case: Case, strategy: Strategy) -> Iterator[Finding]:
+    """The law of samples, of strategies that promise it."""
     if strategy.promised() == "estimator" and not strategy.mini_batches:
         yield unbiased(case, multiplier_of(case))
     unbiased_ones = strategy.mini_batches and strategy.promised() == "estimator" and not strategy.wire
@@ -314,16 +342,6 @@ def _findings(case: Case, run: Runner, replayed: Sequence[int]) -> Iterator[Find
         case.again or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"
     ):
         yield unbiased_batches(case)
-    yield equal_to_formula(case, ranks)
-    if strategy.wire:
-        yield rounded(case, ranks)
-    yield adds_up(case, ranks)
-    yield memory_equal_to_formula(case, ranks)
-    yield from equal_to_replay(case, ranks, replayed)
-    if case.again:
-        composed_from = 0 if case.spec.machine.engine == "gloo" else None
-        chosen = [rank.chosen for rank in ranks]
-        yield repeats(case, ranks, run(case.spec.ranks, train_rank, case, EPOCHS, composed_from, chosen))
 
 
 def _raised(error: Exception) -> str:

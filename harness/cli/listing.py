@@ -135,7 +135,7 @@ def _doctor(options: argparse.Namespace) -> int:
         return _links(options)
     if options.write is not None or options.machine is not None:
         raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
-    items = list(survey(options.root))
+    items = list(survey(options.root, say))
     rows = [("MISSING" if item.missing else "ok", item.what, item.found) for item in items]
     show(options, [asdict(item) for item in items], columns(rows))
     return 1 if any(item.missing for item in items) else 0

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -52,10 +52,13 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def survey(given: str | None) -> Iterator[Examined]:
-    """All items; `given` is the value of --root."""
+Tell = Callable[[str], None]
+
+
+def survey(given: str | None, tell: Tell) -> Iterator[Examined]:
+    """All items; `given` is the value of --root. `tell` hears of the item that takes long."""
     yield from software()
-    yield from machine()
+    yield from machine(tell)
     yield from folders(given)
     yield from slurm(given)
 
@@ -106,12 +109,12 @@ def _version(name: str) -> str | None:
 DEVICES = Path("/sys/class/net")
 
 
-def machine() -> Iterator[Examined]:
+def machine(tell: Tell) -> Iterator[Examined]:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Examined("cores", f"{cores}: that many ranks run at full speed")
     yield Examined("memory", f"{memory / 2**30:.0f} GiB")
-    yield from gpus()
+    yield from gpus(tell)
     yield Examined("interfaces", ", ".join(map(_interface, _up())) or "none is up but the loopback")
     yield _name()
 
@@ -157,7 +160,7 @@ class Gpu(NamedTuple):
 QUERY = "--query-gpu=name,driver_version,pci.bus_id,pcie.link.gen.current,pcie.link.width.current"
 
 
-def gpus() -> Iterator[Examined]:
+def gpus(tell: Tell) -> Iterator[Examined]:
     """All that is known of the GPUs, and of the library of their collectives."""
     shown = answer("nvidia-smi", QUERY, "--format=csv,noheader") or ""
     found = [
@@ -173,7 +176,7 @@ def gpus() -> Iterator[Examined]:
         yield Examined("PCIe", ", ".join(f"generation {gpu.generation} x{gpu.lanes}" for gpu in found))
         yield from _nearness(found)
     if names:
-        yield from _in_torch()
+        yield from _in_torch(tell)
 
 
 def _of_amd() -> list[str]:
@@ -209,7 +212,7 @@ def _cores(listed: str) -> set[int]:
     return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
-def _in_torch() -> Iterator[Examined]:
+def _in_torch(tell: Tell) -> Iterator[Examined]:
     """What torch makes of the GPUs that the driver shows."""
     import torch
 
@@ -237,7 +240,18 @@ def _in_torch() -> Iterator[Examined]:
         yield Examined(
             "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"
         )
-    yield Examined("self-test", "harness check cagnet-1d --quick --machine local-gpu takes a minute")
+    tell(f"testing {devices} GPU{'s' if devices > 1 else ''}, about a minute")
+    yield _tested(devices)
+
+
+def _tested(devices: int) -> Examined:
+    """The test of all GPUs. One that computes or sums wrongly would spoil every run."""
+    from harness.doctor.calibrate import wrong_with_gpus
+
+    if wrong := wrong_with_gpus(devices):
+        return Examined("self-test", "; ".join(wrong), missing=True)
+    of_all = f", sums over {devices} GPUs" if devices > 1 else ""
+    return Examined("self-test", f"kernels{of_all} and a small training are equal to float64 on the host")
 
 
 def _seen(devices: int) -> Examined:

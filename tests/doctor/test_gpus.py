@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.doctor import survey
+from harness.doctor import calibrate, survey
 from harness.doctor.survey import gpus
 
 NAMES = ("NVIDIA H100", "NVIDIA H100")
@@ -40,14 +40,15 @@ def for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _one, _other: False)
+    monkeypatch.setattr(calibrate, "wrong_with_gpus", lambda _gpus: [])
 
 
 def told() -> dict[str, str]:
-    return {one.what: one.found for one in gpus()}
+    return {one.what: one.found for one in gpus(lambda _: None)}
 
 
 def missing() -> list[str]:
-    return [one.what for one in gpus() if one.missing]
+    return [one.what for one in gpus(lambda _: None) if one.missing]
 
 
 def test_a_machine_without_a_gpu_is_asked_nothing_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +75,13 @@ def test_devices_are_held_against_ranks_and_peers(monkeypatch: pytest.MonkeyPatc
     assert "torch sees 2: that many ranks" in found["devices"] and not missing()
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     assert "torch sees 2, and 4 ranks start on a node" in told()["devices"] and missing() == ["devices"]
+
+
+@pytest.mark.usefixtures("two_gpus", "for_cuda")
+def test_a_gpu_that_fails_its_test_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told()["self-test"].startswith("kernels, sums over 2 GPUs and a small training")
+    monkeypatch.setattr(calibrate, "wrong_with_gpus", lambda gpus: [f"GPU {gpus - 1}: one", "two"])
+    assert (told()["self-test"], missing()) == ("GPU 1: one; two", ["self-test"])
 
 
 @pytest.mark.usefixtures("two_gpus", "for_cuda")
