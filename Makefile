@@ -54,7 +54,7 @@ test: $(INSTALLED)
 	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device
 
 test-device: $(INSTALLED)
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/device
+	$(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal tests/device
 
 test-slurm: $(INSTALLED)
 	HARNESS_SLURM_TEST=1 $(BIN)/pytest -q -m "not slow" tests/slurm

@@ -123,8 +123,8 @@ class Meter(TorchDispatchMode):
         if kind is Kind.ALLOCATES:
             result = func(*args, **kwargs)
         else:
-            outcome, result = _run(func, args, kwargs, operands)
-            self._tape.metered(outcome.product, outcome.flops, outcome.touched)
+            work, result = _run(func, args, kwargs, operands)
+            self._tape.metered(work.product, work.flops, work.touched)
         self.memory.made(_tensors((result,)))
         return result
 
@@ -159,27 +159,35 @@ def _kind(func: Any) -> Kind:
 
 def _run(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
-) -> "tuple[OperatorOutcome, Any]":
-    """The result of an operator, and what there is to say of it."""
+) -> "tuple[OperatorWork, Any]":
+    """The result of an operator, and its work."""
     signature = _signature(func, args, kwargs) if operands else None
     if known := KNOWN.get(signature):
-        return known, known.result_of(args)
+        return known.work, known.result_of(args)
     result = func(*args, **kwargs)
-    outcome = _outcome(func, args, kwargs, result, operands)
-    if signature is not None and outcome.repeatable and signature == _signature(func, args, kwargs):
-        if len(KNOWN) == MOST_KNOWN:
-            KNOWN.clear()
-        KNOWN[signature] = outcome
-    return outcome, result
+    work = _work(func, args, kwargs, result, operands)
+    if signature is not None:
+        outcome = _outcome(func, args, result, operands, work)
+        if outcome.repeatable and signature == _signature(func, args, kwargs):
+            if len(KNOWN) == MOST_KNOWN:
+                KNOWN.clear()
+            KNOWN[signature] = outcome
+    return work, result
 
 
-class OperatorOutcome(NamedTuple):
-    """What an operator makes of operands of given shapes."""
+class OperatorWork(NamedTuple):
+    """What an operator computes."""
 
     flops: int
     touched: int
     """The bytes of the operands and of the result."""
     product: Product | None
+
+
+class OperatorOutcome(NamedTuple):
+    """What an operator makes of operands of given shapes."""
+
+    work: OperatorWork
     repeatable: bool
     """Whether the result is told by `fresh` and `several`."""
     fresh: tuple[tuple[Any, ...], ...]
@@ -207,13 +215,19 @@ KNOWN: "dict[Hashable, OperatorOutcome]" = {}
 MOST_KNOWN = 1 << 16
 
 
-def _outcome(
+def _work(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operands: list[Tensor]
-) -> OperatorOutcome:
+) -> OperatorWork:
     formula = flop_registry.get(func.overloadpacket)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
+    touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in _tensors((result,))])
+    return OperatorWork(flops, touched, _product(func, args))
+
+
+def _outcome(
+    func: Any, args: tuple[Any, ...], result: Any, operands: list[Tensor], work: OperatorWork
+) -> OperatorOutcome:
     results = _tensors((result,))
-    touched = sum([x.nbytes for x in operands]) + sum([x.nbytes for x in results])
     in_place = bool(args) and result is args[0]
     several = isinstance(result, tuple) and len(results) == len(result)
     held = {x.untyped_storage()._cdata for x in operands}
@@ -221,9 +235,7 @@ def _outcome(
     in_place = in_place and func.overloadpacket is not ATEN.set_  # which takes other memory
     plain = result is None or isinstance(result, Tensor) or several
     return OperatorOutcome(
-        flops,
-        touched,
-        _product(func, args),
+        work,
         plain and (in_place or new),
         () if in_place else tuple((x.shape, x.stride(), x.dtype) for x in results),
         several,

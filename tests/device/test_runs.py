@@ -1,13 +1,23 @@
 """Whole runs on fake GPUs, as a user starts them: recorded, refused, out of memory."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
+
+from harness.comm import engine
+from harness.doctor.calibrate import wrong_here
+from harness.experiment.defaults import make_spec
+from harness.kernels import random, spmm
+from harness.launch.fork_server import ForkServer
+from harness.launch.launch import launch
+from harness.results.record import Record, read_record
+from harness.spec.spec import Spec
 
 Environment = dict[str, str]
 ROOT = Path(__file__).parents[2]
@@ -27,30 +37,43 @@ def run_on(machine: str, environment: Environment, out: Path, *words: str, **mor
     return json.loads((folders[0] / "record.json").read_text()), folders[0]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "batch"), [("cagnet-1d", 0), ("plexus", 0), ("scalegnn", 64), ("distdgl", 64)]
-)
-def test_a_run_is_that_of_cpus(with_gpus: Environment, tmp_path: Path, strategy: str, batch: int) -> None:
-    told = ["--strategy", strategy, "--set", f"training.batch={batch}"]
-    runs = {
-        machine: run_on(machine, with_gpus, tmp_path / machine, *told) for machine in ("local", "local-gpu")
-    }
-    losses, words = (
-        {
-            machine: pd.read_parquet(folder / f"{table}.parquet")[column].tolist()
-            for machine, (_, folder) in runs.items()
+STEPS = {"cagnet-1d": 0, "plexus": 0, "scalegnn": 64, "distdgl": 64}
+"""Strategies, and the sizes of their mini-batches."""
+
+
+def spec_of(machine: str, strategy: str) -> Spec:
+    training = {"batch": STEPS[strategy], "epochs": 3}
+    asked = {"strategy": strategy, "dataset": "tiny-sbm", "ranks": 2, "training": training}
+    return make_spec(ROOT, {**asked, "machine": machine}, "test")
+
+
+def launched(environment: Environment, machine: str, runs: Path, **more: str) -> dict[str, Record]:
+    """The records of all strategies; one fork server starts their ranks, and imports torch once."""
+    with pytest.MonkeyPatch.context() as patch, ForkServer() as server:
+        for name, text in {**environment, **more}.items():
+            patch.setenv(name, text)
+        specs = {name: spec_of(machine, name) for name in STEPS}
+        return {
+            name: read_record(launch(spec, ROOT, runs, lambda _: None, fork_server=server))
+            for name, spec in specs.items()
         }
-        for table, column in (("epochs", "loss"), ("ledger", "words_payload"))
+
+
+def test_runs_are_those_of_cpus(with_gpus: Environment, tmp_path: Path) -> None:
+    on_cpus, on_gpus = (
+        launched(with_gpus, machine, tmp_path / machine) for machine in ("local", "local-gpu")
     )
-    assert losses["local-gpu"] == pytest.approx(losses["local"], rel=1e-5)
-    assert sum(words["local-gpu"]) == sum(words["local"])
-    record, folder = runs["local-gpu"]
-    assert (record["status"], record["provenance"]["gpu"], record["provenance"]["engine"]) == (
-        "ok",
-        "fake",
-        "nccl",
-    )
-    assert pd.read_parquet(folder / "memory.parquet").device_peak_bytes.max() > 0
+    for name in STEPS:
+        losses, words = (
+            [each.table(table)[column].tolist() for each in (on_cpus[name], on_gpus[name])]
+            for table, column in (("epochs", "loss"), ("ledger", "words_payload"))
+        )
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+        assert sum(words[1]) == sum(words[0])
+        record = on_gpus[name].record
+        made_by = record["provenance"]["gpu"], record["provenance"]["engine"]
+        assert (record["status"], *made_by) == ("ok", "fake", "nccl"), record["error"]
+        assert on_gpus[name].table("memory").device_peak_bytes.max() > 0
 
 
 def test_two_ranks_need_two_gpus(with_gpus: Environment, tmp_path: Path) -> None:
@@ -70,6 +93,37 @@ def test_a_device_without_memory_is_on_record(with_gpus: Environment, tmp_path: 
     record, _ = run_on("local-gpu", with_gpus, tmp_path, "--strategy", "cagnet-1d", FAKE_GPU_BYTES="60000")
     assert record["status"] == "oom"
     assert "Tried to allocate" in json.dumps(record)
+
+
+def test_doctor_tests_the_gpus(with_gpus: Environment, tmp_path: Path) -> None:
+    driver = tmp_path / "nvidia-smi"
+    lines = "\n".join(f"fake, 580.95.05, 00000000:{number}5:00.0, 5, 16" for number in range(2))
+    driver.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    driver.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = harness(with_gpus, "doctor", FAKE_GPUS="2", FAKE_CUDA="13.0", PATH=path)
+    assert "sums over 2 GPUs and a small training are equal to float64" in done.stdout, done.stderr
+    assert "testing 2 GPUs" in done.stderr
+
+
+def with_a_bad_kernel() -> list[str]:
+    """The findings on two GPUs, of which one multiplies wrongly and draws a mask of zeros."""
+    with pytest.MonkeyPatch.context() as patch:
+        if engine.rank():
+            by_library = spmm.by_library
+            patch.setattr(spmm, "by_library", lambda A, H, add_to: 1.01 * by_library(A, H, add_to))
+            patch.setattr(random, "_mask_kernel", lambda: lambda rows, cols, **_: 0 * (rows + cols))
+        return wrong_here()
+
+
+def test_doctor_says_what_is_wrong_with_a_gpu(on_gpus: Callable[..., list[Any]]) -> None:
+    right, wrong = on_gpus(2, with_a_bad_kernel)
+    assert not right
+    products = ("sparse product", "gradient of a sparse product")
+    expected = [f"{what} in {dtype}" for dtype in ("float32", "float64") for what in products]
+    assert [each.partition(": ")[2].partition(": ")[0] for each in wrong] == [*expected, "dropout mask"]
+    assert all(each.startswith("GPU 1: ") for each in wrong)
+    assert "1.0e-02 of the largest number" in wrong[0]
 
 
 def test_links_between_gpus_are_measured(with_gpus: Environment) -> None:

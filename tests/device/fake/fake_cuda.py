@@ -176,6 +176,7 @@ def install() -> None:
         "device_count": devices.device_count,
         "current_device": devices.current_device,
         "set_device": lambda device: devices.set_device(index(device)),
+        "can_device_access_peer": lambda *_: True,
         "get_device_name": lambda *_: "fake",
         "get_device_capability": lambda *_: (9, 0),
         "get_device_properties": lambda *_: SimpleNamespace(
@@ -200,6 +201,7 @@ def install() -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch.version.cuda = os.environ.get("FAKE_CUDA")  # given one, torch warns of what its build lacks
     torch._C._cuda_jiterator_compile_and_launch_kernel = elementwise
     devices.listen(note)
     import fake_nccl

@@ -142,14 +142,19 @@ class FakeNccl(dist.ProcessGroup):
                 raise NcclError(f"Unconvertible NCCL type {x.dtype} (at {place()})")
         return [loaded().host(x) for x in tensors]
 
-    def _agree(self, operation: str, *numbers: int) -> None:
-        """All members issue the same calls in the same order, of the same type and size."""
+    def _agree(self, operation: str, *numbers: int, sizes: Sequence[int] = ()) -> list[list[int]]:
+        """All members issue the same calls in the same order, of the same type and size.
+
+        Returns the sizes that each member gives, which may differ: at most one for each member.
+        """
         self._calls += 1
         said = [self._calls, OPERATIONS.index(operation), *map(int, numbers)]
         said += [0] * (SIGNATURE - len(said))
-        said_by_all = self._told(said)
+        told = self._told([*said, *sizes, *[0] * (self._size - len(sizes))])
+        said_by_all = [each[:SIGNATURE] for each in told]
         if any(other != said for other in said_by_all):
             raise NcclError(f"members disagree on {operation} at {place()}: {said_by_all}")
+        return [each[SIGNATURE : SIGNATURE + len(sizes)] for each in told]
 
     def _told(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every member."""
@@ -200,9 +205,9 @@ class FakeNccl(dist.ProcessGroup):
         """Uneven sizes are broadcasts from each member; every member knows all sizes."""
         (parts,), (x,) = outs, self._host(*xs)
         parts = self._host(*parts)
-        self._agree("all_gather_uneven", TYPES[x.dtype])
         expected = [part.numel() for part in parts]
-        if any(told != expected for told in self._told(expected)) or x.numel() != expected[self._rank]:
+        told = self._agree("all_gather_uneven", TYPES[x.dtype], sizes=expected)
+        if any(each != expected for each in told) or x.numel() != expected[self._rank]:
             raise NcclError(f"all_gather at {place()}: a member expects other sizes than {expected}")
         with unseen():
             own = x.view(-1).clone()  # it may be a part of the result
@@ -239,10 +244,9 @@ class FakeNccl(dist.ProcessGroup):
         if out.dtype != x.dtype:
             raise NcclError("Tensors are not equal in data type")
         out, x = self._host(out, x)
-        self._agree("all_to_all", TYPES[x.dtype])
         send = list(send) or [len(x) // self._size] * self._size
         receive = list(receive) or [len(out) // self._size] * self._size
-        arriving = [each[self._rank] for each in self._told(send)]
+        arriving = [each[self._rank] for each in self._agree("all_to_all", TYPES[x.dtype], sizes=send)]
         if arriving != receive:
             raise NcclError(f"all_to_all at {place()}: sent are {arriving} rows, received {receive}")
 
