@@ -143,7 +143,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _links(options: argparse.Namespace) -> int:
     from harness.doctor.links import measure, new_card, write_card
-    from harness.slurm.site import load_site
+    from harness.slurm.resources import load_site
 
     root = project_root(options.root)
     name = options.machine or load_site(root).machine or "local"
@@ -164,7 +164,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     import yaml
 
     from harness.doctor.calibrate import calibrated, write_sections
-    from harness.slurm.site import load_site
+    from harness.slurm.resources import load_site
 
     root = project_root(options.root)
     name = options.machine or load_site(root).machine or "local"

@@ -139,8 +139,7 @@ def _jobs(root: Path, document: dict[str, Any]) -> str:
     """The jobs of a plan before their submission."""
     from harness.slurm.executor import sbatch_line
     from harness.slurm.jobs import Ended, Jobs, bill_text
-    from harness.slurm.resources import PARTITIONS, ask, partitions_of
-    from harness.slurm.site import load_site
+    from harness.slurm.resources import PARTITIONS, ask, load_site, partitions_of
 
     runs = {run["run_id"]: run for run in document["runs"]}
     jobs = Jobs(root, runs, load_site(root), results_folder(root) / "runs", Ended())

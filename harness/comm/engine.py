@@ -37,7 +37,6 @@ class Engine(StrEnum):
 rank, world_size = collectives.rank, collectives.world_size
 
 PATIENCE = timedelta(minutes=10)
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def start(
@@ -200,7 +199,7 @@ def device_of(engine: Engine, local_rank: int) -> torch.device:
 
 def _bound(environ: Mapping[str, str]) -> bool:
     """True if a launcher shows each rank a single device, its own. torchrun shows every rank all devices."""
-    shown = [environ[name] for name in VISIBLE if environ.get(name)]
+    shown = [environ[name] for name in meeting.VISIBLE if environ.get(name)]
     foreign = meeting.launcher_of(environ) not in (None, TORCHRUN)
     return foreign and bool(shown) and all("," not in devices for devices in shown)
 

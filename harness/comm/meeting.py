@@ -88,8 +88,13 @@ LAUNCHERS = (
 """The innermost launcher comes first: each may run inside a job or a step of those below it."""
 
 
-LAUNCHED = "HARNESS_LAUNCHED"
-"""The variable with the time of day at which the harness began to start a rank."""
+LAUNCHED, STARTED = "HARNESS_LAUNCHED", "HARNESS_STARTED"
+"""The variables with the times of day at which the harness began to start a rank, and at which its task began."""
+STAGED = "HARNESS_STAGED"
+"""The variable with the seconds that bringing archives to the nodes took."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+VISIBLE_TOO = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+"""The variables by which launchers show devices to a rank; the second ones are not asked whether it is bound."""
 
 
 def launcher_of(environ: Mapping[str, str]) -> Launcher | None:

@@ -17,8 +17,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import UserError
-from harness.slurm.resources import AROUND, PARTITIONS, build, forbidden, job, partitions_of, place
-from harness.slurm.site import FILE, Site, load_site, slurm_of
+from harness.slurm.resources import (
+    AROUND,
+    PARTITIONS,
+    SITE_FILE,
+    Site,
+    build,
+    forbidden,
+    job,
+    load_site,
+    partitions_of,
+    place,
+    slurm_of,
+)
 from harness.slurm.srun import seconds_left
 from harness.spec.root import project_root, results_folder
 
@@ -314,7 +325,7 @@ def slurm(given: str | None) -> Iterator[Examined]:
         yield from _site(root)
         yield from _card(root)
     except UserError as error:
-        yield Examined("site", str(error), missing=FILE.name in str(error))
+        yield Examined("site", str(error), missing=SITE_FILE.name in str(error))
         return
     yield from _shadowed(root)
 
@@ -360,7 +371,7 @@ def _site(root: Path) -> Iterator[Examined]:
     site = load_site(root)
     if site == Site():
         yield Examined(
-            "site", f"{FILE} sets nothing: jobs follow the machine cards, under the account `unnamed`"
+            "site", f"{SITE_FILE} sets nothing: jobs follow the machine cards, under the account `unnamed`"
         )
         return
     keys = {key: value for key, value in site.model_dump().items() if value is not None}

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL, byref, c_int
 from importlib import import_module
@@ -27,13 +27,15 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
-from harness.comm.meeting import LAUNCHED
+from harness.comm.meeting import LAUNCHED, STARTED, VISIBLE, VISIBLE_TOO
 from harness.errors import RunError
 
 IMPORTED = ("harness.run.rank", "harness.run.recording", "harness.results.parquet", "harness.kernels.tiles")
 """The modules that take seconds to import."""
-RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED})
-"""Variables that only Python code reads. Their values may differ from those of the fork server."""
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", LAUNCHED, STARTED, *VISIBLE, *VISIBLE_TOO})
+OF_LAUNCHERS = ("SLURM", "FLUX_", "PALS_", "PMI_", "PMIX_", "OMPI_", "JSM_", "MPI_LOCAL")
+"""Variables that are read by Python code alone, and by drivers when a rank first asks for a GPU; prefixes of more of
+them. Their values may differ from those of the fork server."""
 TELL_SECONDS = 5.0
 """The interval at which a slow start reports its stage."""
 ENDING_SECONDS = 5.0
@@ -107,14 +109,16 @@ class ForkServer:
         environments: Sequence[Mapping[str, str]],
         streams: Sequence[int],
         waiting: Waiting = Waiting(),  # noqa: B008
+        cores: Collection[int] = (),
     ) -> Iterator[Child]:
         """Starts `main` of a module once in each environment; `program` is the module's name and its arguments.
 
-        `streams` are the descriptors of its standard input, output and error.
+        `streams` are the descriptors of its standard input, output and error, and `cores` those that the rank may use
+        if they are not those of this process.
         """
         with _adopting():
             for environment in environments:
-                order = {"program": [*program], "environment": {**environment}}
+                order = {"program": [*program], "environment": {**environment}, "cores": [*cores]}
                 try:
                     self.prepare(environment)
                     yield Child(self._ready(waiting).fork(order, streams, waiting))
@@ -130,7 +134,7 @@ class ForkServer:
 
     def prepare(self, environment: Mapping[str, str]) -> None:
         """Lets the server import while its caller is busy, unless a server with these settings exists."""
-        settings = {key: text for key, text in environment.items() if key not in RANK_VARIABLES}
+        settings = _settings(environment)
         if self._process and self._settings != settings:
             self.close()
         if self._process is None:
@@ -142,6 +146,19 @@ class ForkServer:
         if not self._process.ready:
             self._process.await_ready(waiting)
         return self._process
+
+
+def alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """True if ranks of both environments can be forked from one server."""
+    return _settings(one) == _settings(other)
+
+
+def _settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: text
+        for key, text in environment.items()
+        if key not in RANK_VARIABLES and not key.startswith(OF_LAUNCHERS)
+    }
 
 
 class _ServerProcess:
@@ -334,6 +351,8 @@ def _be_rank(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(order["environment"])
+        if order["cores"]:
+            os.sched_setaffinity(0, order["cores"])
         for target, stream in enumerate(streams):
             os.dup2(stream, target)
             os.close(stream)

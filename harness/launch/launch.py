@@ -33,8 +33,7 @@ from harness.results.statuses import SETTLED
 from harness.run.fault import Fault, faults
 from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
 from harness.slurm.jobs import RunHistory, run_minutes
-from harness.slurm.resources import AGAIN, OUTAGE
-from harness.slurm.site import load_site, slurm_of
+from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, Board, own_address
+from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Board, own_address
 from harness.errors import RunError, UserError
 from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
-from harness.slurm.resources import geometry
-from harness.slurm.site import load_site, slurm_of
+from harness.slurm.resources import geometry, load_site, slurm_of
 from harness.slurm.srun import in_allocation, srun_errors, staging, step
 from harness.spec.machine_card import Machine, Slurm, list_machines, start_seconds
 
@@ -80,17 +79,20 @@ class RankStarter(NamedTuple):
             if self.here:
                 streams = nothing.fileno(), file.fileno(), file.fileno()
                 waiting = self.waiting._replace(progress=progress)
-                begun = {LAUNCHED: str(time.time())}
-                environments = [{**environment, **begun} for environment in self.environments]
+                now = {LAUNCHED: str(time.time())}
+                environments = [{**environment, **now} for environment in self.environments]
                 yield from fork_server.start(self.program, environments, streams, waiting)
                 return
+            begun, environment = time.time(), dict(self.environments[0])
             for command in self.staged:
                 progress(f"staging: {' '.join(command)}")
                 if subprocess.run(command, stdin=nothing, stdout=file, stderr=file).returncode:
                     raise RunError(f"{' '.join(command)} failed: {log.read_text(errors='replace')[-1000:]}")
+            if self.staged:
+                environment[STAGED] = str(time.time() - begun)
             yield subprocess.Popen(
                 self.command,
-                env={**self.environments[0], LAUNCHED: str(time.time())},
+                env={**environment, LAUNCHED: str(time.time())},
                 stdin=nothing,
                 stdout=file,
                 stderr=file,
@@ -142,6 +144,8 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
             *("--per-node", str(slurm.ranks_per_node)),
             *("--interfaces", *slurm.interfaces),
         ]
+    if geometry(ranks, slurm).per_node > 1:
+        program = ["harness.launch.node_task", *program]
     line = step(ranks, slurm)
     board = Board(_host(slurm)) if ranks > 1 else None
     shared = step_environment(machine, root, slurm, ranks) | (board.environment if board else {})

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from harness.comm.grid import Grid
-from harness.comm.meeting import LAUNCHED
+from harness.comm.meeting import LAUNCHED, STAGED, STARTED
 from harness.device import forget_memory
 from harness.graph.blocks import Blocks
 from harness.registry import load_strategy
@@ -59,15 +59,21 @@ def first_epoch_counts(training: Training) -> bool:
 class Stages:
     """The seconds of each stage of a start, on one rank.
 
-    spawn: the launcher starts the process; import: Python and its packages; then the stages that the rank ends: `open`
-    the graph, `meet` the other ranks, build the `grid`, and make kernels `ready`.
+    stage: archives come to the nodes; spawn: the launcher starts the process, or the task that stands for it; import:
+    Python and its packages, in this process or in the fork server of its node; fork: from that server; then the stages
+    that the rank ends: `open` the graph, `meet` the other ranks, build the `grid`, and make kernels `ready`.
     """
 
     def __init__(self, begun: float) -> None:
-        """`begun` is the time of day at which all packages were imported."""
+        """`begun` is the time of day at which all packages were imported, in this process."""
         born = begun - age_of_this_process()
         launched = float(os.environ.get(LAUNCHED, born))
-        self.seconds = {"spawn": max(born - launched, 0.0), "import": begun - max(born, launched)}
+        task = float(os.environ.get(STARTED, born))
+        self.seconds = {"spawn": max(task - launched, 0.0), "import": begun - max(task, launched)}
+        if STAGED in os.environ:
+            self.seconds = {"stage": float(os.environ[STAGED]), **self.seconds}
+        if STARTED in os.environ:
+            self.seconds |= {"import": max(born - task, 0.0), "fork": begun - max(born, task)}
         self.begun = self._last = begun
 
     def end(self, stage: str) -> float:

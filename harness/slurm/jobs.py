@@ -15,6 +15,7 @@ from harness.slurm.resources import (
     OUTAGE,
     UNKNOWN_MINUTES,
     Resources,
+    Site,
     SlurmPartition,
     ask,
     build,
@@ -23,8 +24,8 @@ from harness.slurm.resources import (
     job,
     one_node,
     place,
+    slurm_of,
 )
-from harness.slurm.site import Site, slurm_of
 from harness.slurm.srun import step
 from harness.spec.machine_card import Slurm
 from harness.spec.spec import canonical_json, digest

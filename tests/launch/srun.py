@@ -8,17 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 
 from harness.launch.fork_server import ForkServer
-
-
-class ImportsOnce(ForkServer):
-    """A fork server for tasks whose variables of Slurm differ."""
-
-    def prepare(self, environment: Mapping[str, str]) -> None:
-        if self._process is None:
-            super().prepare(environment)
 
 
 def main() -> int:
@@ -39,8 +30,11 @@ def main() -> int:
         for rank in range(world)
     ]
     environments = [{**os.environ, **{key: str(value) for key, value in place.items()}} for place in places]
-    with ImportsOnce() as server:  # the line is python -m MODULE WORDS
-        tasks = list(server.start(sys.argv[command + 2 :], environments, (0, 1, 2)))
+    program = sys.argv[command + 2 :]  # the line is python -m MODULE WORDS
+    if program[0] == "harness.launch.node_task":
+        program.pop(0)  # all tasks are ranks that are forked from here
+    with ForkServer() as server:
+        tasks = list(server.start(program, environments, (0, 1, 2)))
     signal.signal(signal.SIGTERM, lambda number, _: [task.send_signal(number) for task in tasks])
     while not any(task.poll() for task in tasks) and any(task.poll() is None for task in tasks):
         time.sleep(0.02)

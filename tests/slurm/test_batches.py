@@ -23,8 +23,7 @@ from harness.slurm.jobs import (
     run_minutes,
     with_ended,
 )
-from harness.slurm.resources import partitions_of
-from harness.slurm.site import Site
+from harness.slurm.resources import Site, partitions_of
 from harness.spec.machine_card import Slurm
 
 SLURM = Slurm(ranks_per_node=4, minutes=10, job_minutes=45)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.slurm.resources import job, place
-from harness.slurm.site import Site
+from harness.slurm.resources import Site, job, place
 from harness.slurm.srun import in_allocation, step
 from harness.spec.machine_card import Slurm
 from tests.slurm.project import Cluster

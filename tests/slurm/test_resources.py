@@ -12,8 +12,19 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
-from harness.slurm.resources import NAMES, Resources, build, forbidden, job, one_node, partitions_of, place
-from harness.slurm.site import Site, load_site, slurm_of
+from harness.slurm.resources import (
+    NAMES,
+    Resources,
+    Site,
+    build,
+    forbidden,
+    job,
+    load_site,
+    one_node,
+    partitions_of,
+    place,
+    slurm_of,
+)
 from harness.slurm.srun import step
 from harness.spec.machine_card import Builds, Constant, Slurm, list_machines
 

@@ -23,8 +23,7 @@ from harness.errors import UserError
 from harness.experiment.paper_figures import paper_figures
 from harness.slurm.executor import end_alike, install, sbatch_line
 from harness.slurm.jobs import Ended, Jobs, bill_text, orphans
-from harness.slurm.resources import NAMES, PARTITIONS, ask, build, partitions_of, place
-from harness.slurm.site import load_site, slurm_of
+from harness.slurm.resources import NAMES, PARTITIONS, ask, build, load_site, partitions_of, place, slurm_of
 from harness.spec.dataset import COMPUTED
 from harness.spec.root import imported_folder
 from harness.validation import clipped
