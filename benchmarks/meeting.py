@@ -1,13 +1,13 @@
 """The start of 2048 ranks, simulated on one machine: how they meet, and which files they ask for.
 
     python benchmarks/meeting.py world [--ranks 2048]     clients of a board and of rank 0's store, in a few processes
-    python benchmarks/meeting.py files [--ranks 2048]     calls about files of one rank under strace, and a model
+    python benchmarks/meeting.py files [--ranks 2048]     calls about files of ranks under strace, and a model
 
 `world`: rank 0 posts its address at the launcher's board once all other ranks have asked. Times are from its post. The
 address is the loopback of IPv6. torch's clients ask for its name: without `::1 localhost6` in /etc/hosts, all wait
 for a name server.
-`files`: the calls of a rank that imports everything itself, as in a step. The model multiplies: all ranks ask the
-shared file system; the environment is staged to the nodes; the store of the graph, too.
+`files`: the calls of a rank that imports everything itself, and of ranks that the first task of their node forks. The
+model multiplies: all ranks import; one task of each node does; the environment is staged to the nodes; the store, too.
 """
 
 import argparse
@@ -44,6 +44,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("part", choices=("world", "files"))
     parser.add_argument("--ranks", type=int, default=2048)
+    parser.add_argument("--per-node", type=int, default=4, help="ranks of a node")
     options = parser.parse_args()
     (world if options.part == "world" else files)(options)
 
@@ -134,40 +135,56 @@ OWN = ("/proc", "/dev", "/sys", "/etc", "/tmp", "/run")
 
 
 def files(options: argparse.Namespace) -> None:
+    """A node of two tasks and one of four are traced: their difference is a task with its rank."""
     root = project_root()
-    spec = spec_of({"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": 2, "training": {"epochs": 1}})
     with tempfile.TemporaryDirectory(dir=root) as shared, tempfile.TemporaryDirectory() as local:
         caches = {name: f"{local}/{folder}" for name, folder in CACHES.items()}
-        counts = [one_run(root, Path(shared) / str(turn), spec, caches) for turn in range(2)][1]
-    print(f"calls about files of one rank of {spec.ranks} (strace -e trace=file), the second of two runs")
-    print(f"{'':38}{'a rank':>10}{f'{options.ranks} ranks':>14}")
-    for name, number in counts.most_common():
-        print(f"{name:38}{number:>10,}{number * options.ranks:>14,}")
-    shares = {name: number * options.ranks for name, number in counts.items() if name != "the node itself"}
-    total = sum(shares.values())
-    staged = total - shares.get("the environment", 0) - shares.get("the harness", 0)
-    print(f"asked of the shared file system           {total:>22,}")
-    print(f"with the environment on the nodes' disks  {staged:>22,}")
+        alone = one_run(root, Path(shared) / "0", 2, caches, forked=False)  # fills the caches
+        alone = one_run(root, Path(shared) / "1", 2, caches, forked=False)
+        few, many = (one_run(root, Path(shared) / str(tasks), tasks, caches, forked=True) for tasks in (2, 4))
+    each = Counter({name: (many[name] - few[name]) // 2 for name in many})
+    node = Counter({name: few[name] - 2 * each[name] for name in few})
+    nodes = -(-options.ranks // options.per_node)
+    print("calls about files (strace -f -e trace=file,getdents64), by the owner of the file")
     print(
-        f"with the store there too                  {staged - shares.get('the store of the graph', 0):>22,}"
+        f"{'':34}{'rank alone':>11}{'first of node':>14}{'each rank':>10}{f'{nodes} x {options.per_node}':>14}"
+    )
+    whole: Counter[str] = Counter()
+    for name in sorted({*alone, *many}, key=lambda name: -alone[name]):
+        whole[name] = node[name] * nodes + each[name] * options.ranks
+        print(f"{name:34}{alone[name]:>11,}{node[name]:>14,}{each[name]:>10,}{whole[name]:>14,}")
+    own = "the node itself"
+    before = options.ranks * sum(number for name, number in alone.items() if name != own)
+    total = sum(number for name, number in whole.items() if name != own)
+    staged = total - whole["the environment"] - whole["the harness"]
+    print(f"asked of the shared file system if each rank imports    {before:>14,}")
+    print(f"with one import a node                                  {total:>14,}")
+    print(f"and the environment on the nodes' disks                 {staged:>14,}")
+    print(
+        f"and the store of the graph there, too                   {staged - whole['the store of the graph']:>14,}"
     )
 
 
-def one_run(root: Path, scratch: Path, spec: "object", caches: dict[str, str]) -> Counter[str]:
+def one_run(root: Path, scratch: Path, tasks: int, caches: dict[str, str], *, forked: bool) -> Counter[str]:
+    """The calls of one rank that imports by itself, or of all tasks of a node whose ranks are forked."""
+    asked = {"strategy": "cagnet-1d", "dataset": "tiny-sbm", "ranks": tasks, "training": {"epochs": 1}}
+    spec = spec_of(asked)
     scratch.mkdir(parents=True)
-    (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))  # type: ignore[attr-defined]
+    (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
     words = ["--scratch", scratch, "--runs", scratch / "runs", "--meeting", scratch / "meeting"]
-    command = [sys.executable, "-m", "harness.run.rank", *map(str, words)]
-    ranks = []
-    for number in range(2):
-        tracer = (
-            ["strace", "-f", "-e", "trace=file,getdents64", "-o", str(scratch / "trace")] if number else []
-        )
-        settings = {**environment(spec.machine, 2, root, number), **caches, **NO_WRITING}  # type: ignore[attr-defined]
-        ranks.append(subprocess.Popen([*tracer, *command], env=settings))
-    codes = [rank.wait() for rank in ranks]
+    module = ["harness.launch.node_task"] if forked else []
+    command = [sys.executable, "-m", *module, "harness.run.rank", *map(str, words)]
+    running = []
+    for number in range(tasks):
+        traced = forked or number == 1
+        trace = ["strace", "-f", "-e", "trace=file,getdents64", "-o", str(scratch / f"trace-{number}")]
+        settings = {**environment(spec.machine, tasks, root, number), **caches, **NO_WRITING}
+        settings |= {BOARD: f"{scratch.name}-{os.getpid()} 127.0.0.1 1"} if forked else {}
+        running.append(subprocess.Popen([*(trace if traced else []), *command], env=settings))
+    codes = [task.wait() for task in running]
     assert not any(codes), codes
-    found = (CALL.match(line) for line in (scratch / "trace").read_text().splitlines())
+    lines = (line for file in scratch.glob("trace-*") for line in file.read_text().splitlines())
+    found = (CALL.match(line) for line in lines)
     return Counter(place(Path(match["path"]), root, scratch) for match in found if match)
 
 

@@ -52,7 +52,9 @@ def measure(folder: Path, options: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     experiment.write_text(yaml.safe_dump(large(options.planned)))
     seconds = taken("plan", "--experiment", experiment, "--out", plan)
-    table.row("plan --experiment", f"{options.planned:,}", *seconds, "15", megabytes(plan))
+    table.row("plan --experiment", f"{options.planned:,}", *seconds, "", megabytes(plan))
+    seconds, jobs = dry_run(folder / "project", experiment)
+    table.row("snakemake --dry-run", f"{options.planned:,}", *seconds, "15", f"{jobs:,} jobs")
 
     drawn, many = folder / "drawn", folder / "many"
     write_runs(drawn / "runs", options.drawn)
@@ -72,11 +74,26 @@ def measure(folder: Path, options: Any) -> None:
         table.row(what, f"{options.collected + number:,}", *seconds, "60", megabytes(many / "ledger.parquet"))
 
 
+def dry_run(folder: Path, experiment: Path) -> tuple[tuple[str, str], int]:
+    """A first dry run for Perlmutter in a new project, with all of its plans and files of jobs; and its jobs."""
+    root = project_root()
+    for name in ("workflow", "workflows", "datasets/catalog", "config/machines"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(root / name)
+    words = ["--profile", "workflows/profiles/slurm", "--dry-run", "--quiet", "--config"]
+    config = [f"experiment={experiment}", "machine=perlmutter"]
+    seconds = timed([sys.executable, "-m", "snakemake", *words, *config], folder)
+    return seconds, len(list(folder.glob("results/batches/*")))
+
+
 def taken(*words: object) -> tuple[str, str]:
     """Wall and CPU seconds of a command of the harness."""
-    command = [sys.executable, "-m", "harness", *map(str, words)]
+    return timed([sys.executable, "-m", "harness", *map(str, words)], project_root())
+
+
+def timed(command: list[str], folder: Path) -> tuple[str, str]:
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter()
-    subprocess.run(command, check=True, cwd=project_root(), stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wall, after = perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     return f"{wall:.1f}", f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.1f}"
 

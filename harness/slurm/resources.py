@@ -272,8 +272,8 @@ UNREACHABLE = re.compile(
     r"|Transport endpoint is not connected|controller in standby mode|Slurm temporarily unable"
 )
 """What Slurm's commands print while no controller answers."""
-OUTAGE = 600.0
-"""Seconds for which a controller may be away."""
+OUTAGE = 900.0
+"""Seconds for which a controller may be away: ten minutes, and what commands take to notice that it is back."""
 PATIENCE, AGAIN = 30.0, 5.0
 """Seconds for which a command may take, and until a controller that did not answer is asked again."""
 

@@ -42,3 +42,63 @@ def hook_and_place() -> tuple[bool, int, int]:
 
 def test_joining_leaves_the_hook_for_uncaught_errors_alone(ranks) -> None:
     assert ranks(3, hook_and_place) == [(True, rank, 3) for rank in range(3)]
+
+
+SRUN = {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+
+
+def devices(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, shown: list[str], hosts: str = "aaaa"
+) -> list[torch.device]:
+    """The devices that ranks take of nodes whose drivers are played: each rank is shown some GPUs, by number."""
+    store, taken = dist.HashStore(), []
+    names = {"srun": ("SLURM_PROCID", "SLURM_LOCALID"), "torchrun": ("RANK", "LOCAL_RANK")}[launcher]
+    more = SRUN if launcher == "srun" else {"WORLD_SIZE": str(len(shown))}
+    monkeypatch.setattr(engine, "gpu", lambda index: torch.device("cuda", index))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    for rank, visible in enumerate(shown):
+        local = hosts[:rank].count(hosts[rank])
+        place = {name: str(number) for name, number in zip(names, (rank, local), strict=True)}
+        told = {**place, **more, "CUDA_VISIBLE_DEVICES": visible, "NCCL_DEBUG": "WARN"}
+        monkeypatch.setattr(engine.os, "environ", told)
+        numbers = visible.split(",")
+        monkeypatch.setattr(engine, "gpus", lambda numbers=numbers: len(numbers))
+        monkeypatch.setattr(
+            engine, "gpu_identity", lambda device, numbers=numbers: f"uuid {numbers[device.index]}"
+        )
+        monkeypatch.setattr(engine, "gethostname", lambda host=hosts[rank]: host)
+        taken.append(engine.start(Engine.NCCL, RankPlace(rank, len(shown), local), meet=store))
+    return taken
+
+
+def test_ranks_that_see_all_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for launcher in ("srun", "torchrun"):
+        taken = devices(monkeypatch, launcher, ["3,2,1,0"] * 4)
+        assert [device.index for device in taken] == [0, 1, 2, 3]
+
+
+def test_ranks_that_see_their_own_gpu_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [device.index for device in devices(monkeypatch, "srun", ["0", "1", "2"])] == [0, 0, 0]
+    assert devices(monkeypatch, "srun", ["0", "0"], hosts="ab"), "each node has a GPU of that number"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "shown", "words"),
+    [
+        (
+            "srun",
+            ["0", "0"],
+            "Two ranks on a have the same GPU: this rank sees 1, and its launcher started more",
+        ),
+        ("srun", ["0", "1", "1"], "Two ranks on a have the same GPU: this rank sees 1,"),
+        ("torchrun", ["0", "0"], "Local rank 1 has no GPU: this machine shows 1"),
+        ("torchrun", ["0,1"] * 3, "Local rank 2 has no GPU: this machine shows 2"),
+        ("srun", ["0,1"] * 3, "Local rank 2 has no GPU: this machine shows 2"),
+    ],
+)
+def test_more_ranks_than_gpus_are_refused_with_the_counts(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, shown: list[str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        devices(monkeypatch, launcher, shown)

@@ -1,12 +1,13 @@
 """A real Slurm on this machine, for tests: munge, a controller, and several daemons that each play a node.
 
-    python tests/slurm/cluster.py FOLDER [NODES]
+    python tests/slurm/cluster.py FOLDER
 
 lives until its standard input ends. Everything is seen from inside its own mount namespace alone: Slurm's configuration
 must stand at /etc/slurm, because the executor takes SLURM_CONF away, and the machine's own stays as it is. The daemons
 die with the process that made them, and the namespace with the last of them.
 
-Nodes are n1, n2 ... of four processors each. It is the Slurm of Debian's packages, without accounting.
+Nodes are n1 to n4, of four processors each; the partition ci has the first two. Each node has a mount namespace of its
+own, with a disk of its own at LOCAL. It is the Slurm of Debian's packages, without accounting.
 """
 
 import ctypes
@@ -24,6 +25,8 @@ CLONE_NEWNS = 0x20000
 MS_REC_PRIVATE = (1 << 14) | (1 << 18)
 PR_SET_PDEATHSIG = 1
 PATIENCE = 30.0
+NODES = 4
+LOCAL = "/mnt/local"
 NEEDED = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "munge")
 
 CONFIGURATION = """\
@@ -62,7 +65,8 @@ AccountingStorageType=accounting_storage/none
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=DEFAULT Nodes=n[1-{count}] MaxTime=01:00:00 DefaultTime=00:05:00 State=UP DefMemPerCPU=500
-PartitionName=ci Default=YES PriorityTier=1
+PartitionName=ci Default=YES PriorityTier=1 Nodes=n[1-2]
+PartitionName=wide PriorityTier=1
 PartitionName=urgent PriorityTier=9
 """
 NODE = (
@@ -72,7 +76,7 @@ NODE = (
 
 
 def main() -> int:
-    folder, count = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    folder, count = Path(sys.argv[1]), NODES
     if missing := [tool for tool in NEEDED if shutil.which(tool) is None]:
         print(
             f"{', '.join(missing)} not found: install slurmctld, slurmd, slurm-client and munge", flush=True
@@ -89,9 +93,9 @@ def main() -> int:
     try:
         wait_for(lambda: says("munge", "-n") is not None)
         daemons.append(start(["slurmctld", "-D", "-c"], folder))
-        daemons += [start(["slurmd", "-D", "-N", f"n{number}"], folder) for number in range(1, count + 1)]
+        daemons += [start(node(f"n{number}"), folder) for number in range(1, count + 1)]
         wait_for(
-            lambda: (says("sinfo", "-h", "-N", "-p", "ci", "-o", "%T") or "").split() == ["idle"] * count
+            lambda: (says("sinfo", "-h", "-N", "-p", "wide", "-o", "%T") or "").split() == ["idle"] * count
         )
         print(f"up {os.getpid()}", flush=True)
         sys.stdin.read()
@@ -109,6 +113,12 @@ def main() -> int:
     return 0
 
 
+def node(name: str) -> list[str]:
+    """The command that plays a node."""
+    disk = f"mkdir -p {LOCAL} && mount -t tmpfs tmpfs {LOCAL} && exec slurmd -D -N {name}"
+    return ["unshare", "--mount", "sh", "-c", disk]
+
+
 def empty() -> None:
     """Ends all jobs, and waits until those who kept them have gone."""
     says("scancel", "--user=root")
@@ -122,7 +132,7 @@ def seclude() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None):
         raise OSError(ctypes.get_errno(), "no mount namespace can be made here: it takes root")
-    for place in ("/etc/slurm", "/run/munge"):
+    for place in ("/etc/slurm", "/run/munge", "/mnt"):
         Path(place).mkdir(parents=True, exist_ok=True)
         if libc.mount(b"tmpfs", place.encode(), b"tmpfs", 0, None):
             raise OSError(ctypes.get_errno(), f"{place} cannot be covered")

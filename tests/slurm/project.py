@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.slurm.cluster import node as node_command
 
 ROOT = Path(__file__).parents[2]
 CARD = {
@@ -57,17 +60,38 @@ class Cluster:
                 subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
             wait_until(lambda: subprocess.run(self.inside("squeue"), capture_output=True).returncode == 0)
 
-    def daemons(self, node: str) -> list[int]:
-        """The processes that play a node, the keepers of its steps included."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = path.read_bytes().decode(errors="replace").replace("\0", " ")
-            except OSError:
-                continue
-            if f"slurmd -D -N {node} " in f"{words} " or words.startswith("slurmstepd"):
-                found.append(int(path.parent.name))
-        return found
+    def lose(self, node: str) -> None:
+        """Ends all that runs on a node, as a loss of power does: the processes of its mount namespace."""
+        (daemon,) = (pid for pid, words in _commands().items() if f"slurmd -D -N {node} " in f"{words} ")
+        place = _namespace(daemon)
+        for pid in _commands():
+            with suppress(OSError):
+                if _namespace(pid) == place:
+                    os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "down" in self.call("sinfo", "-h", "-N", "-n", node, "-p", "wide", "-o", "%T"))
+
+    def repair(self, node: str) -> None:
+        """Starts a node that was lost. The end of the cluster ends it."""
+        with (self.folder / "slurmd.out").open("ab") as log:
+            command = self.inside("setsid", "--fork", *node_command(node))
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
+        state = ("sinfo", "-h", "-N", "-n", node, "-p", "wide", "-o", "%T")
+        wait_until(lambda: not re.search(r"down|unk|\*", self.call(*state)))
+
+
+def _commands() -> dict[int, str]:
+    """The command lines of all processes."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found[int(path.parent.name)] = (
+                path.read_bytes().decode(errors="replace").replace("\0", " ").strip()
+            )
+    return found
+
+
+def _namespace(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/mnt").readlink())
 
 
 @dataclass(frozen=True)

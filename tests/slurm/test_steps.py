@@ -1,16 +1,21 @@
 """Runs under a real srun: as many ranks as were asked for, in their order; and whatever befalls them is on record."""
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness.results.record import Record, read_record
 from harness.slurm.srun import step
 from harness.spec.machine_card import Slurm
-from tests.slurm.project import ROOT, Project
+from tests.slurm.cluster import LOCAL
+from tests.slurm.project import CARD, ROOT, Project
 
 FAULTY = f"{ROOT / 'tests' / 'launch' / 'faulty.py'}:Faulty"
 PLACE = 'echo "$SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID"'
@@ -30,7 +35,9 @@ def in_job(project: Project, script: str, nodes: int = 2, memory: int = 2500) ->
     return Path(f"{file}.out").read_text()
 
 
-def harness_run(project: Project, params: dict[str, Any], ranks: int = 4, memory: int = 2500) -> Record | str:
+def harness_run(
+    project: Project, params: dict[str, Any], ranks: int = 4, memory: int = 2500, again: str = "true"
+) -> Record | str:
     """The record of a run of one spec in a job, or what was said instead of one."""
     project.experiment(
         {
@@ -47,7 +54,7 @@ def harness_run(project: Project, params: dict[str, Any], ranks: int = 4, memory
     )
     (run,) = json.loads(plan.read_text())["runs"]
     (project.folder / "spec.json").write_text(json.dumps(run["spec"]))
-    said = in_job(project, "harness run --spec spec.json", memory=memory)
+    said = in_job(project, f"(harness run --spec spec.json; {again})", memory=memory)
     folder = project.folder / "results" / "runs" / run["run_id"]
     assert not list(project.folder.glob("results/launch-*")), "nothing is left behind"
     return read_record(folder) if folder.is_dir() else said
@@ -90,6 +97,38 @@ def test_a_run_over_nodes_is_recorded_like_any_other(project: Project, ranks: in
     assert record.record["status"] == "ok", record.record["error"]
     assert set(record.table("epochs")["rank"]) == set(range(ranks))
     assert record.record["provenance"]["env"]["HARNESS_STEP"].startswith("srun ")
+    forked = "fork" in record.record["provenance"]["start"]
+    assert forked == (ranks > 1), "the first task of a node imports for all of its ranks"
+
+
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_an_archive_is_unpacked_on_the_disk_of_each_node_once_a_job(project: Project, whole: bool) -> None:
+    """A Python in an archive says where it is, and on which disk: each node has one of its own."""
+    (project.folder / "env").mkdir()
+    python = project.folder / "env" / "python"
+    say = f'echo "$SLURMD_NODENAME $0 $(stat -c %d "$0")" >> {project.folder}/where'
+    python.write_text(f'#!/bin/sh\n{say}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (project.folder / "env" / "library").write_bytes(os.urandom(20_000_000))
+    archive = project.folder / "env.tar"
+    subprocess.run(["tar", "-cf", archive, "-C", project.folder, "env"], check=True)
+    if not whole:
+        archive.write_bytes(archive.read_bytes()[:10_000_000])
+    card = project.folder / "config" / "machines" / "test-cluster.yaml"
+    staged = {"stage": [str(archive)], "local": LOCAL, "python": f"{LOCAL}/env/python"}
+    card.write_text(yaml.safe_dump({**CARD, "slurm": {**CARD["slurm"], **staged}}))  # type: ignore[dict-item]
+    record = harness_run(project, {}, again="harness run --fresh --spec spec.json")
+    if not whole:
+        assert isinstance(record, str) and "tar -xf" in record and "failed" in record
+        assert not (project.folder / "where").exists(), "no rank was started"
+        return
+    assert isinstance(record, Record), record
+    assert record.record["status"] == "ok", record.record["error"]
+    assert "stage" not in record.record["provenance"]["start"], "the second run finds the archive there"
+    said = [line.split() for line in (project.folder / "where").read_text().splitlines()]
+    assert sorted(node for node, _, _ in said) == ["n1"] * 4 + ["n2"] * 4
+    assert {path for _, path, _ in said} == {f"{LOCAL}/env/python"}
+    assert len({disk for _, _, disk in said}) == 2
 
 
 @pytest.mark.parametrize(

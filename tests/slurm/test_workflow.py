@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
+import time
 from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
 
-from tests.alive import alive
 from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 FAULTY = f"{ROOT / 'tests' / 'launch' / 'faulty.py'}:Faulty"
@@ -94,7 +93,17 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
     process, before = half_way(project, 4)
     (job,) = running(project)
     project.cluster.call(
-        "sbatch", "-p", "urgent", "-N2", "--ntasks-per-node=4", "-o", "/dev/null", "--wrap", "sleep 5"
+        "sbatch",
+        "-p",
+        "urgent",
+        "-w",
+        "n[1-2]",
+        "-N2",
+        "--ntasks-per-node=4",
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 5",
     )
     wait_until(lambda: job not in running(project))
     assert process.wait(timeout=600) == 0, project.output()
@@ -106,28 +115,80 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
 @pytest.mark.timeout(900)
 def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
     process, before = half_way(project, 4)
-    lost = project.cluster.daemons("n2")
-    for pid in lost:
-        os.kill(pid, signal.SIGKILL)
-    wait_until(
-        lambda: "down" in project.cluster.call("sinfo", "-h", "-N", "-n", "n2", "-p", "ci", "-o", "%T")
-    )
-    for rank in leftovers(project):
-        os.kill(rank, signal.SIGKILL)
-    node = project.start("slurmd", "-D", "-N", "n2")
-    try:
-        assert process.wait(timeout=600) == 0, project.output()
-    finally:
-        node.terminate()
-        node.wait()
+    project.cluster.lose("n2")
+    project.cluster.repair("n2")
+    assert process.wait(timeout=600) == 0, project.output()
     assert {key: project.records()[key] for key in before} == before
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
 
 
-def leftovers(project: Project) -> list[int]:
-    """Ranks that a node which is down still runs: a real one would have taken them along."""
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive(project.folder)}
-    return [pid for pid, command in commands.items() if b"harness.run.rank" in command]
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seconds", [45, 600])
+def test_a_step_that_begins_while_no_controller_answers_is_begun_again(
+    project: Project, seconds: int
+) -> None:
+    """The first run ends meanwhile, and the second begins."""
+    words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1]), minutes=25)
+    process = project.start("snakemake", *QUICK, *words)
+    wait_until(lambda: running(project), 400)
+    with project.cluster.outage():
+        time.sleep(seconds)
+        assert process.poll() is None, project.output()
+    assert process.wait(timeout=900) == 0, project.output()
+    assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
+    assert "No Slurm controller answers. Jobs go on" in project.output()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_a_hundred_runs_on_four_nodes_lose_and_repeat_nothing(project: Project) -> None:
+    """Through an edit of the experiment, an outage, a preemption and a lost node, each at its number of records.
+
+    A record is kept as it was first seen: a run that were repeated would have another one.
+    """
+    asked = [
+        run(strategy, ranks=[2, 4], launch=list(range(25))) for strategy in ("cagnet-1d", "cagnet-sa-1d")
+    ]
+    words = project.experiment(*asked, partition="wide")
+    process = project.start("snakemake", *QUICK, "--jobs", "6", *words)
+    seen: dict[str, dict[str, Any]] = {}
+
+    def until(number: int) -> None:
+        def look() -> bool:
+            for key, record in project.records().items():
+                assert seen.setdefault(key, record) == record, "a finished run is left alone"
+            return len(seen) >= number or process.poll() is not None
+
+        wait_until(look, 2400)
+        assert process.poll() is None or number == 100, project.output()
+
+    until(5)
+    for one in asked:
+        one["launch"] = list(range(26))
+    project.experiment(*asked, partition="wide")
+    until(15)
+    with project.cluster.outage():
+        time.sleep(30)
+    until(35)
+    busy = running(project)[0]
+    node = project.cluster.call("squeue", "-h", "-j", busy, "-o", "%B")
+    urgent = ["-p", "urgent", "-N1", "-w", node, "--ntasks-per-node=4", "-o", "/dev/null"]
+    project.cluster.call("sbatch", *urgent, "--wrap", "sleep 5")
+    wait_until(lambda: busy not in running(project))
+    until(55)
+    node = project.cluster.call("squeue", "-h", "-j", running(project)[0], "-o", "%B")
+    project.cluster.lose(node)
+    project.cluster.repair(node)
+    until(100)
+    assert process.wait(timeout=600) == 0, project.output()
+    assert len(seen) == 100 and project.records() == seen
+    assert {record["status"] for record in seen.values()} == {"ok"}
+    project.run("snakemake", *QUICK, *words, seconds=1200)
+    records = project.records()
+    assert len(records) == 104, "the edit asked for four more"
+    assert {key: records[key] for key in seen} == seen
+    assert "Nothing to be done" in project.run("snakemake", *QUICK, *words, "--dry-run")
 
 
 @pytest.mark.slow
