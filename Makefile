@@ -1,4 +1,4 @@
-# The commands of a checkout. Each installs into $(VENV) first, if that has not been done.
+# The commands of a checkout; `make` alone prints them. Each installs into $(VENV) first, if that has not been done.
 #
 #   make smoke      the whole chain on tiny graphs; ends with the paths of the figures and of the report
 #   make resume     the same, after a workflow was killed
@@ -9,7 +9,9 @@
 #   make test-network asks the publishers of graphs; skipped where there is no network
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
 #   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
-#   make lint       style, layout and types
+#   make lint       style, layout, types, spelling, and the site
+#   make docs       the site of docs/ in build/docs; a warning or a link that leads nowhere is an error
+#   make test-map   time each folder of the quick tests, into docs/maintainers.md
 #   make format     lay out the code as lint wants it, and draw docs/architecture.svg anew
 #   make setup      only install
 #   make clean      remove $(VENV) and caches; results, figures and stores stay
@@ -37,7 +39,11 @@ WORKERS     ?= 2
 # One thread a process: the ranks of a run share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: smoke papers resume test test-device test-slurm test-network test-all bench lint format setup clean
+# The first target is what `make` alone does: the comment above, without its marks.
+help:
+	@sed -n '/^#/!q; s/^#  *make/make/p' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: help docs test-map smoke papers resume test test-device test-slurm test-network test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -69,11 +75,19 @@ test-all: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/record.py bench
 
-lint: $(INSTALLED)
+lint: $(INSTALLED) docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check workflows
+	$(BIN)/codespell
+
+docs: $(INSTALLED)
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
+
+test-map: $(INSTALLED)
+	$(BIN)/pytest -q -m "not slow" --ignore=tests/device --junit-xml=build/tests.xml
+	$(BIN)/python docs/map_tests.py build/tests.xml
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix

@@ -1,10 +1,12 @@
-"""Pages that are made from the code say what the code says."""
+"""Pages that are made from the code, and the messages that a page quotes, say what the code says."""
 
+import ast
 import inspect
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from types import FrameType
@@ -125,3 +127,36 @@ def test_the_run_that_is_followed_goes_through_the_modules_that_are_named(tmp_pa
         path = ROOT / "harness" / f"{name.replace('.', '/')}.py"
         assert path.is_file(), name
         assert str(path) in executed.stdout or name.startswith("launch."), name
+
+
+QUOTED = re.findall(
+    r"^> (.*(?:\n> .*)*)", (ROOT / "docs" / "troubleshooting.md").read_text(), flags=re.MULTILINE
+)
+
+
+def texts(code: str) -> Iterator[str]:
+    """The texts of a module; a value within a text is a `...`."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.fixture(scope="module")
+def all_texts() -> str:
+    files = [path for top in ("harness", "strategies") for path in (ROOT / top).rglob("*.py")]
+    return "\n".join(" ".join(text.split()) for path in files for text in texts(path.read_text()))
+
+
+def test_many_messages_are_quoted() -> None:
+    assert len(QUOTED) > 30
+
+
+@pytest.mark.parametrize("quoted", QUOTED)
+def test_a_quoted_message_is_one_of_the_code(quoted: str, all_texts: str) -> None:
+    """The words between two values stand in one text of the code, in this order."""
+    words = " ".join(quoted.replace("\n> ", " ").split())
+    pieces = [re.escape(piece.strip()) for piece in words.split("...") if piece.strip(" .:")]
+    assert pieces
+    assert re.search("[^\n]*".join(pieces), all_texts), quoted

@@ -1,0 +1,62 @@
+"""Writes the table of the tests into docs/maintainers.md: for each folder what it holds, its tests, and their seconds.
+
+make test-map
+"""
+
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from harness.files import write_text
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "maintainers.md"
+BEGIN, END = "<!-- tests: made by docs/map_tests.py -->\n", "<!-- end of tests -->"
+
+
+class Timed(NamedTuple):
+    """A test, by the folder or the single file of `tests/` that it is in."""
+
+    place: str
+    seconds: float
+
+
+def main() -> None:
+    report = ElementTree.parse(sys.argv[1]).getroot()
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    made = table([timed(case) for case in report.iter("testcase")])
+    write_text(PAGE, f"{before}{BEGIN}{made}\n{END}{rest.partition(END)[2]}")
+
+
+def timed(case: ElementTree.Element) -> Timed:
+    """A case of a JUnit report, in which a module is a dotted name: tests.cli.test_data."""
+    _, place, *_ = case.attrib["classname"].split(".")
+    return Timed(place, float(case.attrib["time"]))
+
+
+def table(tests: list[Timed]) -> str:
+    """A row for each folder, the one that takes longest first."""
+    by_place: dict[str, list[float]] = defaultdict(list)
+    for test in tests:
+        by_place[test.place].append(test.seconds)
+    rows = ["| in `tests/` | tests | seconds | first law |", "| --- | ---: | ---: | --- |"]
+    for place, seconds in sorted(by_place.items(), key=lambda row: -sum(row[1])):
+        name = f"{place}/" if (ROOT / "tests" / place).is_dir() else f"{place}.py"
+        rows.append(f"| `{name}` | {len(seconds)} | {sum(seconds):.0f} | {first_law(place)} |")
+    total = sum(test.seconds for test in tests)
+    return "\n".join([*rows, f"| all | {len(tests)} | {total:.0f} | |"])
+
+
+def first_law(place: str) -> str:
+    """The first line of the first docstring among the files of a place."""
+    folder = ROOT / "tests" / place
+    files = sorted(folder.glob("test_*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+    lines = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in files]
+    return next((line.splitlines()[0] for line in lines if line), "").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()
