@@ -29,4 +29,5 @@ html_theme = "furo"
 html_title = project
 html_extra_path = ["site"]
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False

@@ -16,10 +16,12 @@ import pytest
 from harness.check.case import Case
 from harness.comm.grid import Grid
 from harness.launch.worker_pool import Pool
-from harness.ledger import Ledger
+from harness.ledger import AxisName, Ledger
 from harness.registry import load_strategy, registered
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
+from harness.store.memory_store import MemoryStore
+from harness.strategy import BlockCounts
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,6 +32,30 @@ def test_the_map_of_the_house_is_the_house(name: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / "draw_architecture.py"))["made"]()
     found = {path.name: data for path, data in made.items()}
     assert (ROOT / "docs" / name).read_bytes() == found[name]
+
+
+def test_the_pictures_of_strategies_are_their_layouts() -> None:
+    """`python docs/strategies/draw_layouts.py` draws them, and every picture of the script is on a page."""
+    made = runpy.run_path(str(ROOT / "docs" / "strategies" / "draw_layouts.py"))["made"]()
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "strategies").glob("*.md"))
+    for path, data in made.items():
+        assert path.read_bytes() == data, path.name
+        assert f"](pictures/{path.name})" in pages, path.name
+
+
+def test_strategies_that_share_a_picture_need_the_same_rows() -> None:
+    """Those whose pages show pictures/boundary.svg, which is drawn of bns-gcn, on the graph of the picture."""
+    drawing = runpy.run_path(str(ROOT / "docs" / "strategies" / "draw_layouts.py"))
+    counts = BlockCounts(MemoryStore(drawing["communities"](4)))
+    needs = [
+        [
+            drawing["strategy_of"](name, {"p": 4}).boundary({AxisName.P: rank}, counts).arriving()
+            for rank in range(4)
+        ]
+        for name in ("bns-gcn", "pipegcn", "g3", "cagnet-sa-1d")
+    ]
+    assert needs[0] == [{1: 1, 2: 1, 3: 1}, {0: 1, 2: 1, 3: 0}, {0: 2, 1: 1, 3: 1}, {0: 1, 1: 0, 2: 1}]
+    assert all(each == needs[0] for each in needs)
 
 
 MAP = (ROOT / "docs" / "architecture.md").read_text()
