@@ -1,4 +1,4 @@
-"""CAGNET 1D: block rows (Reducing Communication in Graph Neural Network Training, SC'20, section IV-A).
+"""CAGNET 1D and 1.5D: block rows (Reducing Communication in Graph Neural Network Training, SC'20, IV-A and IV-B).
 
 A, H and G are split by rows over the axis p, W is whole on every rank. All schemes over whole rows, 1.5D and the
 sparsity-aware ones too, are one convolution (`Convolve1D`). They differ in data, the axes of the grid, and in one part,
@@ -24,7 +24,7 @@ from harness.parallel.halo import Boundary
 from harness.parallel.row_strategy import RowOperators, RowStrategy, sum_gradients
 from harness.ranges import balanced
 from harness.strategies.cagnet.summa import arrivals
-from harness.strategies.cagnet.terms import BACKWARD, FORWARD, Moved, nothing_to_keep
+from harness.strategies.cagnet.terms import BACKWARD, COL, FORWARD, ROW, Moved, nothing_to_keep
 from harness.strategy import (
     Context,
     Coordinates,
@@ -293,5 +293,57 @@ class OneD(RowScheme):
                 ("CAG-015",),
                 len(shapes) * (log2(ranks) + 2 * ranks),
                 "an all-reduce is one call here and lg P messages there; one call more, of the loss",
+            ),
+        ]
+
+
+# 1.5D: block rows, replicated c times (section IV-B).
+#
+# Ranks stand on a grid of P/c rows and c columns, P(i, j). The ranks of a grid row hold the same block row of A, H and
+# G, W is whole on every rank. Algorithm 2 is that of 1D on fewer stages:
+#
+#   1. A grid column multiplies by its share of the blocks of H only: n f / c words arrive.
+#   2. A grid row adds up its partial products: n f c / P words, where c^2 divides P.
+#
+# The axis row joins the ranks of a grid column, P(:, j); the axis col those of a grid row, P(i, :). Where c^2 does not
+# divide P, the stages are spread evenly over the columns; the authors' code leaves them to the last.
+
+
+class OneAndAHalfD(RowScheme):
+    """CAGNET's 1.5D algorithm, for any replication that divides the number of ranks."""
+
+    name = "cagnet-1.5d"
+    axes = (ROW, COL)
+    rows_over = partitioned_over = ROW
+    replicated_over = (COL,)
+
+    def published(self) -> list[Published]:
+        """The totals of section IV-B5."""
+        n, ranks, c = self.facts.vertices, self.spec.ranks, self.grid[COL]
+        by_one_d = sum(n * (f_in + f_out) for f_in, f_out in self.shapes)
+        stages = ranks / c**2
+        return [
+            Published(
+                Quantity.WORDS,
+                "sum of (n f_(l-1) + n f_l) (1/c + c/P)",
+                ("CAG-008", "CAG-009"),
+                by_one_d * (1 / c + c / ranks),
+                "f_(l-1) f_l of the weight gradient, which the paper drops, and one word of the loss; where c^2 does "
+                "not divide P some columns have a stage more than others",
+            ),
+            Published(
+                Quantity.CALLS,
+                "sum of 2 (P/c^2) lg(P/c^2)",
+                ("CAG-016",),
+                len(self.shapes) * 2 * stages * log2(stages) if stages > 1 else 0,
+                "the paper drops the reductions and counts lg messages a broadcast: one call each here",
+            ),
+            Published(
+                Quantity.LAYOUT,
+                "input memory, times that of 1D: c",
+                ("CAG-003", "CAG-004", "CAG-005"),
+                c,
+                "A is not replicated: a rank holds the blocks of its own stages, only H and the features c times",
+                ranks / self.grid[ROW],
             ),
         ]

@@ -1,8 +1,8 @@
-"""CAGNET 2D: blocks of rows and columns, multiplied by SUMMA (SC'20, section IV-C), on any grid of Pr x Pc.
+"""CAGNET 2D and 3D: blocks of rows and columns, multiplied by SUMMA (SC'20, section IV-C), on any grid of Pr x Pc.
 
 A, H, T, Z, G and S are cut into Pr x Pc blocks, W is whole on every rank. P(i, j) has the block at grid row i and grid
 column j. The axis col joins the ranks of a grid row, the axis row those of a grid column. A third axis, fibre, stacks
-such grids (`harness.strategies.cagnet.threed`).
+such grids (`ThreeD`).
 
 Legend: N the vertices of this grid row, K those of a stage, F and H this rank's share of the features in and out, C of
 the classes. Our A is the paper's A^T: Z = A H W. T = A H. G = dL/dZ. S = A^T G, dH = S W^T, Y = dL/dW = H^T S = T^T G.
@@ -402,3 +402,49 @@ class TwoD(RowStrategy):
     def axes_of_rows(self) -> tuple[AxisName, ...]:
         """The axes that split the rows of H."""
         return tuple(axis for axis in self.axes if axis is not COL)
+
+
+# 3D: Split-3D-SpMM (section IV-D), on any grid of rows x columns x fibres.
+#
+# Each fibre layer is a 2D grid that contracts over vertices of its own; then partial products are added up along the
+# fibre, and every rank keeps its part of the rows. A has block rows as in 2D, and the layers share its columns; W is
+# whole on every rank. A product with W needs no sum along the fibre, as the fibre splits rows and not features. The
+# paper counts a reduction for each product with A and for each product with W.
+
+
+class ThreeD(TwoD):
+    """CAGNET's 3D algorithm, for any grid whose columns have a feature each."""
+
+    name = "cagnet-3d"
+    axes = (ROW, COL, FIBRE)
+
+    def published(self) -> list[Published]:
+        """The totals of section IV-D5, which has cubic grids only."""
+        side = self.grid[FIBRE]
+        if {self.grid[axis] for axis in self.axes} != {side}:
+            return []
+        n, nonzeros = self.facts.vertices, self.facts.nonzeros
+        return [
+            Published(
+                Quantity.WORDS,
+                "sum of (12 n f_l + 2 nnz) / P^(2/3)",
+                ("CAG-013", "CAG-014"),
+                sum((12 * n * f_out + 2 * nonzeros) / side**2 for _, f_out in self.shapes),
+                "as in 2D; and a product with W needs no sum along the fibre, for which the paper counts n f / P^(2/3)",
+            ),
+            Published(
+                Quantity.CALLS,
+                "sum of 4 P^(1/3)",
+                ("CAG-018",),
+                len(self.shapes) * 4 * side,
+                "two calls a stage, and the reductions and gathers, which the paper drops",
+            ),
+            Published(
+                Quantity.LAYOUT,
+                "partial products, times the size of T: P^(1/3)",
+                ("CAG-019",),
+                side,
+                "",
+                self.spec.ranks / (self.grid[ROW] * self.grid[COL]),
+            ),
+        ]
