@@ -35,11 +35,11 @@ def multiplier_of(case: Case) -> Multiplier | None:
     return partial(_in_order, strategy, order)
 
 
-def _itself(A: Tensor, _layer: int, _step: int) -> Tensor:
+def _itself(A: Tensor, _layer: int, _step: int | None) -> Tensor:
     return A
 
 
-def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int) -> Tensor:
+def _in_order(strategy: Strategy, order: Tensor, A: Tensor, layer: int, step: int | None) -> Tensor:
     ordered = strategy.multiplier(A[order][:, order], layer, step)
     assert ordered is not None
     matrix = torch.empty_like(ordered)
@@ -76,6 +76,35 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
         f"{float(drawn.mean(dim=0)[layer, row]):.6g} ({deviation}, allowed are {DEVIATIONS:g})",
     )
     return finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation)
+
+
+def unbiased_messages(case: Case) -> Finding:
+    """The mean of the rows that arrive over many steps must be the rows that were sent; and the variance bounded.
+
+    The probe has rows of any width of range: with numbers that are all the same, and with one that is far off.
+    """
+    strategy = case.strategy()
+    rows = integers(2, Purpose.TEST, range(12 * 10), below=1 << 20).view(12, 10).double() / (1 << 20) - 0.5
+    rows[0], rows[1, 3] = 0.25, 100.0
+    draws = [strategy.received(rows, step) for step in range(STEPS)]
+    numbers = torch.stack([each[0] for each in draws if each])
+    bounds = torch.stack([each[1] for each in draws if each]).amax(dim=0)
+    error, spread = (numbers.mean(dim=0) - rows).abs(), numbers.std(dim=0) / STEPS**0.5
+    fixed = spread < 1e-12
+    deviations = torch.where(fixed, torch.where(error < 1e-12, 0.0, torch.inf), error / spread)
+    excess = numbers.var(dim=0, correction=0) - bounds - 1e-12
+    place, worst = divmod(int(deviations.argmax()), rows.shape[1]), float(deviations.max())
+    deviation, wrong = f"{worst:.1f} deviations in {STEPS} steps", []
+    if worst > DEVIATIONS:
+        got = f"{float(numbers.mean(dim=0)[place]):.6g} ({deviation}, allowed are {DEVIATIONS:g})"
+        wrong.append(
+            Mismatch(None, f"the mean of {STEPS} steps", f"element {place}", f"{float(rows[place]):.6g}", got)
+        )
+    if bool((excess > 0).any()):
+        place = divmod(int(excess.argmax()), rows.shape[1])
+        most, seen = f"{float(bounds[place]):.6g} or less", float(numbers.var(dim=0, correction=0)[place])
+        wrong.append(Mismatch(None, f"the variance over {STEPS} steps", f"element {place}", most, seen))
+    return finding("messages are unbiased", case, wrong, f"{deviation}, variances within their bound")
 
 
 HALVES = 8

@@ -9,7 +9,9 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Literal, get_args
 
-from harness.check.batches import multiplier_of, unbiased, unbiased_batches
+import torch
+
+from harness.check.batches import multiplier_of, unbiased, unbiased_batches, unbiased_messages
 from harness.check.case import Case, RankResult, train_rank
 from harness.check.laws import (
     Finding,
@@ -336,7 +338,8 @@ def _findings(
 def _unbiased(case: Case, strategy: Strategy) -> Iterator[Finding]:
     """The law of samples, of strategies that promise it."""
     if strategy.promised() == "estimator" and not strategy.mini_batches:
-        yield unbiased(case, multiplier_of(case))
+        drawn_messages = strategy.received(torch.zeros(1, 1), 0) is not None
+        yield unbiased_messages(case) if drawn_messages else unbiased(case, multiplier_of(case))
     unbiased_ones = strategy.mini_batches and strategy.promised() == "estimator" and not strategy.wire
     if unbiased_ones and (
         case.again or case.weights or case.spec.strategy.params or case.spec.model.kind != "gcn"

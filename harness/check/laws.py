@@ -99,6 +99,7 @@ LOOK = {
     "trains": "the set of `operators`: where replicas differ, a sum over ranks is lost, in `settle` or in the backward "
     "pass of this weight; otherwise the place in the code that the trace ends with",
     "unbiased": "`mini_batch` or `multiplier`: by what sampled entries are scaled, which is one over their chance",
+    "messages are unbiased": "`received`: the rounding of the rows that travel",
     "refused with a reason": "`refuse` and `grids`",
 }
 """The parts of a strategy to look at when a law is broken (docs/add-a-strategy.md)."""

@@ -103,8 +103,8 @@ class Trained:
         )
 
 
-Multiplier = Callable[[Tensor, int, int], Tensor]
-"""A function from A, a layer and a training step to the matrix of the layer in the step."""
+Multiplier = Callable[[Tensor, int, int | None], Tensor]
+"""A function from A, a layer and a training step, or None to evaluate, to the matrix of the layer."""
 
 
 def train_densely(
@@ -151,7 +151,8 @@ def train_densely(
                     if each.grad is not None:
                         each.sub_(spec.training.lr * each.grad)
     with torch.no_grad():
-        output = forward(whole.A, X, named, spec.model)
+        evaluated = [multiplier(A, layer, None) if multiplier else A for layer in layers]
+        output = forward(evaluated, X, named, spec.model)
     hits = {name: _hits(output[split == value], labels[split == value]) for name, value in SPLITS.items()}
     by_epoch = torch.tensor(losses, dtype=torch.float64).view(epochs, -1).mean(dim=1).tolist()
     ended = [each.detach() for each in parameters]

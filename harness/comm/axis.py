@@ -246,12 +246,18 @@ class Axis:
         return self._call(Op.BROADCAST, tensor, moved, start)
 
     @collective
-    def all_to_all(self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName) -> Call[Tensor]:
-        """Gives `send` of x's rows to each member; the result has `receive` rows from each, in order."""
+    def all_to_all(
+        self, x: Tensor, *, send: Sizes, receive: Sizes, tensor: TensorName, words: int | None = None
+    ) -> Call[Tensor]:
+        """Gives `send` of x's rows to each member; the result has `receive` rows from each, in order.
+
+        `words` is how many numbers are packed into a row, if x is bytes.
+        """
         if (group := self.group) is None:
             return Nothing(x)
         assert len(send) == len(receive) == self.size and sum(send) == x.shape[0], (send, receive, x.shape)
-        row, wire = prod(x.shape[1:]), self._wire_of(tensor, x.dtype)
+        row = prod(x.shape[1:]) if words is None else words
+        wire = self._wire_of(tensor, x.dtype)
 
         def start(later: bool) -> Started[Tensor]:
             ring = self._ring_for(None, x.dtype)

@@ -45,6 +45,7 @@ class Purpose(StrEnum):
     DROPOUT = "dropout"
     SAMPLE = "sample"
     PARTITION = "partition"
+    ROUNDING = "rounding"
     TEST = "test"
 
 

@@ -11,6 +11,7 @@ vertices, A_NK the rest of the block row without its empty columns.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from harness.comm.axis import Axis
@@ -112,3 +113,9 @@ class Boundary(NamedTuple):
 
     def _others(self, numbers: range) -> list[int]:
         return [i for i in numbers if i != self.own]
+
+
+def places_in_all(places: list[Tensor], sizes: list[int]) -> Tensor:
+    """Converts places within lists of these sizes to places in the concatenated list."""
+    starts = torch.tensor([0, *sizes]).cumsum(0)
+    return torch.cat([each + start for each, start in zip(places, starts[:-1], strict=True)])

@@ -25,7 +25,7 @@ from harness.predict.pricing import constants, ring_seconds
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
-from harness.strategy import WORD, BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
+from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks, Strategy, Words
 
 FULL = 2
 """The grids of each strategy that are predicted in full."""
@@ -143,8 +143,7 @@ def least_seconds(ready: Ready, card: MachineCard) -> float:
         return 0.0
     in_rings = Words(strategy.grid)
     in_rings.update({key: count for key, count in words.items() if key.op not in (Op.SEND, Op.RECV)})
-    width = strategy.wire.itemsize if strategy.wire else WORD[spec.precision]
-    return ring_seconds(in_rings, strategy.grid, card.links, width)
+    return ring_seconds(in_rings, strategy.grid, card.links, strategy.word_bytes)
 
 
 def _to_beat(quick: Sequence[Option], card: MachineCard) -> float:

@@ -179,7 +179,7 @@ def bandwidth(links: Links, axis: AxisPlace) -> float:
     return links.node_gbs.value / min(links.devices_per_node, axis.before)
 
 
-def ring_seconds(words: Words, grid: Mapping[AxisName, int], links: Links, bytes_of_word: int) -> float:
+def ring_seconds(words: Words, grid: Mapping[AxisName, int], links: Links, bytes_of_word: float) -> float:
     """The seconds of an epoch's words over rings without latency: the model of Plexus, section 4.2."""
     total = 0.0
     for key, count in words.items():

@@ -20,7 +20,7 @@ from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models.gcn import MODELS
 from harness.models.weights import Part, Weight, Weights
 from harness.spec.spec import ModelChoice, Spec
-from harness.strategy.counts import Counts, Piece
+from harness.strategy.counts import WORD, Counts, Piece
 from harness.strategy.facts import Facts, weights_of_model
 from harness.validation import Frozen, shown, validated
 
@@ -118,6 +118,8 @@ class Promise(StrEnum):
     EXACT = "exact"
     ESTIMATOR = "estimator"
     APPROXIMATE = "approximate"
+    OTHER_MODEL = "another model"
+    """Those of serial training, of the model that `multiplier` makes of the one that the spec names."""
 
 
 class NoParams(Frozen):
@@ -199,6 +201,11 @@ class Strategy(ABC):
         return torch.finfo(self.wire).eps / 2 if self.wire else 0.0
 
     @property
+    def word_bytes(self) -> float:
+        """The fewest bytes of a number of H on its way between ranks."""
+        return self.wire.itemsize if self.wire else WORD[self.spec.precision]
+
+    @property
     def wire(self) -> torch.dtype | None:
         """The type in which features, activations and their gradients travel; None for the type of the run."""
         params = self.params
@@ -230,12 +237,19 @@ class Strategy(ABC):
         """The relation of its numbers to serial training's, with these parameters."""
         return self.promise
 
-    def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor | None:
+    def multiplier(self, A: Tensor, layer: int, step: int | None) -> Tensor | None:
         """The matrix of a layer in a training step in place of A, dense and in the order of the dataset.
 
-        A step equals the serial one with these matrices. None if no matrix describes a step.
+        A step equals the serial one with these matrices; without a step, evaluation does. None if no matrix does.
         """
         return A if self.promised() is Promise.EXACT else None
+
+    def received(self, x: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
+        """The rows that arrive where rows x are sent in a training step, and a bound of the variance of each number.
+
+        Their mean over the steps is x. None unless messages are drawn at random.
+        """
+        return None
 
     def crowded(self) -> str | None:
         """The reason why so many ranks cannot share so few vertices, or None."""

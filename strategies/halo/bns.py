@@ -19,7 +19,7 @@ from harness.kernels import Csr, transpose
 from harness.kernels.csr import take
 from harness.kernels.parts import drawn_rows, scatter_matrix
 from harness.kernels.random import Purpose, bits, uniform
-from harness.parallel.halo import Boundary, Halo
+from harness.parallel.halo import Boundary, Halo, places_in_all
 from harness.strategies.halo.partition_parallel import (
     Exchange,
     LayerPart,
@@ -106,12 +106,12 @@ class Bns(PartitionParallel):
     def sample(self, step: int, receiver: int, owner: int, boundary: int) -> Tensor:
         return sample(self.spec.seed, step, (receiver, owner), boundary, self.params.p)
 
-    def multiplier(self, A: Tensor, layer: int, step: int) -> Tensor:
+    def multiplier(self, A: Tensor, layer: int, step: int | None) -> Tensor:
         """A; the columns outside the diagonal blocks are scaled by 1/p if drawn, and by 0 if not.
 
         The first layer multiplies by A itself if A X is computed once.
         """
-        if layer not in self.exchanging:
+        if step is None or layer not in self.exchanging:
             return A
         estimate = A.clone()
         for i, rows in enumerate(self.blocks()):
@@ -146,12 +146,6 @@ class BoundarySampler:
         sent = [self.strategy.sample(step, other, own, b) for other, b in enumerate(halo.send)]
         received = [self.strategy.sample(step, own, owner, b) for owner, b in enumerate(halo.receive)]
         scale = 1 / (self.strategy.params.p or 1)
-        A_KN = drawn_rows(self.graph.A_KN, _beside(received, halo.receive), scale)
-        leaving = take(halo.leaving, _beside(sent, halo.send).to(halo.leaving.device))
+        A_KN = drawn_rows(self.graph.A_KN, places_in_all(received, halo.receive), scale)
+        leaving = take(halo.leaving, places_in_all(sent, halo.send).to(halo.leaving.device))
         return A_KN, Halo(leaving, [len(each) for each in sent], [len(each) for each in received])
-
-
-def _beside(places: list[Tensor], sizes: list[int]) -> Tensor:
-    """Converts places within lists of these sizes to places in the concatenated list."""
-    starts = torch.tensor([0, *sizes]).cumsum(0)
-    return torch.cat([each + start for each, start in zip(places, starts[:-1], strict=True)])
