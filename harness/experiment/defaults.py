@@ -3,7 +3,8 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from math import prod
+from math import inf, prod
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def chosen(root: Path, request: Request, where: str) -> Request:
 
 
 def best_grid(root: Path, asked: Request, where: str) -> Request:
-    """The request on the grid that is predicted to be the fastest, by the cards of its machine and its dataset."""
+    """The request on the grid that is predicted to be the fastest of those that fit, by the cards."""
     from harness.predict.prediction import check_card, predict
 
     card = load_machine_card(root, asked.get("machine", "local"))
@@ -149,8 +150,16 @@ def best_grid(root: Path, asked: Request, where: str) -> Request:
     found = on_all_grids(root, name, asked, lambda _: expected, where)
     if not found.ready:
         raise UserError(f"{where}: grid = {BEST}: {found.reason}")
-    fastest = min(found.ready, key=lambda each: predict(each, card, ranks=[0]).seconds.value)
-    return {**asked, "grid": dict(fastest.strategy.spec.grid)}
+    predicted = [(predict(each, card, ranks=[0]), each.strategy.spec.grid) for each in found.ready]
+    budget = inf if card.memory_gb is None else card.memory_gb * GB
+    smallest = min(one.peak_bytes for one, _ in predicted)
+    if smallest > budget:
+        raise UserError(
+            f"{where}: grid = {BEST}: {name} takes {smallest / GB:.3g} GB a rank on its smallest grid, and "
+            f"{card.name} has {card.memory_gb:.3g}: take more ranks."
+        )
+    fitting = [(one.seconds.value, grid) for one, grid in predicted if one.peak_bytes <= budget]
+    return {**asked, "grid": dict(min(fitting, key=itemgetter(0))[1])}
 
 
 def on_all_grids(root: Path, name: str, request: Request, know: KnowGraph, where: str) -> Candidate:

@@ -48,9 +48,10 @@ KNOWN = {
     "cagnet-3d": StrategyLook("#4795e0", "X"),
     "cagnet-sa-1d": StrategyLook("#68b3e6", "*"),
     "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h"),
-    # orange and red: layouts that rotate over three or four axes
+    # orange and red: layouts that rotate over three or four axes, or change between rows and columns
     "plexus": StrategyLook("#f66015", "o"),
     "scalegnn": StrategyLook("#ce251a", "X"),
+    "rdm": StrategyLook("#ffb067", "D"),
     # green: partitions with halos
     "bns-gcn": StrategyLook("#47a868", "*"),
     "pipegcn": StrategyLook("#126736", "p"),

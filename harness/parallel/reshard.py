@@ -2,19 +2,21 @@
 
 A layout says which axis splits the rows, which axis splits the columns, and along which axis blocks are repeated. If
 several ranks hold a piece, the receiver's place along its own axis of copies chooses the sender; so on a cube every
-rank sends one block and receives one. The all-to-all is under way while the layer is computed.
+rank sends one block and receives one. The all-to-all is under way while the layer is computed. `Slices` is the change
+between whole rows and columns alone, along one axis.
 
 Verifier (tests/parallel/test_reshard.py): the blocks of a whole matrix.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from harness.comm.axis import Axis
+from harness.comm.axis import Axis, paired
 from harness.comm.call import Pending
 from harness.comm.layout import Coordinates, coordinates
 from harness.ledger import AxisName, Op, TensorName, apply, follow
@@ -134,6 +136,44 @@ class Move(Function):
     @staticmethod
     def backward(saved: Any, G: Tensor) -> tuple[Tensor, None, None]:
         return land(send(G, saved.back, TensorName.G), saved.back, TensorName.G), None, None
+
+
+class Slices(NamedTuple):
+    """Ranks that have some rows of a matrix together, each of them a part: of whole rows, or of columns."""
+
+    across: Axis
+    rows: Sequence[range]
+    """The whole rows of each member."""
+    cols: Sequence[range]
+    """The columns of each member."""
+
+    def moved(self, x: Tensor, *, whole_rows: bool, tensor: TensorName, gradient: TensorName) -> Tensor:
+        """x as whole rows, or as columns, differentiable: its gradient moves back."""
+        if self.across.size == 1:
+            return x
+        ahead, back = (self.to_rows, self.to_columns) if whole_rows else (self.to_columns, self.to_rows)
+        return paired(self.across.ledger, x, partial(ahead, tensor=tensor), partial(back, tensor=gradient))
+
+    def to_rows(self, x: Tensor, tensor: TensorName) -> Tensor:
+        """The whole rows of this rank: every member gives its columns of them."""
+        own = len(self.rows[self.across.index])
+        send, receive = (
+            [len(rows) * x.shape[1] for rows in self.rows],
+            [own * len(cols) for cols in self.cols],
+        )
+        flat = self.across.all_to_all(x.reshape(-1), send=send, receive=receive, tensor=tensor)
+        with self.across.ledger.op(Op.COPY, tensor=tensor):
+            parts = zip(flat.split(receive), self.cols, strict=True)
+            return torch.cat([part.view(own, len(cols)) for part, cols in parts], dim=1)
+
+    def to_columns(self, x: Tensor, tensor: TensorName) -> Tensor:
+        """The columns of this rank: every member gives its rows of them."""
+        own = len(self.cols[self.across.index])
+        send, receive = [len(x) * len(cols) for cols in self.cols], [len(rows) * own for rows in self.rows]
+        with self.across.ledger.op(Op.COPY, tensor=tensor):
+            flat = torch.cat([x[:, cols.start : cols.stop].flatten() for cols in self.cols])
+        arrived = self.across.all_to_all(flat, send=send, receive=receive, tensor=tensor)
+        return arrived.view(sum(map(len, self.rows)), own)
 
 
 class Residual:

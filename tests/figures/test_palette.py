@@ -40,7 +40,7 @@ TO_XYZ = np.array(
 FAMILIES = (
     "serial",
     "cagnet-1d cagnet-1.5d cagnet-2d cagnet-3d cagnet-sa-1d cagnet-sa-1.5d",
-    "plexus scalegnn",
+    "plexus scalegnn rdm",
     "bns-gcn pipegcn neutronstar g3",
     "graphsage graphsaint-node pyg cluster-gcn",
     "distdgl salient massivegnn quiver",

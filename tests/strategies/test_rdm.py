@@ -1,0 +1,140 @@
+"""RDM moves the fewest words of all orders of products and layouts, and its decoupled model is A^L MLP(X)."""
+
+from itertools import product
+from math import inf
+from typing import Any
+
+import pytest
+
+from harness.check.case import Case
+from harness.check.laws import ScipyCounts
+from harness.errors import UserError
+from harness.ledger import TensorName
+from harness.spec.spec import Spec
+from harness.strategies.rdm import ROW, Rdm
+from harness.strategy import Facts, Promise, admit
+
+N, FEATURES, CLASSES = 96, 24, 6
+
+
+def rdm_of(row: int = 1, col: int = 4, params: dict[str, Any] | None = None, **model: Any) -> Rdm:
+    training = {"features": model.pop("features", False)}
+    spec = {
+        "strategy": {"name": "rdm", "params": params or {}},
+        "dataset": "any",
+        "ranks": row * col,
+        "grid": {"row": row, "col": col},
+        "machine": {"name": "test"},
+        "model": {"layers": 3, "hidden": 12, **model},
+        "training": training,
+    }
+    strategy = admit(Rdm, Spec.model_validate(spec), Facts(N, 8 * N, FEATURES, CLASSES, False, N, N))
+    assert isinstance(strategy, Rdm)
+    return strategy
+
+
+def widths_moved(forward: str, backward: str, before: str, after: str, f: int, h: int, wants_dH: bool) -> int:
+    """The sum of the widths of all changes of layout in a layer with A whole on every rank, by what is at hand."""
+    total = 0
+    rows = {"H"} if before == "rows" else set()
+    if forward == "A first":
+        total += f * (before == "rows") + f + h * (after == "columns")
+        rows |= {"T"}
+    else:
+        total += f * (before == "columns") + h + h * (after == "rows")
+        rows |= {"H"}
+    rows |= {"G"} if after == "rows" else set()
+    G_in_columns = after == "columns"
+    if wants_dH and backward == "A first":
+        total += h * (not G_in_columns) + h + f * (before == "columns")
+        rows |= {"S"}
+        G_in_columns = True
+    elif wants_dH:
+        total += h * ("G" not in rows) + f + f * (before == "rows")
+        rows |= {"G"}
+    by_T = h * ("G" not in rows) if "T" in rows else inf
+    by_S = f * ("H" not in rows) + (0 if "S" in rows else h + h * (not G_in_columns))
+    return total + int(min(by_T, by_S))
+
+
+def fewest(shapes: list[tuple[int, int]], wants_dH: list[bool]) -> int:
+    """The least sum of widths over all orders of both directions and all layouts, one by one."""
+    orders, layouts = ("A first", "W first"), ("rows", "columns")
+    best = inf
+    for held in product(layouts, repeat=len(shapes)):
+        bounds = [*held, "rows"]
+        each = [
+            min(
+                widths_moved(*way, bounds[layer], bounds[layer + 1], *shape, wants)
+                for way in product(orders, orders)
+            )
+            for layer, (shape, wants) in enumerate(zip(shapes, wants_dH, strict=True))
+        ]
+        best = min(best, sum(each))
+    return int(best)
+
+
+@pytest.mark.parametrize("hidden", [2, 5, 12, 40])
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("features", [False, True])
+def test_no_order_of_either_direction_and_no_layout_moves_fewer_words(
+    hidden: int, layers: int, features: bool
+) -> None:
+    """The plan gives the backward pass the order of the transpose; no other pair of orders would move fewer words."""
+    strategy = rdm_of(layers=layers, hidden=hidden, features=features)
+    wants = [strategy.wants_dH(layer) for layer in range(layers)]
+    planned = sum(strategy.moved(layer, plan) for layer, plan in enumerate(strategy.layers))
+    assert planned * 4 / 3 == pytest.approx(fewest(strategy.shapes, wants))
+
+
+def test_the_order_of_the_model_is_kept_if_asked() -> None:
+    for order, combines in (("aggregate_first", False), ("combine_first", True)):
+        strategy = rdm_of(params={"order": "model"}, order=order)
+        assert [plan.combines for plan in strategy.layers] == [combines] * 3
+
+
+def words_over(strategy: Rdm, axis: str) -> float:
+    """The words of all ranks over an axis."""
+    counts, ranks = ScipyCounts(Case("test", strategy.spec, vertices=N).store()), range(strategy.spec.ranks)
+    tables = [strategy.words(strategy.coordinates(rank), counts) for rank in ranks]
+    return sum(words for table in tables for key, words in table.items() if key.axis == axis)
+
+
+@pytest.mark.parametrize("col", [2, 3, 7])
+def test_all_ranks_together_receive_every_matrix_that_changes_its_layout_once(col: int) -> None:
+    """So the words of a rank fall with the ranks, whether the width is a multiple of them or not."""
+    strategy = rdm_of(col=col, layers=2)
+    assert strategy.described() == "columns (A H) W rows A (H W) rows"
+    moved = (
+        FEATURES + 0 + 2 * CLASSES + 2 * CLASSES
+    )  # T forward; T and Z of the second layer, and their gradients
+    assert words_over(strategy, "col") == N * moved
+
+
+def test_the_decoupled_model_moves_the_classes_alone_however_many_layers_it_has() -> None:
+    for layers in (2, 5):
+        strategy = rdm_of(params={"decoupled": True}, layers=layers)
+        assert strategy.promised() is Promise.OTHER_MODEL
+        assert words_over(strategy, "col") == 4 * N * CLASSES
+
+
+def test_chunks_share_out_A_and_gather_H() -> None:
+    whole, chunked = rdm_of(1, 4, layers=1), rdm_of(4, 1, layers=1)
+    counts = ScipyCounts(Case("test", whole.spec, vertices=N).store())
+    each, *others = [whole.memory(whole.coordinates(rank), counts)[TensorName.A] for rank in range(4)]
+    assert others == [each] * 3
+    pointers = 8 * (N + 4) - 8 * (N + 1)
+    assert (
+        sum(chunked.memory(chunked.coordinates(rank), counts)[TensorName.A] for rank in range(4))
+        == each + pointers
+    )
+    assert words_over(chunked, "row") == 2 * 4 * N * CLASSES and words_over(chunked, "col") == 0
+
+
+def test_the_first_grid_has_A_whole() -> None:
+    assert [grid[ROW] for grid in Rdm.grids(12)] == [1, 2, 3, 4, 6, 12]
+
+
+def test_a_rank_without_vertices_is_refused_beyond_the_vertices() -> None:
+    with pytest.raises(UserError, match="needs at least one vertex"):
+        rdm_of(1, N + 1)
