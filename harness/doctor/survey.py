@@ -227,7 +227,7 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
     """What torch makes of the GPUs that the driver shows."""
     import torch
 
-    from harness.comm.engine import VISIBLE
+    from harness.comm.meeting import VISIBLE
 
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
     if not (torch.version.cuda or torch.version.hip):

@@ -151,7 +151,7 @@ def test_lines_fall_or_do_not() -> None:
 
 
 def test_an_evaluation_is_predicted_where_none_was_measured(evaluator: Evaluator) -> None:
-    """One forward pass, so less than an epoch of the same run without mini-batches; or the reason why it cannot be told."""
+    """One forward pass, which is shorter than an epoch of Plexus; or the reason why it cannot be told."""
     table = {claim.id: claim for claim in CLAIMS["scalegnn"]}
     found = evaluator.evaluation("scalegnn-table-2", strategy="scalegnn", dataset="reddit", ranks=4)
     epoch = evaluator.epoch("plexus-figure-8", strategy="plexus", dataset="reddit", ranks=4)
