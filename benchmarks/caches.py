@@ -15,9 +15,8 @@ from harness.kernels.parts import block
 from harness.ledger import AxisName
 from harness.registry import load_strategy
 from harness.spec.machine_card import Machine
-from harness.spec.root import project_root
+from harness.spec.root import data_folder, project_root
 from harness.spec.spec import Spec
-from harness.store.build import data_folder
 from harness.store.catalog import load_card
 from harness.store.compose import compose
 from harness.store.memory_store import MemoryStore

@@ -11,8 +11,7 @@ from time import perf_counter
 from measuring import Table, argument_parser, in_a_process, peak_bytes
 
 from harness.graph.partition import ENGINES, Method, memory_of, parts_of
-from harness.spec.root import project_root
-from harness.store.build import data_folder
+from harness.spec.root import data_folder, project_root
 from harness.store.catalog import load_card
 from harness.store.compose import contents
 from harness.store.partitions import structure

@@ -26,8 +26,7 @@ from harness.graph.partition import Method, in_order, parts_of, volumes
 from harness.graph.partition_swap import ratio, swapped
 from harness.graph.partitioners import balanced_parts
 from harness.kernels import Csr
-from harness.spec.root import project_root
-from harness.store.build import data_folder
+from harness.spec.root import data_folder, project_root
 from harness.store.catalog import load_card
 from harness.store.compose import compose
 

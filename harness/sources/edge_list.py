@@ -169,10 +169,10 @@ def _row_groups(path: Path, wanted: tuple[bool, bool], at_once: int) -> list[Any
     if weighted:
         numbers = [field.name for field in schema if pa.types.is_integer(field.type) or _is_real(field.type)]
         others = [name for name in numbers if name not in columns]
-        named = [name for name in WEIGHT_COLUMNS if name in others]
-        if not (named or others):
+        weights = [name for name in WEIGHT_COLUMNS if name in others] or others
+        if not weights:
             raise no_weights(path, f"its columns are {', '.join(schema.names)}")
-        columns.append((named or others)[0])
+        columns.append(weights[0])
     read = _named_row_group if named else _row_group
     return [partial(read, path, columns, group, at_once) for group in groups]
 
