@@ -195,7 +195,7 @@ def show_products(size: Size) -> None:
 
     rows, cols = torch.arange(1 << scale, device=device), range(128)
     key = 1, 2, 1 << 15
-    masks = {
+    masks: dict[str, Callable[[], Tensor]] = {
         "one kernel": lambda: MASK(rows, cols.start, cols.stop, *key),
         "tensor operations": lambda: mask_by_tensors(rows, cols.start, cols.stop, *key),
     }

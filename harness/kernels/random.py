@@ -189,8 +189,8 @@ def mask_on_host(rows: Tensor, start: int, stop: int, first: int, second: int, b
     """The mask on a CPU: a large one by a compiled loop."""
     if len(rows) * (stop - start) < COMPILED_FROM:
         return mask_by_tensors(rows, start, stop, first, second, below)
-    words = (word % (1 << 64) for word in (first, second))
-    return torch.from_numpy(mask_of(rows.numpy(), start, stop, *words, below))
+    first, second = first % (1 << 64), second % (1 << 64)
+    return torch.from_numpy(mask_of(rows.numpy(), start, stop, first, second, below))
 
 
 def mask_by_tensors(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:

@@ -84,6 +84,11 @@ def test_a_gpu_that_fails_its_test_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert (told()["self-test"], missing()) == ("GPU 1: one; two", ["self-test"])
 
 
+def test_ranks_that_cannot_start_are_told_in_words() -> None:
+    (words,) = calibrate.wrong_with_gpus(1)
+    assert words.startswith("rank 0 of 1 failed first: UserError: The engine nccl needs a GPU")
+
+
 @pytest.mark.usefixtures("two_gpus", "for_cuda")
 def test_the_variable_that_hides_all_gpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
