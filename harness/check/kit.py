@@ -84,13 +84,12 @@ def check(
     """
     strategy = load_strategy(name)
     worlds = WORLDS[extent]
-    # Every axis can have two ranks, or, in a quick check, two axes of several.
-    ample = SMALL if extent == "quick" else max(SMALL, min(2 ** len(strategy.axes), AMPLE))
-    sizes = sorted(ranks for ranks in {*worlds, ample} if most is None or ranks <= most)
+    ample = _ample(strategy, extent)
+    sizes = sorted({min(ranks, most or ranks) for ranks in (*worlds, ample)})
     grids = [grid for ranks in sizes for grid in _grids(strategy, ranks, extent)]
     if not grids:
         raise UserError(f"{strategy.name} has no grid for any of {', '.join(map(str, sizes))} ranks.")
-    usual = [grid for grid in grids if prod(grid.values()) <= ample]
+    usual = [grid for grid in grids if prod(grid.values()) <= ample] or grids
     largest = [grid for grid in usual if prod(grid.values()) == prod(usual[-1].values())]
     peculiar = max(reversed(largest), key=_split_axes)
     peculiarities = _at_once if extent == "quick" else _one_by_one
@@ -104,6 +103,13 @@ def check(
         replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
         yield from _findings(replace(case, spec=spec), run, replayed, known)
     yield from _refusals(name, strategy, grids[-1])
+
+
+def _ample(strategy: type[Strategy], extent: Extent) -> int:
+    """The ranks on which every axis can have two; in a quick check two of several axes, or a single axis three."""
+    if extent == "quick":
+        return 3 if len(strategy.axes) == 1 and strategy.grids(3) else SMALL
+    return max(SMALL, min(2 ** len(strategy.axes), AMPLE))
 
 
 def smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iterator[Finding]:
