@@ -1,10 +1,14 @@
 """One way to turn data from outside (YAML, JSON, options) into a frozen model, with errors for people."""
 
+import ast
+import inspect
 import re
 import reprlib
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar, get_args
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -65,19 +69,24 @@ def shown(value: Any) -> str:
 
 def unknown(kind: str, name: str, known: list[str], way_out: str = "") -> UserError:
     """The error for an unknown name, with similar names and all known names."""
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    listing = ", ".join(sorted(known)) or "none"
+    hint, listing = did_you_mean(name, known), ", ".join(sorted(known)) or "none"
     return UserError(
         f"{kind} {shown(name)} is unknown.{hint} Known: {listing}.{' ' + way_out if way_out else ''}"
     )
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A question with the names that are most like a name, after a space; empty if none is like it."""
+    near = get_close_matches(name, known, n=3, cutoff=0.55)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _fault(model: type[BaseModel], detail: ErrorDetails, typed: Callable[[str], str]) -> str:
     names, keys = _place(model, detail["loc"])
     field = clipped(".".join([typed(name) for name in names[:1]] + names[1:]), 80) or "the whole"
     if detail["type"] == "extra_forbidden":
-        return f"{field} is not a key here; accepted keys: {', '.join(keys)}"
+        hint, listing = did_you_mean(names[-1], keys), f"ccepted keys: {', '.join(keys)}"
+        return f"{field} is not a key here{f'.{hint} A' if hint else '; a'}{listing}"
     if detail["type"] == "missing":
         return f"{field} is missing"
     wish = clipped(detail["msg"].removeprefix("Value error, "), 400)
@@ -116,3 +125,88 @@ def _models(annotation: Any) -> tuple[type[BaseModel], ...]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
     return tuple(model for part in get_args(annotation) for model in _models(part))
+
+
+# The settings of a model: what users may write, for lists and help.
+
+
+class Setting(NamedTuple):
+    """A key of a model as users set it."""
+
+    key: str
+    accepts: str
+    default: str
+    """As it is written; empty for a key that must be given."""
+    meaning: str
+    """The text below the field in the code."""
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> list[Setting]:
+    """The keys of a model, in the order of the code, each behind a prefix."""
+    meanings = _meanings(model)
+    return [
+        Setting(
+            prefix + name,
+            _accepted(field.annotation, field.metadata),
+            "" if field.is_required() else _written(field.get_default(call_default_factory=True)),
+            meanings.get(name, ""),
+        )
+        for name, field in model.model_fields.items()
+    ]
+
+
+def _meanings(model: type[BaseModel]) -> dict[str, str]:
+    """The texts below the fields of a class and of those that it derives from."""
+    found = {}
+    for kind in reversed(model.__mro__):
+        if not issubclass(kind, Frozen) or kind is Frozen:
+            continue
+        try:
+            (described,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        except OSError:  # a class that no file holds
+            continue
+        assert isinstance(described, ast.ClassDef)
+        for field, text in pairwise(described.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+KINDS_OF_VALUES: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true, false"}
+BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
+
+
+def _accepted(annotation: Any, metadata: Collection[Any] = ()) -> str:
+    """The values of a type, with the bounds of numbers."""
+    if get_origin(annotation) is Literal:
+        return ", ".join(map(str, get_args(annotation)))
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) is None:
+        kind = KINDS_OF_VALUES.get(annotation, "name")
+        bounds = [
+            f"{word} {getattr(bound, name):g}"
+            for name, word in BOUNDS.items()
+            for bound in metadata
+            if getattr(bound, name, None) is not None and getattr(bound, name) < MANY
+        ]
+        return " ".join([kind, *bounds])
+    if get_origin(annotation) in (dict, list, tuple):
+        return {dict: "mapping", list: "list", tuple: "list"}[get_origin(annotation)]
+    return " or ".join(_accepted(part, metadata) for part in get_args(annotation))
+
+
+MANY = 1 << 20
+"""An upper bound from here on guards against files of another kind, and tells a reader nothing."""
+
+
+def _written(value: Any) -> str:
+    """A default as a user writes it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value) if isinstance(value, str | int | float) else ""

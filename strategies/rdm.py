@@ -143,6 +143,7 @@ class Rdm(RowStrategy):
     """Feature-parallel training, for any grid of chunks of A by slices of H."""
 
     name = "rdm"
+    paper = "RDM (IPDPS 2023)"
     promise = Promise.EXACT
     parts = True
     recomputes = True

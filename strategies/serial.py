@@ -47,6 +47,7 @@ class Serial(RowStrategy):
     """Trains on one rank that holds the whole graph."""
 
     name = "serial"
+    paper = "the reference: one rank, the whole graph"
     promise = Promise.EXACT
     parts = True
     recomputes = True

@@ -398,7 +398,10 @@ def test_one_setting_chooses_the_machine_and_small_runs_share_jobs(project: Proj
 def test_a_wrong_site_is_refused_in_a_line(project: Project) -> None:
     (project.folder / "config" / "site.yaml").write_text("acount: m1234\n")
     output = project.snakemake("--profile", "slurm", "--dry-run", code=1)
-    assert re.search(r"config/site\.yaml: acount is not a key here; accepted keys: machine, account", output)
+    assert re.search(
+        r"config/site\.yaml: acount is not a key here\. Did you mean account\? Accepted keys: machine, account",
+        output,
+    )
 
 
 @pytest.mark.slow

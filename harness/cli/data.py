@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import Verbs, add_verb, columns, ranks, real, say, several, show, whole
 from harness.errors import UserError
@@ -17,13 +17,63 @@ from harness.validation import CLASSES, RANKS, VERTICES, validated
 if TYPE_CHECKING:
     from harness.store.task import Means
 
+
+class Action(NamedTuple):
+    """An action on a graph: its help, and examples of it."""
+
+    summary: str
+    more: str
+    examples: tuple[str, ...]
+
+
 ACTIONS = {
-    "fetch": "download its files",
-    "import": "make a card for files of your own, and build them",
-    "build": "write its store",
-    "info": "print its facts",
-    "verify": "compare its store with the checksums of the build",
-    "balance": "print how evenly its nonzeros fall into blocks, for each permutation",
+    "fetch": Action(
+        "Download the files of a graph.",
+        "Resumes a broken download, checks every file against its card, and prints the paths. A graph that is drawn "
+        "needs no file.",
+        ("harness data fetch cora", "HARNESS_MIRROR=https://mirror.example harness data fetch reddit"),
+    ),
+    "import": Action(
+        "Make a card for files of your own, and build the graph.",
+        "Prints the folder of the store. What you omit and the file of edges lacks is generated at random; labels then "
+        "follow the degrees.",
+        (
+            "harness data import mine --edges edges.csv",
+            "harness data import mine --edges edges.txt.gz --base 1 --header",
+            "harness data import mine --edges graph.mtx --features x.npy --labels y.npy --split split.npy",
+            "harness data import mine --edges edges.csv --weights normalised",
+            "harness data import mine --from suitesparse:HB/bcspwr10",
+        ),
+    ),
+    "build": Action(
+        "Write the store of a graph, in the order that the options choose.",
+        "Prints the folders. A build that was stopped resumes. Several numbers of parts or seeds make a store each.",
+        (
+            "harness data build tiny-sbm",
+            "harness data build ogbn-products@1/16 --memory 8",
+            "harness data build tiny-sbm --partition metis --parts 4,8 --seed 0,1",
+            "harness data build ogbn-papers100m --share scatter:0/4",
+        ),
+    ),
+    "info": Action(
+        "Print the facts of a graph: its card, its store if it is built, and the parts of a partition.",
+        "With --ranks, also the memory and the words of one rank for every strategy. The graph need not be built.",
+        (
+            "harness data info reddit",
+            "harness data info tiny-sbm --ranks 8",
+            "harness data info tiny-sbm --partition metis --parts 4",
+        ),
+    ),
+    "verify": Action(
+        "Compare a store with the checksums of its build.",
+        "Prints the folders, or names the first file that differs.",
+        ("harness data verify tiny-sbm", "harness data verify tiny-sbm --partition metis --parts 4"),
+    ),
+    "balance": Action(
+        "Print how evenly the nonzeros of a graph fall into blocks, for each permutation.",
+        "The fullest of N x N blocks over the mean; the graph must be built.",
+        ("harness data balance tiny-lattice --shards 8",),
+    ),
 }
 IMPORTED = {
     "edges": "the graph: .txt, .csv, .tsv (also .gz), or .mtx, .npz, .parquet, .graph, .pt, .triples, .bin",
@@ -52,62 +102,91 @@ MOST_SHARDS = 4096
 
 
 def add_verbs(verbs: Verbs) -> None:
-    parser = add_verb(
-        verbs,
-        "data",
-        _data,
-        "Fetch, import, build, describe or verify a graph.",
-        "Prints the paths that were written, or the facts. An import generates at random what you omit and the file "
-        "of edges lacks; labels then follow the degrees.",
-    )
-    parser.add_argument(
-        "action",
-        choices=tuple(ACTIONS),
-        help="; ".join(f"{action}: {about}" for action, about in ACTIONS.items()),
-    )
-    parser.add_argument(
-        "name", help="a name of `harness list datasets`; of an import, the name that the graph is to have"
-    )
+    about = "Fetch, import, build, describe or verify a graph."
+    data = verbs.add_parser("data", help=about, description=about)
+    actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, action in ACTIONS.items():
+        parser = add_verb(actions, name, _data, action.summary, action.more, action.examples)
+        own = (
+            "the name that the graph is to have" if name == "import" else "a name of `harness list datasets`"
+        )
+        parser.add_argument("name", metavar="NAME", help=own)
+        parser.set_defaults(permutation="none", partition="block", parts=[0], seed=[0])
+        if name in ("import", "build", "info", "verify"):
+            _add_order(parser)
+        if name in ("import", "build"):
+            _add_means(parser)
+        if name == "import":
+            _add_files(parser)
+        elif name == "build":
+            parser.add_argument(
+                "--share",
+                metavar="STEP:NUMBER/JOBS",
+                help="this job's share, where several jobs build one store: scatter:0/4, then settle:0/4 and "
+                "features:0/4; an ordinary build then ends it",
+            )
+        elif name == "info":
+            parser.add_argument(
+                "--ranks",
+                type=ranks,
+                metavar="P",
+                help="print the memory and the words of one of P ranks, for every strategy on its best and worst grid",
+            )
+        elif name == "balance":
+            parser.add_argument(
+                "--shards",
+                type=whole(1, MOST_SHARDS),
+                default=8,
+                metavar="N",
+                help="cut into N x N blocks (default 8)",
+            )
+            _add_seed(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    """The files of an import, and how they are to be read."""
     for name, about in IMPORTED.items():
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"import: {about}")
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=about)
     parser.add_argument(
         "--from",
         dest="origin",
         metavar="ORIGIN",
-        help="import: a published graph instead, which is fetched: suitesparse:GROUP/NAME (a matrix of the SuiteSparse "
+        help="a published graph instead, which is fetched: suitesparse:GROUP/NAME (a matrix of the SuiteSparse "
         "collection) or ogb:NAME (a node property set of OGB)",
     )
-    parser.add_argument("--directed", action="store_true", help="import: an edge has one direction")
+    parser.add_argument("--directed", action="store_true", help="an edge has one direction")
     parser.add_argument(
         "--weights",
         choices=("normalised", "raw"),
-        help="import: A has the weights of the edges, normalised by weighted degrees or as given (default: every edge "
+        help="A has the weights of the edges, normalised by weighted degrees or as given (default: every edge "
         "counts 1, whatever the file says)",
     )
     parser.add_argument(
         "--names",
         action="store_true",
-        help="import: edges are between names, in text or parquet. Vertices are numbered in the sorted order of the "
+        help="edges are between names, in text or parquet. Vertices are numbered in the sorted order of the "
         "names; text of features, labels or a split has the name first in each line",
     )
     parser.add_argument(
         "--vertices",
         type=whole(1, VERTICES),
         metavar="N",
-        help="import: the number of vertices (default: up to the largest id)",
+        help="the number of vertices (default: up to the largest id)",
     )
     parser.add_argument(
-        "--base", type=int, choices=(0, 1), default=0, help="import: the first id in text (default 0)"
+        "--base", type=int, choices=(0, 1), default=0, help="the first id in text (default 0)"
     )
-    parser.add_argument(
-        "--header", action="store_true", help="import: the first line of text names the columns"
-    )
+    parser.add_argument("--header", action="store_true", help="the first line of text names the columns")
     parser.add_argument(
         "--classes",
         type=whole(1, CLASSES),
         metavar="K",
-        help="import: the number of classes (default: up to the largest label; 32 for generated labels)",
+        help="the number of classes (default: up to the largest label; 32 for generated labels)",
     )
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    """The order of the vertices. The actions of `SEVERAL` take several."""
     parser.add_argument(
         "--permutation",
         choices=("none", "single", "double"),
@@ -122,6 +201,10 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="P[,P...]",
         help="the number of parts of the partition: the ranks that split the rows; build, verify: one or more",
     )
+    _add_seed(parser)
+
+
+def _add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         type=several(whole(0, (1 << 63) - 1)),
@@ -130,38 +213,23 @@ def add_verbs(verbs: Verbs) -> None:
         help="the seed of the permutation or of the partition (default 0); build, verify: one or more. Partitions are "
         "computed side by side",
     )
+
+
+def _add_means(parser: argparse.ArgumentParser) -> None:
+    """The memory and the threads of a build."""
     parser.add_argument(
         "--memory",
         type=real(LEAST_GIB, MOST_GIB),
         default=4.0,
         metavar="GIB",
-        help="build, import: the memory that it may take, in GiB (default 4)",
+        help="the memory that it may take, in GiB (default 4)",
     )
     parser.add_argument(
         "--workers",
         type=whole(0, 4096),
         default=0,
         metavar="N",
-        help="build, import: the number of threads (default: one for each core)",
-    )
-    parser.add_argument(
-        "--share",
-        metavar="STEP:NUMBER/JOBS",
-        help="build: this job's share, where several jobs build one store: scatter:0/4, then settle:0/4 and "
-        "features:0/4; an ordinary build then ends it",
-    )
-    parser.add_argument(
-        "--ranks",
-        type=ranks,
-        metavar="P",
-        help="info: print the memory and the words of one of P ranks, for every strategy on its best and worst grid",
-    )
-    parser.add_argument(
-        "--shards",
-        type=whole(1, MOST_SHARDS),
-        default=8,
-        metavar="N",
-        help="balance: cut into N x N blocks (default 8)",
+        help="the number of threads (default: one for each core)",
     )
 
 
@@ -314,8 +382,6 @@ def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> 
     from harness.store.build import open_dataset
     from harness.store.info import balance, law_of_loops
 
-    if choice.permutation != "none" or choice.partitioned:
-        raise UserError("balance compares every permutation: leave out --permutation and --partition.")
     store = open_dataset(root, DatasetChoice(name=choice.name))
     ratios = dict(balance(store, options.shards, choice.seed))
     law = law_of_loops(store.n, store.nnz, options.shards)

@@ -1,16 +1,14 @@
-"""harness list, doctor and runs: the names that a spec can use, the state of this machine, and the recorded runs."""
+"""harness list and runs: the names that a spec can use, and the recorded runs."""
 
 import argparse
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.cli.options import Verbs, add_verb, columns, moment, ranks, say, several, show
-from harness.doctor.survey import survey
+from harness.cli.options import Verbs, add_verb, columns, moment, settings_page, several, show
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import whole_folders
@@ -22,51 +20,24 @@ CARDS = {
     "machines": "config/machines",
     "experiments": "workflows/experiments",
 }
-KINDS = ("strategies", "models", "datasets", *CARDS, "figures")
+KINDS = ("strategies", "models", "datasets", *CARDS, "figures", "settings")
 
 
 def add_verbs(verbs: Verbs) -> None:
-    doctor = add_verb(
-        verbs,
-        "doctor",
-        _doctor,
-        "Check this machine: what it can run, and what is missing.",
-        "Prints a line for each item; the exit code is 1 if one is missing. With --links, measures the bandwidth and "
-        "the latency between ranks instead, for about 30 seconds. With --calibrate, measures links and kernels, about "
-        "a minute on a quiet machine, and writes them into the card as the rates and links of predictions.",
-    )
-    doctor.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="measure kernels and links, and write them into the machine card",
-    )
-    doctor.add_argument(
-        "--links", action="store_true", help="measure all-reduces between ranks, here or in this Slurm job"
-    )
-    doctor.add_argument(
-        "--ranks",
-        type=ranks,
-        default=2,
-        metavar="P",
-        help="links and calibrate: the number of ranks (default 2)",
-    )
-    doctor.add_argument(
-        "--machine",
-        metavar="NAME",
-        help="links and calibrate: the machine card (default: that of config/site.yaml, or local)",
-    )
-    doctor.add_argument(
-        "--write",
-        metavar="NAME",
-        help="links: write the measured links to a new card, config/machines/NAME.yaml",
-    )
     listing = add_verb(
         verbs,
         "list",
         _list,
-        "List the strategies, datasets, machines or experiments, one on a line; or the figures of the papers.",
+        "List the strategies, datasets, machines or experiments, one on a line; the figures of the papers; or the keys "
+        "of --set.",
         "`models` lists what each strategy trains. A figure of a paper has the experiment that reproduces it, or the "
         "reason why there is none.",
+    )
+    listing.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="strategies: with paper, promise, axes, models, and each parameter with its values and its meaning",
     )
     listing.add_argument("kind", choices=KINDS, help="the names to list")
     _add_runs(verbs)
@@ -128,57 +99,15 @@ def _add_runs(verbs: Verbs) -> None:
         )
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    if options.calibrate:
-        return _calibrate(options)
-    if options.links:
-        return _links(options)
-    if options.write is not None or options.machine is not None:
-        raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
-    items = list(survey(options.root, say))
-    rows = [("MISSING" if item.missing else "ok", item.what, item.found) for item in items]
-    show(options, [asdict(item) for item in items], columns(rows))
-    return 1 if any(item.missing for item in items) else 0
-
-
-def _links(options: argparse.Namespace) -> int:
-    from harness.doctor.links import measure, new_card, write_card
-    from harness.slurm.resources import load_site
-
-    root = project_root(options.root)
-    name = options.machine or load_site(root).machine or "local"
-    if options.write is not None:
-        new_card(root, options.write)  # refused, if it is, before anything is measured
-    measured = measure(root, name, options.ranks, say)
-    rows = [("ranks apart", "size", "GB/s")]
-    rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
-    text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
-    text += f"\nnetwork {measured.network}" if measured.network else ""
-    if options.write is not None:
-        text += f"\n{write_card(root, name, options.write, measured)}"
-    show(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)
-    return 0
-
-
-def _calibrate(options: argparse.Namespace) -> int:
-    import yaml
-
-    from harness.doctor.calibrate import calibrated, write_sections
-    from harness.slurm.resources import load_site
-
-    root = project_root(options.root)
-    name = options.machine or load_site(root).machine or "local"
-    sections = calibrated(root, name, options.ranks, say)
-    path = write_sections(root, name, sections)
-    show(options, sections, f"{yaml.safe_dump(sections, sort_keys=False, width=120)}\nwritten to {path}")
-    return 0
-
-
 def _list(options: argparse.Namespace) -> int:
     if options.kind == "figures":
         return _figures(options)
     if options.kind == "models":
         return _models(options)
+    if options.kind == "settings":
+        return _settings(options)
+    if options.kind == "strategies" and options.verbose:
+        return _described(options)
     rows = _strategies() if options.kind == "strategies" else _cards(options.kind, project_root(options.root))
     show(options, [{"name": name, "about": about} for name, about in rows], columns(rows))
     return 0
@@ -200,6 +129,33 @@ def _models(options: argparse.Namespace) -> int:
     missing = [f"{row.strategy}: {row.missing}" for row in rows if row.missing]
     page = "\n\n".join([columns(as_cells(rows)), *missing])
     show(options, [{**row.as_row(), "missing": row.missing} for row in rows], page)
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> int:
+    from harness.spec.spec import settings_of_a_spec
+
+    settings = settings_of_a_spec()
+    show(options, [setting._asdict() for setting in settings], settings_page(settings))
+    return 0
+
+
+def _described(options: argparse.Namespace) -> int:
+    from harness.experiment.trained_models import described_strategies
+
+    found, pages = described_strategies(), []
+    for each in found:
+        over = f", partitioned over {each.partitioned_over}" if each.partitioned_over else ""
+        facts = [
+            ("paper", each.paper or "none is named"),
+            ("numbers", f"{each.promise}, on {each.trains_on}"),
+            ("axes", f"{', '.join(each.axes)}{over}"),
+            ("models", ", ".join(each.models)),
+        ]
+        lines = [f"{each.name}: {each.about}", *(f"  {key:<8} {value}" for key, value in facts)]
+        pages.append("\n".join([*lines, settings_page(each.parameters, "  ")]).rstrip())
+    data = [{**each._asdict(), "parameters": [key._asdict() for key in each.parameters]} for each in found]
+    show(options, data, "\n\n".join(pages))
     return 0
 
 

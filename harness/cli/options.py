@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from harness.documents import yaml_value
 from harness.errors import UserError
-from harness.validation import RANKS, clipped
+from harness.validation import RANKS, Setting, clipped, did_you_mean
 
 if TYPE_CHECKING:
     from harness.spec.spec import Spec
@@ -29,7 +29,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Never:
         way_out = f"`{self.prog} --help` lists what is accepted."
-        raise UserError(f"{clipped(message, 600).rstrip('.')}. {way_out}")
+        raise UserError(f"{clipped(message, 600).rstrip('.')}.{self._meant(message)} {way_out}")
+
+    def _meant(self, message: str) -> str:
+        """The question for a verb, a choice or an option that is none."""
+        if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            return did_you_mean(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
+        if wrong := re.search(r"unrecognized arguments: (-\S+)", message):
+            return did_you_mean(wrong[1].partition("=")[0], _options_of(self))
+        return ""
+
+
+def _options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The options of a parser and of the verbs below it: argparse does not say whose option was unknown."""
+    found = {word for action in parser._actions for word in action.option_strings}
+    below = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return found.union(*(_options_of(child) for choices in below for child in choices.values()))
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -85,10 +100,27 @@ def _refused(text: str, accepted: str) -> str:
     return f"{clipped(text, 40)} is not accepted: {accepted}"
 
 
-def add_verb(verbs: Verbs, name: str, act: Act, summary: str, more: str = "") -> argparse.ArgumentParser:
+class Help(argparse.HelpFormatter):
+    """Fills paragraphs, and leaves lines as they are that begin with white space: examples of commands."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n".join(
+            line if line[:1].isspace() else fill(line, width, indent) for line in text.splitlines()
+        )
+
+
+def add_verb(
+    verbs: Verbs, name: str, act: Act, summary: str, more: str = "", examples: Sequence[str] = ()
+) -> argparse.ArgumentParser:
     """A verb with the options that every verb has; `more` follows the summary in the verb's own help."""
-    description = f"{summary} {more}".strip()
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=description)
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary} {more}".strip(),
+        epilog="\n".join(["examples:", *(f"  {line}" for line in examples)]) if examples else None,
+        formatter_class=Help,
+    )
     parser.add_argument(
         "--root",
         metavar="DIR",
@@ -160,6 +192,15 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     )
 
 
+def settings_page(settings: Sequence[Setting], indent: str = "") -> str:
+    """A paragraph for each key: what is accepted, its default, and below the meaning."""
+    lines = []
+    for key, accepts, default, meaning in settings:
+        lines.append(f"{indent}{key}: {accepts}{f' (default {default})' if default else ''}")
+        lines += textwrap.wrap(meaning, 98, initial_indent=f"{indent}    ", subsequent_indent=f"{indent}    ")
+    return "\n".join(lines)
+
+
 def sizes_of(facts: "Facts") -> str:
     """Where the sizes of a graph come from."""
     return (
@@ -189,7 +230,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any key of a spec, for example training.epochs=5; may be repeated",
+        help="a key of `harness list settings`, for example training.epochs=5; may be repeated",
     )
 
 

@@ -51,7 +51,7 @@ def add_verbs(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any key of a spec, for example machine=perlmutter; may be repeated",
+        help="a key of `harness list settings`, for example machine=perlmutter; may be repeated",
     )
     _add_from_card(plan)
     plan.add_argument(

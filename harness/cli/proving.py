@@ -1,4 +1,4 @@
-"""harness init, new, words and check: a project, a new strategy, its words, and all laws that it must keep."""
+"""harness doctor, init, new, words and check: a machine, a project, a strategy with its words and its laws."""
 
 import argparse
 import tempfile
@@ -16,10 +16,12 @@ from harness.cli.options import (
     add_verb,
     check_rank,
     columns,
+    ranks,
     requested,
     say,
     show,
 )
+from harness.doctor.survey import survey
 from harness.errors import RunError, UserError
 from harness.spec.root import project_root
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
+    _add_doctor(verbs)
     init = add_verb(
         verbs,
         "init",
@@ -276,3 +279,89 @@ def _review(finding: "Finding") -> list[str]:
     if len(finding.wrong) > 2:
         lines.append(f"  and       {len(finding.wrong) - 2} more places; --json lists them")
     return [*lines, f"  look at   {finding.look}", ""]
+
+
+# The machine.
+
+
+def _add_doctor(verbs: Verbs) -> None:
+    doctor = add_verb(
+        verbs,
+        "doctor",
+        _doctor,
+        "Check this machine: what it can run, and what is missing.",
+        "Prints a line for each item; the exit code is 1 if one is missing. With --links, measures the bandwidth and "
+        "the latency between ranks instead, for about 30 seconds. With --calibrate, measures links and kernels, about "
+        "a minute on a quiet machine, and writes them into the card as the rates and links of predictions.",
+    )
+    doctor.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure kernels and links, and write them into the machine card",
+    )
+    doctor.add_argument(
+        "--links", action="store_true", help="measure all-reduces between ranks, here or in this Slurm job"
+    )
+    doctor.add_argument(
+        "--ranks",
+        type=ranks,
+        default=2,
+        metavar="P",
+        help="links and calibrate: the number of ranks (default 2)",
+    )
+    doctor.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="links and calibrate: the machine card (default: that of config/site.yaml, or local)",
+    )
+    doctor.add_argument(
+        "--write",
+        metavar="NAME",
+        help="links: write the measured links to a new card, config/machines/NAME.yaml",
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.calibrate:
+        return _calibrate(options)
+    if options.links:
+        return _links(options)
+    if options.write is not None or options.machine is not None:
+        raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
+    items = list(survey(options.root, say))
+    rows = [("MISSING" if item.missing else "ok", item.what, item.found) for item in items]
+    show(options, [asdict(item) for item in items], columns(rows))
+    return 1 if any(item.missing for item in items) else 0
+
+
+def _links(options: argparse.Namespace) -> int:
+    from harness.doctor.links import measure, new_card, write_card
+    from harness.slurm.resources import load_site
+
+    root = project_root(options.root)
+    name = options.machine or load_site(root).machine or "local"
+    if options.write is not None:
+        new_card(root, options.write)  # refused, if it is, before anything is measured
+    measured = measure(root, name, options.ranks, say)
+    rows = [("ranks apart", "size", "GB/s")]
+    rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
+    text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
+    text += f"\nnetwork {measured.network}" if measured.network else ""
+    if options.write is not None:
+        text += f"\n{write_card(root, name, options.write, measured)}"
+    show(options, measured._asdict() | {"rows": [row.model_dump() for row in measured.rows]}, text)
+    return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    import yaml
+
+    from harness.doctor.calibrate import calibrated, write_sections
+    from harness.slurm.resources import load_site
+
+    root = project_root(options.root)
+    name = options.machine or load_site(root).machine or "local"
+    sections = calibrated(root, name, options.ranks, say)
+    path = write_sections(root, name, sections)
+    show(options, sections, f"{yaml.safe_dump(sections, sort_keys=False, width=120)}\nwritten to {path}")
+    return 0

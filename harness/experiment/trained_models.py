@@ -9,6 +9,7 @@ from harness.experiment.known_graph import facts_of_card
 from harness.registry import load_strategy, registered
 from harness.store.catalog import load_card
 from harness.strategy import Strategy, admit
+from harness.validation import Setting, settings_of
 
 BARE: dict[str, Any] = {}
 ASKED = {
@@ -40,6 +41,38 @@ class TrainedModels(NamedTuple):
     def as_row(self) -> dict[str, Any]:
         """Every column by its heading."""
         return {"strategy": self.strategy, "numbers": self.promise, "trains on": self.epoch, **self.settings}
+
+
+class Described(NamedTuple):
+    """What a strategy says of itself."""
+
+    name: str
+    about: str
+    paper: str
+    promise: str
+    axes: tuple[str, ...]
+    partitioned_over: str | None
+    trains_on: str
+    models: tuple[str, ...]
+    parameters: list[Setting]
+
+
+def described_strategies() -> list[Described]:
+    """Every installed strategy."""
+    found = []
+    for name in sorted(point.name for point in registered()):
+        kind = load_strategy(name)
+        axes, over = tuple(axis.value for axis in kind.axes), kind.partitioned_over
+        about = (kind.__doc__ or "").strip().partition("\n")[0]
+        trains_on = "mini-batches" if kind.mini_batches else "the full graph"
+        parameters = settings_of(kind.Params, "strategy.params.")
+        found.append(
+            Described(
+                *(name, about, kind.paper, kind.promise.value, axes, over.value if over else None),
+                *(trains_on, kind.models, parameters),
+            )
+        )
+    return found
 
 
 def trained_models(root: Path) -> list[TrainedModels]:

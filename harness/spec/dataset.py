@@ -24,7 +24,9 @@ class DatasetChoice(Frozen):
     """A dataset in an order. Equal choices are the same data, so keys without effect are refused."""
 
     name: str = Field(max_length=200)
+    """A name of `harness list datasets`, or a twin as ogbn-products@1/16."""
     permutation: Literal["none", "single", "double"] = "none"
+    """The random order of the vertices: one for rows and columns, or one for each."""
     seed: Seed = 0
     """The seed of the permutation, or of the partition."""
     partition: str = "block"

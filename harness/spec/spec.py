@@ -21,7 +21,7 @@ from pydantic import (
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
-from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed
+from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, settings_of
 
 Protocol = Literal["corrected", "faithful"]
 """A loss over the labelled training vertices, or over the vertices that the paper's code trained on."""
@@ -31,7 +31,9 @@ class StrategyChoice(Frozen):
     """The strategy, with all its parameters, defaults included."""
 
     name: str
+    """A name of `harness list strategies`, or path/to/file.py:Class."""
     params: dict[str, JsonValue] = {}
+    """The strategy's own parameters, as strategy.params.KEY: `harness list strategies -v`."""
 
 
 PARTS = ("projection", "norm", "activation", "dropout", "residual")
@@ -48,16 +50,19 @@ class ModelChoice(Frozen):
     gat: attention along the edges and the loops of A, whose values are not used.
     """
     layers: int = Field(3, ge=1, le=4096)
+    """The number of convolutions."""
     hidden: int = Field(16, ge=1, le=WIDTH)
     """The hidden width; for gat, the width of every head."""
     heads: int = Field(8, ge=1, le=4096)
     """The heads of every layer of gat."""
     order: Literal["aggregate_first", "combine_first"] = "aggregate_first"
+    """A convolution as (A H) W, or as A (H W)."""
     projection: bool = False
     """Features are first brought to the hidden width, and a head brings the last layer to the classes."""
     norm: bool = False
     """The output of a convolution is normalised row by row (RMSNorm), with a learnable scale."""
     activation: Literal["relu", "none"] = "relu"
+    """The function that is applied to the output of a hidden layer."""
     dropout: float = Field(0.0, ge=0, le=0.99)
     """The share of a layer's output that a training step drops."""
     residual: bool = False
@@ -94,10 +99,15 @@ class Training(Frozen):
     """The length and the method of training. Warm-up epochs train like the others and are not timed."""
 
     epochs: int = Field(10, ge=1, le=LONGEST)
+    """The number of timed epochs."""
     warmup: int = Field(2, ge=0, le=LONGEST)
+    """The number of epochs before the timed ones."""
     optimizer: Literal["adam", "sgd"] = "adam"
+    """The method by which weights are updated."""
     lr: float = Field(0.01, gt=0)
+    """The learning rate."""
     weight_decay: float = Field(0.0, ge=0)
+    """The share of a weight that is added to its gradient (torch's weight_decay)."""
     features: bool = False
     """The input features are trained too, like weights."""
     evaluate_every: int = Field(0, ge=0, le=LONGEST)
@@ -135,15 +145,22 @@ class Spec(Frozen):
     strategy: StrategyChoice
     dataset: DatasetChoice
     ranks: int = Field(1, ge=1, le=RANKS)
+    """The number of ranks; --ranks."""
     grid: dict[AxisName, int]
+    """The size of each axis of the strategy, as 2x2; by default its first choice; --grid."""
     model: ModelChoice = ModelChoice()
     training: Training = Training()
     measure: Measure = Measure()
     protocol: Protocol = "corrected"
+    """The vertices that the loss counts: those of the training split, or those that the paper's code trained on."""
     precision: Literal["float32", "float64"] = "float32"
+    """The type of features, weights and activations."""
     machine: Machine
+    """A name of `harness list machines` (default: that of config/site.yaml, or local)."""
     seed: Seed = 0
+    """The seed of weights, samples and dropout."""
     launch: Seed = 0
+    """The number of the launch: equal runs with another launch are repetitions."""
 
     @field_validator("strategy", "dataset", mode="before")
     @classmethod
@@ -169,12 +186,19 @@ class Spec(Frozen):
 
 def keys_of_a_spec() -> list[str]:
     """The keys that a request may set, with dots; those of a strategy's parameters are the strategy's own."""
-    keys = []
-    for name, field in Spec.model_fields.items():
-        kind = field.annotation
-        within = kind.model_fields if isinstance(kind, type) and issubclass(kind, Frozen) else {}
-        keys += [f"{name}.{key}" for key in within] if within and name != "machine" else [name]
-    return keys
+    return [setting.key for setting in settings_of_a_spec()]
+
+
+def settings_of_a_spec() -> list[Setting]:
+    """What a request may set, with what is accepted, the default and the meaning."""
+    settings: list[Setting] = []
+    for setting in settings_of(Spec):
+        kind = Spec.model_fields[setting.key].annotation
+        if isinstance(kind, type) and issubclass(kind, Frozen) and kind is not Machine:
+            settings += settings_of(kind, f"{setting.key}.")
+        else:
+            settings.append(setting)
+    return settings
 
 
 def grid_text(grid: dict[AxisName, int], joint: str = " x ") -> str:

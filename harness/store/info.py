@@ -26,17 +26,26 @@ def info(root: Path, choice: DatasetChoice) -> dict[str, Any]:
     card = load_card(root, choice.name)
     folder = store_folder(root, card, choice)
     store = Store(folder) if folder.exists() else None
-    known = {"card": card.model_dump(mode="json"), "folder": str(folder), "built": folder.exists()}
+    known = {"card": _known(card.model_dump(mode="json")), "folder": str(folder), "built": folder.exists()}
     if counts := nonzeros(card, store):
         known["nonzeros"] = counts
     if store:
         known["manifest_hash"] = store.manifest_hash
-        known["manifest"] = store.manifest.model_dump(mode="json", exclude={"files", "provenance", "cut"})
+        manifest = store.manifest.model_dump(mode="json", exclude={"files", "provenance", "cut"})
+        known["manifest"] = _known(manifest)
         known["degrees"] = _degrees(store)
         known["bytes"] = sum(record.bytes for record in store.manifest.files.values())
         if store.manifest.cut:
             known["cut"] = _summary(store.manifest.cut)
     return known
+
+
+def _known(data: Any) -> Any:
+    """The data without what is unknown: null, an empty text, and mappings that hold nothing else."""
+    if not isinstance(data, dict):
+        return data
+    kept = {key: _known(value) for key, value in data.items()}
+    return {key: value for key, value in kept.items() if value not in (None, "", {})}
 
 
 def nonzeros(card: DatasetCard, store: Store | None) -> dict[str, Any]:

@@ -141,6 +141,8 @@ class Strategy(ABC):
     """A parallel training algorithm."""
 
     name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    """The paper that describes the algorithm, for lists; a strategy of your own may leave it out."""
     promise: ClassVar[Promise]
     axes: ClassVar[tuple[AxisName, ...]]
     """The axes of its grid, as people write them."""
@@ -347,6 +349,7 @@ def _are_models(value: Any) -> bool:
 Holds = Callable[[Any, dict[str, Any]], bool]
 EXPECTED: dict[str, tuple[str, Holds]] = {
     "name": ("a text", lambda value, _: isinstance(value, str) and bool(value)),
+    "paper": ("a text", lambda value, _: isinstance(value, str)),
     "promise": (
         f"a harness.strategy.Promise ({', '.join(Promise.__members__)})",
         lambda value, _: isinstance(value, Promise),

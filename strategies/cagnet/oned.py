@@ -269,6 +269,7 @@ class OneD(RowScheme):
     """CAGNET's 1D algorithm, for any number of ranks up to the number of vertices."""
 
     name = "cagnet-1d"
+    paper = "CAGNET (SC 2020), section IV-A"
     Params = OneDParams
     params: OneDParams
 
@@ -313,6 +314,7 @@ class OneAndAHalfD(RowScheme):
     """CAGNET's 1.5D algorithm, for any replication that divides the number of ranks."""
 
     name = "cagnet-1.5d"
+    paper = "CAGNET (SC 2020), section IV-B"
     axes = (ROW, COL)
     rows_over = partitioned_over = ROW
     replicated_over = (COL,)

@@ -53,6 +53,7 @@ class SparseOneD(RowScheme):
     """The sparsity-aware 1D algorithm."""
 
     name = "cagnet-sa-1d"
+    paper = "CAGNET (SC 2020), section IV-A6"
 
     @property
     def aggregation(self) -> Aggregation:
@@ -63,6 +64,7 @@ class SparseOneAndAHalfD(RowScheme):
     """The sparsity-aware 1.5D algorithm."""
 
     name = "cagnet-sa-1.5d"
+    paper = "CAGNET (SC 2020), sections IV-A6 and IV-B"
     axes = (ROW, COL)
     rows_over = partitioned_over = ROW
     replicated_over = (COL,)

@@ -206,6 +206,7 @@ class TwoD(RowStrategy):
     """CAGNET's 2D algorithm, for any rectangular grid whose columns have a feature each."""
 
     name = "cagnet-2d"
+    paper = "CAGNET (SC 2020), section IV-C"
     promise = Promise.EXACT
     parts = True
     recomputes = True
@@ -416,6 +417,7 @@ class ThreeD(TwoD):
     """CAGNET's 3D algorithm, for any grid whose columns have a feature each."""
 
     name = "cagnet-3d"
+    paper = "CAGNET (SC 2020), section IV-D"
     axes = (ROW, COL, FIBRE)
 
     def published(self) -> list[Published]:

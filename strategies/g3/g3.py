@@ -68,6 +68,7 @@ class G3(RowStrategy):
     """G3, for any number of ranks up to the number of vertices."""
 
     name = "g3"
+    paper = "G3 (SIGMOD 2023)"
     promise = Promise.EXACT
     models = ("gcn", "sage", "gat")
 

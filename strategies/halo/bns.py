@@ -59,6 +59,7 @@ class Bns(PartitionParallel):
     """Boundary node sampling, for any number of parts up to the number of vertices."""
 
     name = "bns-gcn"
+    paper = "BNS-GCN (MLSys 2022)"
     promise = Promise.EXACT
 
     class Params(MessageParams):

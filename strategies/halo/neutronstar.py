@@ -204,6 +204,7 @@ class NeutronStar(PartitionParallel):
     """Rows fetched or computed, by cost; for any number of parts up to the number of vertices."""
 
     name = "neutronstar"
+    paper = "NeutronStar (SIGMOD 2022)"
     promise = Promise.EXACT
     models = ("gcn", "sage", "gat")
 

@@ -31,6 +31,7 @@ class Pipe(PartitionParallel):
     """Training with a stale boundary, for any number of parts up to the number of vertices."""
 
     name = "pipegcn"
+    paper = "PipeGCN (ICLR 2022)"
     promise = Promise.APPROXIMATE
     recomputes = False  # rows that arrive are used once, in the next epoch
 

@@ -127,6 +127,7 @@ class Plexus(Strategy):
     """Plexus' three-dimensional algorithm, on any grid."""
 
     name = "plexus"
+    paper = "Plexus (SC 2025)"
     promise = Promise.EXACT
     parts = True
     recomputes = True

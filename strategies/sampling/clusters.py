@@ -41,6 +41,7 @@ class Cluster(SampledStrategy):
     """Clusters for any number of ranks up to the number of vertices."""
 
     name = "cluster-gcn"
+    paper = "Cluster-GCN (KDD 2019)"
     promise = Promise.APPROXIMATE
     unweighted = "it normalises the subgraph of a mini-batch anew, by the degrees in it"
     Params = ClusterParams

@@ -34,6 +34,7 @@ class Pyg(SampledStrategy):
     """Neighbour sampling by PyG."""
 
     name = "pyg"
+    paper = "PyTorch Geometric (ICLR workshop 2019)"
     promise = Promise.APPROXIMATE
     axes: ClassVar[tuple[AxisName, ...]] = (AxisName.D,)
     partitioned_over = None

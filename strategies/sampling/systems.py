@@ -49,6 +49,7 @@ class GraphSage(SampledStrategy):
     """GraphSAGE's neighbours in data parallel."""
 
     name = "graphsage"
+    paper = "GraphSAGE (NeurIPS 2017)"
     axes: ClassVar[tuple[AxisName, ...]] = (D,)
     partitioned_over = None
     Params = SageParams
@@ -62,6 +63,7 @@ class GraphSaintNode(SampledStrategy):
     """GraphSAINT's node sampling by importance; a mini-batch consists of `training.batch` draws."""
 
     name = "graphsaint-node"
+    paper = "GraphSAINT (ICLR 2020)"
     models = ("gcn", "gat")
     unweighted = (
         "it draws vertices by the squares of a normalised adjacency, of which none is empty or negative"
@@ -109,6 +111,7 @@ class DistDgl(SampledStrategy):
     """
 
     name = "distdgl"
+    paper = "DistDGL (IA3 2020)"
     Params = DistDglParams
     params: DistDglParams
 
@@ -143,6 +146,7 @@ class Salient(SampledStrategy):
     """
 
     name = "salient"
+    paper = "SALIENT++ (MLSys 2023)"
     Params = SalientParams
     params: SalientParams
 
@@ -172,6 +176,7 @@ class MassiveGnn(SampledStrategy):
     """
 
     name = "massivegnn"
+    paper = "MassiveGNN (CLUSTER 2024)"
     Params = EvictingParams
     params: EvictingParams
 
@@ -190,6 +195,7 @@ class Quiver(SampledStrategy):
     """
 
     name = "quiver"
+    paper = "Quiver (2023)"
     Params = KeepingParams
     params: KeepingParams
 
@@ -239,6 +245,7 @@ class BulkSage(SampledStrategy):
     """
 
     name = "bulk-sage"
+    paper = "Distributed matrix-based sampling (MLSys 2024)"
     axes = (ROW, COL)
     partitioned_over = ROW
     Params = BulkSageParams
@@ -262,6 +269,7 @@ class BulkLadies(SampledStrategy):
     """LADIES' vertices of a layer: unbiased with replacement, and nearly so without."""
 
     name = "bulk-ladies"
+    paper = "Distributed matrix-based sampling (MLSys 2024)"
     models = ("gcn", "sage")
     unweighted = "it counts chances in squares of entries of at most 1, which weighted ones exceed"
     untrained: ClassVar[Mapping[str, str]] = {

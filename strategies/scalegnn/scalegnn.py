@@ -44,6 +44,7 @@ class ScaleGNN(Strategy):
     """Uniform vertex sampling and three-dimensional products, on any grid."""
 
     name = "scalegnn"
+    paper = "ScaleGNN (2026)"
     promise = Promise.ESTIMATOR
     mini_batches = True
     parts = True

@@ -1,0 +1,137 @@
+"""The help of every verb: examples that the parser takes, keys and parameters with their meanings, and near names."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from harness.cli import _parser, main
+from harness.cli.data import ACTIONS
+from harness.registry import load_strategy, registered
+from harness.spec.spec import Spec, keys_of_a_spec
+from harness.validation import settings_of
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from parsers(child)
+
+
+@pytest.mark.parametrize("parser", list(parsers(_parser())), ids=lambda parser: parser.prog)
+def test_every_help_is_printed_and_explains_every_option(parser: argparse.ArgumentParser) -> None:
+    assert parser.format_help().startswith("usage: ")
+    assert parser.description
+    assert all(action.help for action in parser._actions if not action.choices or action.option_strings)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_the_examples_of_an_action_are_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_help("data", name) == 0
+    printed = capsys.readouterr().out
+    assert ACTIONS[name].examples
+    for example in ACTIONS[name].examples:
+        assert f"\n  {example}\n" in printed
+        words = [word for word in shlex.split(example) if "https://" not in word]
+        assert words[:3] == ["harness", "data", name]
+        assert _parser().parse_args(words[1:]).action == name
+
+
+def main_help(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--help"])
+    return int(str(left.value.code))
+
+
+def test_an_action_has_its_own_options_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "fetch", "cora", "--shards", "3"]) == 2
+    assert "unrecognized arguments: --shards 3" in capsys.readouterr().err
+    assert main(["data", "info", "tiny-sbm", "--edges", "x"]) == 2
+    assert main(["data", "balance", "tiny-lattice", "--shard", "0"]) == 2
+
+
+def test_every_key_of_a_spec_has_a_meaning_and_the_values_that_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list", "settings", "--json"]) == 0
+    settings = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(settings) == keys_of_a_spec()
+    assert all(row["meaning"].endswith(".") or ";" in row["meaning"] for row in settings.values())
+    assert settings["model.kind"]["accepts"] == "gcn, sage, gat"
+    assert settings["model.layers"]["accepts"] == "whole number from 1 to 4096"
+    assert settings["training.lr"] | {"meaning": ""} == {
+        **{"key": "training.lr", "accepts": "number above 0", "default": "0.01", "meaning": ""}
+    }
+    assert main(["list", "settings"]) == 0
+    assert "training.epochs: whole number from 1 (default 10)\n    The number of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", [Spec, *[load_strategy(point.name).Params for point in registered()]])
+def test_every_field_has_a_text_below_it(model: type) -> None:
+    assert [setting.key for setting in settings_of(model) if not setting.meaning and model is not Spec] == []
+
+
+def test_strategies_are_described_with_paper_promise_axes_and_parameters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list", "strategies", "-v", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    built_in = {point.name for point in registered() if point.value.startswith("harness.strategies.")}
+    assert built_in <= rows.keys()
+    assert all(rows[name]["paper"] and rows[name]["about"] and rows[name]["axes"] for name in built_in)
+    assert rows["cagnet-1.5d"]["axes"] == ["row", "col"]
+    (p,) = (row for row in rows["bns-gcn"]["parameters"] if row["key"] == "strategy.params.p")
+    assert (p["accepts"], p["default"]) == ("number from 0 to 1", "1.0")
+    assert main(["list", "strategies", "-v"]) == 0
+    assert "plexus: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["lst"], "list"),
+        (["data", "biuld", "tiny-sbm"], "build"),
+        (["list", "dataset"], "datasets"),
+        (["run", "--stratgy", "serial"], "--strategy"),
+        (["run", "--strategy", "serail", "--dataset", "tiny-sbm"], "serial"),
+        (["run", "--strategy", "serial", "--dataset", "tiny-sbn"], "tiny-sbm"),
+        (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "model.hiden=3"], "hidden"),
+        (["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--set", "trainng.epochs=3"], "training"),
+        (
+            [
+                "plan",
+                "--strategy",
+                "plexus",
+                "--ranks",
+                "4",
+                "--dataset",
+                "tiny-sbm",
+                "--set",
+                "machine=locl",
+            ],
+            "local",
+        ),
+    ],
+)
+def test_a_misspelt_word_is_answered_in_one_form(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert f" Did you mean {meant}" in capsys.readouterr().err
+
+
+def test_the_facts_of_a_graph_hold_nothing_that_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    def values(data: object) -> Iterator[object]:
+        yield data
+        for each in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+            yield from values(each)
+
+    for name in ("tiny-sbm", "reddit", "ogbn-products@1/256"):
+        assert main(["data", "info", name, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["card"]["name"] == name.replace("/", "-")
+        assert not [value for value in values(found) if value in (None, "", {})]
