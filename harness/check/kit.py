@@ -109,7 +109,7 @@ def _ample(strategy: type[Strategy], extent: Extent) -> int:
     """The ranks on which every axis can have two; in a quick check two of several axes, or a single axis three."""
     if extent == "quick":
         return 3 if len(strategy.axes) == 1 and strategy.grids(3) else SMALL
-    return max(SMALL, min(2 ** len(strategy.axes), AMPLE))
+    return max(SMALL, min(1 << len(strategy.axes), AMPLE))
 
 
 def smallest(name: str, run: Runner, ranks: int, machine: Machine) -> Iterator[Finding]:
