@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Any]
 Root = str | Path | None
-Say = Callable[[str], None]
 WHERE = "the arguments"
 BATCH = 1024
 """The mini-batch of advice, unless training.batch is given."""
 
 
-def _silent(_: str) -> None:
+def _silent(*_: object) -> None:
     """Takes progress and says nothing."""
 
 
@@ -153,7 +152,8 @@ class Wish(NamedTuple):
     partition: str | None = None
     """The partition for every strategy that takes one."""
     where: str = WHERE
-    say: Say = _silent
+    progress: Callable[[int, int, str], None] = _silent
+    """Told of each strategy: the number done, the number of all, and the name of the next."""
 
 
 def candidates(
@@ -163,11 +163,12 @@ def candidates(
     from harness.experiment.defaults import on_all_grids
     from harness.registry import load_strategy, registered
 
-    for point in registered():
+    points = registered()
+    for number, point in enumerate(points):
         kind, asked = load_strategy(point.name), dict(request)
         if kind.promise not in wish.promises:
             continue
-        wish.say(f"predicting {point.name}")
+        wish.progress(number, len(points), f"predicting {point.name}")
         if kind.mini_batches:
             asked["training"] = {"batch": min(BATCH, facts.vertices), **asked.get("training", {})}
         if wish.partition and kind.partitioned_over:

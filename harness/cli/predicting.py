@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.options import (
+    Progress,
     Verbs,
     add_settings,
     add_verb,
@@ -187,8 +188,9 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     refused = dict[str, str]()
     if options.out:  # empty if all is refused: a workflow waits for the folder
         options.out.mkdir(parents=True, exist_ok=True)
-    for number, spec in enumerate(different.values(), 1):
-        say(f"predicting {number} of {len(different)}: {spec.label}")
+    progress = Progress()
+    for number, spec in enumerate(different.values()):
+        progress(number, len(different), f"predicting {spec.label}")
         try:
             card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
             ready = Ready(admit(load_strategy(spec.strategy.name), spec, graph.facts), graph.blocks)
@@ -202,6 +204,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
         answers.append({**known, **document_of(predicted)})
         if options.out:
             record_prediction(root, options.out, spec, graph.facts, card, predicted)
+    progress.end()
     page = [columns(rows)] if answers else []
     lacking = (paragraph(f"{label}: {reason}") for label, reason in refused.items())
     page += ["\n".join(["No prediction", *lacking])] if refused else []
@@ -320,7 +323,9 @@ def _advise(options: argparse.Namespace) -> int:
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
     facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
-    advice = advise(_candidates(root, options, know, facts), card, _predictor(root, options))
+    progress = Progress()
+    advice = advise(_candidates(root, options, know, facts, progress), card, _predictor(root, options))
+    progress.end()
     document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
         measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
@@ -342,7 +347,7 @@ def _tuned_row(each: "Tuned") -> tuple[str, ...]:
 
 
 def _candidates(
-    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts"
+    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts", progress: Progress
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
     from harness.api import Wish, candidates
@@ -351,7 +356,7 @@ def _candidates(
     request = _request(options, options.ranks)
     if options.model:
         request["model"] = {**request.get("model", {}), "kind": options.model}
-    wish = Wish(promises(options.accuracy), options.partition, "the options", say)
+    wish = Wish(promises(options.accuracy), options.partition, "the options", progress)
     return candidates(root, request, know, facts, wish)
 
 

@@ -42,7 +42,7 @@ NOT_RUN = {
     r"harness plan --strategy plexus --dataset amazon-shape": "takes a large graph that is built",
     r"harness words --strategy (cagnet-2d|plexus|scalegnn) --dataset sbm-4096": "takes eight ranks; tests/strategies",
     r"snakemake .*slurm|snakemake .*CHECKOUT": "needs a Slurm; tests/slurm",
-    r"snakemake (plexus_fig8|paper_plexus|papers) .*(?<!--dry-run)$": "CI makes all of them at tiny scale",
+    r"snakemake (plexus_fig8|paper_plexus|papers) .*(?<!--dry-run)$": "CI makes all figures at tiny scale",
     r"snakemake .*(mine|plexus-figure-8)\.yaml": "make smoke and test_workflow.py run such workflows",
     r"python benchmarks/": "measures for minutes to an hour; benchmarks/record.py keeps the page",
 }
