@@ -78,10 +78,15 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
     return finding("unbiased", case, [wrong] if largest > DEVIATIONS else [], deviation)
 
 
+HALVES = 8
+
+
 def unbiased_messages(case: Case) -> Finding:
     """The mean of the rows that arrive over many steps must be the rows that were sent; and the variance bounded.
 
-    The probe has rows of any width of range: with numbers that are all the same, and with one that is far off.
+    Errors count in units of the largest deviation that is allowed for a number. Each number is tested by itself; then
+    random halves of all numbers by their own spread, which finds a small bias of all. A number that cannot vary, as one
+    of a row of equal numbers, must arrive as it is. The probe has such a row, and a row with one number far off.
     """
     strategy = case.strategy()
     rows = integers(2, Purpose.TEST, range(12 * 10), below=1 << 20).view(12, 10).double() / (1 << 20) - 0.5
@@ -89,25 +94,26 @@ def unbiased_messages(case: Case) -> Finding:
     draws = [strategy.received(rows, step) for step in range(STEPS)]
     numbers = torch.stack([each[0] for each in draws if each])
     bounds = torch.stack([each[1] for each in draws if each]).amax(dim=0)
-    error, spread = (numbers.mean(dim=0) - rows).abs(), numbers.std(dim=0) / STEPS**0.5
-    fixed = spread < 1e-12
-    deviations = torch.where(fixed, torch.where(error < 1e-12, 0.0, torch.inf), error / spread)
-    excess = numbers.var(dim=0, correction=0) - bounds - 1e-12
-    place, worst = divmod(int(deviations.argmax()), rows.shape[1]), float(deviations.max())
+    units = torch.where(bounds > 0, bounds.sqrt(), 1e-12)
+    errors = ((numbers - rows) / units).flatten(1)
+    each = errors.mean(dim=0).abs() * STEPS**0.5
+    halves = (
+        errors @ integers(1, Purpose.TEST, range(HALVES * rows.numel()), below=2).view(HALVES, -1).double().T
+    )
+    together = halves.mean(dim=0).abs() / (halves.std(dim=0) / STEPS**0.5).clamp(min=1e-12)
+    worst = max(float(each.max()), float(together.max()))
+    place = divmod(int(each.argmax()), rows.shape[1])
     deviation, wrong = f"{worst:.1f} deviations in {STEPS} steps", []
     if worst > DEVIATIONS:
         got = f"{float(numbers.mean(dim=0)[place]):.6g} ({deviation}, allowed are {DEVIATIONS:g})"
-        wrong.append(
-            Mismatch(None, f"the mean of {STEPS} steps", f"element {place}", f"{float(rows[place]):.6g}", got)
-        )
-    if bool((excess > 0).any()):
+        when, what = f"the mean of {STEPS} steps", f"element {place}, and random halves of all elements"
+        wrong.append(Mismatch(None, when, what, f"{float(rows[place]):.6g}", got))
+    excess = numbers.var(dim=0, correction=0) - bounds * (1 + 1e-9)
+    if bool((excess > 1e-24).any()):
         place = divmod(int(excess.argmax()), rows.shape[1])
         most, seen = f"{float(bounds[place]):.6g} or less", float(numbers.var(dim=0, correction=0)[place])
         wrong.append(Mismatch(None, f"the variance over {STEPS} steps", f"element {place}", most, seen))
     return finding("messages are unbiased", case, wrong, f"{deviation}, variances within their bound")
-
-
-HALVES = 8
 
 
 def unbiased_batches(case: Case) -> Finding:

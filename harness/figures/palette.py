@@ -57,6 +57,7 @@ KNOWN = {
     "pipegcn": StrategyLook("#126736", "p"),
     "neutronstar": StrategyLook("#8ac975", "^"),
     "g3": StrategyLook("#008951", "<"),
+    "adaqp": StrategyLook("#0d4a20", "v"),
     # violet: samplers with the whole graph on every rank
     "graphsage": StrategyLook("#9450b1", "*"),
     "graphsaint-node": StrategyLook("#b782cc", ">"),

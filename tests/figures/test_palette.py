@@ -41,7 +41,7 @@ FAMILIES = (
     "serial",
     "cagnet-1d cagnet-1.5d cagnet-2d cagnet-3d cagnet-sa-1d cagnet-sa-1.5d",
     "plexus scalegnn rdm",
-    "bns-gcn pipegcn neutronstar g3",
+    "bns-gcn pipegcn neutronstar g3 adaqp",
     "graphsage graphsaint-node pyg cluster-gcn",
     "distdgl salient massivegnn quiver",
     "bulk-sage bulk-ladies",

@@ -1,0 +1,215 @@
+"""AdaQP-style quantised boundaries (Wan, Zhao and Wu, MLSys'23): a row travels as integers of 2, 4 or 8 bits.
+
+A message is one row x of H, or of dH, with F numbers. With b bits, the sender
+
+    1. takes the zero point z = min x and the step s = (max x - min x) / (2^b - 1)       (equation 2)
+    2. rounds (x - z) / s up or down at random, with the probability that makes its mean exact
+    3. packs 8 / b integers into a byte, beside z and s;
+
+the receiver computes z + s q. Its mean is x, and its variance at most s^2 / 4 an element. While messages travel, a rank
+multiplies by its own rows: the vertices without neighbours elsewhere, which the paper calls central, are done by then.
+
+Sums of gradients of weights travel in full, and so do the rows of evaluation. Legend as in `partition_parallel`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from harness.comm.call import Landed, Pending
+from harness.kernels.csr import take
+from harness.kernels.random import Purpose, shuffled, uniform
+from harness.ledger import Direction, Op, TensorName
+from harness.parallel.halo import Halo, places_in_all
+from harness.strategies.halo.partition_parallel import (
+    BACKWARD,
+    FORWARD,
+    Exchange,
+    LocalGraph,
+    P,
+    PartitionParallel,
+    PartOperators,
+)
+from harness.strategy import LONG, Context, Coordinates, Counts, Promise
+from harness.validation import Frozen
+
+WIDTHS = (2, 4, 8)
+"""The bits of an integer."""
+Seed = tuple[int, ...]
+
+
+def quantised(x_MF: Tensor, bits: int, seed: Seed) -> Tensor:
+    """The rows as bytes (M, .): zero point and step in the type of x, then the packed integers."""
+    low_M1, high_M1 = x_MF.amin(dim=1, keepdim=True), x_MF.amax(dim=1, keepdim=True)
+    step_M1 = (high_M1 - low_M1) / (2**bits - 1)
+    index_MF = torch.arange(x_MF.numel(), device=x_MF.device).view(x_MF.shape)
+    noise_MF = uniform(seed, Purpose.ROUNDING, index_MF, x_MF.dtype)
+    scaled_MF = (x_MF - low_M1) / torch.where(step_M1 > 0, step_M1, 1)
+    q_MF = (scaled_MF + noise_MF).floor().clamp(0, 2**bits - 1).to(torch.uint8)
+    per_byte = 8 // bits
+    q_MF = pad(q_MF, (0, -q_MF.shape[1] % per_byte)).unflatten(1, (-1, per_byte))
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=x_MF.device)
+    packed = (q_MF << shifts).sum(dim=2, dtype=torch.uint8)
+    return torch.cat([torch.cat([low_M1, step_M1], dim=1).view(torch.uint8), packed], dim=1)
+
+
+def dequantised(message: Tensor, bits: int, width: int, dtype: torch.dtype) -> Tensor:
+    """The rows (M, width) of such bytes."""
+    head = 2 * dtype.itemsize
+    low_M1, step_M1 = message[:, :head].reshape(-1).view(dtype).view(len(message), 2).split(1, dim=1)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=message.device)
+    q = (message[:, head:, None] >> shifts) & (2**bits - 1)
+    rows: Tensor = low_M1 + step_M1 * q.flatten(1)[:, :width].to(dtype)
+    return rows
+
+
+class Group(NamedTuple):
+    """The messages of one bit width: their places among the rows that leave and arrive, and both by member."""
+
+    bits: int
+    leaving: Tensor
+    arriving: Tensor
+    send: list[int]
+    receive: list[int]
+
+    @property
+    def reverse(self) -> "Group":
+        """The same messages on their way back."""
+        return Group(self.bits, self.arriving, self.leaving, self.receive, self.send)
+
+
+class UnderWay(Pending[Tensor]):
+    """Quantised rows on their way; `wait` puts them together in the order in which rows in full arrive."""
+
+    def __init__(
+        self, ops: "QuantisedOperators", rows: Tensor, groups: list[Group], place: tuple[int, Direction]
+    ) -> None:
+        """`place` is the layer that the rows belong to, and the direction."""
+        (layer, direction), self.ops, self.groups, self.like = place, ops, groups, rows
+        self.tensor = TensorName.H if direction is FORWARD else TensorName.DH
+        assert ops.step is not None
+        seed = (ops.seed, ops.step, layer, int(direction is BACKWARD), ops.over.index)
+        self.calls = [ops.send(rows, group, self.tensor, (*seed, group.bits)) for group in groups]
+
+    def wait(self) -> Tensor:
+        width, dtype, ledger = self.like.shape[1], self.like.dtype, self.ops.ledger
+        out = self.like.new_empty(sum(len(group.arriving) for group in self.groups), width)
+        for group, call in zip(self.groups, self.calls, strict=True):
+            message = call.wait()
+            with ledger.op(Op.ELEMENTWISE, tensor=self.tensor):
+                out[group.arriving] = dequantised(message, group.bits, width, dtype)
+        return out
+
+
+class QuantisedOperators(PartOperators):
+    """One rank's operators, which send integers in training."""
+
+    def __init__(self, ctx: Context, strategy: "AdaQP", graph: LocalGraph) -> None:
+        super().__init__(ctx, strategy, graph.layers(), Exchange(overlap=strategy.params.overlap))
+        hold = partial(ctx.memory.hold, TensorName.INDEX)
+        self.groups = [
+            group._replace(leaving=hold(group.leaving), arriving=hold(group.arriving))
+            for group in strategy.groups_of(graph.halo, ctx.at[P])
+        ]
+
+    def fetch(self, layer: int, H_NF: Tensor) -> Pending[Tensor]:
+        if self.step is None:
+            return super().fetch(layer, H_NF)
+        leaving_MF = self.kernels.run(Op.COPY, TensorName.H, take, H_NF, self.parts[layer].halo.leaving)
+        return UnderWay(self, leaving_MF, self.groups, (layer, FORWARD))
+
+    def give_back(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
+        return UnderWay(self, dH_KF, [group.reverse for group in self.groups], (layer, BACKWARD))
+
+    def send(self, rows: Tensor, group: Group, tensor: TensorName, seed: Seed) -> Pending[Tensor]:
+        """Quantises the rows of one group and sends them."""
+        with self.ledger.op(Op.ELEMENTWISE, tensor=tensor):
+            message = quantised(rows[group.leaving], group.bits, seed)
+        sizes = {"send": group.send, "receive": group.receive}
+        call = self.over.all_to_all.call(message, **sizes, tensor=tensor, words=rows.shape[1])
+        return call.later() if self.exchange.overlap else Landed(call.now())
+
+
+class AdaQP(PartitionParallel):
+    """Training with a quantised boundary, for any number of parts up to the number of vertices."""
+
+    name = "adaqp"
+    promise = Promise.ESTIMATOR
+    models = ("gcn", "sage")
+    untrained: ClassVar[Mapping[str, str]] = {"gat": "a softmax over rounded scores estimates nothing"}
+
+    class Params(Frozen):
+        """The bits of a number, and the time of the exchange."""
+
+        bits: Literal[2, 4, 8, "random"] = 8
+        """The bits of every message; or for a third of the messages each 2, 4 and 8, drawn once."""
+        overlap: bool = True
+        """A rank multiplies by its own rows while the rows of others are under way."""
+
+    params: Params
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The bit widths of messages."""
+        return WIDTHS if self.params.bits == "random" else (self.params.bits,)
+
+    def promised(self) -> Promise:
+        return Promise.ESTIMATOR if self.spec.ranks > 1 else Promise.EXACT
+
+    @property
+    def rounding(self) -> float:
+        """Half a step, of the range of a row."""
+        return 0.5 / (2 ** min(self.widths) - 1) if self.spec.ranks > 1 else 0.0
+
+    @property
+    def word_bytes(self) -> float:
+        return min(self.widths) / 8
+
+    def multiplier(self, A: Tensor, layer: int, step: int | None) -> Tensor:
+        """A, times rows that are those of serial training in the mean."""
+        return A
+
+    def received(self, x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Rows in turn with each of the bit widths; the variance of a number that is one of two, a step apart."""
+        out, bound = torch.empty_like(x), torch.empty_like(x)
+        for first, bits in enumerate(self.widths):
+            rows = x[first :: len(self.widths)]
+            message = quantised(rows, bits, (self.spec.seed, step, bits))
+            out[first :: len(self.widths)] = dequantised(message, bits, x.shape[1], x.dtype)
+            step_of = (rows.amax(dim=1) - rows.amin(dim=1)) / (2**bits - 1)
+            bound[first :: len(self.widths)] = (step_of**2 / 4)[:, None]
+        return out, bound
+
+    def groups_of(self, halo: Halo, own: int) -> list[Group]:
+        """The messages of the rank `own` by bit width. Both ends draw the same widths, so none are sent."""
+        leaving = [self.assigned((other, own), rows) for other, rows in enumerate(halo.send)]
+        arriving = [self.assigned((own, owner), rows) for owner, rows in enumerate(halo.receive)]
+        return [
+            Group(
+                bits,
+                places_in_all([each[i] for each in leaving], halo.send),
+                places_in_all([each[i] for each in arriving], halo.receive),
+                [len(each[i]) for each in leaving],
+                [len(each[i]) for each in arriving],
+            )
+            for i, bits in enumerate(self.widths)
+        ]
+
+    def assigned(self, pair: tuple[int, int], rows: int) -> list[Tensor]:
+        """For every bit width, the places of its messages among those from the second to the first of a pair."""
+        drawn = shuffled((self.spec.seed, *pair), Purpose.SAMPLE, range(rows))
+        return [drawn[first :: len(self.widths)].sort().values for first in range(len(self.widths))]
+
+    def operators(self, ctx: Context) -> QuantisedOperators:
+        return QuantisedOperators(ctx, self, LocalGraph(ctx, self.blocks()))
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """A rank holds the places of all messages, too."""
+        held, boundary = super().memory(at, counts), self.boundary(at, counts)
+        messages = sum(boundary.arriving().values()) + sum(boundary.leaving().values())
+        held[TensorName.INDEX] = held.get(TensorName.INDEX, 0) + LONG * messages
+        return held

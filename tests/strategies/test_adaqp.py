@@ -1,0 +1,187 @@
+"""AdaQP's messages are unbiased integers of few bits; words stay, bytes shrink, and the layers are the dense ones."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.check.batches import unbiased_messages
+from harness.check.case import Case, RankResult, train_rank
+from harness.check.laws import ScipyCounts
+from harness.check.reference import dense_matrix
+from harness.graph.model import TRAIN, labelled
+from harness.kernels.random import Purpose, rectangle
+from harness.ledger import TensorName
+from harness.models.weights import initial_weight
+from harness.spec.spec import Spec
+from harness.strategies.halo.adaqp import AdaQP, dequantised, quantised
+
+PARTS, LAYERS, HIDDEN = 3, 3, 10
+
+
+def case_of(name: str = "adaqp", **params: object) -> Case:
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": {"name": "check", "partition": "metis", "parts": PARTS},
+        "ranks": PARTS,
+        "grid": {"p": PARTS},
+        "machine": {"name": "test"},
+        "precision": "float64",
+        "model": {"layers": LAYERS, "hidden": HIDDEN},
+    }
+    return Case("test", Spec.model_validate(spec), vertices=97)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("width", [1, 3, 8, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_number_arrives_within_a_step_and_a_row_of_equal_numbers_as_it_is(
+    bits: int, width: int, dtype: torch.dtype
+) -> None:
+    x = rectangle(3, Purpose.TEST, range(20), range(width), width).to(dtype) * 8 - 4
+    x[0] = 1.5
+    message = quantised(x, bits, (7,))
+    arrived = dequantised(message, bits, width, dtype)
+    step = (x.amax(dim=1) - x.amin(dim=1)) / (2**bits - 1)
+    assert message.shape == (20, 2 * dtype.itemsize + -(-width * bits // 8)) and message.dtype == torch.uint8
+    assert ((arrived - x).abs() <= step[:, None] * (1 + 1e-5) + 1e-6).all()
+    assert torch.equal(arrived[0], x[0])
+    assert (
+        len(
+            set(((arrived - x.amin(dim=1, keepdim=True)) / step.clamp(min=1e-9)[:, None]).round()[1].tolist())
+        )
+        <= 2**bits
+    )
+
+
+def test_no_rows_are_no_bytes() -> None:
+    message = quantised(torch.empty(0, 5), 2, (1,))
+    assert dequantised(message, 2, 5, torch.float32).shape == (0, 5)
+
+
+def test_the_variance_falls_by_the_square_of_the_steps() -> None:
+    """As 1 / (2^b - 1)^2: from 2 bits to 4 by 25, from 4 to 8 by 289."""
+    x = rectangle(3, Purpose.TEST, range(200), range(64), 64)
+    errors = [
+        float((dequantised(quantised(x, bits, (bits,)), bits, 64, torch.float64) - x).square().mean())
+        for bits in (2, 4, 8)
+    ]
+    assert errors[0] / errors[1] == pytest.approx(25, rel=0.05)
+    assert errors[1] / errors[2] == pytest.approx(289, rel=0.05)
+
+
+def trained(ranks, case: Case) -> list[RankResult]:
+    done: list[RankResult] = ranks(PARTS, train_rank, case, 1)
+    return done
+
+
+def dense_loss(case: Case, bits: int) -> float:
+    """The loss of the first step by dense matrices, with every row of another part as it arrives."""
+    strategy, store = case.strategy(), case.store()
+    assert isinstance(strategy, AdaQP)
+    A, everyone, blocks = dense_matrix(store), range(store.n), strategy.blocks()
+    H = store.feature_block(everyone, range(store.features)).double()
+    weights = [
+        initial_weight(case.spec.seed, i, w, *map(range, w.shape)) for i, w in enumerate(strategy.weights)
+    ]
+    for layer, W in enumerate(weights):
+        parts = []
+        sent = [
+            rows_that_leave(A, blocks, H, owner, (case.spec.seed, 0, layer, 0, owner, bits), bits)
+            for owner in range(PARTS)
+        ]
+        for own, rows in enumerate(blocks):
+            seen = torch.zeros_like(H)
+            seen[rows.start : rows.stop] = H[rows.start : rows.stop]
+            for owner in range(PARTS):
+                if owner != own:
+                    places, arrived = sent[owner][own]
+                    seen[places] = arrived
+            parts.append(A[rows.start : rows.stop] @ (seen @ W))
+        H = torch.cat(parts)
+        H = H.relu() if layer + 1 < LAYERS else H
+    labels, split = store.labels(everyone), store.split(everyone)
+    counted = labelled(labels) & (split == TRAIN)
+    return float(torch.nn.functional.cross_entropy(H[counted], labels[counted]))
+
+
+def rows_that_leave(
+    A: Tensor, blocks: list[range], H: Tensor, owner: int, seed: tuple[int, ...], bits: int
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """For each other part, the vertices that it needs of one part, and their rows after the way."""
+    cols = blocks[owner]
+    needed = {}
+    for other, rows in enumerate(blocks):
+        if other != owner:
+            block = A[rows.start : rows.stop, cols.start : cols.stop]
+            needed[other] = (block != 0).any(dim=0).nonzero()[:, 0] + cols.start
+    whole = dequantised(quantised(H[torch.cat(list(needed.values()))], bits, seed), bits, H.shape[1], H.dtype)
+    arrived = whole.split([len(places) for places in needed.values()])
+    return {other: (places, rows) for (other, places), rows in zip(needed.items(), arrived, strict=True)}
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+def test_a_step_is_the_dense_one_on_the_rows_that_arrive(ranks, bits: int) -> None:
+    case = case_of(bits=bits)
+    for rank in trained(ranks, case):
+        assert rank.losses[0] == pytest.approx(dense_loss(case, bits), rel=1e-12)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_words_are_those_of_the_whole_boundary_and_bytes_those_of_the_bits(ranks, bits: int) -> None:
+    case = case_of(bits=bits)
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    full = case_of("bns-gcn", precompute=False).strategy()
+    for number, rank in enumerate(trained(ranks, case)):
+        assert strategy.words(rank.at, counts) == full.words(strategy.coordinates(number), counts)
+        for key, sent in rank.sent.items():
+            if key.tensor in (TensorName.H, TensorName.DH):
+                width = strategy.shapes[key.layer][0]
+                messages = sent.words / width
+                assert sent.bytes == messages * (16 + -(-width * bits // 8))
+
+
+def test_every_message_has_one_bit_width_on_both_ends() -> None:
+    strategy = case_of(bits="random").strategy()
+    assert isinstance(strategy, AdaQP)
+    for rows in (0, 1, 2, 7, 30):
+        assigned = strategy.assigned((0, 1), rows)
+        assert sorted(torch.cat(assigned).tolist()) == list(range(rows))
+        assert max(map(len, assigned)) - min(map(len, assigned)) <= 1
+
+
+Received = tuple[Tensor, Tensor]
+Mistake = Callable[[Tensor, Tensor, Tensor], Received]
+
+
+def rounded_down(x: Tensor, _: Tensor, bound: Tensor) -> Received:
+    """Messages that are always rounded down: they do not vary."""
+    steps, low = 2 * bound.sqrt(), x.amin(dim=1, keepdim=True)
+    whole = ((x - low) / steps.clamp(min=1e-30) + 1e-9).floor()
+    return torch.where(steps > 0, low + whole * steps, x), bound
+
+
+def shifted(_: Tensor, arrived: Tensor, bound: Tensor) -> Received:
+    """Messages a tenth of a step too large."""
+    return arrived + 0.2 * bound.sqrt(), bound
+
+
+def too_noisy(x: Tensor, arrived: Tensor, bound: Tensor) -> Received:
+    """Messages that vary by more than they promise."""
+    return x + 3 * (arrived - x), bound / 2
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, "random"])
+def test_the_kit_finds_messages_unbiased_and_mistakes_out(
+    bits: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, honest = case_of(bits=bits), AdaQP.received
+    assert unbiased_messages(case).holds
+    for mistake in (rounded_down, shifted, too_noisy):
+
+        def received(self: AdaQP, x: Tensor, step: int, mistake: Mistake = mistake) -> Received:
+            return mistake(x, *honest(self, x, step))
+
+        monkeypatch.setattr(AdaQP, "received", received)
+        assert not unbiased_messages(case).holds, mistake
