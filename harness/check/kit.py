@@ -21,6 +21,7 @@ from harness.check.laws import (
     equal_to_replay,
     equal_to_serial,
     memory_equal_to_formula,
+    no_fewer_than_least,
     repeats,
     rounded,
 )
@@ -330,6 +331,7 @@ def _findings(
     if UNBIASED not in known:
         yield from _unbiased(case, strategy)
     yield equal_to_formula(case, ranks)
+    yield no_fewer_than_least(case, ranks)
     if strategy.wire:
         yield rounded(case, ranks)
     yield adds_up(case, ranks)

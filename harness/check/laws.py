@@ -90,6 +90,7 @@ LOOK = {
     "outputs equal serial": "the set of `operators` that is made for the whole graph, with which the harness evaluates",
     "answers equal serial": "the set of `operators`: its `evaluate`, and the labels of every split",
     "words equal the formula": "`words`, and the call that the ledger has under this key",
+    "words reach the bound": "`least_words`, which is no bound, or `owners_compute`",
     "messages are rounded": "tensors in `harness.comm.axis.ROUNDED` that travel packed, or in a type of their own",
     "memory equals the formula": "`memory`, and what the operators take from the context or hand to it",
     "equal to its replay": "code that depends on values or on the device (docs/add-a-strategy.md, end of steps)",
@@ -215,6 +216,20 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
     ]
     total = sum(sent.words for rank in ranks for sent in rank.sent.values())
     return finding("words equal the formula", case, wrong, f"{total:,.0f}")
+
+
+def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
+    """No rank sends fewer words than the lower bound of the strategy's kind."""
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    least = [strategy.least_words(rank.at, counts) for rank in ranks]
+    words = [sum(sent.words for sent in rank.sent.values()) for rank in ranks]
+    wrong = [
+        Mismatch(number, "epoch 0", "all words", f"{bound:,.0f} or more", total)
+        for number, (bound, total) in enumerate(zip(least, words, strict=True))
+        if total < bound
+    ]
+    most = max(range(len(ranks)), key=words.__getitem__)
+    return finding("words reach the bound", case, wrong, f"{words[most]:,.0f} of {least[most]:,.0f}")
 
 
 def equal_to_replay(case: Case, ranks: Sequence[RankResult], replayed_ranks: Iterable[int]) -> list[Finding]:

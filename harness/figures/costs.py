@@ -2,7 +2,8 @@
 
 The time to the target accuracy stands first if runs had a target. Messages are the calls of an epoch that send
 something, words are their payload, and persistent bytes hold the graph, features, weights and labels. Each number is of
-the rank that has most. A bar is a grid, the median of its launches. A hollow bar is the number that a paper prints.
+the rank that has most. A bar is a grid, the median of its launches. A hollow bar is the number that a paper prints. A
+line across a bar of words is the least that any strategy of its kind sends, where a bound is known.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ from harness.figures.page_layout import (
     unit_for,
     write_beside,
 )
-from harness.figures.palette import PAPER, StrategyLook
+from harness.figures.palette import INK, PAPER, StrategyLook
 from harness.figures.panels import Curve, Panel, largest, titles
 
 QUANTITIES = {
@@ -44,6 +45,8 @@ QUANTITIES = {
 """The quantities from left to right: their names in tables, and as the axes call them."""
 
 
+WORDS = [*QUANTITIES].index("words_payload")
+"""The number of the words."""
 MEDIANS = [*QUANTITIES][:-1]
 """The columns of all but the last."""
 
@@ -70,6 +73,8 @@ class CostBar(NamedTuple):
     values: tuple[float, ...]
     printed: bool = False
     """Whether a paper printed them; it does not print all."""
+    floor: float = nan
+    """The least words of the strategy's kind; NaN where no bound is known."""
 
 
 def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
@@ -84,7 +89,8 @@ def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
                 else pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
             )
             values = (*launches[MEDIANS].astype(float).median(), held)
-            grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, values, printed))
+            floor = float(launches.words_floor.astype(float).median()) or nan
+            grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, values, printed, floor))
         groups.append(Group(curve.label, grids))
     return groups
 
@@ -116,6 +122,8 @@ def draw(axes: Axes, some: Sequence[Group[CostBar]], number: int, first: bool) -
             inside, edge = (PAPER, bar.look.colour) if bar.printed else (bar.look.colour, PAPER)
             if width:
                 axes.barh(y, width, 0.74, color=inside, edgecolor=edge, linewidth=0.8 if bar.printed else 0.3)
+            if number == WORDS and isfinite(bar.floor):
+                axes.plot([bar.floor / size] * 2, [y - 0.45, y + 0.45], color=INK, linewidth=1.2)
             text = f"{width:,.0f}" if number >= 2 and size == 1 else three_digits(width)
             missing = "" if bar.printed or number else "not reached"
             if known or missing:
@@ -156,7 +164,13 @@ def data(groups: Sequence[Group[CostBar]]) -> Iterator[dict[str, Any]]:
     for label, some in groups:
         for bar in some:
             values = dict(zip(QUANTITIES, bar.values, strict=True))
-            yield {"curve": label, "ranks_or_grid": bar.label, "printed_by_a_paper": bar.printed, **values}
+            yield {
+                "curve": label,
+                "ranks_or_grid": bar.label,
+                "printed_by_a_paper": bar.printed,
+                **values,
+                "words_floor": bar.floor,
+            }
 
 
 KIND = FigureKind("costs", "What it costs", bars, page, data)

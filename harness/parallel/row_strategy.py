@@ -69,6 +69,28 @@ class RowStrategy(Strategy):
         blocks = self.blocks()
         return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
 
+    def owners_compute(self) -> bool:
+        """True if each row of H and G is on one rank, and each entry of A is multiplied by the rank of its row."""
+        return False
+
+    def least_words(self, at: Coordinates, counts: Counts) -> float:
+        """The boundary at the narrower width of each layer, and one sum of all weights' gradients.
+
+        A X of features that never change needs to be computed once only, so a first layer of these counts nothing.
+        For a pair of ranks, rows of G or partial sums of dH travel, whichever are fewer.
+        """
+        own, blocks = self.rows(at), self.blocks()
+        others = [block for block in blocks if block != own]
+        if not (self.owners_compute() and others) or self.spec.model.kind == "gat":
+            return 0.0
+        forward = [counts.filled(own, block) for block in others]
+        turned = [counts.filled(own, block, transposed=True) for block in others]
+        partial_sums = [counts.filled(block, own) for block in others]
+        backward = map(min, turned, partial_sums)
+        narrow = sum(min(shape) for layer, shape in enumerate(self.shapes) if self.wants_dH(layer))
+        trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
+        return float(narrow * (sum(forward) + sum(backward)) + trained)
+
     def weight(self, weight: Weight, at: Coordinates) -> Piece:
         rows, cols = weight.shape
         return Piece(range(rows), range(cols))

@@ -351,6 +351,12 @@ RUNS = TableSchema(
                 "payload words an epoch by the strategy's formula; null unless requested",
             ),
             (
+                "words_floor",
+                REAL,
+                "the least payload words an epoch that any strategy of this kind brings to some rank "
+                "(lower-bounds.md); 0 where no bound is known",
+            ),
+            (
                 "cache_hit_rate",
                 REAL,
                 "hit rate of the feature cache over rows of other ranks; null: no such rows were needed",

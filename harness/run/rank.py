@@ -179,6 +179,7 @@ def train(
     tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
     dearest = training.warmup + tables.dearest_epoch()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, dearest).values())
+    tables.least_words = strategy.least_words(ctx.at, ctx.blocks.counts)
     checksums = everyone(ctx.grid, sums)
     compare(strategy, checksums)
     numbers = [row["epoch"] for row in tables.epochs]

@@ -43,6 +43,8 @@ class RankTables:
     tape: list[Row] = field(default_factory=list)
     words_formula: float = 0
     """The payload words of the epoch in which the rank sent most, by the strategy's own account."""
+    least_words: float = 0
+    """The payload words of an epoch that any strategy of the same kind brings to the rank."""
     chosen: dict[str, str] = field(default_factory=dict)
     """The choices that this rank made by measuring."""
     remote: RemoteRows = field(default_factory=RemoteRows)

@@ -1,5 +1,6 @@
 """The record of a run, made of the rows of all ranks on rank 0 when training is over."""
 
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.results.statuses import OK
 from harness.run.fault import Fault
 from harness.run.rank_tables import RankTables
 from harness.spec.spec import Spec, canonical_json
-from harness.strategy import Strategy
+from harness.strategy import WORD, Promise, Strategy
 
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
@@ -29,6 +30,8 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
     if _timed(tables):
         summary |= throughput(strategy, tables)
         summary["words_formula"] = max(rank.words_formula for rank in ranks)
+        by_memory = words_by_memory(strategy, peak_words(strategy, tables["memory"]))
+        summary["words_floor"] = max(by_memory, *(rank.least_words for rank in ranks))
     return _write(runs, spec, tables, summary, provenance, fault)
 
 
@@ -95,6 +98,28 @@ def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str,
         "vertices_per_second": facts.vertices / seconds,
         "training_vertices_per_second": facts.trained_on(strategy.spec.protocol) / seconds,
     }
+
+
+def peak_words(strategy: Strategy, memory: pd.DataFrame) -> float:
+    """The words that the memory of the rank with the highest peak held: on its device, or else of its process."""
+    peaks = memory.device_peak_bytes if memory.device_peak_bytes.any() else memory.host_peak_bytes
+    return float(peaks.max()) / WORD[strategy.spec.precision]
+
+
+def words_by_memory(strategy: Strategy, held: float) -> float:
+    """The payload words that some rank receives in an epoch in any layout, if no rank can hold more words than `held`.
+
+    G multiplications of products, sparse or dense, bring at least G / (8 sqrt(M)) - M words to a memory of M words
+    (Ballard, Demmel, Holtz and Schwartz, 2011); some rank has at least a P-th part of them. A payload is at least half
+    of what is received. Samples leave multiplications out: 0.
+    """
+    facts, ranks, total = strategy.facts, strategy.spec.ranks, 0
+    if strategy.promised() is not Promise.EXACT or ranks == 1:
+        return 0.0
+    for layer, (f_in, f_out) in enumerate(strategy.shapes):
+        wants = strategy.wants_dH(layer)  # without it, the product with A is computed once, before training
+        total += (2 + wants) * facts.vertices * f_in * f_out + 2 * wants * facts.nonzeros * min(f_in, f_out)
+    return max(0.0, float(total / ranks / (8 * sqrt(held)) - held)) / 2
 
 
 def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:

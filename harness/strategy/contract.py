@@ -273,6 +273,13 @@ class Strategy(ABC):
         """Bytes of the mini-batches that a rank draws at once; 0 if a rank draws one at a time."""
         return 0
 
+    def least_words(self, at: Coordinates, counts: Counts) -> float:
+        """Payload words that any strategy of this one's kind brings to the rank in an epoch, whatever else it sends.
+
+        0 where no bound is known: the page of lower bounds is docs/lower-bounds.md.
+        """
+        return 0.0
+
     @classmethod
     def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
         """Every grid of this many ranks, the best guess first; empty if the number does not suit."""

@@ -273,6 +273,9 @@ class OneD(RowScheme):
     Params = OneDParams
     params: OneDParams
 
+    def owners_compute(self) -> bool:
+        return True
+
     @property
     def aggregation(self) -> Aggregation:
         return (AllGather if self.params.moves == "all_gather" else Broadcasts)(self)

@@ -55,6 +55,9 @@ class SparseOneD(RowScheme):
     name = "cagnet-sa-1d"
     paper = "CAGNET (SC 2020), section IV-A6"
 
+    def owners_compute(self) -> bool:
+        return True
+
     @property
     def aggregation(self) -> Aggregation:
         return NeededRows(self)

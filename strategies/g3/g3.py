@@ -90,6 +90,9 @@ class G3(RowStrategy):
 
     params: Params
 
+    def owners_compute(self) -> bool:
+        return True
+
     @property
     def bin_size(self) -> int:
         """The number of vertices in a bin: at least one."""

@@ -83,6 +83,10 @@ class Bns(PartitionParallel):
         """True if any layer multiplies by a sample."""
         return self.params.p < 1 and len(self.exchanging) > 0
 
+    def owners_compute(self) -> bool:
+        """A sample leaves entries of A out."""
+        return not self.samples_rows
+
     def promised(self) -> Promise:
         """A sample makes an estimate of a product with A, but not of attention."""
         if not self.samples_rows:

@@ -220,6 +220,10 @@ class NeutronStar(PartitionParallel):
 
     params: Params
 
+    def owners_compute(self) -> bool:
+        """Replicas compute rows of other ranks, and features are copied before training."""
+        return False
+
     def operators(self, ctx: Context) -> PartOperators:
         graph, exchange = HybridGraph(ctx, self), Exchange(overlap=self.params.overlap)
         return PartOperators(ctx, self, graph.layers(), exchange, replicas=graph.choice.replicas)

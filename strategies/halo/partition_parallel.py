@@ -240,6 +240,9 @@ class PartitionParallel(RowStrategy):
     recomputes = True
     models: ClassVar[tuple[str, ...]] = ("gcn", "sage", "gat")
 
+    def owners_compute(self) -> bool:
+        return True
+
     @property
     def precompute(self) -> bool | None:
         """True if A X is to be computed once, where possible; None for strategies without this choice."""
