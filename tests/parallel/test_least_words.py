@@ -36,7 +36,7 @@ def all_ranks(strategy: Strategy) -> list[Coordinates]:
     return [strategy.coordinates(rank) for rank in range(PARTS)]
 
 
-def test_a_halo_exchange_reaches_the_bound_where_no_layer_widens() -> None:
+def test_a_halo_exchange_reaches_the_bound_where_all_layers_have_one_width() -> None:
     """But for the word of its loss, and for pairs of ranks for which rows of G would be fewer than sums of dH."""
     strategy, counts = made("bns-gcn")
     assert isinstance(strategy, RowStrategy)
