@@ -67,7 +67,7 @@ def dequantised(message: Tensor, bits: int, width: int, dtype: torch.dtype) -> T
     return rows
 
 
-class Group(NamedTuple):
+class MessageGroup(NamedTuple):
     """The messages of one bit width: their places among the rows that leave and arrive, and both by member."""
 
     bits: int
@@ -77,16 +77,20 @@ class Group(NamedTuple):
     receive: list[int]
 
     @property
-    def reverse(self) -> "Group":
+    def reverse(self) -> "MessageGroup":
         """The same messages on their way back."""
-        return Group(self.bits, self.arriving, self.leaving, self.receive, self.send)
+        return MessageGroup(self.bits, self.arriving, self.leaving, self.receive, self.send)
 
 
 class UnderWay(Pending[Tensor]):
     """Quantised rows on their way; `wait` puts them together in the order in which rows in full arrive."""
 
     def __init__(
-        self, ops: "QuantisedOperators", rows: Tensor, groups: list[Group], place: tuple[int, Direction]
+        self,
+        ops: "QuantisedOperators",
+        rows: Tensor,
+        groups: list[MessageGroup],
+        place: tuple[int, Direction],
     ) -> None:
         """`place` is the layer that the rows belong to, and the direction."""
         (layer, direction), self.ops, self.groups, self.like = place, ops, groups, rows
@@ -125,7 +129,7 @@ class QuantisedOperators(PartOperators):
     def give_back(self, layer: int, dH_KF: Tensor) -> Pending[Tensor]:
         return UnderWay(self, dH_KF, [group.reverse for group in self.groups], (layer, BACKWARD))
 
-    def send(self, rows: Tensor, group: Group, tensor: TensorName, seed: Seed) -> Pending[Tensor]:
+    def send(self, rows: Tensor, group: MessageGroup, tensor: TensorName, seed: Seed) -> Pending[Tensor]:
         """Quantises the rows of one group and sends them."""
         with self.ledger.op(Op.ELEMENTWISE, tensor=tensor):
             message = quantised(rows[group.leaving], group.bits, seed)
@@ -184,12 +188,12 @@ class AdaQP(PartitionParallel):
             bound[first :: len(self.widths)] = (step_of**2 / 4)[:, None]
         return out, bound
 
-    def groups_of(self, halo: Halo, own: int) -> list[Group]:
+    def groups_of(self, halo: Halo, own: int) -> list[MessageGroup]:
         """The messages of the rank `own` by bit width. Both ends draw the same widths, so none are sent."""
         leaving = [self.assigned((other, own), rows) for other, rows in enumerate(halo.send)]
         arriving = [self.assigned((own, owner), rows) for owner, rows in enumerate(halo.receive)]
         return [
-            Group(
+            MessageGroup(
                 bits,
                 places_in_all([each[i] for each in leaving], halo.send),
                 places_in_all([each[i] for each in arriving], halo.receive),
