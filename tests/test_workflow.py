@@ -93,6 +93,9 @@ def project(tmp_path: Path) -> Project:
     return make_project(tmp_path)
 
 
+LMOD = Path("/usr/share/lmod/lmod/init/bash")
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, str]:
     """A project whose smoke experiment has run to its end, and what was printed. Tests only read it."""
@@ -452,6 +455,23 @@ rule mine:
         r"^mine +1$", output, re.M
     )
     assert len(list((project.folder / "results" / "specs").iterdir())) == count
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LMOD.exists(), reason="Lmod is not installed")
+def test_jobs_load_environment_modules(project: Project, tmp_path: Path) -> None:
+    """By Debian's Lmod, whose initialisation tells later shells of the function `module`."""
+    (tmp_path / "modules" / "proof").mkdir(parents=True)
+    loaded = tmp_path / "loaded"
+    (tmp_path / "modules" / "proof" / "1.0.lua").write_text(
+        f'execute{{cmd="touch {loaded}", modeA={{"load"}}}}'
+    )
+    mine = {"name": "mine", "runs": [{"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}]}
+    (project.folder / "mine.yaml").write_text(yaml.safe_dump(mine))
+    words = [*LOCAL, "results/runs.parquet", "--software-deployment-method", "env-modules"]
+    told = {"BASH_ENV": str(LMOD), "MODULEPATH": str(tmp_path / "modules")}
+    project.snakemake(*words, "--config", "experiment=mine.yaml", 'modules=["proof/1.0"]', **told)
+    assert loaded.exists() and len(project.subjects("finish")) == 1
 
 
 @pytest.mark.parametrize(

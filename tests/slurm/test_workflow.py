@@ -129,7 +129,8 @@ def test_a_step_that_begins_while_no_controller_answers_is_begun_again(
     project: Project, seconds: int
 ) -> None:
     """The first run ends meanwhile, and the second begins."""
-    words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1]), minutes=25)
+    runs = run(faulty("slow"), ranks=2, launch=[0, 1])
+    words = project.experiment(runs, minutes=20, job_minutes=50)  # both in one job
     process = project.start("snakemake", *QUICK, *words)
     wait_until(lambda: running(project), 400)
     with project.cluster.outage():
@@ -165,7 +166,7 @@ def test_a_hundred_runs_on_four_nodes_lose_and_repeat_nothing(project: Project) 
 
     until(5)
     for one in asked:
-        one["launch"] = list(range(26))
+        one["launch"].append(50)
     project.experiment(*asked, partition="wide")
     until(15)
     with project.cluster.outage():
