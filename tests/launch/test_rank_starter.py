@@ -93,7 +93,7 @@ def test_a_step_has_the_fabrics_settings_over_several_nodes_only_and_caches_on_t
     ):
         assert "NCCL_NET" not in one.environments[0] and two.environments[0]["NCCL_NET"] == "OFI"
         assert two.environments[0]["NUMBA_CACHE_DIR"] == f"/local/harness-{os.getuid()}/numba"
-        assert " --input=none shifter python -m m " in " ".join(two.command)
+        assert " --input=none shifter python -m harness.launch.node_task m " in " ".join(two.command)
         assert [command[0] for command in two.staged] == ["sbcast", "srun", "touch"]
         assert two.staged[1][-4:] == ["-xf", "/local/env.tar", "-C", "/local"]
         assert not [
