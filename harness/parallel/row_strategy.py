@@ -79,9 +79,11 @@ class RowStrategy(Strategy):
         A X of features that never change needs to be computed once only, so a first layer of these counts nothing.
         For a pair of ranks, rows of G or partial sums of dH travel, whichever are fewer.
         """
-        own, blocks = self.rows(at), self.blocks()
-        others = [block for block in blocks if block != own]
-        if not (self.owners_compute() and others) or self.spec.model.kind == "gat":
+        if not self.owners_compute() or self.spec.model.kind == "gat":
+            return 0.0
+        own = self.rows(at)
+        others = [block for block in self.blocks() if block != own]
+        if not others:
             return 0.0
         forward = [counts.filled(own, block) for block in others]
         turned = [counts.filled(own, block, transposed=True) for block in others]

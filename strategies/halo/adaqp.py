@@ -142,6 +142,7 @@ class AdaQP(PartitionParallel):
     """Training with a quantised boundary, for any number of parts up to the number of vertices."""
 
     name = "adaqp"
+    paper = "AdaQP (MLSys 2023)"
     promise = Promise.ESTIMATOR
     models = ("gcn", "sage")
     untrained: ClassVar[Mapping[str, str]] = {"gat": "a softmax over rounded scores estimates nothing"}

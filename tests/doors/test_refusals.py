@@ -249,7 +249,7 @@ class Named(Serial): name = None
     [
         ("Raises", "promise raises RuntimeError"),
         ("Lacks", "axes is missing: a tuple of different harness.ledger.AxisName"),
-        ("Lacks", "promise is missing: a harness.strategy.Promise (EXACT, ESTIMATOR, APPROXIMATE)"),
+        ("Lacks", "promise is missing: a harness.strategy.Promise (EXACT, ESTIMATOR, APPROXIMATE"),
         ("Nothing", "method words is missing; name is missing: a text; promise is missing"),
         ("Promises", "promise = 'exact' is not accepted: a harness.strategy.Promise"),
         ("Axes", "axes = ['p'] is not accepted"),

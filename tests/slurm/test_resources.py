@@ -239,5 +239,5 @@ def test_what_the_site_says_is_stronger_than_the_card(tmp_path: Path) -> None:
 def test_a_wrong_key_of_the_site_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "site.yaml").write_text("acount: m1\n")
-    with pytest.raises(ValueError, match=r"config/site\.yaml: acount.*accepted keys: machine, account"):
+    with pytest.raises(ValueError, match=r"config/site\.yaml: acount.*Accepted keys: machine, account"):
         load_site(tmp_path)

@@ -239,7 +239,6 @@ def test_a_file_without_weights_is_refused(root, imported, tmp_path):
     files = {
         "e.mtx": "%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n",
         "e.graph": "2 1\n2\n1\n",
-        "e.triples": "a\tb\t1\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
