@@ -5,8 +5,8 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from harness.device import is_gpu
-from harness.kernels import Csr, on_device
+from harness.device import is_gpu, uploaded
+from harness.kernels import Csr
 from harness.kernels.spmm import Choose, keep_for_products
 from harness.ledger import TensorName
 
@@ -46,8 +46,9 @@ class DeviceMemory:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def to_device(self, A: Csr) -> Csr:
-        """Returns the matrix of one step, which is not held."""
-        return on_device(self._rounded(A), self.device)
+        """Returns the matrix of one step, which is not held; the host does not wait until it is there."""
+        A = self._rounded(A)
+        return A if A.val.is_meta else Csr(*(uploaded(x, self.device) for x in A[:3]), A.cols)
 
     def kept_on_host(self, A: Csr) -> Csr:
         """Returns a matrix that takes no memory of a GPU: pinned, so that a GPU can copy from it."""

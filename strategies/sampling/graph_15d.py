@@ -217,8 +217,7 @@ class BlockRowGraph15D(BulkGraph):
         shared = self._member(stack.vertices) == self.col.index
         named = stack.vertices[shared].unique()
         A = self._fetched(named)
-        rows = torch.full_like(stack.vertices, len(named))
-        rows[shared] = torch.searchsorted(named, stack.vertices[shared])
+        rows = torch.searchsorted(named, stack.vertices).masked_fill_(~shared, len(named))
         return _with_empty_row(A), rows
 
     def _fetched(self, named: Tensor) -> Csr:

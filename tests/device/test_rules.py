@@ -68,6 +68,10 @@ ACTIONS: dict[str, tuple[Callable[[], object], dict[str, int]]] = {
     "nonzero": (lambda: ones(4).nonzero(), {"nonzero": 1}),
     "upload": (lambda: torch.ones(3).to("cuda"), {"host to device": 1}),
     "pinned": (lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True), {PINNED: 1}),
+    "to pinned": (
+        lambda: torch.empty(3, pin_memory=True).copy_(ones(3), non_blocking=True),
+        {"device to host, pinned": 1},
+    ),
     "unique": (lambda: ones(4).unique(), {"_unique2": 1}),
     "repeat": (lambda: ones(2).repeat_interleave(ones(2, dtype=torch.int64)), {"repeat_interleave": 1}),
     "repeat of a known size": (

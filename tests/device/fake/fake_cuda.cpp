@@ -380,7 +380,8 @@ static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
 }
 
 static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
-  if (!on_device(self)) report("device to host");
+  const bool leaves = !on_device(self), queued = leaves && non_blocking && self.is_pinned();
+  if (leaves) report(queued ? "device to host, pinned" : "device to host");
   else if (!on_device(src) && !src._is_zerotensor() && src.numel() > 0)
     report(src.is_pinned() ? "host to device, pinned" : "host to device");
   Crossing crossing;
@@ -390,7 +391,7 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   add_places(src, read);
   add_places(self, written);
   launch("aten::copy_", crossing.index, read, written);
-  if (!on_device(self)) host_waited(crossing.index);
+  if (leaves && !queued) host_waited(crossing.index);
   return self;
 }
 

@@ -27,8 +27,8 @@ BUILT = PROJECT / "build" / "fake_cuda"
 Wait = tuple[str, str]
 """What the host waited for, and the file and line of the project that made it wait."""
 waits: Counter[Wait] = Counter()
-UNWARNED = ("host to device, pinned", "synchronize device")
-"""Of these torch does not warn: no host waits for the one, and the other is what the caller asked for."""
+UNWARNED = ("host to device, pinned", "device to host, pinned", "synchronize device")
+"""Of these torch does not warn: no host waits for the copies, and the last is what the caller asked for."""
 debug = SimpleNamespace(sync="default")
 """What `torch.cuda.set_sync_debug_mode` chose; a wait is no error in any mode."""
 
