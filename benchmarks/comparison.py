@@ -237,29 +237,39 @@ def milliseconds(rows: pd.DataFrame) -> str:
 
 
 def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
-    """Left, time to the target over words, for each number of hosts; right, predicted epochs over ranks."""
+    """Time to the target over words, for each number of hosts; and predicted epochs over ranks, if there are any."""
     with styled():
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for number, (_, group) in enumerate(on_links.groupby("ranks")):
-            draw_points(left, group.dropna(subset=["seconds_to_target"]), hollow=number > 0)
-        left.set(
-            xscale="log", yscale="log", xlabel="words to the target, millions", ylabel="time to the target, s"
-        )
-        for name, group in ours.groupby("strategy", sort=False):
-            look, line = look_of(str(name)), group.sort_values("ranks")
-            off = [line.seconds - line.seconds_low, line.seconds_high - line.seconds]
-            right.errorbar(
-                line.ranks, line.seconds * 1e3, [each * 1e3 for each in off], color=look.colour,
-                marker=look.marker, markersize=4, linestyle="--", linewidth=0.8, elinewidth=0.5, label=str(name),
-            )  # fmt: skip
-        right.set(xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms")
-        plain_ticks(left.xaxis, left.yaxis, right.yaxis)
-        right.set_xticks(WORLDS, map(str, WORLDS))
-        labelled = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
-        labelled |= dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
+        parts = [(draw_measured, on_links), (draw_predicted, ours)]
+        shown = [(draw, rows) for draw, rows in parts if len(rows)]
+        labelled = dict[str, Any]()
+        for axes, (draw, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            draw(axes, rows)
+            labelled |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(labelled.values(), labelled.keys(), fontsize=6, loc="outside right center")
         return rendered(figure, "svg", "comparison", "benchmarks/comparison.py")
+
+
+def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
+    for number, (_, group) in enumerate(rows.groupby("ranks")):
+        draw_points(axes, group.dropna(subset=["seconds_to_target"]), hollow=number > 0)
+    axes.set(
+        xscale="log", yscale="log", xlabel="words to the target, millions", ylabel="time to the target, s"
+    )
+    plain_ticks(axes.xaxis, axes.yaxis)
+
+
+def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
+    for name, group in rows.groupby("strategy", sort=False):
+        look, line = look_of(str(name)), group.sort_values("ranks")
+        off = [line.seconds - line.seconds_low, line.seconds_high - line.seconds]
+        axes.errorbar(
+            line.ranks, line.seconds * 1e3, [each * 1e3 for each in off], color=look.colour,
+            marker=look.marker, markersize=4, linestyle="--", linewidth=0.8, elinewidth=0.5, label=str(name),
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms")
+    plain_ticks(axes.yaxis)
+    axes.set_xticks(WORLDS, map(str, WORLDS))
 
 
 def draw_points(axes: Axes, group: pd.DataFrame, *, hollow: bool) -> None:

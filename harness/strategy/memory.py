@@ -48,7 +48,10 @@ class DeviceMemory:
     def to_device(self, A: Csr) -> Csr:
         """Returns the matrix of one step, which is not held; the host does not wait until it is there."""
         A = self._rounded(A)
-        return A if A.val.is_meta else Csr(*(uploaded(x, self.device) for x in A[:3]), A.cols)
+        if A.val.is_meta:
+            return A
+        rowptr, col, val = (uploaded(x, self.device) for x in (A.rowptr, A.col, A.val))
+        return Csr(rowptr, col, val, A.cols)
 
     def kept_on_host(self, A: Csr) -> Csr:
         """Returns a matrix that takes no memory of a GPU: pinned, so that a GPU can copy from it."""
