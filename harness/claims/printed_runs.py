@@ -17,7 +17,7 @@ from harness.spec.spec import Spec, digest
 COLUMNS = {
     "epoch": "epoch_seconds_median",
     "seconds_to_target": "seconds_to_target",
-    "evaluation_seconds": "evaluation_seconds",
+    "evaluation": "evaluation_seconds",
     "accuracy": "accuracy_test",
 }
 """The column of the table `runs` for each name of a formula."""
