@@ -312,12 +312,11 @@ def replay(
             meter.memory.begin_epoch(trainer.ctx.memory.shapes_on_host())
             tape.start()
             first_of_step = []
-            for _ in range(1 if evaluation else min(steps or trainer.steps, trainer.steps)):
+            most = 1 if evaluation else trainer.steps
+            work = trainer.output if evaluation else trainer.step
+            for _ in range(most if steps is None else min(steps, most)):
                 first_of_step.append(len(tape.events))
-                if evaluation:
-                    trainer.output()
-                else:
-                    trainer.step()
+                work()
             entries = tape.stop()
     finally:
         engine.stop()

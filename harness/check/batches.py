@@ -81,6 +81,11 @@ def unbiased(case: Case, multiplier: Multiplier | None) -> Finding:
 HALVES = 8
 
 
+def _random_halves(count: int) -> Tensor:
+    """A one in each of some rows for a random half of so many things."""
+    return integers(1, Purpose.TEST, range(HALVES * count), below=2).view(HALVES, -1).double()
+
+
 def unbiased_messages(case: Case) -> Finding:
     """The mean of the rows that arrive over many steps must be the rows that were sent; and the variance bounded.
 
@@ -97,9 +102,7 @@ def unbiased_messages(case: Case) -> Finding:
     units = torch.where(bounds > 0, bounds.sqrt(), 1e-12)
     errors = ((numbers - rows) / units).flatten(1)
     each = errors.mean(dim=0).abs() * STEPS**0.5
-    halves = (
-        errors @ integers(1, Purpose.TEST, range(HALVES * rows.numel()), below=2).view(HALVES, -1).double().T
-    )
+    halves = errors @ _random_halves(rows.numel()).T
     together = halves.mean(dim=0).abs() / (halves.std(dim=0) / STEPS**0.5).clamp(min=1e-12)
     worst = max(float(each.max()), float(together.max()))
     place = divmod(int(each.argmax()), rows.shape[1])
@@ -128,7 +131,7 @@ def unbiased_batches(case: Case) -> Finding:
     targets = targets_of(store, "corrected")
     weight = torch.linspace(1, 2, store.n, dtype=torch.float64)
     exact = matrix_of(kind, store) @ weight
-    halves = integers(1, Purpose.TEST, range(HALVES * store.n), below=2).view(HALVES, -1).double()
+    halves = _random_halves(store.n)
     missed = torch.empty(STEPS, HALVES, dtype=torch.float64)
     for step in range(STEPS):
         batch = strategy.mini_batch(step, 0, A, targets)

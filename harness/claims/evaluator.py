@@ -27,7 +27,7 @@ from harness.experiment.known_graph import facts_of_card, on_twins
 from harness.experiment.scales import at_scale
 from harness.ledger import MOVING, SAMPLING, AxisName
 from harness.predict.predicted_record import recorded_prediction
-from harness.predict.prediction import STEPS, predict, predict_evaluation
+from harness.predict.prediction import STEPS, predict
 from harness.predict.pricing import bandwidth, placed, spmm_seconds
 from harness.predict.twins import predict_from_twins
 from harness.registry import load_strategy
@@ -310,7 +310,7 @@ class Evaluator:
             return EpochTime(float(self._measured[spec.run_id]["evaluation_seconds"]))
         card = load_machine_card(self.root, spec.machine.name)
         try:
-            predicted = predict_evaluation(Ready(self._strategy_of(spec)), card)
+            predicted = predict(Ready(self._strategy_of(spec)), card, evaluation=True)
         except UserError as refusal:
             raise NotHereError(str(refusal)) from refusal
         return EpochTime(predicted.seconds.value, card, predicted)

@@ -96,35 +96,27 @@ def check_card(card: MachineCard) -> None:
         )
 
 
-def predict(ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
-    """Predicts an epoch, by some ranks alone if asked.
+def predict(
+    ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None, *, evaluation: bool = False
+) -> Prediction:
+    """Predicts an epoch, or one evaluation of the whole graph, by some ranks alone if asked.
 
     Sizes are exact if the blocks of the graph are at hand; else they are expected from its facts.
     """
     check_card(card)
     assert card.rates
-    return priced(replayed_ranks(ready, ranks or extremes(ready)), card, card.rates.cores_per_node)
+    epochs = replayed_ranks(ready, ranks or extremes(ready), evaluation=evaluation)
+    return priced(epochs, card, card.rates.cores_per_node)
 
 
-def predict_evaluation(ready: Ready, card: MachineCard) -> Prediction:
-    """Predicts one evaluation of the whole graph: a forward pass in which nothing is dropped or kept."""
-    check_card(card)
-    assert card.rates
+def replayed_ranks(
+    ready: Ready, ranks: Sequence[int], steps: int = STEPS, *, evaluation: bool = False
+) -> "list[RankEpoch]":
+    """Ranks that are played against each other, in some steps of an epoch, or in one evaluation."""
     strategy, blocks = ready
-    ranks = extremes(ready)
-    replays = [replay(strategy, rank, blocks, evaluation=True) for rank in ranks]
-    passes = [RankEpoch(strategy, each, frozenset(ranks)) for each in replays]
-    return priced(passes, card, card.rates.cores_per_node)
-
-
-def replayed_ranks(ready: Ready, ranks: Sequence[int], steps: int = STEPS) -> "list[RankEpoch]":
-    """Ranks that are played against each other, in some steps of an epoch."""
-    strategy, blocks = ready
-    replays = [replay(strategy, rank, blocks, steps=steps) for rank in ranks]
-    return [
-        RankEpoch(strategy, each, frozenset(ranks), strategy.steps - len(each.first_of_step))
-        for each in replays
-    ]
+    replays = [replay(strategy, rank, blocks, steps=steps, evaluation=evaluation) for rank in ranks]
+    every = 1 if evaluation else strategy.steps
+    return [RankEpoch(strategy, each, frozenset(ranks), every - len(each.first_of_step)) for each in replays]
 
 
 def extremes(ready: Ready) -> list[int]:
