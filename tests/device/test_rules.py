@@ -14,8 +14,8 @@ from harness.launch.worker_pool import RankError
 from harness.parallel.prefetch import Prefetcher
 
 OnGpus = Callable[..., list[Any]]
-PINNED = "host to device, pinned"
-"""The only wait of which torch's own count does not know: the host goes on."""
+TO_PINNED, FROM_PINNED = PINNED = "device to host, pinned", "host to device, pinned"
+"""Copies to and from pinned memory, for which no host waits: torch's own count does not know them."""
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -67,10 +67,10 @@ ACTIONS: dict[str, tuple[Callable[[], object], dict[str, int]]] = {
     "mask": (lambda: ones(4)[ones(4) > 0], {"nonzero": 1}),
     "nonzero": (lambda: ones(4).nonzero(), {"nonzero": 1}),
     "upload": (lambda: torch.ones(3).to("cuda"), {"host to device": 1}),
-    "pinned": (lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True), {PINNED: 1}),
+    "pinned": (lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True), {FROM_PINNED: 1}),
     "to pinned": (
         lambda: torch.empty(3, pin_memory=True).copy_(ones(3), non_blocking=True),
-        {"device to host, pinned": 1},
+        {TO_PINNED: 1},
     ),
     "unique": (lambda: ones(4).unique(), {"_unique2": 1}),
     "repeat": (lambda: ones(2).repeat_interleave(ones(2, dtype=torch.int64)), {"repeat_interleave": 1}),
