@@ -5,9 +5,14 @@
 
 Milliseconds are the slowest rank's, the median of rounds in which the two ways take turns. Mbit/s are the words that a
 ring brings to a rank, over that time. A link carries 95 % of its nominal rate.
+
+All hosts share the cores of this machine, so the time that the cores spend on bytes, the kernel's included, is a limit
+too: the second table has it for each byte that a rank receives, and the rate at which all cores would be busy.
 """
 
+import os
 from collections.abc import Callable
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
 import torch
@@ -59,6 +64,15 @@ def received_bits(axis: Axis, name: str, size: int) -> float:
     return 8 * size * share * (2 if name == "all_reduce" else 1)
 
 
+def processor_seconds(call: Callable[[], object]) -> float:
+    """The seconds of this process's threads in some calls, those of the kernel included."""
+    before = getrusage(RUSAGE_SELF)
+    for _ in range(ROUNDS):
+        call()
+    after = getrusage(RUSAGE_SELF)
+    return sum(getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime"))
+
+
 def main() -> None:
     argument_parser(__doc__).parse_args()
     with on_hosts() as place:
@@ -77,6 +91,15 @@ def main() -> None:
                     for seconds in map(median, slowest_rank(ranks).values()):
                         cells += [f"{1e3 * seconds:.1f}", f"{bits / seconds / 1e6:.0f}"]
                     table.row(name, f"{size:,}", *cells)
+        if place.rank == 0:
+            print()
+        cores, largest = len(os.sched_getaffinity(0)), SIZES[-1]
+        table = Table("call in rounds", "ns a byte", "Mbit/s of a link, cores busy", shown=place.rank == 0)
+        for name, call in calls(axes["rounds"], largest).items():
+            library.world.barrier()
+            if spent := gather(library.world, processor_seconds(call)):
+                each = sum(spent) / (ROUNDS * place.world * received_bits(axes["rounds"], name, largest) / 8)
+                table.row(name, f"{1e9 * each:.1f}", f"{8 * cores / (each * place.world) / 1e6:.0f}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import csv
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,10 +91,10 @@ class Timed(NamedTuple):
     observed: float
 
 
-def requests(dataset: str, ranks: int, machine: str) -> list[dict[str, Any]]:
-    """Every strategy on every grid of so many ranks that admits the graph."""
+def requests(dataset: str, ranks: int, machine: str, only: Sequence[str]) -> list[dict[str, Any]]:
+    """Every strategy, or some, on every grid of so many ranks that admits the graph."""
     found = []
-    for name in [point.name for point in registered() if point.name not in LEFT_OUT]:
+    for name in only or [point.name for point in registered() if point.name not in LEFT_OUT]:
         strategy = load_strategy(name)
         for grid in strategy.grids(ranks):
             request = {
@@ -202,17 +202,17 @@ def judged(what: str, ours: Numbers, theirs: Numbers) -> str:
     )
 
 
-def on_loopback(dataset: str, ranks: int, epochs: int) -> None:
-    specs = [spec_of(request) for request in requests(dataset, ranks, "local")]
+def on_loopback(dataset: str, ranks: int, epochs: int, only: Sequence[str]) -> None:
+    specs = [spec_of(request) for request in requests(dataset, ranks, "local", only)]
     with Pool() as pool:
         times = pool.run(ranks, observed, specs, epochs, patience=1800)[0]
     card = load_machine_card(project_root(), "local")
     show(list(compared(specs, card, times)), f"{dataset}, {ranks} ranks, loopback")
 
 
-def on_links(dataset: str, rate: float, epochs: int) -> None:
+def on_links(dataset: str, rate: float, epochs: int, only: Sequence[str]) -> None:
     with on_hosts() as place:
-        specs = [spec_of(request) for request in requests(dataset, place.world, "ethernet")]
+        specs = [spec_of(request) for request in requests(dataset, place.world, "ethernet", only)]
         times = observed(specs, epochs)
     if place.rank == 0 and times:
         card = load_machine_card(project_root(), "ethernet")
@@ -277,10 +277,10 @@ def predicted_memory(spec: Spec) -> tuple[int, int]:
     return max(sum(each.replayed.persistent_bytes.values()) for each in epochs), peak_bytes(epochs)
 
 
-def memory(dataset: str, ranks: int) -> None:
+def memory(dataset: str, ranks: int, only: Sequence[str]) -> None:
     os.environ |= {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
     first: dict[str, dict[str, Any]] = {}
-    for request in requests(dataset, ranks, "local"):
+    for request in requests(dataset, ranks, "local", only):
         first.setdefault(request["strategy"], request)
     titles = ("strategy", "grid", "held MiB, predicted", "grown", "peak MiB, predicted", "grown", "ratio")
     table, ratios = Table(*titles, "set-up MiB"), []
@@ -352,16 +352,17 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4, help="for loopback and memory")
     parser.add_argument("--rate", type=float, default=200, help="for links: Mbit/s")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[], metavar="STRATEGY")
     options = parser.parse_args()
     match options.what:
         case "loopback":
-            on_loopback(options.dataset or DATASET, options.ranks, options.epochs)
+            on_loopback(options.dataset or DATASET, options.ranks, options.epochs, options.only)
         case "links":
-            on_links(options.dataset or DATASET, options.rate, options.epochs)
+            on_links(options.dataset or DATASET, options.rate, options.epochs, options.only)
         case "products":
             products()
         case "memory":
-            memory(options.dataset or MEMORY_GRAPH, options.ranks)
+            memory(options.dataset or MEMORY_GRAPH, options.ranks, options.only)
 
 
 if __name__ == "__main__":

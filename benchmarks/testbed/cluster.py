@@ -23,6 +23,9 @@ POLL_SECONDS = 0.05
 RATE = re.compile(r"[1-9][0-9]*(kbit|mbit|gbit)")
 UNSENT = "4096 65536 262144"
 """Bytes of a connection's send buffer: least, first and most."""
+FRAME = 32000
+"""Bytes of a frame. Network cards cut messages into frames by themselves; here the cores pay some 20 microseconds for
+each. With frames of 1500 bytes, two cores carry no more than 140 Mbit/s on each of eight links (benchmarks/links.py)."""
 BURST = {"kbit": "32kb", "mbit": "32kb", "gbit": "4mb"}
 """Bytes that a link lets through at once after a pause. With 256 KB, messages of that size cost next to nothing."""
 
@@ -54,7 +57,7 @@ def up(hosts: int, rate: str) -> None:
     try:
         _call("ip", "netns", "add", SWITCH)
         _inside(SWITCH, "ip", "link", "add", "bridge0", "type", "bridge")
-        _inside(SWITCH, "ip", "link", "set", "bridge0", "up")
+        _inside(SWITCH, "ip", "link", "set", "bridge0", "mtu", str(FRAME), "up")
         for number in range(1, hosts + 1):
             _add_host(number, rate)
     except TestbedError:
@@ -128,9 +131,9 @@ def _add_host(number: int, rate: str) -> None:
     _call("ip", "netns", "add", host)
     _inside(host, "ip", "link", "set", "lo", "up")
     _call("ip", "link", "add", "link0", "netns", host, "type", "veth", "peer", "name", port, "netns", SWITCH)
-    _inside(SWITCH, "ip", "link", "set", port, "master", "bridge0", "up")
+    _inside(SWITCH, "ip", "link", "set", port, "master", "bridge0", "mtu", str(FRAME), "up")
     _inside(host, "ip", "addr", "add", f"{_address(number)}/24", "dev", "link0")
-    _inside(host, "ip", "link", "set", "link0", "up")
+    _inside(host, "ip", "link", "set", "link0", "mtu", str(FRAME), "up")
     _inside(host, "sh", "-c", f"echo {UNSENT} > /proc/sys/net/ipv4/tcp_wmem")
     burst = BURST[rate[-4:]]
     for namespace, device in ((host, "link0"), (SWITCH, port)):

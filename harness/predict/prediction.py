@@ -272,23 +272,26 @@ class OnCard:
         self._links: dict[int, Seconds] = {}
         for number, event in enumerate(epoch.replayed.events):
             work, posts = kernel_seconds(event, card.rates) + copy_seconds(event, card.links), []
-            if epoch.measured:
-                work[TimePart.MEASURED] = event.cpu_seconds
+            handling = np.zeros(len(TimePart))
+            if epoch.measured:  # what the processor did in a call, it did while the bytes travelled
+                (handling if event.key.op in MOVING else work)[TimePart.MEASURED] = event.cpu_seconds
             for call in epoch.calls.get(number, ()):
                 on_cores, on_links = call_seconds(call.moved, epoch.placed(call, card.links), card)
-                if epoch.measured:  # the cores' share was measured, but for the time until they wake
-                    on_links = on_links + np.where(LATENCIES, on_cores, 0.0)
+                woken = np.where(LATENCIES, on_cores, 0.0)
+                if epoch.measured:  # an empty message costs its rank next to nothing but time
+                    on_links = on_links + woken
                 else:
-                    work += on_cores
+                    work += woken
+                handling += on_cores - woken
                 self._links[number] = self._links.get(number, 0.0) + on_links
                 if call.posted:
                     posts.append((call.name, float(on_links.sum())))
+            # Of the cores' time for the bytes, the rank's own thread had a part.
+            handling[TimePart.CPU] = max(0.0, handling[TimePart.CPU] - handling[TimePart.MEASURED])
             waits_for = event.waits_for if event.waits_for != NOBODY else number
             needs = () if event.leaves else epoch.names(waits_for)
-            # What the processor does in a call, it does while the bytes travel.
-            hands_over = epoch.measured and event.key.op in MOVING
-            self.items.append(Item(float(work.sum()), posts, needs, posts_first=hands_over))
-            self._work.append(work)
+            self.items.append(Item(float(work.sum()), posts, needs, handling=float(handling.sum())))
+            self._work.append(work + handling)
             if event.begun_after != NOBODY and card.rates.cores_per_node is None:
                 self._move_aside(number, event.begun_after + 1)
 

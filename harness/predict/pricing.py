@@ -206,7 +206,7 @@ class Passage(NamedTuple):
     bytes: float
     """The bytes on the busiest link of a member."""
     collides: bool = False
-    """True for an all-to-all by the library, whose messages meet on the links."""
+    """True for an all-to-all, whose messages meet on the links."""
 
 
 def call_seconds(moved: CallBytes, axis: AxisPlace, card: MachineCard) -> tuple[Seconds, Seconds]:
@@ -260,7 +260,7 @@ def _by_gloo(moved: CallBytes, axis: AxisPlace, composed_from: int | None) -> Pa
     """
     size, rounds, copies = axis.size, axis.size - 1, ceil(log2(axis.size))
     composed = composed_from is not None and moved.whole >= composed_from
-    exchanged = Passage(rounds, moved.received, collides=composed_from is None)
+    exchanged = Passage(rounds, moved.received, collides=True)
     forms = {
         Op.ALL_REDUCE: Passage(2 * rounds, moved.received),
         Op.BROADCAST: Passage(copies / 2, copies * moved.whole),
@@ -271,7 +271,7 @@ def _by_gloo(moved: CallBytes, axis: AxisPlace, composed_from: int | None) -> Pa
     if composed and moved.op is Op.BROADCAST:
         return Passage(size, moved.whole * (PIECES + size - 2) / PIECES)
     if moved.op is Op.ALL_REDUCE and size > 2 and moved.whole * size <= SMALL_REDUCTION:
-        return Passage(rounds, rounds * moved.whole, exchanged.collides)
+        return Passage(rounds, rounds * moved.whole, collides=True)
     if moved.op is Op.ALL_GATHER and not composed and moved.whole <= SMALL_GATHER:
         return exchanged
     return forms.get(moved.op, exchanged)

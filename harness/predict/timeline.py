@@ -1,7 +1,7 @@
 """Plays what ranks do in an epoch against each other: kernels, calls, and what waits for what.
 
 A rank works through its items in order. An item is work of the rank itself, and then perhaps messages: the item posts
-some, and needs some before the rank goes on. Where the work is that of a call, its messages travel meanwhile. A message
+some, does the work of the call while they travel, and needs some before the rank goes on. A message
 starts when all who post it have posted it and the links of each have carried what was posted before; a rank's links
 carry one message at a time.
 A background thread of the rank works beside it: it begins a piece of work when the rank reaches an item, and ends the
@@ -31,8 +31,8 @@ class Item(NamedTuple):
     """The messages whose end the rank waits for before it goes on."""
     begins: Sequence[tuple[Message, float]] = ()
     """The work that a background thread may begin when the rank comes to this item, and its seconds."""
-    posts_first: bool = False
-    """The messages leave when the work begins, not when it ends."""
+    handling: float = 0.0
+    """The work of a call that the rank does while its messages travel."""
 
 
 class Slice(NamedTuple):
@@ -59,7 +59,9 @@ class _Rank:
     number: int = -1
     """The number of the current item."""
     left: float = 0.0
-    """The work of the current item that is to be done."""
+    """The work of the current item that is to be done, before its messages or beside them."""
+    posted: bool = False
+    """Whether the messages of the current item have left."""
     wakes: float | None = None
     """When the messages that the rank waits for have ended; infinite while that is unknown; None for a rank at work."""
     begun: float = 0.0
@@ -89,12 +91,10 @@ class _Rank:
         self.number += 1
         if not self.done:
             item = self.items[self.number]
-            self.left = item.work
+            self.left, self.posted = item.work, False
             for message, seconds in item.begins:
                 self.thread_free = max(now, self.thread_free) + seconds
                 messages.ends_at(message, self.thread_free)
-            if item.posts_first:
-                messages.post(self, item, now)
 
 
 class _Messages:
@@ -156,11 +156,14 @@ def play(ranks: Sequence[Sequence[Item]], cores: int | None = None) -> list[Play
 
 
 def _finish_work(rank: _Rank, messages: _Messages, now: float) -> None:
-    """Posts the messages of the item that have not left yet, and goes on or waits."""
+    """Posts the messages of the item, handles them, and then goes on or waits."""
     rank.note(now, waits=False)
     item = rank.items[rank.number]
-    if not item.posts_first:
+    if not rank.posted:
         messages.post(rank, item, now)
+        rank.posted, rank.left = True, item.handling
+        if item.handling > TINY:
+            return
     if messages.end(item.needs) <= now:
         rank.go_on(messages, now)
     else:

@@ -33,9 +33,11 @@ def test_work_hides_a_call_that_is_waited_for_later() -> None:
 
 def test_the_work_of_a_call_is_done_while_its_message_travels() -> None:
     """The call takes the longer of both, and no shorter time than its last member needs to come."""
-    called = [Item(1.0, [("c", 3.0)], ["c"], posts_first=True), Item(1.0)]
-    late = [Item(0.5), Item(4.0, [("c", 3.0)], ["c"], posts_first=True)]
+    called = [Item(0.0, [("c", 3.0)], ["c"], handling=1.0), Item(1.0)]
+    late = [Item(0.5), Item(0.0, [("c", 3.0)], ["c"], handling=4.0)]
     assert ends(called, late) == [[3.5, 4.5], [0.5, 4.5]]
+    assert ends([Item(2.0, [("c", 3.0)], ["c"], handling=1.0)]) == [[5.0]]
+    assert ends([Item(2.0, [("c", 3.0)], handling=1.0), Item(0.0, (), ["c"])]) == [[3.0, 5.0]]
 
 
 def test_the_links_of_a_rank_carry_one_message_at_a_time() -> None:
