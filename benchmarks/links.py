@@ -70,7 +70,7 @@ def processor_seconds(call: Callable[[], object]) -> float:
     for _ in range(ROUNDS):
         call()
     after = getrusage(RUSAGE_SELF)
-    return sum(getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime"))
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def main() -> None:
