@@ -122,9 +122,22 @@ def by_owner(vertices: Tensor, blocks: Sequence[range]) -> tuple[Tensor, list[in
     """An order that sorts the vertices by owner, and the number of vertices of each owner."""
     if vertices.is_meta:
         n, K = blocks[-1].stop, len(vertices)
-        return vertices, [round(K * block.stop / n) - round(K * block.start / n) for block in blocks]
+        return vertices, [_expected(K, block, n) for block in blocks]
     owner, order = owners(vertices, blocks).sort(stable=True)
     return order, counts_of(owner, len(blocks))
+
+
+def of_owner(vertices: Tensor, blocks: Sequence[range], member: int) -> Tensor:
+    """The vertices that belong to one owner, in the given order."""
+    block = blocks[member]
+    if vertices.is_meta:
+        return vertices[: _expected(len(vertices), block, blocks[-1].stop)]
+    return vertices[(vertices >= block.start) & (vertices < block.stop)]
+
+
+def _expected(K: int, block: range, n: int) -> int:
+    """The number of vertices of a block, of K vertices that lie evenly over n."""
+    return round(K * block.stop / n) - round(K * block.start / n)
 
 
 def counts_of(owner: Tensor, members: int) -> list[int]:

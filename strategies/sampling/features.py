@@ -29,7 +29,7 @@ from harness.kernels.parts import block
 from harness.ledger import Op, Phase, TensorName
 from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.label_loss import LabelLoss
-from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse
+from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse, of_owner
 from harness.ranges import balanced
 from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
 from harness.strategies.sampling.sampler import Sampler
@@ -382,8 +382,7 @@ class FetchingStore(FeatureStore):
 
     def _owned(self, vertices: Tensor) -> Tensor:
         """Those of the vertices that are in this rank's block."""
-        order, counts = by_owner(vertices, self.blocks)
-        return vertices[order.split(counts)[self.over.index]]
+        return of_owner(vertices, self.blocks, self.over.index)
 
 
 class FetchedRows(NamedTuple):
