@@ -162,6 +162,7 @@ def main() -> None:
         words = verbs.add_parser(verb.__name__)
         words.set_defaults(do=verb)
         words.add_argument("--spec", nargs="+")
+        words.add_argument("--job")
         words.add_argument("--machine", default="local")
         for option in ("plan", "runs", "tables", "figures", "records", "predictions"):
             words.add_argument(f"--{option}")

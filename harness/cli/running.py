@@ -24,6 +24,7 @@ from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
 from harness.results.record import read_record
+from harness.slurm.jobs import predicted
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec, grid_text
@@ -44,6 +45,12 @@ def add_verbs(verbs: Verbs) -> None:
         nargs="+",
         metavar="FILE",
         help="files of whole specs, run one after the other; the exit code is 0 once every run has a record",
+    )
+    run.add_argument(
+        "--job",
+        type=Path,
+        metavar="FILE",
+        help="the file of a workflow's job that has these specs, for the time that each run is predicted to take",
     )
     _add_out(run)
     add_request(run)
@@ -188,7 +195,9 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
             if len(options.spec) == 1:
                 raise
             lack(str(path), named_reason(error))
-    for outcome in series(specs, root, runs, say, fresh=options.fresh):
+    job = read_json(options.job, f"The job {options.job}") if options.job else {}
+    foreseen = {run_id: predicted(run) for run_id, run in job.items()}
+    for outcome in series(specs, root, runs, say, fresh=options.fresh, predicted=foreseen):
         try:
             if outcome.folder is None:
                 lack(outcome.spec.label, outcome.why)

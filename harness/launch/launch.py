@@ -13,11 +13,12 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache, partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from harness.results.record import read_record
 from harness.results.statuses import SETTLED
 from harness.run.fault import Fault, faults
 from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
-from harness.slurm.jobs import RunHistory, run_minutes
+from harness.slurm.jobs import RunHistory, RunMinutes, run_minutes
 from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
 from harness.slurm.srun import seconds_left
 from harness.spec.machine_card import Machine
@@ -44,6 +45,7 @@ OOM_COUNTERS = {
     Path("/proc/vmstat"): "oom_kill",
 }
 Progress = Callable[[str], None]
+NOTHING: Mapping[str, float | None] = {}
 
 
 class TimeLimits(NamedTuple):
@@ -55,6 +57,8 @@ class TimeLimits(NamedTuple):
     """The same for ranks that sleep when training is over: far more than a slow disk takes."""
     run: float | None = None
     """The time after which a run is stopped and recorded as a timeout, with its finished epochs."""
+    job: float | None = None
+    """The time that the job has for the run. A run that is stopped by this one has no record."""
 
 
 LIMITS = TimeLimits()
@@ -157,11 +161,18 @@ def _run_ranks(
                 limits.recording,
                 by_sleep=spec.machine.device == "cpu",
             ),
-            limits.run,
+            min(limits.run or inf, limits.job or inf),
             partial(starter.attend, _Progress(scratch / "progress", progress).pass_on),
             (scratch / "recording").exists,
         )
-    if starter.here or (scratch / "done").exists():
+    if (scratch / "done").exists():
+        return watched
+    if watched.expired and limits.job and limits.run and limits.job < limits.run:
+        raise RunError(
+            f"{spec.label} has no record: its job ends, after {limits.job:.0f} s of the {limits.run:.0f} s that the run "
+            "may take: left for another job"
+        )
+    if starter.here:
         return watched
     watched = starter.understand(watched, scratch / "log")
     if not watched.never_started and nobody_is_to_blame(watched, scratch):
@@ -297,8 +308,9 @@ def _out_of_memory_kills() -> int:
 
 # Runs one after the other, in the time that their job has. Runs that have a result are left alone.
 #
-# A run is started only if there is time for all that it may take, so that a timeout is the run's own and never the
-# fault of earlier runs. The others are left to another job.
+# A run is started only if the job has the time that was asked for it, and may then take all that the job has left, up to
+# its own limit. So a timeout is the run's own, and never the fault of earlier runs or of a slow day. The others are left
+# to another job, which asks for their limits.
 
 
 class Outcome(NamedTuple):
@@ -311,21 +323,33 @@ class Outcome(NamedTuple):
 
 
 def series(
-    specs: Sequence[Spec], root: Path, runs: Path, progress: Progress, *, fresh: bool = False
+    specs: Sequence[Spec],
+    root: Path,
+    runs: Path,
+    progress: Progress,
+    *,
+    fresh: bool = False,
+    predicted: Mapping[str, float | None] = NOTHING,
 ) -> Iterator[Outcome]:
-    """Yields every run's outcome as soon as possible. A run that leaves no record does not stop the others."""
+    """Yields every run's outcome as soon as possible. A run that leaves no record does not stop the others.
+
+    `predicted` has the seconds that runs are predicted to take at most, by run id.
+    """
     clock, history = _clock(), RunHistory(runs)
     with ForkServer() as fork_server:
         for spec, turn in zip(specs, turns(specs), strict=True):
             try:
-                limit, left = _limit(spec, root, history), clock()
+                minutes, left = _minutes(spec, root, history, predicted.get(spec.run_id)), clock()
                 if not fresh and settled(runs / spec.run_id):
                     outcome = Outcome(spec, runs / spec.run_id, cached=True)
-                elif limit is not None and left is not None and left < limit:
-                    why = f"the job has {left:.0f} s left and the run may take {limit:.0f} s: left for another job"
-                    outcome = Outcome(spec, None, why=why)
+                elif minutes and left is not None and left < 60 * minutes.asked:
+                    needs = f"{60 * minutes.asked:.0f} s are asked for the run"
+                    outcome = Outcome(
+                        spec, None, why=f"the job has {left:.0f} s left and {needs}: left for another job"
+                    )
                 else:
-                    folder = launch(spec, root, runs, progress, TimeLimits(run=limit), fork_server, turn)
+                    limits = TimeLimits(run=60 * minutes.limit, job=left) if minutes else LIMITS
+                    folder = launch(spec, root, runs, progress, limits, fork_server, turn)
                     outcome = Outcome(spec, folder)
             except Exception as error:
                 outcome = Outcome(spec, None, why=named_reason(error))
@@ -364,7 +388,7 @@ def _clock() -> Callable[[], float | None]:
     return lambda: None if left is None else left - (time.monotonic() - asked)
 
 
-def _limit(spec: Spec, root: Path, history: RunHistory) -> float | None:
-    """The seconds that a run may take in a job. Outside of Slurm a run has no limit."""
+def _minutes(spec: Spec, root: Path, history: RunHistory, predicted: float | None) -> RunMinutes | None:
+    """The time of a run in a job. Outside of Slurm a run has no limit."""
     slurm = slurm_of(root, spec.machine.name, load_site(root)) if "SLURM_JOB_ID" in os.environ else None
-    return None if slurm is None else 60 * run_minutes(spec.model_dump(mode="json"), slurm, history)
+    return None if slurm is None else run_minutes(spec.model_dump(mode="json"), slurm, history, predicted)

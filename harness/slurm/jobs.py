@@ -80,22 +80,32 @@ def _read(path: Path) -> dict[str, Any]:
 # The time limit of a run, and of a job with several runs.
 
 MARGIN = 2.0
-"""The limit of a run over the time of the last similar run."""
+"""The time that is asked for a run over the time of the last similar run."""
 START = 1.0
 """Minutes that do not depend on the run: starting Python everywhere, a busy file system."""
 
 
+class RunMinutes(NamedTuple):
+    """The time of a run on a cluster."""
+
+    asked: float
+    """The time for which a job asks, and without which the run is not begun."""
+    limit: float
+    """The time after which the run counts as one that takes too long."""
+
+
 def run_minutes(
     spec: dict[str, Any], slurm: Slurm, history: RunHistory, predicted: float | None = None
-) -> float:
-    """The limit of a run: MARGIN times its last like and START.
+) -> RunMinutes:
+    """The limit is the machine card's `minutes`, or more where the last like run or the predicted seconds need more.
 
-    Without an earlier run it is the machine card's `minutes`, or more if the seconds that are predicted at most need
-    more. A prediction shortens no limit: a run that exceeds its limit counts as one that takes too long.
+    A job asks for MARGIN times the last like run and START, or for the limit of a run that was never made. Neither an
+    earlier run nor a prediction shortens a limit: a machine may be slower today.
     """
-    if (last := history.seconds(spec)) is not None:
-        return MARGIN * last / 60 + START
-    return max(slurm.minutes, MARGIN * (predicted or 0) / 60 + START)
+    last = history.seconds(spec)
+    known = MARGIN * ((predicted or 0) if last is None else last) / 60 + START
+    limit = max(slurm.minutes, known)
+    return RunMinutes(limit if last is None else known, limit)
 
 
 def job_minutes(each: Sequence[float], slurm: Slurm) -> float:
@@ -216,7 +226,7 @@ class Jobs:
         """The resources of a job for those runs of a batch that have no result yet."""
         if (batch, attempt) not in self._asked:
             history = self._history if attempt == 1 else RunHistory(self._records)
-            self._asked[batch, attempt] = self._ask(batch, history)
+            self._asked[batch, attempt] = self._ask(batch, history, attempt)
         return self._asked[batch, attempt]
 
     def build(self, entries: int | None = None) -> Resources:
@@ -239,14 +249,16 @@ class Jobs:
     def _of(self, batch: str) -> list[str]:
         return self.batches.get(batch) or list(self._runs)
 
-    def _ask(self, batch: str, history: RunHistory) -> Resources:
+    def _ask(self, batch: str, history: RunHistory, attempt: int) -> Resources:
         specs = [self._runs[run_id]["spec"] for run_id in self._of(batch)]
         slurm = self._slurm[specs[0]["machine"]["name"]]
         if slurm is None:
             return one_node(max(map(_processors, specs)), None, UNKNOWN_MINUTES)
         left = [self._runs[run_id] for run_id in self._of(batch) if not history.settled(run_id)]
-        limits = [run_minutes(run["spec"], slurm, history, _predicted(run)) for run in left]
-        return job([spec["ranks"] for spec in specs], slurm, job_minutes(limits, slurm))
+        minutes = [run_minutes(run["spec"], slurm, history, predicted(run)) for run in left]
+        # A job that is tried again was too short, it may be: it asks for all that its runs may take.
+        each = [run.asked if attempt == 1 else run.limit for run in minutes]
+        return job([spec["ranks"] for spec in specs], slurm, job_minutes(each, slurm))
 
 
 class JobCost(NamedTuple):
@@ -309,7 +321,7 @@ def _seconds(run: Mapping[str, Any]) -> float | None:
     return cost["seconds"] if cost else None
 
 
-def _predicted(run: Mapping[str, Any]) -> float | None:
+def predicted(run: Mapping[str, Any]) -> float | None:
     """The seconds that a run is predicted to take at most."""
     cost = run.get("cost")
     return cost["most"] if cost else None

@@ -1,5 +1,6 @@
 """Ranks that srun starts, by one that a test put in its place; and runs whose time is up, however they are started."""
 
+import json
 import os
 import sys
 import time
@@ -28,6 +29,23 @@ CARD = {"slurm": {"ranks_per_node": 2, "interfaces": ["lo"], "environment": {"MI
 def ignore(_: str) -> None: ...
 
 
+def job_has(tmp_path: Path, left: str) -> None:
+    """What squeue says of the time that the job has left, of which a minute is kept."""
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.write_text(f"#!/bin/sh\necho {left}\n")
+    squeue.chmod(0o755)
+
+
+def quick(runs: Path, asked: Spec) -> None:
+    """A record of a run like this one, of another launch, that took two seconds."""
+    folder = runs / "quick"
+    folder.mkdir(parents=True)
+    told = {"status": "ok", "provenance": {"started": 10.0, "finished": 12.0}}
+    (folder / "record.json").write_text(json.dumps(told))
+    like = asked.model_copy(update={"launch": 7})
+    (folder / "spec.json").write_text(json.dumps(like.model_dump(mode="json")))
+
+
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project root inside a job of a cluster, as the executor leaves a rule's environment."""
@@ -39,8 +57,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     srun = tmp_path / "bin" / "srun"
     srun.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).parent}/srun.py "$@"\n')
     srun.chmod(0o755)
-    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho 2:30\n")
-    (tmp_path / "bin" / "squeue").chmod(0o755)
+    job_has(tmp_path, "2:30")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
@@ -185,13 +202,34 @@ def test_a_run_that_fails_keeps_them_too(job: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_a_job_has_no_time_for_is_left_to_another(job: Path, tmp_path: Path) -> None:
-    """The job has two and a half minutes, of which one is kept; a run may take one, so the second is not begun."""
+    """The job has an hour, and the second run asks for more."""
     runs = tmp_path / "results" / "runs"
-    card = job / "config" / "machines" / "mine.yaml"
-    asked = [spec(job, 1, launch=number) for number in range(2)]
-    (first,) = series(asked[:1], job, runs, ignore)
+    job_has(tmp_path, "1:00:00")
+    (first,) = series([spec(job, 1)], job, runs, ignore)
     assert first.folder and read_record(first.folder).record["status"] == "ok"
-    card.write_text(card.read_text().replace("minutes: 1", "minutes: 5"))
-    again, second = series([asked[0], spec(job, 2)], job, runs, ignore)
+    longer = spec(job, 2)
+    again, second = series([spec(job, 1), longer], job, runs, ignore, predicted={longer.run_id: 3600})
     assert again.cached
     assert second.folder is None and "for another job" in second.why
+
+
+def test_a_run_that_takes_longer_than_the_last_takes_what_its_job_has_and_is_no_timeout(
+    job: Path, tmp_path: Path, hung: None
+) -> None:
+    """The job has time for what was asked, by a quick run like it, and ends before the run's own limit."""
+    runs = tmp_path / "results" / "runs"
+    asked = spec(job, 2, {"way": "hang", "rank": 1, "call": 5})
+    card = job / "config" / "machines" / "mine.yaml"
+    card.write_text(card.read_text().replace("minutes: 1", "minutes: 300"))
+    job_has(tmp_path, "1:00:00")
+    quick(runs, asked)
+    (outcome,) = series([asked], job, runs, ignore)
+    assert outcome.folder is None
+    assert (
+        "its job ends, after 3540 s of the 18000 s that the run may take: left for another job" in outcome.why
+    )
+    assert not (runs / asked.run_id).exists()
+    (tmp_path / "hung").unlink()
+    card.write_text(card.read_text().replace("minutes: 300", "minutes: 50"))
+    (outcome,) = series([asked], job, runs, ignore)
+    assert outcome.folder and read_record(outcome.folder).record["status"] == "timeout", "its own limit"

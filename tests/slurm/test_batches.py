@@ -133,14 +133,18 @@ def record(folder: Path, run_id: str, spec: dict[str, Any], seconds: float, stat
 
 def test_a_run_may_take_what_the_last_like_it_took_with_a_margin(tmp_path: Path) -> None:
     asked = run(4, launch=3, seed=1)["spec"]
-    assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == SLURM.minutes
+    assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == (SLURM.minutes, SLURM.minutes)
     record(tmp_path, "a", {**asked, "launch": 0, "seed": 0}, 3600)
     record(tmp_path, "b", {**asked, "launch": 1}, 1200)
     record(tmp_path, "c", {**asked, "ranks": 8}, 60)
     record(tmp_path, "d", {**asked, "launch": 2}, 6, status="failed")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text('{"status": "ok"')
-    assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == pytest.approx(MARGIN * 20 + START)
+    last = MARGIN * 20 + START
+    assert run_minutes(asked, SLURM, RunHistory(tmp_path)) == pytest.approx((last, last))
+    record(tmp_path, "e", {**asked, "launch": 4}, 12)
+    quick = run_minutes(asked, SLURM, RunHistory(tmp_path))
+    assert quick == pytest.approx((MARGIN * 0.2 + START, SLURM.minutes)), "no earlier run shortens the limit"
 
 
 def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may() -> None:
@@ -153,10 +157,11 @@ def test_a_job_has_time_for_all_its_runs_and_no_more_than_it_may() -> None:
 
 def test_a_prediction_lengthens_the_limit_of_a_run_that_was_never_made(tmp_path: Path) -> None:
     asked, never = run(4)["spec"], RunHistory(tmp_path)
-    assert run_minutes(asked, SLURM, never, predicted=2.0) == SLURM.minutes, "no prediction shortens a limit"
-    assert run_minutes(asked, SLURM, never, predicted=3600.0) == MARGIN * 60 + START
+    short, long = (run_minutes(asked, SLURM, never, predicted=seconds).limit for seconds in (2.0, 3600.0))
+    assert short == SLURM.minutes, "no prediction shortens a limit"
+    assert long == MARGIN * 60 + START
     record(tmp_path, "a", asked, 600)
-    assert run_minutes(asked, SLURM, RunHistory(tmp_path), predicted=3600.0) == MARGIN * 10 + START
+    assert run_minutes(asked, SLURM, RunHistory(tmp_path), predicted=3600.0).limit == MARGIN * 10 + START
 
 
 def test_the_job_of_a_run_has_the_time_that_its_plan_tells(tmp_path: Path) -> None:
@@ -181,6 +186,7 @@ def test_a_job_that_is_tried_again_asks_for_what_is_left(tmp_path: Path) -> None
     first = jobs.run(batch, 1)
     record(tmp_path / "runs", f"{0:016x}", asked[f"{0:016x}"]["spec"], 6)
     record(tmp_path / "runs", f"{1:016x}", asked[f"{1:016x}"]["spec"], 6, status="timeout")
+    record(tmp_path / "runs", "like the last", {**asked[f"{2:016x}"]["spec"], "launch": 9}, 6)
     again = jobs.run(batch, 2)
     assert first["runtime"] == 3 * 9 + 1 + AROUND and again["runtime"] == 10 + AROUND
     assert {key for key in first if first[key] != again[key]} == {"runtime"}
