@@ -151,8 +151,9 @@ def test_a_hundred_runs_on_four_nodes_lose_and_repeat_nothing(project: Project) 
     asked = [
         run(strategy, ranks=[2, 4], launch=list(range(25))) for strategy in ("cagnet-1d", "cagnet-sa-1d")
     ]
-    words = project.experiment(*asked, partition="wide")
-    process = project.start("snakemake", *QUICK, "--jobs", "6", *words)
+    site = {"partition": "wide", "minutes": 5, "job_minutes": 50}  # five launches a job
+    words = project.experiment(*asked, **site)
+    process = project.start("snakemake", *QUICK, "--jobs", "4", *words)
     seen: dict[str, dict[str, Any]] = {}
 
     def until(number: int) -> None:
@@ -167,7 +168,7 @@ def test_a_hundred_runs_on_four_nodes_lose_and_repeat_nothing(project: Project) 
     until(5)
     for one in asked:
         one["launch"].append(50)
-    project.experiment(*asked, partition="wide")
+    project.experiment(*asked, **site)
     until(15)
     with project.cluster.outage():
         time.sleep(30)
