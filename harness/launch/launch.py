@@ -169,8 +169,8 @@ def _run_ranks(
         return watched
     if watched.expired and limits.job and limits.run and limits.job < limits.run:
         raise RunError(
-            f"{spec.label} has no record: its job ends, after {limits.job:.0f} s of the {limits.run:.0f} s that the run "
-            "may take: left for another job"
+            f"{spec.label} has no record: its job ends, after {limits.job:.0f} s of the {limits.run:.0f} s that the "
+            "run may take: left for another job"
         )
     if starter.here:
         return watched
@@ -308,9 +308,9 @@ def _out_of_memory_kills() -> int:
 
 # Runs one after the other, in the time that their job has. Runs that have a result are left alone.
 #
-# A run is started only if the job has the time that was asked for it, and may then take all that the job has left, up to
-# its own limit. So a timeout is the run's own, and never the fault of earlier runs or of a slow day. The others are left
-# to another job, which asks for their limits.
+# A run is started only if the job has the time that was asked for it, and may then take all that the job has left, up
+# to its own limit. So a timeout is the run's own, and never the fault of earlier runs or of a slow day. The others are
+# left to another job, which asks for their limits.
 
 
 class Outcome(NamedTuple):
