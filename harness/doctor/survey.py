@@ -404,6 +404,10 @@ def _card(root: Path) -> Iterator[Examined]:
             f"{', '.join(absent)} of the card {site.machine}: {place}",
             missing="SLURM_JOB_ID" in os.environ,
         )
+    if slurm.container and not shutil.which(slurm.container.runtime):
+        yield Examined(
+            "container", f"{slurm.container.runtime} of the card {site.machine} is not on the PATH", True
+        )
     loaded = {module.partition("/")[0] for module in os.environ.get("LOADEDMODULES", "").split(":")}
     if unloaded := [module for module in slurm.modules if module.partition("/")[0] not in loaded]:
         yield Examined(

@@ -15,8 +15,9 @@ from harness.errors import RunError, UserError
 from harness.launch.fork_server import ForkServer, Waiting, tie
 from harness.launch.processes import Death, Process, Watched
 from harness.slurm.resources import geometry, load_site, slurm_of
-from harness.slurm.srun import in_allocation, srun_errors, staging, step
+from harness.slurm.srun import in_allocation, python_words, srun_errors, staging, step
 from harness.spec.machine_card import Machine, Slurm, list_machines, start_seconds
+from harness.spec.root import data_folder, results_folder
 
 KEPT = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 """The variables of Slurm that srun inherits. Everything else is on its command line."""
@@ -149,10 +150,24 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
     line = step(ranks, slurm)
     board = Board(_host(slurm)) if ranks > 1 else None
     shared = step_environment(machine, root, slurm, ranks) | (board.environment if board else {})
-    python = tuple(slurm.python.split()) or (sys.executable,)
     return RankStarter(
-        program, [shared], tuple(line), python=python, staged=unstaged(ranks, slurm), board=board
+        program,
+        [shared],
+        tuple(line),
+        python=tuple(python_of_ranks(root, slurm)),
+        staged=unstaged(ranks, slurm),
+        board=board,
     )
+
+
+def python_of_ranks(root: Path, slurm: Slurm) -> list[str]:
+    """The words that start Python in a rank. A container shows the folders that a rank reads and writes."""
+    stores = data_folder(root)
+    named = [Path.cwd(), root, stores, stores / "store", results_folder(root), Path(slurm.local)]
+    there = [folder for folder in named if folder.is_dir()]
+    folders = {folder.absolute() for folder in there} | {folder.resolve() for folder in there}
+    seen = sorted(folder for folder in folders if not folders & set(folder.parents))
+    return python_words(slurm, seen, Path.cwd())
 
 
 def unstaged(ranks: int, slurm: Slurm) -> Sequence[Sequence[str]]:
@@ -191,7 +206,8 @@ def step_environment(machine: Machine, root: Path, slurm: Slurm, ranks: int) -> 
     fabric = slurm.fabric if geometry(ranks, slurm).nodes > 1 else {}
     local = {name: f"{slurm.local}/harness-{os.getuid()}/{folder}" for name, folder in CACHES.items()}
     settings = {**_settings(machine, root), **fabric, **slurm.environment}
-    return {**local, **NO_WRITING, **inherited, **settings, "HARNESS_STEP": " ".join(step(ranks, slurm))}
+    line = [*step(ranks, slurm), *(python_of_ranks(root, slurm) if slurm.container else [])]
+    return {**local, **NO_WRITING, **inherited, **settings, "HARNESS_STEP": " ".join(line)}
 
 
 def _settings(machine: Machine, root: Path) -> dict[str, str]:

@@ -6,8 +6,9 @@ node, so nodes, tasks, their order, processors and devices all stand on the line
 
 import re
 import signal
-from collections.abc import Mapping
-from pathlib import PurePath
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from harness.slurm.resources import OUTAGE, UNREACHABLE, as_seconds, ask, devices, geometry
@@ -92,6 +93,39 @@ def staging(ranks: int, slurm: Slurm) -> list[list[str]]:
     copies = [(archive, f"{slurm.local}/{PurePath(archive).name}") for archive in slurm.stage]
     sent = [["sbcast", "--force", "--preserve", archive, copy] for archive, copy in copies]
     return sent + [[*once, "tar", "-xf", copy, "-C", slurm.local] for _, copy in copies]
+
+
+def python_words(slurm: Slurm, folders: Sequence[Path], working: Path) -> list[str]:
+    """The words that start Python in a rank: in the card's container, in which it sees the folders, or on the node.
+
+    The environment of the step and the network of the node are those of a rank in a container, too.
+    """
+    box = slurm.container
+    if box is None:
+        return slurm.python.split() or [sys.executable]
+    command, *words = slurm.python.split() or ["python"]
+    options = box.options.split()
+    if box.runtime == "shifter":  # it shows the file systems of the site
+        return ["shifter", f"--image={box.image}", *options, command, *words]
+    if box.runtime == "apptainer":
+        seen = ",".join(map(str, folders))
+        return [
+            "apptainer",
+            "exec",
+            f"--bind={seen}",
+            f"--pwd={working}",
+            *options,
+            box.image,
+            command,
+            *words,
+        ]
+    host = ["--env-host", "--network=host", "--ipc=host", "--pid=host"]
+    volumes = [f"--volume={folder}:{folder}" for folder in folders]
+    place = [
+        f"--workdir={working}",
+        f"--entrypoint={command}",
+    ]  # that of an image would come before the command
+    return ["podman-hpc", "run", "--rm", *host, *volumes, *place, *options, box.image, *words]
 
 
 # The errors of srun for a step that failed. The first task that srun names is the cause; srun ended the others itself.

@@ -121,6 +121,16 @@ class Builds(Frozen):
     """The speed of the builder, by which the time of a build is asked."""
 
 
+class Container(Frozen):
+    """The image in which the ranks of a step run. `harness run` itself stays outside, where srun is."""
+
+    runtime: Literal["apptainer", "shifter", "podman-hpc"]
+    image: str = Field(min_length=1)
+    """A file or a name, as the runtime knows images; it holds Python and the harness."""
+    options: str = ""
+    """More words for the runtime, as --nv, --rocm or --gpu."""
+
+
 class Slurm(Frozen):
     """The nodes of a machine, as Slurm allocates nodes.
 
@@ -155,7 +165,9 @@ class Slurm(Frozen):
     modules: tuple[str, ...] = ()
     """Environment modules to load before the harness is started; `harness doctor` names those that are not loaded."""
     python: str = ""
-    """The words that start Python in a rank, if not this interpreter: in a container, or from a local disk."""
+    """The words that start Python in a rank, if not this interpreter, or `python` in a container."""
+    container: Container | None = None
+    """The image of the ranks; None starts them as programs of the node."""
     local: str = "/tmp"
     """A folder on each node's own disk or memory, for caches and staged archives."""
     stage: tuple[str, ...] = ()

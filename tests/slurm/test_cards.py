@@ -5,10 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.slurm.resources import Site, job, place
-from harness.slurm.srun import in_allocation, step
-from harness.spec.machine_card import Slurm
+from harness.slurm.srun import in_allocation, python_words, step
+from harness.spec.machine_card import Container, Slurm
 from tests.slurm.project import Cluster
 from tests.slurm.test_resources import CLUSTERS, ROOT, card, sbatch
 
@@ -16,7 +17,15 @@ LINES = Path(__file__).with_name("lines.txt")
 MADE = "python -m tests.slurm.test_cards"
 WORLDS = [2**power for power in range(2, 12)]
 MARK = re.compile(r"\[(\w+)\]")
+FOLDERS = [Path("/home/me/harness"), Path("/scratch/me/datasets"), Path("/tmp")]
 REFUSED = ("unrecognized option", "nvalid option", "nvalid --", "ambiguous")
+
+
+def containers(name: str) -> list[Container]:
+    """The containers that the comments of a card offer, each with its source."""
+    text = (ROOT / "config" / "machines" / f"{name}.yaml").read_text()
+    offered = re.findall(r"^#   container: (\{.+\}) +# \[\w+\]$", text, re.MULTILINE)
+    return [Container.model_validate(yaml.safe_load(words)) for words in offered]
 
 
 def lines() -> str:
@@ -31,6 +40,9 @@ def lines() -> str:
                 .split(" -D x")[0]
             )
             made += [f"{name} {ranks}: sbatch {asked.strip()}", f"  {shlex.join(step(ranks, slurm))}"]
+        for box in containers(name):
+            words = python_words(slurm.model_copy(update={"container": box}), FOLDERS, FOLDERS[0])
+            made.append(f"{name} in {box.runtime}: {shlex.join(words)}")
     return "\n".join(made) + "\n"
 
 
@@ -60,6 +72,12 @@ def test_an_option_without_a_source_is_seen() -> None:
         "  sbatch: y",
         "  srun: z  # [b]",
     ]
+
+
+def test_cards_of_machines_that_have_containers_offer_them() -> None:
+    offered = {name: [box.runtime for box in containers(name)] for name in CLUSTERS}
+    assert offered["perlmutter"] == offered["perlmutter-80gb"] == ["shifter", "podman-hpc"]
+    assert offered["frontier"] == offered["gpu-cluster"] == offered["cpu-cluster"] == ["apptainer"]
 
 
 def test_the_settings_of_a_fabric_are_for_steps_of_several_nodes() -> None:

@@ -36,7 +36,12 @@ def in_job(project: Project, script: str, nodes: int = 2, memory: int = 2500) ->
 
 
 def harness_run(
-    project: Project, params: dict[str, Any], ranks: int = 4, memory: int = 2500, again: str = "true"
+    project: Project,
+    params: dict[str, Any],
+    ranks: int = 4,
+    memory: int = 2500,
+    again: str = "true",
+    path: str = "/usr/bin",
 ) -> Record | str:
     """The record of a run of one spec in a job, or what was said instead of one."""
     project.experiment(
@@ -54,7 +59,9 @@ def harness_run(
     )
     (run,) = json.loads(plan.read_text())["runs"]
     (project.folder / "spec.json").write_text(json.dumps(run["spec"]))
-    said = in_job(project, f"(harness run --spec spec.json; {again})", memory=memory)
+    said = in_job(
+        project, f"export PATH={path}:$PATH; (harness run --spec spec.json; {again})", memory=memory
+    )
     folder = project.folder / "results" / "runs" / run["run_id"]
     assert not list(project.folder.glob("results/launch-*")), "nothing is left behind"
     return read_record(folder) if folder.is_dir() else said
@@ -129,6 +136,59 @@ def test_an_archive_is_unpacked_on_the_disk_of_each_node_once_a_job(project: Pro
     assert sorted(node for node, _, _ in said) == ["n1"] * 4 + ["n2"] * 4
     assert {path for _, path, _ in said} == {f"{LOCAL}/env/python"}
     assert len({disk for _, _, disk in said}) == 2
+
+
+IMAGE = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev", "/run", "/var")
+APPTAINER = """#!/bin/bash
+set -e
+[ "$1" = exec ]; shift
+while [[ $1 == --* ]]; do
+  case $1 in
+    --bind=*) IFS=, read -ra bound <<< "${1#--bind=}" ;;
+    --pwd=*) there=${1#--pwd=} ;;
+  esac
+  shift
+done
+image=$1; shift
+if [ -z "$INSIDE" ]; then
+  export INSIDE=yes
+  exec unshare --mount -- "$0" exec --bind="$(IFS=,; echo "${bound[*]}")" --pwd="$there" "$image" "$@"
+fi
+root=$(mktemp -d)
+mount -t tmpfs tmpfs "$root"
+for folder in $(cat "$image") "${bound[@]}"; do
+  mkdir -p "$root$folder"
+  mount --rbind "$folder" "$root$folder"
+done
+export TORCH_IMAGE=$image
+exec chroot "$root" sh -c 'cd "$0" && exec "$@"' "$there" "$@"
+"""
+"""A stand-in for apptainer: it shows the folders that the image lists and those that are bound, and nothing else."""
+
+
+@pytest.mark.parametrize("bound", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_ranks_in_a_container_see_the_folders_of_the_run(project: Project, bound: bool) -> None:
+    """Not apptainer, but what it shows to a rank: no folder that the step does not bind."""
+    program = project.folder / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(APPTAINER if bound else APPTAINER.replace('"${bound[@]}"', ""))
+    program.chmod(0o755)
+    python = Path(sys.executable)
+    image = project.folder / "image"
+    image.write_text(" ".join([*IMAGE, str(ROOT), sys.base_prefix]))
+    card = project.folder / "config" / "machines" / "test-cluster.yaml"
+    box = {"container": {"runtime": "apptainer", "image": str(image), "options": "--nv"}}
+    more = {**box, "local": LOCAL, "python": str(python)}
+    card.write_text(yaml.safe_dump({**CARD, "slurm": {**CARD["slurm"], **more}}))  # type: ignore[dict-item]
+    record = harness_run(project, {}, path=str(program.parent))
+    if not bound:
+        assert isinstance(record, str) and "no record" in record, record
+        return
+    assert isinstance(record, Record), record
+    assert record.record["status"] == "ok", record.record["error"]
+    environment = record.record["provenance"]["env"]
+    assert environment["TORCH_IMAGE"] == str(image), "as the stand-in sets in a container"
+    assert f" apptainer exec --bind={project.folder}" in environment["HARNESS_STEP"]
 
 
 @pytest.mark.parametrize(
