@@ -11,8 +11,9 @@ import platform
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from uuid import uuid4
@@ -173,9 +174,9 @@ def owner_tag() -> str:
     return f"{platform.node()}-{os.getpid()}"
 
 
-def sweep(folder: Path) -> None:
+def sweep(folder: Path, patterns: Sequence[str] = (".*.part*", "launch-*")) -> None:
     """Removes the unfinished files and folders that dead processes of this machine left in a folder."""
-    for path in [*folder.glob(".*.part*"), *folder.glob("launch-*")]:
+    for path in chain.from_iterable(map(folder.glob, patterns)):
         if abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):

@@ -20,6 +20,7 @@ from harness.comm import collectives, meeting
 from harness.comm.meeting import TORCHRUN, RankPlace
 from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
+from harness.files import owner_tag, sweep
 
 
 class Engine(StrEnum):
@@ -213,7 +214,8 @@ LOG_OF_NCCL, OWN_LOG = "NCCL_DEBUG_FILE", "harness-nccl-"
 def _note_network(at: RankPlace) -> None:
     """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
     if at.rank == 0 and not {"NCCL_DEBUG", LOG_OF_NCCL} & os.environ.keys():
-        file, name = tempfile.mkstemp(prefix=OWN_LOG)
+        sweep(Path(tempfile.gettempdir()), [f"{OWN_LOG}*"])  # where nobody asked for the network
+        file, name = tempfile.mkstemp(prefix=f"{OWN_LOG}{owner_tag()}.")
         os.close(file)
         os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})
 

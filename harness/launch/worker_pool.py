@@ -8,7 +8,6 @@ and treat warnings as errors.
 import importlib.util
 import os
 import pickle
-import shutil
 import signal
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.meeting import RankPlace
 from harness.errors import RunError
+from harness.files import owner_tag, sweep
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.processes import POLL_SECONDS, STACKS
 from harness.run.fault import Fault, answer_for_stacks, describe, stacks_of
@@ -203,7 +203,11 @@ class Pool:
         self._patience, self._waiting, self._engine = patience, waiting, engine
         self._server, self._environment = ForkServer(), {**os.environ, **ENVIRONMENT}
         self._workers: list[_Worker] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        sweep(Path(tempfile.gettempdir()), ["ranks-*"])  # which pools that were killed have left
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix=f"ranks-{owner_tag()}.", ignore_cleanup_errors=True
+        )
+        self._folder = Path(self._temporary.name)
         self._numbers = count()
 
     def __enter__(self) -> "Pool":
@@ -219,7 +223,7 @@ class Pool:
         """Ends every rank, and the fork server."""
         self._end(self._workers)
         self._server.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.cleanup()
 
     def run(
         self, world: int, function: Callable[..., Any], *arguments: Any, patience: float | None = None

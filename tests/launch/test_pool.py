@@ -1,6 +1,7 @@
 """A pool gives the results of every rank, names the first that failed, and serves on whatever happened."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -232,6 +233,21 @@ def test_no_rank_outlives_its_parent(abandoned: list[int]) -> None:
     while not all(map(gone, abandoned)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert all(map(gone, abandoned))
+
+
+def test_a_pool_removes_the_folders_of_dead_ones_and_its_own(tmp_path: Path) -> None:
+    """A killed process removes nothing, and one that closes no pool leaves nothing."""
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+        pass
+    for owner in (ended.pid, os.getpid()):
+        (tmp_path / f"ranks-{platform.node()}-{owner}.left").mkdir()
+    code = "from harness.launch.worker_pool import Pool; pool = Pool(); import os; print(*os.listdir(os.environ['TMPDIR']))"
+    place = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **place}, capture_output=True, text=True
+    )
+    assert len(done.stdout.split()) == 2, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [f"ranks-{platform.node()}-{os.getpid()}.left"]
 
 
 def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
