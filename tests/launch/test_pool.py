@@ -241,7 +241,7 @@ def test_a_pool_removes_the_folders_of_dead_ones_and_its_own(tmp_path: Path) -> 
         pass
     for owner in (ended.pid, os.getpid()):
         (tmp_path / f"ranks-{platform.node()}-{owner}.left").mkdir()
-    code = "import os; from harness.launch.worker_pool import Pool; pool = Pool(); print(*os.listdir(os.environ['HERE']))"
+    code = "import os; from harness.launch.worker_pool import Pool; p = Pool(); print(*os.listdir(os.environ['HERE']))"
     place = {"TMPDIR": str(tmp_path), "HERE": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **place}, capture_output=True, text=True
