@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Never
@@ -68,7 +67,7 @@ def read_json(path: Path, where: str) -> dict[str, Any]:
 def yaml_value(text: str, where: str) -> Any:
     """The value of a short YAML text, as that of an option."""
     try:
-        return _sound(_parsed_yaml(text))
+        return _parsed_yaml(text)
     except _UnreadError as reason:
         raise UserError(f"{where} is not understood: {reason}.") from None
 
@@ -83,7 +82,7 @@ def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) ->
     if len(data) > LONGEST[language]:
         raise UserError(f"{where} has more than {LONGEST[language]:,} bytes, which is no file of this kind.")
     try:
-        return _sound(parse(data.decode("utf-8-sig")))
+        return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not text in UTF-8: byte {error.start + 1:,} belongs to none.") from None
     except _UnreadError as reason:
@@ -98,7 +97,13 @@ def _mapping(data: Any, where: str) -> dict[str, Any]:
 
 
 def _parsed_yaml(text: str) -> Any:
-    return deepcopy(_parsed_once(text))
+    return _copied(_parsed_once(text))
+
+
+def _copied(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
 @lru_cache(maxsize=32)
@@ -110,7 +115,7 @@ def _parsed_once(text: str) -> Any:
         if node is None:
             return None
         _weigh(node, {})
-        return loader.construct_document(node)
+        return _sound(loader.construct_document(node))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -177,7 +182,7 @@ def _parsed_json(text: str) -> Any:
         raise _UnreadError(f"{word} is no finite number")
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=endless)
+        return _sound(json.loads(text, object_pairs_hook=unique, parse_constant=endless))
     except RecursionError:
         raise _UnreadError(f"it is nested more than {DEEPEST} levels deep") from None
     except ValueError as error:

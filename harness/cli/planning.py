@@ -127,7 +127,7 @@ def _experiment(options: argparse.Namespace) -> int:
         experiment = at_scale(root, load_experiment(file), options.scale)
         document = plan(root, experiment, options.machine or "local", only=only)
         if options.out:
-            write_text(options.out[number], json.dumps(document, indent=1) + "\n")
+            write_text(options.out[number], json.dumps(document) + "\n")
         runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
         documents.append(document)
         pages.append(f"{_jobs(root, document) if options.cost else runs}\n\n{document['cost']}")
