@@ -284,9 +284,9 @@ def bill_text(
     for cost in costs:
         alike.setdefault(sbatch_line(cost.asked) if cost.steps else "", []).append(cost)
     here, lines, asked = alike.pop("", []), [], 0.0
-    for line, jobs in sorted(alike.items()):
+    for line, jobs in sorted(alike.items(), key=lambda item: (_size(item[1][0]), item[0])):
         first, runs = jobs[0], sum(cost.runs for cost in jobs)
-        nodes, minutes = int(first.asked["nodes"] or 1), int(first.asked["runtime"] or 0)
+        nodes, minutes = _size(first)
         asked += len(jobs) * nodes * minutes / 60
         known = [cost.expected for cost in jobs if cost.expected is not None]
         expected = (
@@ -309,6 +309,11 @@ def bill_text(
         whole = _counted(sum(map(len, alike.values())), "job")
         lines.append(f"in all {whole}: at most {asked:,.1f} node-hours asked, {hours:,.1f} {known_of}")
     return "\n".join(lines)
+
+
+def _size(cost: JobCost) -> tuple[int, int]:
+    """The nodes and the minutes of a job."""
+    return int(cost.asked["nodes"] or 1), int(cost.asked["runtime"] or 0)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -119,7 +119,7 @@ def python_words(slurm: Slurm, folders: Sequence[Path], working: Path) -> list[s
             command,
             *words,
         ]
-    host = ["--env-host", "--network=host", "--ipc=host", "--pid=host"]
+    host = ["--env-host", "--network=host", "--ipc=host", "--pid=host", "--uts=host"]
     volumes = [f"--volume={folder}:{folder}" for folder in folders]
     place = [
         f"--workdir={working}",
