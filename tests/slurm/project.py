@@ -43,7 +43,7 @@ class Cluster:
     def inside(self, *command: str) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self.holder}/ns/mnt", "--wdns=/", *command]
 
-    def call(self, *command: str, seconds: float = 60) -> str:
+    def call(self, *command: str, seconds: float = 300) -> str:
         done = subprocess.run(self.inside(*command), capture_output=True, text=True, timeout=seconds)
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout.strip()
@@ -119,7 +119,7 @@ class Project:
                 start_new_session=True,
             )
 
-    def run(self, *command: str, code: int = 0, seconds: float = 600) -> str:
+    def run(self, *command: str, code: int = 0, seconds: float = 1800) -> str:
         before = len(self.output())
         process = self.start(*command)
         try:
@@ -146,7 +146,7 @@ class Project:
         return {path.parent.name: json.loads(path.read_text()) for path in found}
 
 
-def wait_until(holds: Callable[[], Any], seconds: float = 90) -> None:
+def wait_until(holds: Callable[[], Any], seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come so far in time"

@@ -31,8 +31,14 @@ def in_job(project: Project, script: str, nodes: int = 2, memory: int = 2500) ->
     """What a batch script prints that sees of Slurm's variables what the executor leaves to a rule."""
     file = project.folder / "job.sh"
     file.write_text(f"#!/bin/bash\n{STRIPPED}{script} 2>&1\n")
-    words = [f"--nodes={nodes}", "--ntasks-per-node=4", f"--mem={memory}", f"--output={file}.out", "--time=5"]
-    project.start("sbatch", "--wait", *words, str(file)).wait(timeout=240)
+    words = [
+        f"--nodes={nodes}",
+        "--ntasks-per-node=4",
+        f"--mem={memory}",
+        f"--output={file}.out",
+        "--time=30",
+    ]
+    project.start("sbatch", "--wait", *words, str(file)).wait(timeout=900)
     return Path(f"{file}.out").read_text()
 
 
