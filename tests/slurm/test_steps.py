@@ -221,7 +221,7 @@ def test_the_cause_is_on_record(project: Project, way: str, status: str, kind: s
 def test_a_run_whose_time_is_up_is_a_timeout_with_its_finished_epochs(project: Project) -> None:
     """Rank 1 sleeps in the third timed epoch, and the others wait for it in a library that hears no signals."""
     card = project.folder / "config" / "machines" / "test-cluster.yaml"
-    card.write_text(card.read_text().replace("minutes: 3\n", "minutes: 0.8\n"))
+    card.write_text(card.read_text().replace("minutes: 3\n", "minutes: 1.5\n"))
     record = harness_run(project, {"way": "hang", "rank": 1, "call": 6})
     assert isinstance(record, Record), record
     assert record.record["status"] == "timeout", record.record["error"]

@@ -66,7 +66,7 @@ def test_the_smoke_experiment_on_two_nodes_of_two_ranks(project: Project) -> Non
 @pytest.mark.timeout(3600)
 def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -> None:
     runs = [run(faulty("swallow"), ranks=2), run(faulty("hang"), ranks=2), run("serial", ranks=1)]
-    words = project.experiment(*runs, minutes=0.7)
+    words = project.experiment(*runs, minutes=4)
     project.run("snakemake", *QUICK, *words)
     statuses = sorted(record["status"] for record in project.records().values())
     assert statuses == ["ok", "oom", "timeout"]
