@@ -197,7 +197,7 @@ def test_ranks_in_a_container_see_the_folders_of_the_run(project: Project, bound
     assert record.record["status"] == "ok", record.record["error"]
     environment = record.record["provenance"]["env"]
     assert environment["TORCH_IMAGE"] == str(image), "as the stand-in sets in a container"
-    assert f" apptainer exec --bind={project.folder}" in environment["HARNESS_STEP"]
+    assert f" apptainer exec --bind={LOCAL},{project.folder} --pwd=" in environment["HARNESS_STEP"]
 
 
 @pytest.mark.parametrize(
