@@ -4,12 +4,13 @@ Functions that need a project take the nearest one upwards, or `root`. `settings
 `{"training.epochs": 5}`. A wrong request raises `harness.errors.UserError`, whose message has the way out.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from harness.errors import UserError
+from harness.progress import OnStep, silent, steps
 from harness.spec.root import project_root, results_folder
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ Root = str | Path | None
 WHERE = "the arguments"
 BATCH = 1024
 """The mini-batch of advice, unless training.batch is given."""
-
-
-def _silent(*_: object) -> None:
-    """Takes progress and says nothing."""
 
 
 def load(tables: str | Path = "results") -> Any:
@@ -65,7 +62,7 @@ def run(
     spec = _spec(home, strategy, dataset, {"ranks": ranks, "grid": grid}, settings)
     runs = results_folder(home) / "runs"
     if fresh or not settled(runs / spec.run_id):
-        launch(spec, home, runs, _silent)
+        launch(spec, home, runs, silent)
     done = read_record(runs / spec.run_id)
     if done.record["status"] == "refused":
         raise UserError(done.record["error"]["message"])
@@ -152,8 +149,7 @@ class Wish(NamedTuple):
     partition: str | None = None
     """The partition for every strategy that takes one."""
     where: str = WHERE
-    progress: Callable[[int, int, str], None] = _silent
-    """Told of each strategy: the number done, the number of all, and the name of the next."""
+    on_step: OnStep = silent
 
 
 def candidates(
@@ -163,12 +159,9 @@ def candidates(
     from harness.experiment.defaults import on_all_grids
     from harness.registry import load_strategy, registered
 
-    points = registered()
-    for number, point in enumerate(points):
+    points = [point for point in registered() if load_strategy(point.name).promise in wish.promises]
+    for point in steps(points, lambda point: f"predicting {point.name}", wish.on_step):
         kind, asked = load_strategy(point.name), dict(request)
-        if kind.promise not in wish.promises:
-            continue
-        wish.progress(number, len(points), f"predicting {point.name}")
         if kind.mini_batches:
             asked["training"] = {"batch": min(BATCH, facts.vertices), **asked.get("training", {})}
         if wish.partition and kind.partitioned_over:

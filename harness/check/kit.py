@@ -30,6 +30,7 @@ from harness.check.reference import Trained, train_densely
 from harness.errors import RunError, UserError
 from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
+from harness.progress import OnStep, silent, steps
 from harness.registry import load_strategy
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
@@ -63,17 +64,13 @@ REPEATED, UNBIASED = COSTLY = ("same seed, same bits", "unbiased")
 """Laws that take a second training, and hundreds of samples that the host draws."""
 
 
-OnCase = Callable[[int, int, str], None]
-"""Is told before each case: how many cases are done, how many there are, and the name of this one."""
-
-
 def check(
     name: str,
     run: Runner,
     extent: Extent = "usual",
     machine: Machine = HERE,
     most: int | None = None,
-    on_case: OnCase | None = None,
+    on_case: OnStep = silent,
     known: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Every law on every case of a strategy, one finding at a time; `run` starts ranks with the engine of the machine.
@@ -97,9 +94,7 @@ def check(
     ordinary = [_case(name, grid, "directed, prime, partial mask") for grid in grids]
     empty = _with_an_empty_rank(name, usual)
     cases = [*ordinary, *peculiarities(name, strategy, peculiar), *empty]
-    for number, case in enumerate(cases):
-        if on_case:
-            on_case(number, len(cases), case.name)
+    for number, case in enumerate(steps(cases, lambda case: case.name, on_case)):
         ranks, spec = range(case.spec.ranks), case.spec.model_copy(update={"machine": machine})
         replayed = ranks if extent != "quick" else [ranks[-(number % 2)]]
         yield from _findings(replace(case, spec=spec), run, replayed, known)

@@ -275,7 +275,9 @@ def _show_import(root: Path, options: argparse.Namespace, choice: DatasetChoice)
         *columns([(COUNTED.get(name, name), f"{count:,}") for name, count in counts.items()]).splitlines(),
         WEIGHTED[store.weights],
     ]
-    document = {"store": str(folder), "card": str(card), "counts": counts, "weights": store.weights}
+    document = {"store": str(folder), "card": str(card), "counts": counts}
+    if store.weights:
+        document["weights"] = store.weights
     card_kept = load_card(root, options.name)
     if names := names_file(root, card_kept):
         document["names"] = str(names)

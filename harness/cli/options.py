@@ -145,7 +145,8 @@ def say(progress: str) -> None:
 class Progress:
     """Progress of work in counted steps on stderr, with the time that is left by the steps that are done.
 
-    On a terminal the line is rewritten in place; in a log a line is added every `EVERY` seconds.
+    On a terminal the line is rewritten in place, and cleared at the end; in a log a line is added every `EVERY`
+    seconds. A first step begins the work anew: work in several parts counts the steps of each.
     """
 
     EVERY = 5.0
@@ -153,9 +154,14 @@ class Progress:
     def __init__(self) -> None:
         self.begun = self.told = time.monotonic()
 
+    def __enter__(self) -> "Progress":
+        return self
+
     def __call__(self, done: int, of: int, doing: str) -> None:
         """Step number `done` + 1 of `of` begins."""
         now, in_place = time.monotonic(), sys.stderr.isatty()
+        if done == 0:
+            self.begun = now
         if not in_place and now - self.told < self.EVERY:
             return
         self.told, spent = now, now - self.begun
@@ -165,8 +171,7 @@ class Progress:
             f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
         )
 
-    def end(self) -> None:
-        """Clears the line of a terminal."""
+    def __exit__(self, *_: object) -> None:
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

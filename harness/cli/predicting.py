@@ -2,10 +2,10 @@
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
     Progress,
@@ -23,6 +23,7 @@ from harness.cli.options import (
     whole,
 )
 from harness.errors import UserError
+from harness.progress import OnStep, steps
 from harness.spec.plan import SCALES
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from harness.predict.advice import Advice, Option, Predictor, Tuned
     from harness.predict.prediction import Prediction
     from harness.spec.machine_card import MachineCard
+    from harness.spec.spec import Spec
     from harness.strategy import Candidate, Facts, Ready
 
 GB = 1 << 30
@@ -151,14 +153,15 @@ def _predict_strategy(options: argparse.Namespace) -> int:
     card, know, predicts = _card(root, options), _know(root, options), _predictor(root, options)
     check_card(card)
     rows, answers, page = list[tuple[str, ...]]([PREDICTED]), [], list[str]()
-    for count in options.ranks:
-        ready = _ready(root, options, know, count)
-        strategy, predicted = ready.strategy, predicts(ready, card)
-        rows.append((str(count), grid_text(strategy.spec.grid, " "), *cells_of(predicted, card)))
-        page.append(paragraph(f"{count}: {_parts(predicted)}"))
-        answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
-        if options.out:
-            record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
+    with Progress() as on_step:
+        for count in steps(options.ranks, lambda count: f"predicting {count} ranks", on_step):
+            ready = _ready(root, options, know, count)
+            strategy, predicted = ready.strategy, predicts(ready, card)
+            rows.append((str(count), grid_text(strategy.spec.grid, " "), *cells_of(predicted, card)))
+            page.append(paragraph(f"{count}: {_parts(predicted)}"))
+            answers.append({"ranks": count, "grid": strategy.grid, **document_of(predicted)})
+            if options.out:
+                record_prediction(root, options.out, strategy.spec, strategy.facts, card, predicted)
     head = f"{options.strategy} on {options.dataset}, {card.name}; sizes {_sizes(options, strategy.facts)}"
     if strategy.partitioned_over and not (strategy.facts.exact or options.twins):
         page += ["", paragraph(BY_CARD)]
@@ -175,7 +178,6 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     """Predicts the runs of an experiment; those that differ in their launch alone are one."""
     from harness.experiment.expand import expand, load_experiment
     from harness.experiment.scales import at_scale
-    from harness.predict.predicted_record import record_prediction
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
     from harness.strategy import Ready, admit
@@ -184,32 +186,66 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     know, predicts = _know(root, options), _predictor(root, options)
     specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
     different = {spec.run_id: spec for spec in (spec.model_copy(update={"launch": 0}) for spec in specs)}
-    rows, answers = list[tuple[str, ...]]([("run", "machine", *PREDICTED)]), list[dict[str, Any]]()
-    refused = dict[str, str]()
-    if options.out:  # empty if all is refused: a workflow waits for the folder
-        options.out.mkdir(parents=True, exist_ok=True)
-    progress = Progress()
-    for number, spec in enumerate(different.values()):
-        progress(number, len(different), f"predicting {spec.label}")
-        try:
-            card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
-            ready = Ready(admit(load_strategy(spec.strategy.name), spec, graph.facts), graph.blocks)
-            predicted = predicts(ready, card)
-        except UserError as refusal:
-            refused[spec.label] = str(refusal)
-            continue
-        cells = (str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
-        rows.append((spec.label, card.name, *cells))
-        known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
-        answers.append({**known, **document_of(predicted)})
-        if options.out:
-            record_prediction(root, options.out, spec, graph.facts, card, predicted)
-    progress.end()
-    page = [columns(rows)] if answers else []
-    lacking = (paragraph(f"{label}: {reason}") for label, reason in refused.items())
-    page += ["\n".join(["No prediction", *lacking])] if refused else []
-    show(options, {"predicted": answers, "refused": refused}, "\n\n".join(page))
+
+    def predicted(spec: "Spec") -> PricedEpoch:
+        card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
+        ready = Ready(admit(load_strategy(spec.strategy.name), spec, graph.facts), graph.blocks)
+        return PricedEpoch(spec, graph.facts, card, predicts(ready, card))
+
+    asked = {spec.label: partial(predicted, spec) for spec in different.values()}
+    table = priced_epochs(root, options.out, asked, "predicting")
+    show(options, {"predicted": table.answers, "refused": table.refused}, table.page("No prediction"))
     return 0
+
+
+class PricedEpoch(NamedTuple):
+    """An epoch of a run on the links of a machine, and the run of ours that it emulates, if it does."""
+
+    spec: "Spec"
+    facts: "Facts"
+    card: "MachineCard"
+    predicted: "Prediction"
+    emulates: str = ""
+
+
+class PricedEpochs(NamedTuple):
+    """Priced epochs as rows of a table and as documents, and the reasons of those that were refused."""
+
+    rows: list[tuple[str, ...]]
+    answers: list[dict[str, Any]]
+    refused: dict[str, str]
+
+    def page(self, none: str) -> str:
+        """The table, and below the title `none` the refusals."""
+        page = [columns([("run", "machine", *PREDICTED), *self.rows])] if self.rows else []
+        lacking = (paragraph(f"{label}: {reason}") for label, reason in self.refused.items())
+        page += ["\n".join([none, *lacking])] if self.refused else []
+        return "\n\n".join(page)
+
+
+def priced_epochs(
+    root: Path, out: Path | None, asked: Mapping[str, Callable[[], PricedEpoch]], doing: str
+) -> PricedEpochs:
+    """Prices every epoch that is asked for, by label, and writes each as the record of a run under `out`."""
+    from harness.predict.predicted_record import record_prediction
+
+    table = PricedEpochs([], [], {})
+    if out:  # empty if all is refused: a workflow waits for the folder
+        out.mkdir(parents=True, exist_ok=True)
+    with Progress() as on_step:
+        for label in steps(asked, lambda label: f"{doing} {label}", on_step):
+            try:
+                spec, facts, card, predicted, emulates = asked[label]()
+            except UserError as refusal:
+                table.refused[label] = str(refusal)
+                continue
+            cells = (str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
+            table.rows.append((spec.label, card.name, *cells))
+            known = {"run": spec.label, "machine": card.name, "ranks": spec.ranks, "grid": spec.grid}
+            table.answers.append({**known, **document_of(predicted)})
+            if out:
+                record_prediction(root, out, spec, facts, card, predicted, emulates)
+    return table
 
 
 PREDICTED = ("ranks", "grid", "epoch ms", "between", "waiting", "words", "peak GB", "limited by")
@@ -323,9 +359,8 @@ def _advise(options: argparse.Namespace) -> int:
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
     facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
-    progress = Progress()
-    advice = advise(_candidates(root, options, know, facts, progress), card, _predictor(root, options))
-    progress.end()
+    with Progress() as on_step:
+        advice = advise(_candidates(root, options, know, facts, on_step), card, _predictor(root, options))
     document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
         measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
@@ -347,7 +382,7 @@ def _tuned_row(each: "Tuned") -> tuple[str, ...]:
 
 
 def _candidates(
-    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts", progress: Progress
+    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts", on_step: OnStep
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
     from harness.api import Wish, candidates
@@ -356,7 +391,7 @@ def _candidates(
     request = _request(options, options.ranks)
     if options.model:
         request["model"] = {**request.get("model", {}), "kind": options.model}
-    wish = Wish(promises(options.accuracy), options.partition, "the options", progress)
+    wish = Wish(promises(options.accuracy), options.partition, "the options", on_step)
     return candidates(root, request, know, facts, wish)
 
 

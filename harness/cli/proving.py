@@ -201,19 +201,18 @@ def _check(options: argparse.Namespace) -> int:
     from harness.launch.worker_pool import Pool
     from harness.spec.machine_card import Machine, load_machine
 
-    begun, findings, progress = time.monotonic(), list["Finding"](), Progress()
+    begun, findings = time.monotonic(), list["Finding"]()
     machine = (
         load_machine(project_root(options.root), options.machine) if options.machine else Machine(name="kit")
     )
-    with Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
+    with Progress() as on_case, Pool(waiting=_waiting(options.root), engine=Engine(machine.engine)) as pool:
         from harness.check import check  # while the ranks' fork server imports
 
         most = most_ranks(Engine(machine.engine))
-        for finding in check(options.strategy, pool.run, options.extent, machine, most, progress):
+        for finding in check(options.strategy, pool.run, options.extent, machine, most, on_case):
             if options.first and findings and findings[-1].case != finding.case and not _conform(findings):
                 break
             findings.append(finding)
-    progress.end()
     cases = len({finding.case for finding in findings})
     took = f"{len(findings)} laws on {cases} cases in {time.monotonic() - begun:.0f} s"
     verdict = f"{options.strategy}: {_verdict(findings)} ({took})"
@@ -361,7 +360,8 @@ def _calibrate(options: argparse.Namespace) -> int:
 
     root = project_root(options.root)
     name = options.machine or load_site(root).machine or "local"
-    sections = calibrated(root, name, options.ranks, say)
+    with Progress() as on_step:
+        sections = calibrated(root, name, options.ranks, say, on_step)
     path = write_sections(root, name, sections)
     show(options, sections, f"{yaml.safe_dump(sections, sort_keys=False, width=120)}\nwritten to {path}")
     return 0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.options import Verbs, add_verb, columns, say, show
+from harness.cli.options import Progress, Verbs, add_verb, columns, say, show
 from harness.errors import UserError
 from harness.spec.root import project_root, results_folder
 
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
+    for add in (_add_collect, _add_figures, _add_report, _add_artifact, _add_compare, _add_claims):
+        add(verbs)
+
+
+def _add_tables(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="the folder of collected tables (default: results)"
+    )
+
+
+def _add_collect(verbs: Verbs) -> None:
     collect = add_verb(verbs, "collect", _collect, "Join the records of all runs into tables.")
     collect.add_argument(
         "--runs",
@@ -39,12 +50,37 @@ def add_verbs(verbs: Verbs) -> None:
         "--verify", action="store_true", help="exit with 1 if a run is missing or did not succeed"
     )
 
+
+def _collect(options: argparse.Namespace) -> int:
+    from harness.results.collect import collect
+
+    results = results_folder(project_root(options.root))
+    with Progress() as on_step:
+        places, out = options.runs or [results / "runs"], options.out or results
+        collected = collect(places, out, options.plan, options.beside, on_step)
+    show(options, collected.as_dict(), collected.as_text())
+    return 1 if options.verify and not collected.complete else 0
+
+
+def _add_figures(verbs: Verbs) -> None:
     figures = add_verb(verbs, "figures", _figures, "Draw the figures of the collected tables.")
     _add_tables(figures)
     figures.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder for the figures (default: figures)"
     )
 
+
+def _figures(options: argparse.Namespace) -> int:
+    from harness.figures import draw_all
+
+    root = project_root(options.root)
+    with Progress() as on_step:
+        paths = draw_all(options.tables or results_folder(root), options.out or root / "figures", on_step)
+    show(options, [str(path) for path in paths], "\n".join(map(str, paths)))
+    return 0
+
+
+def _add_report(verbs: Verbs) -> None:
     report = add_verb(verbs, "report", _report, "Write the report of the collected tables, one HTML file.")
     _add_tables(report)
     report.add_argument(
@@ -54,6 +90,21 @@ def add_verbs(verbs: Verbs) -> None:
         "--out", type=Path, metavar="FILE", help="the file to write (default: results/report.html)"
     )
 
+
+def _report(options: argparse.Namespace) -> int:
+    from harness.report import write
+
+    root = project_root(options.root)
+    results = results_folder(root)
+    out = options.out or results / "report.html"
+    figures = options.figures or root / "figures"
+    with Progress() as on_step:
+        path = write(options.tables or results, figures, out, results / "plans", on_step)
+    show(options, {"report": str(path)}, str(path))
+    return 0
+
+
+def _add_artifact(verbs: Verbs) -> None:
     artifact = add_verb(
         verbs,
         "artifact",
@@ -72,6 +123,20 @@ def add_verbs(verbs: Verbs) -> None:
         "--out", type=Path, metavar="FILE", help="the file to write (default: results/artifact.tar.gz)"
     )
 
+
+def _artifact(options: argparse.Namespace) -> int:
+    from harness.report.artifact import pack
+
+    root = project_root(options.root)
+    results = results_folder(root)
+    report = options.report or results / "report.html"
+    out = options.out or results / "artifact.tar.gz"
+    path = pack(root, options.tables or results, options.figures or root / "figures", report, out)
+    show(options, {"artifact": str(path)}, str(path))
+    return 0
+
+
+def _add_compare(verbs: Verbs) -> None:
     compare = add_verb(
         verbs,
         "compare",
@@ -87,101 +152,6 @@ def add_verbs(verbs: Verbs) -> None:
     compare.add_argument(
         "b", metavar="B", nargs="?", help="the other, in the same way; without it, the competitors in A"
     )
-
-    claims = add_verb(
-        verbs,
-        "claims",
-        _claims,
-        "Hold the claims of papers against this project: each beside our own value, with a verdict.",
-        "Evaluates the formulas of workflows/claims/PAPER.csv: by cards, experiments, replays and predictions, and by "
-        "the collected records of the papers' own runs where these were measured. All of them take some minutes.",
-    )
-    claims.add_argument("--paper", metavar="NAME", help="the claims of one paper (default: all)")
-    claims.add_argument(
-        "--figure", nargs="+", default=[], metavar="ID", help="the claims that these figures or tables show"
-    )
-    claims.add_argument(
-        "--held-out",
-        action="store_true",
-        help="only the claims that were held out from every fit of a constant",
-    )
-    claims.add_argument(
-        "--twins",
-        action="store_true",
-        help="build twins of graphs for predictions that depend on the edges, which takes minutes",
-    )
-    claims.add_argument(
-        "--quick", action="store_true", help="leave out predictions, which take most of the time"
-    )
-    claims.add_argument("--score", action="store_true", help="print the counts of verdicts alone")
-    claims.add_argument(
-        "--predictions",
-        type=Path,
-        metavar="DIR",
-        help="records by `harness predict --out DIR`, which are not predicted again",
-    )
-    claims.add_argument(
-        "--records",
-        type=Path,
-        metavar="DIR",
-        help="judge nothing, and record each run of which a claim prints a value, for `harness collect --beside DIR`",
-    )
-    claims.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="write the table of claims too, which figures and the report show",
-    )
-    _add_tables(claims)
-
-
-def _add_tables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tables", type=Path, metavar="DIR", help="the folder of collected tables (default: results)"
-    )
-
-
-def _collect(options: argparse.Namespace) -> int:
-    from harness.results.collect import collect
-
-    results = results_folder(project_root(options.root))
-    collected = collect(
-        options.runs or [results / "runs"], options.out or results, options.plan, options.beside
-    )
-    show(options, collected.as_dict(), collected.as_text())
-    return 1 if options.verify and not collected.complete else 0
-
-
-def _figures(options: argparse.Namespace) -> int:
-    from harness.figures import draw_all
-
-    root = project_root(options.root)
-    paths = draw_all(options.tables or results_folder(root), options.out or root / "figures")
-    show(options, [str(path) for path in paths], "\n".join(map(str, paths)))
-    return 0
-
-
-def _report(options: argparse.Namespace) -> int:
-    from harness.report import write
-
-    root = project_root(options.root)
-    results = results_folder(root)
-    out = options.out or results / "report.html"
-    path = write(options.tables or results, options.figures or root / "figures", out, results / "plans")
-    show(options, {"report": str(path)}, str(path))
-    return 0
-
-
-def _artifact(options: argparse.Namespace) -> int:
-    from harness.report.artifact import pack
-
-    root = project_root(options.root)
-    results = results_folder(root)
-    report = options.report or results / "report.html"
-    out = options.out or results / "artifact.tar.gz"
-    path = pack(root, options.tables or results, options.figures or root / "figures", report, out)
-    show(options, {"artifact": str(path)}, str(path))
-    return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -249,6 +219,54 @@ def _comparison(row: "Difference") -> str:
     return "\n".join(lines)
 
 
+def _add_claims(verbs: Verbs) -> None:
+    claims = add_verb(
+        verbs,
+        "claims",
+        _claims,
+        "Hold the claims of papers against this project: each beside our own value, with a verdict.",
+        "Evaluates the formulas of workflows/claims/PAPER.csv: by cards, experiments, replays and predictions, and by "
+        "the collected records of the papers' own runs where these were measured. All of them take some minutes.",
+    )
+    claims.add_argument("--paper", metavar="NAME", help="the claims of one paper (default: all)")
+    claims.add_argument(
+        "--figure", nargs="+", default=[], metavar="ID", help="the claims that these figures or tables show"
+    )
+    claims.add_argument(
+        "--held-out",
+        action="store_true",
+        help="only the claims that were held out from every fit of a constant",
+    )
+    claims.add_argument(
+        "--twins",
+        action="store_true",
+        help="build twins of graphs for predictions that depend on the edges, which takes minutes",
+    )
+    claims.add_argument(
+        "--quick", action="store_true", help="leave out predictions, which take most of the time"
+    )
+    claims.add_argument("--score", action="store_true", help="print the counts of verdicts alone")
+    claims.add_argument(
+        "--predictions",
+        type=Path,
+        metavar="DIR",
+        help="records by `harness predict --out DIR`, which are not predicted again",
+    )
+    claims.add_argument(
+        "--records",
+        type=Path,
+        metavar="DIR",
+        help="judge nothing, and record each run of which a claim prints a value, for `harness collect --beside DIR`",
+    )
+    claims.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the table of claims too, which figures and the report show",
+    )
+    _add_tables(claims)
+
+
 def _claims(options: argparse.Namespace) -> int:
     from harness.claims import Evaluator, Wanted, judge_all, scoreboard
     from harness.claims.printed_runs import record_printed
@@ -264,7 +282,8 @@ def _claims(options: argparse.Namespace) -> int:
         folders = [str(folder) for folder in record_printed(options.records, chosen, evaluator)]
         show(options, folders, f"{len(folders)} records in {options.records}")
         return 0
-    verdicts = judge_all(root, evaluator, wanted, quick=options.quick)
+    with Progress() as on_step:
+        verdicts = judge_all(root, evaluator, wanted, quick=options.quick, on_step=on_step)
     everything = [verdict for some in verdicts.values() for verdict in some]
     pages = [] if options.score else [_verdicts_page(some) for some in verdicts.values()]
     pages += [columns(scoreboard(verdicts)), *reasons(everything), *hits_and_widths(everything)]

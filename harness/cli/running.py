@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ from harness.cli.options import (
     add_settings,
     add_verb,
     columns,
-    paragraph,
     requested,
     say,
     settings,
     show,
 )
-from harness.cli.predicting import PREDICTED, cells_of, document_of
+from harness.cli.predicting import PricedEpoch, priced_epochs
 from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
@@ -27,7 +27,7 @@ from harness.results.record import read_record
 from harness.slurm.jobs import predicted
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import project_root, results_folder
-from harness.spec.spec import Spec, grid_text
+from harness.spec.spec import Spec
 from harness.validation import validated
 
 
@@ -361,7 +361,6 @@ def _external_text(record: dict[str, Any]) -> str:
 
 def _emulate(options: argparse.Namespace) -> int:
     from harness.predict.emulation import emulate, play_run, write_trace
-    from harness.predict.predicted_record import record_prediction
     from harness.results.record import find_run
     from harness.spec.plan import read_plan
 
@@ -372,30 +371,19 @@ def _emulate(options: argparse.Namespace) -> int:
     folders = (
         [runs / run for run in read_plan(options.plan)] if options.plan else [find_run(runs, options.run)]
     )
-    rows, answers = list[tuple[str, ...]]([("run", "links", *PREDICTED)]), list[dict[str, Any]]()
-    refused = dict[str, str]()
-    if options.out:  # empty if all is refused: a workflow waits for the folder
-        options.out.mkdir(parents=True, exist_ok=True)
-    for folder in folders:
-        try:
-            card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])
-            spec, facts, predicted = emulate(folder, card)
-        except UserError as refusal:
-            if options.run:
-                raise
-            refused[folder.name] = str(refusal)
-            continue
-        rows.append(
-            (spec.label, card.name, str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
-        )
-        answers.append({"run": spec.label, "machine": card.name, **document_of(predicted)})
-        if options.out:
-            record_prediction(root, options.out, spec, facts, card, predicted, emulates=folder.name)
+
+    def emulated(folder: Path) -> PricedEpoch:
+        card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])
+        spec, facts, predicted = emulate(folder, card)
         if options.trace:
             write_trace(options.trace, play_run(folder, card))
-    page = [f"Measured kernels on the links of machine cards\n\n{columns(rows)}"] if answers else []
-    lacking = (paragraph(f"{name}: {reason}") for name, reason in refused.items())
-    page += ["\n".join(["No emulation", *lacking])] if refused else []
-    document = {"emulated": answers, "refused": refused} if options.plan else answers[0]
-    show(options, document, "\n\n".join(page))
+        return PricedEpoch(spec, facts, card, predicted, emulates=folder.name)
+
+    asked = {folder.name: partial(emulated, folder) for folder in folders}
+    table = priced_epochs(root, options.out, asked, "emulating")
+    if options.run and table.refused:
+        raise UserError(*table.refused.values())
+    title = "Measured kernels on the links of machine cards\n\n" if table.answers else ""
+    document = {"emulated": table.answers, "refused": table.refused} if options.plan else table.answers[0]
+    show(options, document, f"{title}{table.page('No emulation')}")
     return 0

@@ -40,6 +40,7 @@ from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.ledger.tape import Product, Tape
 from harness.predict.pricing import MICRO, NANO, spmm_terms
+from harness.progress import OnStep, silent, steps
 from harness.registry import load_strategy
 from harness.replay import Meter
 from harness.run.trainer import Trainer
@@ -49,7 +50,8 @@ from harness.spec.spec import Spec
 from harness.store.memory_store import MemoryStore
 from harness.strategy import Facts, facts_of
 
-SCALES, WIDTHS, DEGREES = (11, 14, 17), (1, 4, 16, 41, 128, 256), (4, 24)
+SCALES, WIDTHS, DEGREES, KINDS = (11, 14, 17), (1, 4, 16, 41, 128, 256), (4, 24), 2
+"""The graphs of sparse products, and the widths: a power law and a uniform graph are the kinds."""
 LAYERS = ((1 << 12, 64, 64), (1 << 15, 128, 128), (1 << 17, 128, 16), (128, 1 << 15, 128))
 STREAMED = (1 << 14, 1 << 18, 1 << 22)
 """Rows by columns by columns of dense products, and elements of an elementwise kernel."""
@@ -118,13 +120,14 @@ def wrong_here() -> list[str]:
     return [f"GPU {engine.rank()}: {words}" for words in wrong]
 
 
-def calibrated(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def calibrated(
+    root: Path, machine: str, ranks: int, tell: Callable[[str], None], on_step: OnStep = silent
+) -> dict[str, Any]:
     """The sections `rates` and `links` of a card, as measured here and now."""
     card = load_machine(root, machine)
     device = engine.device_of(Engine(card.engine), 0)
     torch.set_num_threads(card.threads_per_rank)
-    tell("measuring kernels, about a minute")
-    rates, on_cores = _rates(card, device), card.engine == "gloo"
+    rates, on_cores = _rates(card, device, on_step), card.engine == "gloo"
     return {"rates": rates, "links": links(measure(root, machine, ranks, tell), ranks, on_cores=on_cores)}
 
 
@@ -166,10 +169,10 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 # Kernels.
 
 
-def _rates(machine: Machine, device: torch.device) -> dict[str, Any]:
+def _rates(machine: Machine, device: torch.device, on_step: OnStep) -> dict[str, Any]:
     launch = _launch_seconds(machine, device)
     dense, streamed = [], []
-    for m, k, n in LAYERS:
+    for m, k, n in steps(LAYERS, lambda sizes: "a dense product of {} x {} x {}".format(*sizes), on_step):
         X, Y = torch.rand(m, k, device=device), torch.rand(k, n, device=device)
         dense.append(2 * m * k * n / _seconds(lambda X=X, Y=Y: X @ Y, device))  # type: ignore[misc]
     for size in STREAMED:
@@ -181,7 +184,7 @@ def _rates(machine: Machine, device: torch.device) -> dict[str, Any]:
         "efficiency": constant(1.0, 1.0, "measured rates are reached"),
         "launch_us": constant(launch / MICRO, 1.5),
         "sample_ns": constant(_sample_seconds(machine) / NANO, 1.5),
-        "spmm": _spmm(device),
+        "spmm": _spmm(device, on_step),
         **({} if is_gpu(device) else {"cores_per_node": len(os.sched_getaffinity(0))}),
     }
 
@@ -225,11 +228,13 @@ def _spec(machine: Machine, strategy: str, grid: dict[str, int], batch: int) -> 
     )
 
 
-def _spmm(device: torch.device) -> dict[str, Any]:
+def _spmm(device: torch.device, on_step: OnStep) -> dict[str, Any]:
     """The five terms, fitted to relative errors, and the interval of most products."""
-    terms, taken = [], []
+    terms, taken = [], list[float]()
+    of = len(SCALES) * len(DEGREES) * KINDS * len(WIDTHS)
     for A in _graphs():
         for width in WIDTHS:
+            on_step(len(taken), of, f"a sparse product of {A.nnz:,} entries x {width}")
             H = torch.rand(A.cols, width, device=device)
             A_here = on_device(A, device)
             taken.append(_seconds(lambda A=A_here, H=H: spmm(A, H), device))  # type: ignore[misc]
@@ -259,5 +264,5 @@ def _graphs() -> Iterator[Csr]:
             ends = generator.edges(range(generator.draws))
             n = generator.n
             uniform = torch.randint(n, (2, generator.draws), generator=torch.Generator().manual_seed(0))
-            for source, target in (ends, uniform):
+            for source, target in (ends, uniform):  # KINDS of graphs
                 yield from_coo(target, source, torch.ones(len(source)), (n, n), sum_duplicates=True)

@@ -36,6 +36,7 @@ from harness.figures import (
 from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.figures.panels import Panel, titles
 from harness.files import replace_files
+from harness.progress import OnStep, silent, steps
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
 
@@ -116,7 +117,7 @@ def name_of(kind: str, dataset: str = "") -> str:
     return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}" if dataset else kind
 
 
-def draw_all(tables: Path, out: Path) -> list[Path]:
+def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
     """Draws every figure of the tables; returns the files."""
     runs, collected = read_collected(tables, "runs"), read_tables(tables)
     if (runs.status == MISSING).all():
@@ -129,7 +130,10 @@ def draw_all(tables: Path, out: Path) -> list[Path]:
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share what is imported and read already: neither modules nor tables travel to them.
     with styled(), ProcessPoolExecutor(cores, start, _DRAW.append, (draw,)) as pool:
-        paths = [path for some in pool.map(_drawn, range(len(KINDS))) for path in some]
+        drawn = pool.map(_drawn, range(len(KINDS)))
+        paths = [
+            path for _ in steps(KINDS, lambda kind: f"drawing {kind.name}", on_step) for path in next(drawn)
+        ]
     for path in _left_over(out, paths):
         path.unlink()
     return paths

@@ -20,6 +20,7 @@ from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
 from harness.figures.panels import Panel, panels
 from harness.files import write_text
+from harness.progress import OnStep, silent, steps
 from harness.report import run_panels, summary
 from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
 from harness.results.parquet import read_claims_of, read_collected
@@ -32,7 +33,9 @@ NUMBERS = 60_000
 """The characters of a figure's numbers that the page holds; longer ones stay in their file."""
 
 
-def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> Path:
+def write(
+    tables: Path, figures: Path, out: Path, plans: Path | None = None, on_step: OnStep = silent
+) -> Path:
     """Writes the page `out` from collected tables and drawn figures; returns its path.
 
     `plans` is the folder of the workflow's plans: the one that has exactly these runs names their experiment.
@@ -46,7 +49,8 @@ def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> 
     digest = tables_digest(tables)
     judged, of_runs = read_claims_of(tables), read_tables(tables)
     shared = divided(runs, judged)
-    shown = {kind.name: contents_of(kind, shared, of_runs) for kind in KINDS}
+    kinds = steps(KINDS, lambda kind: f"what {kind.name} shows", on_step)
+    shown = {kind.name: contents_of(kind, shared, of_runs) for kind in kinds}
     pictures = {name: _pictures(figures, name, contents, digest) for name, contents in shown.items()}
     held = run_panels.held(of_runs.memory.items())
     commands = [
@@ -79,7 +83,7 @@ def write(tables: Path, figures: Path, out: Path, plans: Path | None = None) -> 
         digest=digest,
         schema=SCHEMA,
         colours=Markup(_colours()),
-        document=Markup(run_panels.document(runs, of_runs)),
+        document=Markup(run_panels.document(runs, of_runs, on_step)),
         class_of=_class_of,
         svg_names=SVG,
     )

@@ -20,6 +20,7 @@ import pyarrow as pa
 from harness.errors import UserError
 from harness.files import replace_files, whole_folders
 from harness.ledger import AxisName
+from harness.progress import OnStep, silent, steps
 from harness.results import parquet
 from harness.results.record import Record, find_run, read_record, read_records
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT
@@ -108,7 +109,11 @@ class Collected:
 
 
 def collect(
-    runs: Path | Sequence[Path], out: Path, plan: Path | None = None, beside: Sequence[Path] = ()
+    runs: Path | Sequence[Path],
+    out: Path,
+    plan: Path | None = None,
+    beside: Sequence[Path] = (),
+    on_step: OnStep = silent,
 ) -> Collected:
     """Makes the tables under `out` from all run folders under `runs`, or from those of a plan.
 
@@ -126,7 +131,8 @@ def collect(
     planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
     unplanned = {path.name: path for place in beside for path in whole_folders(place)}
     found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
-    records = _read(found[run_id] for run_id in planned if run_id in found)
+    folders = [found[run_id] for run_id in planned if run_id in found]
+    records = _read(steps(folders, lambda folder: f"reading {folder.name}", on_step))
     if not records:
         owner = f" of the plan {plan}" if plan else ""
         raise UserError(
@@ -145,7 +151,7 @@ def collect(
     known = _unchanged(out, frame)
     files = {
         name: parquet.to_bytes(_rows(ordered, name, _collected(out, name, known)), TABLES[name], mark)
-        for name in RUN_TABLES
+        for name in steps(RUN_TABLES, lambda name: f"writing {name}", on_step)
     }
     files["runs"] = parquet.to_bytes(summary, RUNS, mark)
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})

@@ -17,7 +17,7 @@ from harness.sources.ogb import Ogb, benchmarks
 from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
 from harness.sources.source import Source
-from harness.sources.vertex_files import classes_in
+from harness.sources.vertex_files import EXPECTED, classes_in
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import data_folder, dataset_cards, imported_folder
 from harness.store.build import build, removed_on_error
@@ -206,10 +206,10 @@ def _source(request: ImportRequest) -> dict[str, Any]:
         return _published(request.origin)
     ending = Path(request.edges.name.removesuffix(".gz")).suffix
     kind = KINDS.get(ending) or ("edges" if ending in TEXT else None)
+    known = f"Files of edges end with {', '.join([*KINDS, *TEXT[:-1]])}; text also with .gz."
     if kind is None:
-        known = ", ".join([*KINDS, *TEXT[:-1]])
-        raise UserError(f"{request.edges}: files of edges end with {known}; text also with .gz.")
-    source: dict[str, Any] = {"kind": kind, "path": _existing(request.edges)}
+        raise UserError(f"{request.edges} has the ending of no format that is read. {known}")
+    source: dict[str, Any] = {"kind": kind, "path": _existing(request.edges, known)}
     if kind == "edges":
         source |= {"base": request.base, "header": request.header}
     if kind in ("edges", "parquet") and request.vertices is not None:
@@ -239,7 +239,8 @@ def _classes(labels: Path | None, y: NDArray[Any] | None, *, named: bool) -> tup
     return ("multi-label", y.shape[1]) if y.ndim > 1 else ("single-label", max(int(y.max(initial=0)), 0) + 1)
 
 
-def _existing(path: Path) -> str:
+def _existing(path: Path, accepted: str = f"Expected {EXPECTED}.") -> str:
+    """The absolute path of a file; a path that is no file is refused with the accepted formats."""
     if not path.is_file():
-        raise UserError(f"{path} is no file.")
+        raise UserError(f"There is no file {path}. {accepted}")
     return str(path.resolve())

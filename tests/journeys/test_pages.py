@@ -22,10 +22,11 @@ from harness.cli import _parser, main
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("harness", "make", "snakemake", "python", "cp", ".", ".venv/bin/pre-commit", ".ci/run")
 FIRST = ("docs/first-run.md", "README.md")
+"""The pages that a reader begins with: the first prints what no earlier run is there to shorten."""
 NOT_RUN = {
     r"make |\.ci/run|\.venv/bin/pre-commit": "CI makes these targets, and they call the tests",
     r"\. \.venv": "the tests run in an environment that is active",
-    r"harness data (fetch|build) cora": "downloads; tests/fetch has a server of its own",
+    r"harness data (fetch|build) (cora|coauthor-cs)|harness data import \S+ --from": "downloads; tests/fetch",
     r"harness data \w+ \S+@1/(16|64)\b|harness data build osm-shape|harness data balance osm-shape": "takes minutes",
     r"harness data build NAME": "a pattern and no command; tests/store builds by shares",
     r"harness doctor --calibrate": "measures a quiet machine for a minute and writes a card",
@@ -59,12 +60,12 @@ class Command(NamedTuple):
 def pages() -> list[str]:
     paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     names = [str(path.relative_to(ROOT)) for path in paths]
-    return sorted((name for name in names if commands(name)), key=lambda name: name not in FIRST)
+    return [*FIRST, *(name for name in names if name not in FIRST and commands(name))]
 
 
 def commands(page: str) -> list[Command]:
     blocks = re.finditer(
-        r"^```(?P<kind>\S*)\n(?P<fenced>.*?)^```$|(?P<indented>(?:^ {4}.*\n)+)",
+        r"^```(?P<kind>\S*)\n(?P<fenced>.*?)^```$|(?P<indented>(?:^ {4}[^\n]*\n)+)",
         (ROOT / page).read_text(),
         re.MULTILINE | re.DOTALL,
     )

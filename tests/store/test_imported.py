@@ -175,8 +175,9 @@ def test_a_name_is_given_once(root, files, harness):
     ("name", "options", "told"),
     [
         ("mine", [], "--edges FILE"),
-        ("mine", ["--edges", "nowhere.txt"], "nowhere.txt is no file"),
-        ("mine", ["--edges", "edges.xls"], "files of edges end with"),
+        ("mine", ["--edges", "nowhere.txt"], "no file nowhere.txt. Files of edges end with .mtx, .npz"),
+        ("mine", ["--edges", "edges.tsv", "--labels", "no.npy"], "no file no.npy. Expected a .npy array"),
+        ("mine", ["--edges", "edges.xls"], "Files of edges end with"),
         ("a/b", ["--edges", "edges.tsv"], "a name begins with"),
         (
             "mine",
