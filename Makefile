@@ -11,7 +11,7 @@
 #   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
 #   make lint       style, layout, types, spelling, and the site
 #   make docs       the site of docs/ in build/docs; a warning or a link that leads nowhere is an error
-#   make test-map   time each folder of the quick tests, into docs/maintainers.md
+#   make test-map   the tests and seconds of each folder in the latest `make test`, into docs/maintainers.md
 #   make format     lay out the code as lint wants it, and draw docs/architecture.svg anew
 #   make setup      only install
 #   make clean      remove $(VENV) and caches; results, figures and stores stay
@@ -57,7 +57,8 @@ resume: $(INSTALLED)
 
 # Side by side none may start a Slurm: a machine has room for one.
 test: $(INSTALLED)
-	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device
+	HARNESS_SLURM_TEST= $(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal --ignore=tests/device \
+	  --junit-xml=build/tests.xml
 
 test-device: $(INSTALLED)
 	$(BIN)/pytest -q -m "not slow" -n $(WORKERS) --dist worksteal tests/device
@@ -86,7 +87,6 @@ docs: $(INSTALLED)
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
 
 test-map: $(INSTALLED)
-	$(BIN)/pytest -q -m "not slow" --ignore=tests/device --junit-xml=build/tests.xml
 	$(BIN)/python docs/map_tests.py build/tests.xml
 
 format: $(INSTALLED)

@@ -186,3 +186,20 @@ def test_a_quoted_message_is_one_of_the_code(quoted: str, all_texts: str) -> Non
     pieces = [re.escape(piece.strip()) for piece in words.split("...") if piece.strip(" .:")]
     assert pieces
     assert re.search("[^\n]*".join(pieces), all_texts), quoted
+
+
+def test_the_map_of_the_tests_has_a_row_for_each_folder(tmp_path: Path) -> None:
+    """The report is one that pytest writes now; a report without tests changes no page."""
+    made, report = runpy.run_path(str(ROOT / "docs" / "map_tests.py")), tmp_path / "tests.xml"
+    assert made["read"](report) == []
+    one = "tests/test_docs.py::test_many_messages_are_quoted"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", one, f"--junit-xml={report}"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    (mine,) = made["read"](report)
+    assert mine.place == "test_docs"
+    page, timed = (ROOT / "docs" / "maintainers.md").read_text(), made["Timed"]
+    written = made["with_table"](page, [mine, timed("cli", 7.0), timed("cli", 8.0)])
+    assert "| `cli/` | 2 | 15 | harness data: a partitioned store is built" in written
+    assert "| `test_docs.py` | 1 | 0 | Pages that are made from the code" in written
+    assert "| all | 3 | 15 | |" in written
+    assert made["with_table"](written, [mine]).count("| `cli/` |") == 0

@@ -1,0 +1,84 @@
+"""Long work says which step it is at, and how long the rest takes; the answer on standard output is not touched."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.claims import Evaluator, Wanted, judge_all
+from harness.cli import main
+from harness.cli.options import Progress
+from harness.figures import draw_all
+from harness.figures.drawing import KINDS
+from harness.progress import OnStep
+from harness.report import write
+from harness.results.collect import collect
+from harness.results.schema import RUN_TABLES
+
+ROOT = Path(__file__).parents[2]
+LINE = re.compile(r"(\d+) of (\d+)(, about \d+ (?:s|min) left)?: \S.*")
+
+
+def test_the_time_left_is_that_of_the_steps_that_are_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 0.0, 10.0, 14.0, 20.0, 100.0, 1000.0])
+    monkeypatch.setattr("harness.cli.options.time.monotonic", lambda: next(clock))
+    with Progress() as on_step:
+        for done in (0, 1, 2, 3):
+            on_step(done, 4, f"step {done}")
+        for done in (0, 1):
+            on_step(done, 3, "another part")
+    assert capsys.readouterr().err.splitlines() == [
+        "2 of 4, about 30 s left: step 1",
+        "4 of 4, about 7 s left: step 3",
+        "1 of 3: another part",
+        "2 of 3, about 30 min left: another part",
+    ]
+
+
+def _collect(study: Path, folder: Path, on_step: OnStep) -> int:
+    return len(collect(study / "runs", folder, on_step=on_step).runs) + len(RUN_TABLES)
+
+
+def _draw(study: Path, folder: Path, on_step: OnStep) -> int:
+    draw_all(study / "tables", folder, on_step)
+    return len(KINDS)
+
+
+def _report(study: Path, folder: Path, on_step: OnStep) -> int:
+    write(study / "tables", study / "figures", folder / "report.html", on_step=on_step)
+    return len(KINDS) + (folder / "report.html").read_text().count('"status":')
+
+
+def _judge(study: Path, _: Path, on_step: OnStep) -> int:
+    evaluator = Evaluator(ROOT, study / "tables")
+    return len(judge_all(ROOT, evaluator, Wanted(figures=("plexus-tab4",)), on_step=on_step)["plexus"])
+
+
+@pytest.mark.parametrize("work", [_collect, _draw, _report, _judge])
+def test_each_step_is_announced_once_and_in_order(
+    work: Callable[[Path, Path, OnStep], int], study: Path, tmp_path: Path
+) -> None:
+    told: list[tuple[int, int, str]] = []
+    expected = work(study, tmp_path, lambda done, of, doing: told.append((done, of, doing)))
+    assert len(told) == expected > 0
+    parts = [number for number, step in enumerate(told) if step[0] == 0]
+    for begin, end in zip(parts, [*parts[1:], len(told)], strict=True):
+        assert [step[:2] for step in told[begin:end]] == [(done, end - begin) for done in range(end - begin)]
+    assert all(doing for *_, doing in told)
+
+
+def test_a_verb_prints_its_steps_beside_the_answer(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Progress, "EVERY", 0.0)
+    asked = ["collect", "--runs", str(study / "runs"), "--out", str(tmp_path), "--root", str(ROOT), "--json"]
+    assert main(asked) == 0
+    said = capsys.readouterr()
+    json.loads(said.out)
+    lines = [LINE.fullmatch(line) for line in said.err.splitlines()]
+    assert len(lines) > 10
+    assert all(lines)
