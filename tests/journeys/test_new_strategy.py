@@ -113,18 +113,3 @@ def test_the_kit_leads_from_the_skeleton_of_mini_batches_to_the_end(tmp_path: Pa
         ("dense_memory\n", "dense_memory, sum_gradients\n"),
     )
     assert [each.law for each in broken(code, tmp_path, D, 2, pool)] == ["words equal the formula"]
-
-
-@pytest.mark.slow
-def test_from_the_scaffold_to_conforms(tmp_path: Path) -> None:
-    """The page's code in the place of the skeleton; the time from the one to the other is an author's."""
-    main(["new", "strategy", "fresh", "--into", str(tmp_path)])
-    file = tmp_path / "fresh/fresh/strategy.py"
-    command = [sys.executable, "-m", "harness", "check", f"{file}:Fresh", "--quick", "--first"]
-    before = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert before.returncode == 1
-    assert "does not conform" in before.stdout
-    assert " of " in before.stderr, "progress in a log"
-    file.write_text(changed(CODE[0], ("GatheredRows", "Fresh"), ("gathered-rows", "fresh")))
-    after = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert after.stdout.splitlines()[-1].startswith(f"{file}:Fresh: conforms")

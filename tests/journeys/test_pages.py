@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy.io
+import scipy.sparse as sp
 
 from harness.cli import _parser, main
 
@@ -34,7 +36,7 @@ NOT_RUN = {
     r"harness claims (--score|--paper|--held-out)|harness claims --figure": "predicts for minutes; tests/claims",
     r"harness (advise|predict) .*--ranks 64|harness predict --experiment": "predicts for minutes; tests/cli",
     r"harness advise .*--tune": "runs six strategies; tests/cli/test_predicting.py",
-    r"harness check my-strategy": "goes on to the end in tests/journeys/test_new_strategy.py",
+    r"harness (check|run --strategy) my-strategy": "goes on to the end in tests/journeys/test_from_a_page.py",
     r"harness replay --strategy path": "a pattern and no command; tests/cli/test_replay.py",
     r"harness run \.\.\.": "a pattern and no command",
     r"harness external": "needs the authors' program or its log; tests/external",
@@ -64,9 +66,20 @@ def pages() -> list[str]:
 
 
 def commands(page: str) -> list[Command]:
+    return commands_of((ROOT / page).read_text())
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading of a page, up to the next heading."""
+    _, _, rest = (ROOT / page).read_text().partition(f"# {heading}\n")
+    assert rest, f"{page} has no heading {heading}"
+    return re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def commands_of(text: str) -> list[Command]:
     blocks = re.finditer(
         r"^```(?P<kind>\S*)\n(?P<fenced>.*?)^```$|(?P<indented>(?:^ {4}[^\n]*\n)+)",
-        (ROOT / page).read_text(),
+        text,
         re.MULTILINE | re.DOTALL,
     )
     found: list[Command] = []
@@ -124,6 +137,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ends = np.random.default_rng(0).integers(0, 60, (200, 2))
     (folder / "my-edges.csv").write_text("\n".join(f"{i},{j}" for i, j in ends if i != j) + "\n59,0\n")
     np.save(folder / "my-labels.npy", np.arange(60) % 3)
+    scipy.io.mmwrite(
+        folder / "my-matrix.mtx", sp.diags_array([[0.5] * 59] * 2, offsets=(-1, 1)), symmetry="symmetric"
+    )
     shutil.copy(folder / "workflows/experiments/smoke.yaml", folder / "workflows/experiments/mine.yaml")
     return folder
 
