@@ -1,8 +1,12 @@
 """Two sides of a comparison: the ratios are those of the epochs, doubt is said, and the cause is named."""
 
+import ast
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 
 import pandas as pd
@@ -140,3 +144,55 @@ def test_short_names_are_unique_and_keep_those_without_a_part() -> None:
     assert len(set(short.values())) == len(RUNS.names)
     assert all(short[name] == name for name in RUNS.names if "." not in name)
     assert short["strategy.name"] == "strategy" and short["training.epochs"] == "training_epochs"
+
+
+def answers_of_a_page(page: str) -> list[object]:
+    """The values of the expressions in the Python blocks of a page, executed in order where the reader would be."""
+    names: dict[str, object] = {}
+    values = []
+    for block in re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
+        for line in ast.parse(block).body:
+            if isinstance(line, ast.Expr):
+                values.append(eval(ast.unparse(line), names))
+            else:
+                exec(ast.unparse(line), names)
+    return values
+
+
+def test_the_expressions_of_the_page_answer_their_questions(
+    side: Side, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judge: sums, maxima and means over the plain rows of the tables."""
+    page = (Path(__file__).parents[2] / "docs/read-the-tables.md").read_text()
+    tables = side("a", 0.2)
+    (tmp_path / "results").symlink_to(tables)
+    monkeypatch.chdir(tmp_path)
+    time, words, scaling, losses = answers_of_a_page(page)
+
+    runs = {row["run_id"]: row for row in read_collected(tables, "runs").to_dict("records")}
+    sums, sent = defaultdict[object, float](float), defaultdict[object, float](float)
+    for row in read_collected(tables, "ledger").to_dict("records"):
+        run = runs[row["run_id"]]
+        if row["epoch"] >= 0:
+            who = run["strategy.name"], run["ranks"]
+            sums[(*who, row["phase"], row["op"])] += row["seconds"]
+            sent[(*who, row["epoch"], row["rank"])] += row["words_payload"]
+    assert time.to_dict() == pytest.approx(sums)
+    most = {who: max(n for (*each, _, _), n in sent.items() if tuple(each) == who) for who in words.to_dict()}
+    assert words.to_dict() == pytest.approx(most)
+    assert len(most) == 2
+
+    ok = [run for run in runs.values() if run["status"] == "ok"]
+    for (ranks, strategy), seconds in scaling.stack().dropna().items():
+        medians = [
+            run["epoch_seconds_median"]
+            for run in ok
+            if (run["strategy.name"], run["ranks"]) == (strategy, ranks)
+        ]
+        assert seconds == pytest.approx(mean(medians))
+    assert set(losses) == {"serial", "cagnet-1d"}
+    by_epoch = read_collected(tables, "epochs").groupby("epoch").loss
+    assert (losses.max(axis=1) == by_epoch.max()).all()
+    names = set(re.findall(r"`tables\.(\w+)`", page))
+    assert {"runs", "epochs", "ledger"} <= names <= {"runs", *RUN_TABLES}
+    assert len(pd.read_parquet("results/runs.parquet")) == len(runs)
