@@ -159,6 +159,7 @@ COMMANDS = {
         ),
     ],
     "minibatches": ["benchmarks/minibatches.py"],
+    "staleness": ["benchmarks/staleness.py"],
     "scalegnn": [
         command
         for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))

@@ -291,9 +291,12 @@ def replay(
     *,
     steps: int | None = None,
     evaluation: bool = False,
+    opened: bool = False,
     chosen: Mapping[str, str] | None = None,
 ) -> Replayed:
     """Replays an epoch of a rank, or its first steps only; or, instead, one evaluation of the whole graph.
+
+    The epoch is the first one; or, with `opened`, the first that is like all later ones.
 
     With `blocks` sizes are exact; without, they are expected from the graph's facts. `chosen` are the choices that the
     rank made by measured time; of those that are not given, a replay makes the first.
@@ -309,6 +312,8 @@ def replay(
         shapes = blocks or ShapeBlocks(strategy.facts, strategy.spec.dataset.permutation)
         with Meter(tape) as meter:
             trainer = Trainer(strategy, grid, shapes, chosen)
+            for _ in range(strategy.opening * trainer.steps if opened and not evaluation else 0):
+                trainer.step()
             meter.memory.begin_epoch(trainer.ctx.memory.shapes_on_host())
             tape.start()
             first_of_step = []

@@ -41,13 +41,14 @@ DOT_DASH: Dash = (0, (5, 1.2, 1, 1.2))
 
 KNOWN = {
     "serial": StrategyLook("#45474a", "o"),
-    # blue: the schemes of CAGNET
+    # blue: the schemes of CAGNET, and the 1D one with skipped broadcasts
     "cagnet-1d": StrategyLook("#004998", "s"),
     "cagnet-1.5d": StrategyLook("#047dc0", "D"),
     "cagnet-2d": StrategyLook("#3e59bf", "<"),
     "cagnet-3d": StrategyLook("#4795e0", "X"),
     "cagnet-sa-1d": StrategyLook("#68b3e6", "*"),
     "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h"),
+    "sancus": StrategyLook("#092d71", "p"),
     # orange and red: layouts that rotate over three or four axes, or change between rows and columns
     "plexus": StrategyLook("#f66015", "o"),
     "scalegnn": StrategyLook("#ce251a", "X"),

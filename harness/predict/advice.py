@@ -138,7 +138,7 @@ def least_seconds(ready: Ready, card: MachineCard) -> float:
         return 0.0
     counts = BlockCounts(blocks or ShapeBlocks(facts, spec.dataset.permutation))
     try:
-        words = strategy.words(strategy.coordinates(0), counts)
+        words = strategy.words_of_epoch(strategy.coordinates(0), counts, strategy.opening)
     except UserError:
         return 0.0
     in_rings = Words(strategy.grid)

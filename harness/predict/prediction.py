@@ -114,7 +114,9 @@ def replayed_ranks(
 ) -> "list[RankEpoch]":
     """Ranks that are played against each other, in some steps of an epoch, or in one evaluation."""
     strategy, blocks = ready
-    replays = [replay(strategy, rank, blocks, steps=steps, evaluation=evaluation) for rank in ranks]
+    replays = [
+        replay(strategy, rank, blocks, steps=steps, evaluation=evaluation, opened=True) for rank in ranks
+    ]
     every = 1 if evaluation else strategy.steps
     return [RankEpoch(strategy, each, frozenset(ranks), every - len(each.first_of_step)) for each in replays]
 

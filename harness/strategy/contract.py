@@ -213,8 +213,14 @@ class Strategy(ABC):
         params = self.params
         return torch.bfloat16 if isinstance(params, MessageParams) and params.wire == "bf16" else None
 
+    @property
+    def opening(self) -> int:
+        """The epochs at the start that are unlike all later ones, as those that fill caches; predictions skip them."""
+        return 0
+
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
-        """Payload words of one epoch, counted from 0 through warm-up. Epochs differ only if their mini-batches do."""
+        """Payload words of one epoch, counted from 0 through warm-up. Epochs differ if their mini-batches do, or if
+        some rows are not sent in every epoch."""
         return self.words(at, counts)
 
     @classmethod

@@ -17,6 +17,7 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.autograd import Function
 
+from harness.comm.call import Call
 from harness.kernels import Csr
 from harness.ledger import AxisName, Op, Phase, TensorName, apply
 from harness.models import Part
@@ -83,6 +84,7 @@ class WholeRows(RowOperators):
         self.combine_first = ctx.spec.model.order == "combine_first"
         self.keeps_T = strategy.params.weight_gradient == "T"
         self.overlap, self.at, self.of_model = strategy.params.overlap, ctx.at, strategy.weights
+        self.blocks = strategy.blocks()
         self.aggregation, self.replicas = strategy.aggregation, ctx.grid.axis(strategy.replicated_over)
         self.A_NK = self.A_T_NK = self.aggregation.block_row(ctx)
         if ctx.facts.directed:
@@ -97,6 +99,11 @@ class WholeRows(RowOperators):
         """A H: the product over this rank's stages (Algorithm 1); in 1.5D, then the sum over replicas (Algorithm 2)."""
         T_NF = self.aggregation.product(self, A_NK, H_NF, moves=moves, makes=makes)
         return self.replicas.all_reduce(T_NF, tensor=makes)
+
+    def block_of(self, j: int, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
+        """The call that brings H_j; H_NF are this rank's own rows."""
+        shape = len(self.blocks[j]), H_NF.shape[1]
+        return self.over.broadcast.call(H_NF, root=j, shape=shape, tensor=moves)
 
     def settle(self, weights: Sequence[Tensor]) -> None:
         """Sums the gradients of all weights but those of the convolutions, which are summed where they arise."""
@@ -156,9 +163,7 @@ class Broadcasts(Aggregation):
 
     def arriving(self, ops: WholeRows, H_NF: Tensor, moves: TensorName) -> Iterator[Tensor]:
         """The blocks of H that this rank multiplies by, stage by stage."""
-        blocks, broadcast = self.scheme.blocks(), ops.over.broadcast.call
-        shapes = {j: (len(blocks[j]), H_NF.shape[1]) for j in self.scheme.stages(ops.at)}
-        stages = ([broadcast(H_NF, root=j, shape=shape, tensor=moves)] for j, shape in shapes.items())
+        stages = ([ops.block_of(j, H_NF, moves)] for j in self.scheme.stages(ops.at))
         return (H_KF for (H_KF,) in arrivals(stages, overlap=ops.overlap))
 
     def moved(self, at: Coordinates, counts: Counts, *, transposed: bool) -> Moved:

@@ -39,7 +39,7 @@ TO_XYZ = np.array(
 )
 FAMILIES = (
     "serial",
-    "cagnet-1d cagnet-1.5d cagnet-2d cagnet-3d cagnet-sa-1d cagnet-sa-1.5d",
+    "cagnet-1d cagnet-1.5d cagnet-2d cagnet-3d cagnet-sa-1d cagnet-sa-1.5d sancus",
     "plexus scalegnn rdm",
     "bns-gcn pipegcn neutronstar g3 adaqp",
     "graphsage graphsaint-node pyg cluster-gcn",

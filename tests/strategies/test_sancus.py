@@ -1,0 +1,206 @@
+"""SANCUS is the 1D algorithm at bound 0, to the bit; else dense training on rows of the age that its schedule says."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.functional import cross_entropy
+
+from harness.check.case import Case, RankResult, train_rank
+from harness.check.reference import dense_matrix
+from harness.comm.grid import Grid
+from harness.ledger import Ledger, Op, TensorName
+from harness.models.weights import initial_weight
+from harness.replay import replay
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+from harness.strategies.sancus import Sancus
+from harness.strategy import BlockCounts, Promise, weights_of_model
+
+PARTS = 3
+TRAINING = {"optimizer": "sgd", "lr": 0.5, "warmup": 0}
+
+
+def case_of(
+    name: str = "sancus",
+    ranks: int = PARTS,
+    *,
+    directed: bool = True,
+    model: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    **params: Any,
+) -> Case:
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": {"name": "check", "partition": "metis", "parts": ranks},
+        "ranks": ranks,
+        "grid": {"p": ranks},
+        "machine": {"name": "test"},
+        "precision": "float64",
+        "model": {"layers": 3, "hidden": 10, **(model or {})},
+        "training": {**TRAINING, **(training or {})},
+    }
+    return Case("test", Spec.model_validate(spec), vertices=211, directed=directed)
+
+
+def strategy_of(case: Case) -> Sancus:
+    strategy = case.strategy()
+    assert isinstance(strategy, Sancus)
+    return strategy
+
+
+def trained(ranks: Any, case: Case, epochs: int) -> Sequence[RankResult]:
+    done: Sequence[RankResult] = ranks(case.spec.ranks, train_rank, case, epochs)
+    return done
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("options", [{}, {"weight_gradient": "T", "overlap": True}], ids=str)
+def test_with_bound_0_it_is_the_1d_algorithm_to_the_bit(ranks, world: int, options: dict[str, Any]) -> None:
+    mine = trained(ranks, case_of(ranks=world, stale=0, **options), 4)
+    theirs = trained(ranks, case_of("cagnet-1d", world, **options), 4)
+    assert case_of(ranks=world, stale=0).strategy().promised() is Promise.EXACT
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.losses == other.losses and one.sent == other.sent
+        assert all(map(torch.equal, one.parameters, other.parameters))
+
+
+class Kept(Function):
+    """Z = (A_in H + A_out H') W with H' as it was sent last; backward as if H' were H, as the 1D algorithm computes."""
+
+    @staticmethod
+    def forward(saved: Any, H: Tensor, W: Tensor, A: Tensor, T: Tensor, keeps_T: bool) -> Tensor:
+        saved.save_for_backward(H, W, A, T)
+        saved.keeps_T = keeps_T
+        return T @ W
+
+    @staticmethod
+    def backward(saved: Any, G: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        H, W, A, T = saved.saved_tensors
+        S = A.T @ G
+        return S @ W.T, (T.T @ G if saved.keeps_T else H.T @ S), None, None, None
+
+
+def dense_losses(case: Case, epochs: int, bound: int) -> list[float]:
+    """The losses of dense training where rank j's rows, seen by others, are those of epoch 0, then of every turn."""
+    store, spec, strategy = case.store(), case.spec, strategy_of(case)
+    A = dense_matrix(store)
+    parts = [slice(rows.start, rows.stop) for rows in strategy.blocks()]
+    inside = torch.zeros_like(A)
+    for part in parts:
+        inside[part, part] = A[part, part]
+    X = store.feature_block(range(store.n), range(store.features)).double()
+    labels, trains = store.labels(range(store.n)), store.split(range(store.n)) == 1
+    trains &= labels >= 0
+    weights = [
+        initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
+        for number, weight in enumerate(weights_of_model(spec.model, strategy.facts))
+    ]
+    optimizer = torch.optim.SGD(weights, lr=0.5)
+    sent = [torch.zeros(()) for _ in weights]
+    keeps_T, losses = spec.strategy.params.get("weight_gradient") == "T", []
+    for epoch in range(epochs):
+        H = X
+        for layer, W in enumerate(weights):
+            if epoch == 0:
+                sent[layer] = H.detach().clone()
+            for j, part in enumerate(parts):
+                if epoch and (epoch - 1 - j) % (bound + 1) == 0:
+                    sent[layer][part] = H.detach()[part]
+            T = inside @ H.detach() + (A - inside) @ sent[layer]
+            H = Kept.apply(H, W, A, T, keeps_T)
+            H = H.relu() if layer + 1 < len(weights) else H
+        loss = cross_entropy(H[trains], labels[trains])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("bound", [1, 2, 5])
+@pytest.mark.parametrize("options", [{}, {"weight_gradient": "T", "overlap": True}], ids=str)
+@pytest.mark.parametrize("directed", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_training_is_dense_training_on_rows_of_the_last_turn(
+    ranks, bound: int, options: dict[str, Any], directed: bool
+) -> None:
+    case = case_of(directed=directed, stale=bound, **options)
+    expected = dense_losses(case, 9, bound)
+    assert expected != pytest.approx(dense_losses(case, 9, 0), rel=1e-6)
+    for rank in trained(ranks, case, 9):
+        assert rank.losses == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize("bound", [0, 1, 2, 7, 20])
+def test_no_copy_is_older_than_the_bound_and_turns_are_even(world: int, bound: int) -> None:
+    strategy = strategy_of(case_of(ranks=world, stale=bound))
+    for j in range(world):
+        sent = [epoch for epoch in range(100) if strategy.sends(j, 1, epoch)]
+        assert sent[0] == 0 and max(b - a for a, b in pairwise(sent)) == bound + 1
+    by_epoch = [sum(strategy.sends(j, 1, epoch) for j in range(world)) for epoch in range(1, 100)]
+    assert max(by_epoch) == by_epoch[0] == -(-world // (bound + 1)) and min(by_epoch) >= max(by_epoch) - 1
+    assert [epoch for epoch in range(100) if strategy.sends(0, 0, epoch)] == [0], (
+        "given features never change"
+    )
+
+
+def words_by_epoch(case: Case, epochs: int) -> tuple[list[tuple[float, float]], str]:
+    """The words of every epoch, sent and by the formula; and the rank's count of skipped broadcasts."""
+    strategy, counts = case.strategy(), BlockCounts(case.store())
+    grid = Grid.build(strategy.grid, Ledger())
+    trainer, words = Trainer(strategy, grid, case.store()), []
+    for epoch in range(epochs):
+        sent = sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
+        words.append((sent, sum(strategy.words_of_epoch(grid.coordinates, counts, epoch).values())))
+        trainer.evaluate()  # by the current rows, which no cache keeps
+    return words, trainer.ctx.measured.chosen["broadcasts of H"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"model": {"order": "combine_first"}}, {"training": {"features": True}}]
+)
+def test_every_epoch_sends_the_words_of_its_own_turns(ranks, changes: dict[str, Any]) -> None:
+    case, epochs = case_of(ranks=4, stale=2, **changes), 8
+    by_rank = ranks(4, words_by_epoch, case, epochs)
+    for words, _ in by_rank:
+        assert [sent for sent, _ in words] == [formula for _, formula in words]
+        assert words[0][0] == max(words)[0] > words[1][0] >= words[3][0] > 0
+    strategy = strategy_of(case)
+    sends = [strategy.sends(j, layer, e) for j in range(4) for layer in range(3) for e in range(epochs)]
+    assert {said for _, said in by_rank} == {f"{sends.count(False)} of {len(sends)} skipped"}
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_a_prediction_is_of_an_epoch_after_the_first(bound: int) -> None:
+    """The first epoch, in which all ranks broadcast, is not what an epoch costs."""
+    case = case_of(ranks=4, stale=bound)
+    strategy, store, counts = case.strategy(), case.store(), BlockCounts(case.store())
+    for opened in (False, True):
+        entries = replay(strategy, 1, store, opened=opened).entries.items()
+        sent = sum(each.words_payload for key, each in entries if key.op is Op.BROADCAST)
+        epoch = strategy.opening if opened else 0
+        formula = strategy.words_of_epoch(strategy.coordinates(1), counts, epoch)
+        assert sent == sum(words for key, words in formula.items() if key.op is Op.BROADCAST)
+
+
+def test_what_cannot_be_stale_is_exact() -> None:
+    promised = [
+        case_of(ranks=1, stale=5).strategy().promised(),
+        case_of(stale=5, model={"layers": 1}).strategy().promised(),
+        case_of(stale=5).strategy().promised(),
+        case_of(stale=5, model={"layers": 1, "order": "combine_first"}).strategy().promised(),
+    ]
+    assert promised == [Promise.EXACT, Promise.EXACT, Promise.APPROXIMATE, Promise.APPROXIMATE]
+
+
+def test_a_rank_holds_the_rows_of_all_others() -> None:
+    case = case_of(stale=1)
+    strategy, counts = strategy_of(case), BlockCounts(case.store())
+    at = strategy.coordinates(2)
+    others = case.vertices - len(strategy.rows(at))
+    assert strategy.memory(at, counts)[TensorName.H] == 8 * others * sum(f_in for f_in, _ in strategy.shapes)
