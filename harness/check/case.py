@@ -24,7 +24,7 @@ from harness.graph.model import (
     Weighting,
 )
 from harness.graph.normalise import normalise
-from harness.graph.partition import Method, in_order, parts_of
+from harness.graph.partition import Method, partitioned
 from harness.graph.vertex_data import uniform_label_sets, uniform_labels
 from harness.kernels.random import Purpose, integers, rectangle
 from harness.ledger import AxisName, TensorName
@@ -123,8 +123,8 @@ class Case:
         if choice.partition == "block":
             return MemoryStore(graph, choice.permutation, choice.seed)
         assert choice.partition in COMPUTED, choice.partition
-        parts = parts_of(graph.A, cast(Method, choice.partition), choice.parts, choice.seed)
-        return MemoryStore(graph, partition=in_order(parts, choice.parts))
+        method = cast(Method, choice.partition)
+        return MemoryStore(graph, partition=partitioned(graph.A, method, choice.parts, choice.seed))
 
     def strategy(self) -> Strategy:
         return admit(load_strategy(self.spec.strategy.name), self.spec, facts_of(self.store()))

@@ -68,6 +68,9 @@ class Blocks(GraphTraits, Protocol):
     def labels(self, rows: range, order: int = 0) -> Tensor:
         """The labels of rows of this order, in the form of `LabelTask`."""
 
+    def edge_parts(self, rows: range) -> Tensor | None:
+        """The part of every entry of whole rows, row by row, if the partition is a vertex cut."""
+
     def split(self, rows: range, order: int = 0) -> Tensor:
         """The split of rows of this order, uint8: 0 none, 1 train, 2 valid, 3 test."""
 

@@ -7,7 +7,7 @@ Verifier (tests/graph/test_partition.py): scipy's P A P^T, and communities that 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,9 +19,12 @@ from harness.graph.order import Orders
 from harness.graph.partition_swap import Swapped, g3_parts
 from harness.graph.partitioners import (
     HYPERGRAPH_BYTES_PER_ENTRY,
+    LIBRA_BYTES_PER_ENTRY,
     METIS_BYTES_PER_ENTRY,
+    VertexCut,
     balanced_parts,
     hypergraph_parts,
+    libra_parts,
     metis_parts,
 )
 from harness.kernels.csr import Csr, index_dtype
@@ -32,7 +35,7 @@ from harness.ranges import between
 
 AT_ONCE = 1 << 22
 """Vertices put in order at a time."""
-Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
+Method = Literal["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra"]
 
 VERSION = 2
 """The version of this code and of the engines' models, raised whenever the same graph gets another partition."""
@@ -46,6 +49,10 @@ class Partition:
     """The original vertex at each new position, (n,); of 32 bits if n fits in 32 bits."""
     bounds: tuple[int, ...]
     """The starts of the parts, and the end. Parts may be empty."""
+    edges: Tensor | None = None
+    """Of a vertex cut, whose parts have the masters of their vertices: the part of every nonzero, in A's own order."""
+    copies: tuple[int, ...] | None = None
+    """Of a vertex cut: the vertices that each part has a copy of."""
 
     @property
     def orders(self) -> Orders[Tensor]:
@@ -75,14 +82,28 @@ def in_order(part: Tensor, parts: int) -> Partition:
     return Partition(order, bounds)
 
 
+def partitioned(A: Csr, method: Method, parts: int, seed: int) -> Partition:
+    """The partition of a graph."""
+    made, _ = parts_and_report(A, method, parts, seed)
+    if isinstance(made, VertexCut):
+        return replace(in_order(made.part, parts), edges=made.edges, copies=made.copies)
+    return in_order(made, parts)
+
+
 def parts_of(A: Csr, method: Method, parts: int, seed: int) -> Tensor:
     """The part of every vertex, (n,), all below `parts`."""
-    return parts_and_report(A, method, parts, seed)[0]
+    made, _ = parts_and_report(A, method, parts, seed)
+    return made.part if isinstance(made, VertexCut) else made
 
 
-def parts_and_report(A: Csr, method: Method, parts: int, seed: int) -> tuple[Tensor, dict[str, Any]]:
-    """The part of every vertex, and the engine's report on the partition."""
+def parts_and_report(
+    A: Csr, method: Method, parts: int, seed: int
+) -> tuple[Tensor | VertexCut, dict[str, Any]]:
+    """The part of every vertex, or a vertex cut; and the engine's report on the partition."""
     assert 1 <= parts <= A.rows == A.cols, (parts, A.shape)
+    if method == "libra":
+        cut = libra_parts(A, parts, seed)
+        return cut, cut.report
     if parts == 1:
         return torch.zeros(A.rows, dtype=torch.int32), {}
     if method == "random":
@@ -114,6 +135,8 @@ def memory_of(method: Method, n: int, nonzeros: int, parts: int, *, directed: bo
     """A rough upper bound on the bytes that an engine takes in all (benchmarks/partition_memory.py)."""
     if method == "hypergraph":
         return HYPERGRAPH_BYTES_PER_ENTRY * nonzeros
+    if method == "libra":
+        return LIBRA_BYTES_PER_ENTRY * nonzeros + (8 * -(-parts // 64) + 24) * n
     neighbours = nonzeros * (2 if directed else 1)
     swapped = partition_swap.BYTES_PER_COUNT * n * parts if method.startswith("g3") else 0
     return METIS_BYTES_PER_ENTRY * neighbours + swapped

@@ -1,6 +1,7 @@
-"""The partitioning libraries, each imported when it is first needed: most runs need none."""
+"""Partitioners: libraries, each imported when it is first needed, for most runs need none; and a vertex cut."""
 
 import ctypes
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.kernels.csr import Csr
+from harness.kernels.csr import Csr, row_of
+from harness.kernels.jit import compiled
 from harness.kernels.random import Purpose, shuffled
 
 PACKAGES = {
@@ -22,6 +24,9 @@ PACKAGES = {
     "hypergraph": "mtkahypar",
 }
 """The package behind each method."""
+
+COMPUTED_FROM_EDGES = (*PACKAGES, "libra")
+"""The methods that need the graph."""
 
 WITH_THREADS = ("hypergraph",)
 """The methods that compute one partition with all threads. Their library works in no fork of a process that used it."""
@@ -188,3 +193,121 @@ def nets(A: Csr, number: Any) -> list[Any]:
     pattern = csr_array((np.ones(A.nnz, dtype=bool), A.col.numpy(), A.rowptr.numpy()), shape=A.shape)
     columns = (pattern + eye_array(A.rows, dtype=bool)).tocsc()
     return np.split(number[columns.indices], columns.indptr[1:-1])
+
+
+# Libra: a vertex cut. Edges are assigned to parts, and a vertex has a copy in every part with an edge of its own
+# (Xie, Yan, Li and Zhang, Distributed power-law graph computing, NIPS 2014, as DistGNN uses it, Md et al., SC 2021).
+#
+# The edges come one by one, in an order drawn from the seed. An edge goes to the part with the fewest edges so far
+#
+#   1. among those that have copies of both ends;
+#   2. if no part has: among those that have a copy of the end with fewer neighbours;
+#   3. if one end has no copy yet: among those of the other end; if none has: among all.
+#
+# Both directions of an edge are in one part. One copy of a vertex is its master: of the parts that have a copy, the one
+# with the fewest masters so far. A loop, and a vertex without edges, is in the part of the master.
+# Verifier (tests/graph/test_partition.py): the rules in plain Python, and copies counted by scipy.
+
+LIBRA_BYTES_PER_ENTRY = 96
+"""Bytes of memory for every nonzero: keys of edges, sorted, and places of these."""
+WORD = 64
+"""The parts of which one number says whether a vertex has a copy there."""
+
+
+@dataclass(frozen=True)
+class VertexCut:
+    """A partition of the edges."""
+
+    part: Tensor
+    """The part of every vertex's master, (n,)."""
+    edges: Tensor
+    """The part of every nonzero of A, row by row, (nnz,) of int32."""
+    copies: tuple[int, ...]
+    """The vertices that each part has a copy of."""
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report for a record."""
+        entries = torch.bincount(self.edges, minlength=len(self.copies)).tolist()
+        return {"copies": list(self.copies), "entries": entries}
+
+
+def libra_parts(A: Csr, parts: int, seed: int) -> VertexCut:
+    """The vertex cut of a graph."""
+    row, col = row_of(A).numpy(), A.col.numpy().astype(np.int64)
+    apart = row != col
+    key = np.minimum(row, col)[apart] * A.rows + np.maximum(row, col)[apart]
+    keys, edge_of = np.unique(key, return_inverse=True)
+    one, other = np.divmod(keys, max(A.rows, 1))
+    degree = np.bincount(one, minlength=A.rows) + np.bincount(other, minlength=A.rows)
+    order = shuffled(seed, Purpose.PARTITION, range(len(keys))).numpy()
+    copies = np.zeros((A.rows, -(-parts // WORD)), np.uint64)
+    part_of = np.empty(len(keys), np.int32)
+    _assign_edges(one, other, order, degree, copies, np.zeros(parts, np.int64), part_of)
+    master = np.empty(A.rows, np.int32)
+    _choose_masters(copies, np.zeros(parts, np.int64), master)
+    edges = master[row]
+    edges[apart] = part_of[edge_of]
+    held = tuple(
+        int((copies[:, p // WORD] >> np.uint64(p % WORD) & np.uint64(1)).sum()) for p in range(parts)
+    )
+    return VertexCut(torch.from_numpy(master), torch.from_numpy(edges), held)
+
+
+@compiled()
+def _has(copies: Any, part: int) -> Any:
+    return (copies[part // WORD] >> np.uint64(part % WORD)) & np.uint64(1) != 0
+
+
+@compiled()
+def _add(copies: Any, part: int) -> None:
+    copies[part // WORD] |= np.uint64(1) << np.uint64(part % WORD)
+
+
+@compiled()
+def _assign_edges(
+    one: Any, other: Any, order: Any, degree: Any, copies: Any, load: Any, part_of: Any
+) -> None:
+    """Assigns every edge; of equally loaded parts, the first."""
+    for edge in order:
+        u, v = one[edge], other[edge]
+        both = least_u = least_v = least = -1
+        for part in range(load.size):
+            in_u, in_v = _has(copies[u], part), _has(copies[v], part)
+            if in_u and in_v and (both < 0 or load[part] < load[both]):
+                both = part
+            if in_u and (least_u < 0 or load[part] < load[least_u]):
+                least_u = part
+            if in_v and (least_v < 0 or load[part] < load[least_v]):
+                least_v = part
+            if least < 0 or load[part] < load[least]:
+                least = part
+        if both >= 0:
+            chosen = both
+        elif least_u >= 0 and least_v >= 0:
+            chosen = least_u if degree[u] < degree[v] else least_v
+        elif least_u >= 0:
+            chosen = least_u
+        else:
+            chosen = least_v if least_v >= 0 else least
+        part_of[edge] = chosen
+        load[chosen] += 1
+        _add(copies[u], chosen)
+        _add(copies[v], chosen)
+
+
+@compiled()
+def _choose_masters(copies: Any, masters: Any, master: Any) -> None:
+    """Chooses every vertex's master; a vertex without edges gets its only copy there."""
+    for vertex in range(master.size):
+        chosen = least = -1
+        for part in range(masters.size):
+            if _has(copies[vertex], part) and (chosen < 0 or masters[part] < masters[chosen]):
+                chosen = part
+            if least < 0 or masters[part] < masters[least]:
+                least = part
+        if chosen < 0:
+            chosen = least
+            _add(copies[vertex], chosen)
+        master[vertex] = chosen
+        masters[chosen] += 1

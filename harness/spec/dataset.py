@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from harness.validation import VERTICES, Frozen, Seed, legal_name
 
-COMPUTED = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph")
+COMPUTED = ("random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra")
 FILE = "file:"
 ACCEPTED = f"block, {', '.join(COMPUTED)}, or {FILE}NAME for the file partitions/NAME of the data folder"
 

@@ -21,7 +21,7 @@ from harness.files import sha256_of
 from harness.graph.blocks import Blocks
 from harness.graph.model import Graph
 from harness.graph.partition import Method, Partition, memory_of
-from harness.graph.partitioners import PACKAGES
+from harness.graph.partitioners import COMPUTED_FROM_EDGES
 from harness.kernels.csr import Csr
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import data_folder
@@ -244,7 +244,7 @@ def _partitions(
 ) -> dict[DatasetChoice, MakePartition]:
     """Computes the partitions that no store has, as many at a time as the memory and the workers of the build allow."""
     card, folder = load_card(root, choices[0].name), data_folder(root)
-    asked = [choice for choice in dict.fromkeys(choices) if choice.partition in PACKAGES]
+    asked = [choice for choice in dict.fromkeys(choices) if choice.partition in COMPUTED_FROM_EDGES]
     lacking = [choice for choice in asked if not store_folder(root, card, choice).exists()]
     if len(lacking) < 2:
         return {}

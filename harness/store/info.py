@@ -82,7 +82,7 @@ def _summary(cut: Cut) -> dict[str, Any]:
     The most vertices, the most nonzeros, the most rows needed and the total of rows are the four costs of G3's cuts.
     """
     sizes = [len(part) for part in between(cut.bounds)]
-    return {
+    return _vertex_cut(cut) | {
         "vertices": {"fewest": min(sizes), "most": max(sizes)},
         "nonzeros": {
             "most": max(cut.nonzeros),
@@ -98,6 +98,19 @@ def _summary(cut: Cut) -> dict[str, Any]:
             {"vertices": size, "nonzeros": nonzeros, "rows_needed": needed}
             for size, nonzeros, needed in zip(sizes, cut.nonzeros, cut.needed, strict=True)
         ],
+    }
+
+
+def _vertex_cut(cut: Cut) -> dict[str, Any]:
+    """The copies of a vertex, in the mean over all vertices, and the balance of the edges; nothing for other cuts."""
+    if cut.copies is None or cut.entries is None:
+        return {}
+    return {
+        "vertex_cut": {
+            "replication_factor": sum(cut.copies) / cut.bounds[-1],
+            "copies": {"fewest": min(cut.copies), "most": max(cut.copies)},
+            "nonzeros": {"most": max(cut.entries), "most_over_mean": max(cut.entries) / fmean(cut.entries)},
+        }
     }
 
 

@@ -44,6 +44,10 @@ class Cut(Frozen):
     """The nonzeros in the rows of each part: its work."""
     needed: tuple[int, ...]
     """The rows of other parts that each part multiplies by and must receive."""
+    entries: tuple[int, ...] | None = None
+    """By a vertex cut: the nonzeros of each part, its work there."""
+    copies: tuple[int, ...] | None = None
+    """By a vertex cut: the vertices that each part has a copy of."""
 
 
 class Provenance(Frozen):

@@ -32,6 +32,9 @@ class MemoryStore:
         self.weights = graph.weights
         self.orders: Orders[Tensor] = partition.orders if partition else orders(permutation, graph.n, seed)
         self._A = [permuted(graph.A, self.orders.p, self.orders.q)]
+        edges = partition.edges if partition else None
+        self._edges = None if edges is None else permuted(graph.A._replace(val=edges), *self.orders)
+        """The part of every entry, as a matrix."""
         if permutation == "double":
             self._A.append(permuted(graph.A, self.orders.q, self.orders.p))
 
@@ -40,7 +43,9 @@ class MemoryStore:
         attributes = f"memory {self.permutation} {self.bounds} {self.classes} {self.directed}"
         digest = hashlib.sha256(attributes.encode())
         A = self._graph.A
-        for tensor in (A.rowptr, A.col, A.val, self._graph.X, self._graph.y, self._graph.split, *self.orders):
+        edges = [self._edges.val] if self._edges else []
+        vertices = (self._graph.X, self._graph.y, self._graph.split, *self.orders)
+        for tensor in (A.rowptr, A.col, A.val, *vertices, *edges):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
@@ -49,6 +54,12 @@ class MemoryStore:
         assert_within(self.n, rows, cols)
         A = block(self._A[order if self.permutation == "double" else 0], rows, cols)
         return A._replace(rowptr=A.rowptr.clone(), col=A.col.clone(), val=A.val.clone())
+
+    def edge_parts(self, rows: range) -> Tensor | None:
+        if self._edges is None:
+            return None
+        first, last = self._edges.rowptr[rows.start], self._edges.rowptr[rows.stop]
+        return self._edges.val[first:last].clone()
 
     def feature_block(self, rows: range, cols: range) -> Tensor:
         assert_within(self.n, rows)

@@ -1,10 +1,10 @@
 """The partition of a dataset: read from a file of the user, drawn, or computed once and kept.
 
 Computing a partition may take longer than all other steps of a build. So a computed partition is kept beside the
-stores, as the folder partitions/computed/NAME-METHOD-PARTS-sSEED-HASH of one array and a record. The hash stands for
-the graph's structure: a changed graph never meets an old partition. Of several processes that need a partition at once,
-as all ranks that open a graph in memory do, one computes it under a lock and the others read the folder. A folder that
-does not fit is refused and not repaired.
+stores, as the folder partitions/computed/NAME-METHOD-PARTS-sSEED-HASH of one array, or two for a vertex cut, and a
+record. The hash stands for the graph's structure: a changed graph never meets an old partition. Of several processes
+that need a partition at once, as all ranks that open a graph in memory do, one computes it under a lock and the others
+read the folder. A folder that does not fit is refused and not repaired.
 
 Several partitions of one graph are computed side by side in forked processes, which share the memory of the graph.
 """
@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -30,7 +31,7 @@ from harness.errors import RunError, UserError
 from harness.files import DATASETS, HashedFile, check_room, refusals, whole_folder, write_synced
 from harness.graph.model import Ints
 from harness.graph.partition import VERSION, Method, Partition, in_order, parts_and_report, random_parts
-from harness.graph.partitioners import PACKAGES, WITH_THREADS, engine
+from harness.graph.partitioners import COMPUTED_FROM_EDGES, WITH_THREADS, VertexCut, engine
 from harness.kernels.csr import Csr
 from harness.locks import locked
 from harness.sources.stream import Piece
@@ -44,7 +45,7 @@ from harness.validation import Frozen, validated
 
 FOLDER = "partitions"
 RECORD = "partition.json"
-ARRAY = "part.npy"
+ARRAY, EDGES = "part.npy", "edges.npy"
 
 
 class PartitionRecord(Frozen):
@@ -58,6 +59,8 @@ class PartitionRecord(Frozen):
     engine: str
     """The library and its version. Another version may cut otherwise; kept partitions stay valid."""
     array: FileRecord
+    edges: FileRecord | None = None
+    """The part of every nonzero, of a vertex cut."""
     report: dict[str, JsonValue] = {}
     """The report of the method on its search."""
 
@@ -79,8 +82,8 @@ def partition_of(
     if choice.file is not None:
         (path,) = partition_files(choice, folder).values()
         part = torch.from_numpy(read_partition(path, n, choice.parts))
-    elif choice.partition in PACKAGES:
-        part = _computed(choice, graph(), folder, allow)
+    elif choice.partition in COMPUTED_FROM_EDGES:
+        return _computed(choice, graph(), folder, allow)
     else:
         part = random_parts(n, choice.parts, choice.seed)
     return in_order(part, choice.parts)
@@ -108,12 +111,12 @@ Allow = Callable[[Csr], object]
 """Refuses to partition a graph that would take too much memory."""
 
 
-def _computed(choice: DatasetChoice, A: Csr, folder: Path, allow: Allow) -> Tensor:
+def _computed(choice: DatasetChoice, A: Csr, folder: Path, allow: Allow) -> Partition:
     """The partition of a graph, after computing and keeping it if no process has."""
     structure = _structure(A)
     path = _path(choice, folder, structure)
     _compute(choice, A, path, structure, allow)
-    return _read(path, choice, structure, A.rows)
+    return _read(path, choice, structure, A)
 
 
 def _path(choice: DatasetChoice, folder: Path, structure: str) -> Path:
@@ -148,14 +151,7 @@ def compute_side_by_side(
         compute[forked].append(partial(_in_a_process, one) if forked else one)
     means.in_parallel("partitioning", compute[True], at_once)
     means.in_parallel("partitioning", compute[False], 1)
-    return [
-        partial(_read_in_order, path, choice, structure, A.rows)
-        for choice, path in zip(choices, paths, strict=True)
-    ]
-
-
-def _read_in_order(path: Path, choice: DatasetChoice, structure: str, n: int) -> Partition:
-    return in_order(_read(path, choice, structure, n), choice.parts)
+    return [partial(_read, path, choice, structure, A) for choice, path in zip(choices, paths, strict=True)]
 
 
 def _in_a_process(act: Callable[[], None]) -> None:
@@ -184,20 +180,28 @@ def _act(act: Callable[[], None], sender: Connection) -> None:
     os._exit(0)
 
 
-def _keep(path: Path, choice: DatasetChoice, structure: str, part: Tensor, report: dict[str, Any]) -> None:
-    check_room(path, 4 * len(part) + 4096)
+def _keep(
+    path: Path, choice: DatasetChoice, structure: str, made: Tensor | VertexCut, report: dict[str, Any]
+) -> None:
+    part, edges = (made.part, made.edges) if isinstance(made, VertexCut) else (made, None)
+    check_room(path, 4 * (len(part) + (0 if edges is None else len(edges))) + 4096)
     with whole_folder(path, RECORD, DATASETS) as unfinished:
-        with (unfinished / ARRAY).open("wb") as file:
-            hashed = HashedFile(file)
-            np.lib.format.write_array(hashed, part.numpy().astype(np.int32))
         kept = PartitionRecord(
             **_expected(choice, structure),
             engine=engine(choice.partition),
-            array=FileRecord(bytes=hashed.bytes, sha256=hashed.sha256.hexdigest()),
+            array=_written(unfinished / ARRAY, part),
+            edges=None if edges is None else _written(unfinished / EDGES, edges),
             report=report,
         )
         text = json.dumps(kept.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
         write_synced(unfinished / RECORD, text.encode())
+
+
+def _written(path: Path, numbers: Tensor) -> FileRecord:
+    with path.open("wb") as file:
+        hashed = HashedFile(file)
+        np.lib.format.write_array(hashed, numbers.numpy().astype(np.int32))
+    return FileRecord(bytes=hashed.bytes, sha256=hashed.sha256.hexdigest())
 
 
 def _expected(choice: DatasetChoice, structure: str) -> dict[str, Any]:
@@ -210,16 +214,25 @@ def _expected(choice: DatasetChoice, structure: str) -> dict[str, Any]:
     }
 
 
-def _read(path: Path, choice: DatasetChoice, structure: str, n: int) -> Tensor:
+def _read(path: Path, choice: DatasetChoice, structure: str, A: Csr) -> Partition:
     kept = _record(path, choice)
     for key, value in _expected(choice, structure).items():
         if getattr(kept, key) != value:
             _refuse(path / RECORD, f"says {key} = {getattr(kept, key)!r}, and not {value!r}", choice)
-    part = _array(path / ARRAY, kept.array, choice)
-    if part.shape != (n,) or part.dtype != np.int32:
-        _refuse(path / ARRAY, f"holds {part.dtype} of the shape {part.shape}, not {n} of int32", choice)
+    partition = in_order(_parts(path / ARRAY, kept.array, choice, A.rows), choice.parts)
+    if kept.edges is None:
+        return partition
+    edges = _parts(path / EDGES, kept.edges, choice, A.nnz)
+    return replace(partition, edges=edges, copies=tuple(cast(list[int], kept.report["copies"])))
+
+
+def _parts(path: Path, record: FileRecord, choice: DatasetChoice, size: int) -> Tensor:
+    """The parts of so many vertices or nonzeros."""
+    part = _array(path, record, choice)
+    if part.shape != (size,) or part.dtype != np.int32:
+        _refuse(path, f"holds {part.dtype} of the shape {part.shape}, not {size} of int32", choice)
     if part.min() < 0 or part.max() >= choice.parts:
-        _refuse(path / ARRAY, f"has parts {part.min()} to {part.max()}, not 0 to {choice.parts - 1}", choice)
+        _refuse(path, f"has parts {part.min()} to {part.max()}, not 0 to {choice.parts - 1}", choice)
     return torch.from_numpy(part)
 
 

@@ -78,6 +78,25 @@ class Store:
         )
         return A.val * (take(row_scale, row_of(A)) * take(col_scale, A.col))
 
+    def edge_parts(self, rows: range) -> Tensor | None:
+        """The parts are kept in the graph's own order: row by row, and by columns within a row."""
+        cut = self.manifest.cut
+        if cut is None or cut.copies is None:
+            return None
+        order = self.orders.p
+        ends = torch.zeros(self.n, dtype=torch.int64).index_copy_(
+            0, order, self.degrees(range(self.n)).long()
+        )
+        A, own = self.adjacency(rows, range(self.n)), order[rows.start : rows.stop]
+        row = row_of(A)
+        by_column = torch.argsort(
+            row * self.n + order[A.col.long()]
+        )  # which keeps the entries of a row together
+        place = torch.arange(A.nnz) - A.rowptr[row] + (ends.cumsum(0) - ends)[own][row]
+        parts = torch.empty(A.nnz, dtype=torch.int32)
+        parts[by_column] = torch.from_numpy(self._array("orders/edges"))[place]
+        return parts
+
     def feature_block(self, rows: range, cols: range) -> Tensor:
         assert_within(self.n, rows)
         assert_within(self.features, cols)

@@ -7,6 +7,7 @@
     features/I-J.npy                       float32; rows in the columns' order, both ways cut
     labels/ORDER.npy  split/ORDER.npy      int64 (int8 a class if multi-label), uint8, whole
     orders/p.npy                           the index map of a partition; that of a permutation is computed
+    orders/edges.npy                       int32, the part of every nonzero by a vertex cut, in the graph's own order
 
 Order 1 exists under a double permutation only, and its adjacency is stored only if the graph is directed: otherwise it
 is the transpose of order 0. The bytes of a store do not depend on the memory or on the workers of its build.
@@ -45,6 +46,7 @@ from harness.store.dataset_card import DatasetCard
 from harness.store.entries import BYTES
 from harness.store.manifest import FILE, SCHEMA, BlockGrid, Cut, FileRecord, Manifest, Provenance
 from harness.store.task import (
+    EDGES,
     EVERYTHING,
     ORDER,
     BuildShare,
@@ -70,7 +72,11 @@ def cut_of(task: Task) -> Cut | None:
     nonzeros = np.diff(before[list(bounds)]).tolist()
     given = [partial(_needed, task, own) for own in between(bounds)]
     needed = task.means.in_parallel("counting what parts exchange", given)
-    return Cut(bounds=bounds, nonzeros=tuple(nonzeros), needed=tuple(needed))
+    cut = Cut(bounds=bounds, nonzeros=tuple(nonzeros), needed=tuple(needed))
+    if task.order.copies is None:
+        return cut
+    entries = np.bincount(task.work.array(EDGES), minlength=len(bounds) - 1).tolist()
+    return cut.model_copy(update={"entries": tuple(entries), "copies": task.order.copies})
 
 
 def _needed(task: Task, own: range) -> int:
@@ -334,6 +340,8 @@ def _names(task: Task) -> Iterator[str]:
     yield from (f"features/{i}-{j}" for i, j in product(blocks, columns))
     if task.order.bounds:
         yield ORDER
+    if task.order.copies:
+        yield EDGES
 
 
 def _grid(contents: Contents, asked: int | None) -> BlockGrid:

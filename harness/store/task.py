@@ -35,6 +35,8 @@ T = TypeVar("T")
 GIB = 1 << 30
 ORDER = "orders/p"
 """The map of a partition, which a reader of the store could not compute."""
+EDGES = "orders/edges"
+"""The part of every nonzero by a vertex cut, in the graph's own order."""
 SHARED = 24
 """Bytes a vertex that all workers share: labels, split, degrees, the map of a partition both ways."""
 REPORT_SECONDS = 2.0
@@ -108,6 +110,8 @@ class Ordered(NamedTuple):
     """None if every vertex stays in its place."""
     bounds: tuple[int, ...] | None
     """The first vertex of each part of a partition, and the end."""
+    copies: tuple[int, ...] | None = None
+    """The vertices that each part has a copy of, by a vertex cut."""
 
     @property
     def double(self) -> bool:
@@ -123,11 +127,14 @@ def ordered(choice: DatasetChoice, n: int, make_partition: MakePartition, work: 
     if not choice.partitioned:
         return Ordered(choice, maps(choice.permutation, n, choice.seed), None)
     if not work.noted(f"{ORDER}.npy") and (made := make_partition()):
-        work.put(ORDER, made.order.numpy(), bounds=made.bounds)
+        if made.edges is not None:
+            work.put(EDGES, made.edges.numpy())
+        work.put(ORDER, made.order.numpy(), bounds=made.bounds, copies=made.copies)
     noted = work.noted(f"{ORDER}.npy")
     assert noted is not None
     table = TableMap(torch.from_numpy(work.array(ORDER)))
-    return Ordered(choice, Orders(table, table), tuple(noted["bounds"]))
+    copies = noted.get("copies")
+    return Ordered(choice, Orders(table, table), tuple(noted["bounds"]), copies and tuple(copies))
 
 
 def orders_stored(choice: DatasetChoice, *, directed: bool) -> tuple[int, ...]:

@@ -102,6 +102,9 @@ class ShapeBlocks:
             len(cols),
         )
 
+    def edge_parts(self, rows: range) -> Tensor | None:
+        return None
+
     def feature_block(self, rows: range, cols: range) -> Tensor:
         assert_within(self.n, rows)
         assert_within(self.features, cols)

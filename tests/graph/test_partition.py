@@ -15,12 +15,13 @@ from harness.graph.model import RawGraph
 from harness.graph.normalise import normalise
 from harness.graph.order import permuted
 from harness.graph.partition import in_order, parts_of, random_parts, volumes
-from harness.graph.partitioners import EPSILON, neighbours, nets
+from harness.graph.partitioners import EPSILON, libra_parts, neighbours, nets
 from harness.kernels.csr import from_coo, to_scipy
+from harness.kernels.random import Purpose, shuffled
 from harness.sources.sbm import Sbm
 from harness.sources.source import generate
 
-METHODS = ["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph"]
+METHODS = ["random", "metis", "metis-balanced", "g3-literal", "g3-guarded", "hypergraph", "libra"]
 N, PARTS = 307, 4
 
 
@@ -133,6 +134,55 @@ def test_parts_may_be_empty():
     partition = in_order(torch.tensor([3, 0, 3, 0]), 5)
     assert partition.order.tolist() == [1, 3, 0, 2]
     assert partition.bounds == (0, 2, 2, 2, 4, 4)
+
+
+# The vertex cut.
+
+
+def by_the_rules(A, parts, seed):
+    """The part of every edge by Libra's rules on sets, and the parts that have a copy of each vertex."""
+    M = neighbours(A).tocoo()
+    edges = sorted((int(u), int(v)) for u, v in zip(M.row, M.col, strict=True) if u < v)
+    degree = np.bincount(M.row, minlength=A.rows)
+    load, copies, part_of = [0] * parts, [set() for _ in range(A.rows)], {}
+    for number in shuffled(seed, Purpose.PARTITION, range(len(edges))).tolist():
+        u, v = edges[number]
+        fewer = u if degree[u] < degree[v] else v
+        candidates = copies[u] & copies[v] or (
+            copies[fewer] if copies[u] and copies[v] else copies[u] or copies[v] or set(range(parts))
+        )
+        part = min(candidates, key=lambda each: (load[each], each))
+        load[part], part_of[u, v] = load[part] + 1, part
+        copies[u].add(part)
+        copies[v].add(part)
+    return part_of, copies
+
+
+@pytest.mark.parametrize("parts", [1, 3, 70])
+def test_libra_follows_its_rules_and_counts_its_copies(communities, parts):
+    """Seventy parts take two words a vertex. Copies are the rows and columns that scipy finds filled."""
+    cut = libra_parts(communities, parts, seed=5)
+    part_of, copies = by_the_rules(communities, parts, 5)
+    A = to_scipy(communities).tocoo()
+    for u, v, part in zip(A.row.tolist(), A.col.tolist(), cut.edges.tolist(), strict=True):
+        assert part == (cut.part[u] if u == v else part_of[min(u, v), max(u, v)])
+    for vertex, master in enumerate(cut.part.tolist()):
+        assert master in (copies[vertex] or range(parts))
+    for part in range(parts):
+        mine = cut.edges.numpy() == part
+        assert cut.copies[part] == len(np.union1d(A.row[mine], A.col[mine]))
+    assert sum(cut.report["entries"]) == communities.nnz
+
+
+def test_libra_copies_less_than_chance_and_balances_edges(communities):
+    cut, part = libra_parts(communities, PARTS, seed=0), np.random.default_rng(0)
+    A = to_scipy(communities).tocoo()
+    drawn = part.integers(0, PARTS, A.nnz)
+    by_chance = sum(len(np.union1d(A.row[drawn == p], A.col[drawn == p])) for p in range(PARTS))
+    assert N <= sum(cut.copies) < 0.75 * by_chance
+    entries = cut.report["entries"]
+    assert max(entries) < 1.2 * np.mean(entries)
+    assert max(torch.bincount(cut.part)) < 1.2 * N / PARTS
 
 
 @pytest.mark.parametrize(("method", "package"), [("metis", "pymetis"), ("hypergraph", "mtkahypar")])

@@ -63,7 +63,7 @@ def dense(store):
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
-@pytest.mark.parametrize("partition", ["random", "metis", "hypergraph", "file:mine"])
+@pytest.mark.parametrize("partition", ["random", "metis", "hypergraph", "libra", "file:mine"])
 def test_the_partitioned_store_is_the_same_graph_in_another_order(root, bring, where, partition):
     bring("mine", [3 - v % 4 for v in EVERYONE])
     choice = DatasetChoice(name="toy", partition=partition, parts=4)
