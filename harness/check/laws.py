@@ -32,6 +32,7 @@ class ScipyCounts:
         everyone = range(blocks.n)
         self._labels = blocks.labels(everyone).numpy()
         self._trains = blocks.split(everyone).numpy() == TRAIN
+        self._edge_parts = blocks.edge_parts(everyone)
         self._A = [to_scipy(blocks.adjacency(everyone, everyone, order)).tocoo() for order in (0, 1)]
 
     def nonzeros(self, rows: range, cols: range, *, transposed: bool = False, order: int = 0) -> int:
@@ -42,6 +43,9 @@ class ScipyCounts:
 
     def whole(self) -> Csr:
         return from_scipy(self._A[0])
+
+    def edge_parts(self) -> Tensor | None:
+        return self._edge_parts
 
     def targets(self, protocol: Protocol) -> Tensor:
         """The vertices that the loss counts. Labels are one class a vertex or a flag for each class; -1 is no label."""

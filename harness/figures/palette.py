@@ -53,12 +53,13 @@ KNOWN = {
     "plexus": StrategyLook("#f66015", "o"),
     "scalegnn": StrategyLook("#ce251a", "X"),
     "rdm": StrategyLook("#ffb067", "D"),
-    # green: partitions with halos
+    # green: partitions with halos or copies
     "bns-gcn": StrategyLook("#47a868", "*"),
     "pipegcn": StrategyLook("#126736", "p"),
     "neutronstar": StrategyLook("#8ac975", "^"),
     "g3": StrategyLook("#008951", "<"),
     "adaqp": StrategyLook("#0d4a20", "v"),
+    "distgnn": StrategyLook("#abe198", ">"),
     # violet: samplers with the whole graph on every rank
     "graphsage": StrategyLook("#9450b1", "*"),
     "graphsaint-node": StrategyLook("#b782cc", ">"),

@@ -68,6 +68,9 @@ class Counts(Protocol):
     def whole(self) -> Csr:
         """A itself, for formulas of samples."""
 
+    def edge_parts(self) -> Tensor | None:
+        """The part of every entry of A, row by row, if the partition is a vertex cut."""
+
     def targets(self, protocol: ProtocolChoice) -> Tensor:
         """The vertices that the loss counts, ascending."""
 
@@ -95,6 +98,9 @@ class BlockCounts:
 
     def whole(self) -> Csr:
         return self._blocks.adjacency(range(self._blocks.n), range(self._blocks.n))
+
+    def edge_parts(self) -> Tensor | None:
+        return self._blocks.edge_parts(range(self._blocks.n))
 
     def targets(self, protocol: ProtocolChoice) -> Tensor:
         return targets_of(self._blocks, protocol)

@@ -110,6 +110,10 @@ class RankBlocks:
         """A[rows, cols] or A^T[rows, cols] on the host."""
         return self._memory.on_host(cast(self._block(rows, cols, transposed), self._memory.dtype))
 
+    def edge_parts(self, rows: range) -> Tensor | None:
+        """The part of every entry of whole rows, row by row, if the partition is a vertex cut."""
+        return self._blocks.edge_parts(rows)
+
     def compact_on_host(
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:

@@ -41,7 +41,7 @@ FAMILIES = (
     "serial",
     "cagnet-1d cagnet-1.5d cagnet-2d cagnet-3d cagnet-sa-1d cagnet-sa-1.5d sancus",
     "plexus scalegnn rdm",
-    "bns-gcn pipegcn neutronstar g3 adaqp",
+    "bns-gcn pipegcn neutronstar g3 adaqp distgnn",
     "graphsage graphsaint-node pyg cluster-gcn",
     "distdgl salient massivegnn quiver",
     "bulk-sage bulk-ladies",

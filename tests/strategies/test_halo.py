@@ -381,6 +381,8 @@ def exact(ranks) -> float:
         ("pipegcn", {}, 0.05),
         ("pipegcn", {"features": 0.5, "gradients": 0.5}, 0.05),
         ("sancus", {"stale": 3}, 0.05),
+        ("distgnn", {"delay": 3}, 0.05),
+        ("distgnn", {"aggregates": "none"}, 0.35),
         ("bns-gcn", {"p": 0.5}, 0.05),
         ("bns-gcn", {"p": 0.0}, 0.35),
         ("cluster-gcn", {"clusters": 1}, 0.35),

@@ -1,0 +1,322 @@
+"""DistGNN: full-graph training on a vertex cut, whose partial aggregates may be delayed (Md et al., SC 2021).
+
+Every edge is on one rank, and a vertex has a copy on each rank with an edge of its own; one copy is the master. A copy
+has the vertex's row of H and computes all that follows from it; only A H needs other ranks. With A_p the edges of rank
+p, T = A H is the sum over the copies of their partial aggregates A_p H:
+
+    cd-0   `delay` 0      copies send their partial aggregates to the master, which adds them in the order of the ranks
+                          and sends the sum back
+    cd-r   `delay` r      the split vertices are dealt into r bins, and epoch e moves bin e mod r. What is sent in epoch
+                          e is used from epoch e + r on: the master adds what its copies sent last to its own partial
+                          aggregate; a copy adds to its own the sum of all others, which the master sent last
+    0c     `aggregates`   none: every copy is left with its own partial aggregate
+
+Gradients of T take the same way, for the sum over copies is its own transpose. The last layer's sums stay with the
+masters, which alone have a loss. Evaluation is always cd-0.
+
+Legend: N the vertices whose masters are here, K those with a copy here and a master elsewhere, V first N, then K; M the
+vertices of N with copies elsewhere, once for each copy; F features in, H features out.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.comm.axis import paired
+from harness.comm.call import Landed, Pending
+from harness.kernels import Csr, transpose
+from harness.kernels.csr import from_coo, row_of, take
+from harness.kernels.parts import scatter_matrix
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.parallel.halo import Halo
+from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, dense_memory, sum_gradients
+from harness.strategy import (
+    LONG,
+    WORD,
+    Context,
+    Coordinates,
+    Counts,
+    MessageParams,
+    Promise,
+    Words,
+    csr_bytes,
+    require_entries,
+)
+
+P = AxisName.P
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+
+class Cut(NamedTuple):
+    """The copies of all ranks, and the rank of every entry of A."""
+
+    copies: Tensor
+    """Whether a rank has a copy of a vertex, (P, n)."""
+    parts: Tensor
+    """The rank of every entry, row by row."""
+
+    def of_rank(self, own: int, blocks: Sequence[range]) -> tuple[list[Tensor], list[Tensor]]:
+        """The vertices M by the ranks that have copies, and K by the ranks of their masters."""
+        others = [q for q in range(len(blocks)) if q != own]
+        M, K = ([torch.empty(0, dtype=torch.int64)] * len(blocks) for _ in range(2))
+        for q in others:
+            M[q] = vertices(self.copies[q], blocks[own])
+            K[q] = vertices(self.copies[own], blocks[q])
+        return M, K
+
+
+def vertices(held: Tensor, rows: range) -> Tensor:
+    """The vertices among these that are held."""
+    return held[rows.start : rows.stop].nonzero()[:, 0] + rows.start
+
+
+def cut_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range]) -> Cut:
+    """The vertex cut; without one in the store, an edge is on the rank of one of its ends, by the parity of the two."""
+    require_entries(A, "distgnn", "its copies depend on every edge", "choose another strategy")
+    row, col = row_of(A), A.col.long()
+    owner = torch.repeat_interleave(torch.arange(len(blocks)), torch.tensor(list(map(len, blocks))))
+    parts = torch.where((row + col) % 2 == 0, owner[row], owner[col]) if edge_parts is None else edge_parts
+    copies = torch.zeros(len(blocks), A.rows, dtype=torch.bool)
+    for rank, vertex in ((parts.long(), row), (parts.long(), col), (owner, torch.arange(A.rows))):
+        copies[rank, vertex] = True
+    return Cut(copies, parts)
+
+
+class Bin(NamedTuple):
+    """The split vertices that move in an epoch: their places among M and among K, and the sizes by rank."""
+
+    of_masters: Tensor
+    of_copies: Tensor
+    send: list[int]
+    receive: list[int]
+
+
+class Late(NamedTuple):
+    """What has arrived of other copies for one direction and layer; and by bin, the two messages under way."""
+
+    partials: Tensor
+    rest: Tensor
+    under_way: dict[int, list[Pending[Tensor]]]
+
+
+class CopiedRows(RowOperators):
+    """One rank's operators, on the rows of all its copies."""
+
+    def __init__(self, ctx: Context, strategy: "DistGnn") -> None:
+        blocks, own, everyone = strategy.blocks(), ctx.at[P], range(ctx.facts.vertices)
+        A, hold = ctx.blocks.host_block(everyone, everyone), partial(ctx.memory.hold, TensorName.INDEX)
+        cut = strategy.cut(A, ctx.blocks.edge_parts(everyone))
+        M, K = cut.of_rank(own, blocks)
+        super().__init__(ctx, strategy, over=(P,), beyond=torch.cat(K))
+        self.strategy, self.masters, self.late = strategy, len(self.rows), dict[tuple[Direction, int], Late]()
+        V, place = torch.cat([as_indices(self.rows, torch.device("cpu")), *K]), torch.empty(A.rows).long()
+        place[V], mine = torch.arange(len(V)), cut.parts == own
+        A_VV = from_coo(place[row_of(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
+        self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
+        if ctx.facts.directed:
+            self.A_T_VV = ctx.memory.hold_matrix(transpose(A_VV))
+        leaving, self.V = torch.cat(M) - self.rows.start, V.to(self.device)
+        self.S_NM = ctx.memory.hold_matrix(scatter_matrix(leaving, self.masters, ctx.dtype), TensorName.INDEX)
+        self.halo = Halo(hold(leaving), list(map(len, M)), list(map(len, K)))
+        self.bins = [self.bin(M, K, number, hold) for number in range(strategy.delay)]
+        for direction, layer, width in strategy.sums() if self.bins else ():
+            buffer = partial(ctx.memory.buffer, strategy.moves(direction))
+            self.late[direction, layer] = Late(
+                buffer(len(leaving), width), buffer(len(V) - self.masters, width), {}
+            )
+
+    def bin(self, M: list[Tensor], K: list[Tensor], number: int, hold: Callable[[Tensor], Tensor]) -> Bin:
+        in_M, in_K = ([self.strategy.in_bin(each, number) for each in lists] for lists in (M, K))
+        of_masters, of_copies = (hold(torch.cat(each).nonzero()[:, 0]) for each in (in_M, in_K))
+        send, receive = ([int(each.sum()) for each in lists] for lists in (in_M, in_K))
+        return Bin(of_masters, of_copies, send, receive)
+
+    def rows_of(self, layer: int) -> Tensor:
+        return super().rows_of(layer) if self.strategy.is_last(layer) else self.V
+
+    def convolve(self, layer: int, H_VF: Tensor, W_FH: Tensor) -> Tensor:
+        T, Z = TensorName.T, TensorName.Z
+        with self.ledger.phase(Phase.CONVOLVE, layer):
+            if self.strategy.combine_first:
+                T_VH = self.kernels.gemm(H_VF, W_FH, T)
+                return self.sum_of_copies(layer, self.kernels.aggregate(self.A_VV, self.A_T_VV, T_VH, Z))
+            T_VF = self.kernels.aggregate(self.A_VV, self.A_T_VV, H_VF, T)
+            return self.kernels.gemm(self.sum_of_copies(layer, T_VF), W_FH, Z)
+
+    def sum_of_copies(self, layer: int, T_VF: Tensor) -> Tensor:
+        """The sums of the partial aggregates, at all copies; in the last layer at the masters."""
+        ahead, back = (partial(self.summed, layer, direction) for direction in (FORWARD, BACKWARD))
+        return paired(self.ledger, T_VF, ahead, back)
+
+    def summed(self, layer: int, direction: Direction, x_VF: Tensor) -> Tensor:
+        up, down = self.strategy.ways(layer, direction)
+        tensor = self.strategy.moves(direction)
+        with self.ledger.op(Op.COPY, tensor=tensor):
+            sum_NF = x_VF[: self.masters].clone()
+            x_KF = x_VF[self.masters :] if up else x_VF.new_zeros(len(self.V) - self.masters, x_VF.shape[1])
+        if self.step is None or not (self.bins or self.strategy.alone):
+            sum_KF = self.now(x_KF, sum_NF, up=up, down=down, tensor=tensor)
+        elif self.bins:
+            sum_KF = self.delayed(
+                x_KF, sum_NF, up=up, down=down, late=self.late[direction, layer], tensor=tensor
+            )
+        else:
+            sum_KF = x_KF
+        with self.ledger.op(Op.COPY, tensor=tensor):
+            return torch.cat([sum_NF, sum_KF]) if down else sum_NF
+
+    def now(self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, tensor: TensorName) -> Tensor:
+        """cd-0: adds the copies' x to the masters' in place; returns the sums of the copies."""
+        if up:
+            self.kernels.spmm(self.S_NM, self.halo.back(self.over, x_KF, tensor).now(), tensor, add_to=sum_NF)
+        return self.halo.exchange(self.over, self.kernels, sum_NF, tensor).now() if down else x_KF
+
+    def delayed(
+        self, x_KF: Tensor, sum_NF: Tensor, *, up: bool, down: bool, late: Late, tensor: TensorName
+    ) -> Tensor:
+        """cd-r: the same with what was sent r epochs ago or earlier, and sends what r epochs from now will use."""
+        assert self.step is not None
+        number = self.step % len(self.bins)
+        of_masters, of_copies, send, receive = self.bins[number]
+        for pending, kept, places in zip(
+            late.under_way.pop(number, ()), (late.partials, late.rest), (of_masters, of_copies), strict=False
+        ):
+            arrived = pending.wait()
+            with self.ledger.op(Op.COPY, tensor=tensor):
+                kept[places] = arrived
+        self.kernels.spmm(self.S_NM, late.partials, tensor, add_to=sum_NF)
+        with self.ledger.op(Op.COPY, tensor=tensor):
+            to_masters = take(x_KF, of_copies)
+            to_copies = take(take(sum_NF, self.halo.leaving) - late.partials, of_masters)
+        call = partial(self.over.all_to_all.later, tensor=tensor)
+        late.under_way[number] = [
+            call(to_masters, send=receive, receive=send) if up else Landed(take(late.partials, of_masters)),
+            call(to_copies, send=send, receive=receive) if down else Landed(take(late.rest, of_copies)),
+        ]
+        with self.ledger.op(Op.COPY, tensor=tensor):
+            return x_KF + late.rest
+
+    def settle(self, weights: Sequence[Tensor]) -> None:
+        """Every copy has the gradient of what it computed: the whole gradient is the sum."""
+        sum_gradients(weights, self.over, [weight.layer for weight in self.strategy.weights])
+
+
+class DistGnn(RowStrategy):
+    """Training on a vertex cut, for any number of ranks up to the number of vertices."""
+
+    name = "distgnn"
+    paper = "DistGNN (SC 2021)"
+    promise = Promise.EXACT
+    parts = True
+    models = ("gcn", "sage")
+
+    class Params(MessageParams):
+        """The algorithm: cd-0, cd-r, or 0c."""
+
+        delay: int = Field(0, ge=0, examples=[1, 3])
+        """The epochs r after which a partial aggregate is used, and the bins of split vertices; 0: at once, exact."""
+        aggregates: Literal["sum", "none"] = "sum"
+        """Copies add up their partial aggregates; or in training each is left with its own (0c)."""
+
+    params: Params
+    known_cut: Cut | None = None
+
+    def refuse(self) -> str | None:
+        if self.spec.training.features:
+            return (
+                "copies have features of their own, which must not change: leave training.features at false"
+            )
+        return super().refuse()
+
+    def promised(self) -> Promise:
+        late = self.spec.ranks > 1 and (self.delay or self.alone)
+        return Promise.APPROXIMATE if late else Promise.EXACT
+
+    @property
+    def alone(self) -> bool:
+        """True for 0c."""
+        return self.params.aggregates == "none"
+
+    @property
+    def delay(self) -> int:
+        """The number of bins; 0 if all copies add up at once, or never."""
+        return 0 if self.alone else self.params.delay
+
+    @property
+    def combine_first(self) -> bool:
+        return self.spec.model.order == "combine_first"
+
+    def is_last(self, layer: int) -> bool:
+        return layer + 1 == len(self.shapes)
+
+    def moves(self, direction: Direction) -> TensorName:
+        """The name of what is summed."""
+        names = (TensorName.Z, TensorName.G) if self.combine_first else (TensorName.T, TensorName.DT)
+        return names[direction is BACKWARD]
+
+    def ways(self, layer: int, direction: Direction) -> tuple[bool, bool]:
+        """Whether copies send to masters, and masters to copies."""
+        last = self.is_last(layer)
+        return direction is FORWARD or not last, direction is BACKWARD or not last
+
+    def sums(self) -> list[tuple[Direction, int, int]]:
+        """Every sum over copies in an epoch: its direction, layer and width."""
+        widths = [shape[self.combine_first] for shape in self.shapes]
+        forward = [(FORWARD, layer, width) for layer, width in enumerate(widths)]
+        backward = [layer for layer, _ in enumerate(widths) if self.combine_first or self.wants_dH(layer)]
+        return forward + [(BACKWARD, layer, widths[layer]) for layer in backward]
+
+    def in_bin(self, vertices: Tensor, number: int) -> Tensor:
+        """Which of these vertices are in a bin."""
+        return vertices % max(self.delay, 1) == number
+
+    def cut(self, A: Csr, edge_parts: Tensor | None) -> Cut:
+        """The vertex cut of the graph, made once."""
+        self.known_cut = self.known_cut or cut_of(A, edge_parts, self.blocks())
+        return self.known_cut
+
+    def counted(self, at: Coordinates, counts: Counts) -> tuple[Cut, list[Tensor], list[Tensor]]:
+        cut = self.known_cut or self.cut(counts.whole(), counts.edge_parts())
+        return cut, *cut.of_rank(at[P], self.blocks())
+
+    def operators(self, ctx: Context) -> CopiedRows:
+        return CopiedRows(ctx, self)
+
+    def words(self, at: Coordinates, counts: Counts) -> Words:
+        return self.words_of_epoch(at, counts, 0)
+
+    def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
+        """For every sum, M rows arrive at masters and K at copies, of the epoch's bin; dW; one word for the loss."""
+        words, number = Words(self.grid), epoch % max(self.delay, 1)
+        M, K = (
+            sum(int(self.in_bin(each, number).sum()) for each in lists)
+            for lists in self.counted(at, counts)[1:]
+        )
+        for direction, layer, width in () if self.alone else self.sums():
+            up, down = self.ways(layer, direction)
+            words.put(direction, layer, Op.ALL_TO_ALL, P, self.moves(direction), width * (M * up + K * down))
+        for weight in self.weights:
+            f_in, f_out = weight.shape
+            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, f_in * f_out)
+        words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
+        return words
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """A of this rank's edges and its transpose; X of all copies; M and S; what has arrived of other copies."""
+        cut, *lists = self.counted(at, counts)
+        N, (M, K), precision = (
+            len(self.rows(at)),
+            (sum(map(len, each)) for each in lists),
+            self.spec.precision,
+        )
+        word, matrix = WORD[precision], csr_bytes(N + K, int((cut.parts == at[P]).sum()), precision)
+        held = {**dense_memory(self, at), TensorName.A: matrix * len(self.sides())}
+        held[TensorName.X] += word * K * self.facts.features
+        held[TensorName.INDEX] = LONG * (M + (M + K) * bool(self.delay)) + csr_bytes(N, M, precision)
+        for direction, _, width in self.sums() if self.delay else ():
+            held[self.moves(direction)] = held.get(self.moves(direction), 0) + word * width * (M + K)
+        return held
