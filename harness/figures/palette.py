@@ -39,41 +39,59 @@ class StrategyLook(NamedTuple):
 DASHED: Dash = (0, (3.5, 1.5))
 DOT_DASH: Dash = (0, (5, 1.2, 1, 1.2))
 
-KNOWN = {
-    "serial": StrategyLook("#45474a", "o"),
+FAMILIES: dict[str, dict[str, StrategyLook]] = {
+    "grey": {
+        "serial": StrategyLook("#45474a", "o"),
+    },
     # blue: the schemes of CAGNET, and the 1D one with skipped broadcasts
-    "cagnet-1d": StrategyLook("#004998", "s"),
-    "cagnet-1.5d": StrategyLook("#047dc0", "D"),
-    "cagnet-2d": StrategyLook("#3e59bf", "<"),
-    "cagnet-3d": StrategyLook("#4795e0", "X"),
-    "cagnet-sa-1d": StrategyLook("#68b3e6", "*"),
-    "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h"),
-    "sancus": StrategyLook("#092d71", "p"),
+    "blue": {
+        "cagnet-1d": StrategyLook("#004998", "s"),
+        "cagnet-1.5d": StrategyLook("#047dc0", "D"),
+        "cagnet-2d": StrategyLook("#3e59bf", "<"),
+        "cagnet-3d": StrategyLook("#4795e0", "X"),
+        "cagnet-sa-1d": StrategyLook("#68b3e6", "*"),
+        "cagnet-sa-1.5d": StrategyLook("#93cbeb", "h"),
+        "sancus": StrategyLook("#092d71", "p"),
+    },
     # orange and red: layouts that rotate over three or four axes, or change between rows and columns
-    "plexus": StrategyLook("#f66015", "o"),
-    "scalegnn": StrategyLook("#ce251a", "X"),
-    "rdm": StrategyLook("#ffb067", "D"),
+    "orange": {
+        "plexus": StrategyLook("#f66015", "o"),
+        "scalegnn": StrategyLook("#ce251a", "X"),
+        "rdm": StrategyLook("#ffb067", "D"),
+    },
     # green: partitions with halos or copies
-    "bns-gcn": StrategyLook("#47a868", "*"),
-    "pipegcn": StrategyLook("#126736", "p"),
-    "neutronstar": StrategyLook("#8ac975", "^"),
-    "g3": StrategyLook("#008951", "<"),
-    "adaqp": StrategyLook("#0d4a20", "v"),
-    "distgnn": StrategyLook("#abe198", ">"),
+    "green": {
+        "bns-gcn": StrategyLook("#47a868", "*"),
+        "pipegcn": StrategyLook("#126736", "p"),
+        "neutronstar": StrategyLook("#8ac975", "^"),
+        "g3": StrategyLook("#008951", "<"),
+        "adaqp": StrategyLook("#0d4a20", "v"),
+        "distgnn": StrategyLook("#abe198", ">"),
+    },
     # violet: samplers with the whole graph on every rank
-    "graphsage": StrategyLook("#9450b1", "*"),
-    "graphsaint-node": StrategyLook("#b782cc", ">"),
-    "pyg": StrategyLook("#d2b0de", "P"),
-    "cluster-gcn": StrategyLook("#673389", "h"),
+    "violet": {
+        "graphsage": StrategyLook("#9450b1", "*"),
+        "graphsaint-node": StrategyLook("#b782cc", ">"),
+        "pyg": StrategyLook("#d2b0de", "P"),
+        "cluster-gcn": StrategyLook("#673389", "h"),
+    },
     # brown and yellow: samplers with the graph or the features in parts
-    "distdgl": StrategyLook("#966617", "^"),
-    "salient": StrategyLook("#bd8e22", "v"),
-    "massivegnn": StrategyLook("#774b15", "*"),
-    "quiver": StrategyLook("#e1b72c", "<"),
+    "brown": {
+        "distdgl": StrategyLook("#966617", "^"),
+        "salient": StrategyLook("#bd8e22", "v"),
+        "massivegnn": StrategyLook("#774b15", "*"),
+        "quiver": StrategyLook("#e1b72c", "<"),
+    },
     # pink: sampling in bulk
-    "bulk-sage": StrategyLook("#eb3e86", ">"),
-    "bulk-ladies": StrategyLook("#fc8fb2", "o"),
+    "pink": {
+        "bulk-sage": StrategyLook("#eb3e86", ">"),
+        "bulk-ladies": StrategyLook("#fc8fb2", "o"),
+    },
 }
+"""The looks of all built-in strategies, by family."""
+
+KNOWN = {name: look for family in FAMILIES.values() for name, look in family.items()}
+
 FREE_COLOURS = ("#00585e", "#008c92", "#53b9bd", "#98236b", "#5f7a00")
 """Teal, purple and olive: no built-in strategy has them."""
 FREE_MARKERS: tuple[Marker, ...] = ("d", "8", "H", (4, 1, 0), (3, 1, 0))  # the last two are stars
