@@ -1,11 +1,12 @@
 """The claims of a paper's figure: our value over the printed one, its interval, and the verdict by colour and marker.
 
-Settings of a paper, statements in words, and claims that cannot be tested are not drawn: the report lists them.
+A claim without a ratio, which is a statement in words or cannot be tested, has the sign of its verdict on the left
+edge. Settings of a paper are drawn only if a figure has no other claims: the report lists them.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from math import ceil, floor, log2
+from math import ceil, floor, isfinite, log2, nan
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -19,11 +20,13 @@ from harness.figures.page_layout import PAGE, Cell, Section, compose, wrapped
 from harness.figures.palette import BLUE, GREY, INK, MUTED, ORANGE, RED
 from harness.figures.panels import Panel
 
+UNTESTED = "cannot be tested here"
 LOOKS = {
     "holds": (BLUE, "o"),
     "within a factor": (ORANGE, "D"),
     "contradicted": (RED, "X"),
     "fitted": (GREY, "s"),
+    UNTESTED: (MUTED, "_"),
 }
 RESULTS = ("formula", "prediction", "run")
 """What a result is held against; settings are held against cards and experiments."""
@@ -51,20 +54,19 @@ def paper_panels(claims: pd.DataFrame) -> list[Panel]:
 
 
 def dots(panel: Panel, _: Tables) -> list[Dot]:
-    """The results among a figure's claims that have a ratio."""
-    rows = panel.runs
-    drawn = rows[rows.verdict.isin(list(LOOKS)) & rows.basis.isin(RESULTS) & (rows.ratio > 0)]
-    return [
-        Dot(
-            row.what,
-            f"{row.ours}  /  {row.printed}",
-            row.ratio,
-            row.ratio_low if row.ratio_low > 0 else row.ratio,
-            row.ratio_high,
-            row.verdict,
-        )
-        for _, row in drawn.iterrows()
-    ]
+    """The results among a figure's claims, or all claims if no result is among them."""
+    results = panel.runs[panel.runs.basis.isin(RESULTS)]
+    drawn = results if len(results) else panel.runs
+    return [_dot(row) for _, row in drawn.iterrows() if row.verdict in LOOKS]
+
+
+def _dot(row: "pd.Series[Any]") -> Dot:
+    """A claim; without a ratio it has NaN."""
+    ratio = float(row.ratio) if row.ratio > 0 else nan
+    label = f"{row.what} ({row.config})" if row.config else str(row.what)
+    low = float(row.ratio_low) if row.ratio_low > 0 else ratio
+    high = float(row.ratio_high) if row.ratio_high > 0 else ratio
+    return Dot(label, f"{row.ours or 'untested'}  /  {row.printed}", ratio, low, high, row.verdict)
 
 
 def _lines(dot: Dot) -> tuple[list[str], list[str]]:
@@ -89,7 +91,7 @@ def page(some: Sequence[Panel], shown: Sequence[Sequence[Dot]]) -> Figure:
 
 def draw(axes: Axes, each: Sequence[Dot]) -> None:
     """Draws the claims of one figure from the top down, our value and the printed one on the right."""
-    ends = [end for dot in each for end in (dot.low, dot.high)]
+    ends = [end for dot in each for end in (dot.low, dot.high) if isfinite(end)] or [1.0]
     low, high = floor(min(-1.0, log2(min(ends)))), ceil(max(1.0, log2(max(ends))))
     axes.set_xscale("log", base=2)
     axes.set_xlim(2.0 ** (low - 0.2), 2.0 ** (high + 0.2))
@@ -108,8 +110,11 @@ def draw(axes: Axes, each: Sequence[Dot]) -> None:
         at += depth
         places.append(y)
         colour, marker = LOOKS[dot.verdict]
-        axes.plot([dot.low, dot.high], [y, y], color=colour, linewidth=1.2)
-        axes.plot([dot.ratio], [y], color=colour, marker=marker, markersize=4)
+        if isfinite(dot.ratio):
+            axes.plot([dot.low, dot.high], [y, y], color=colour, linewidth=1.2)
+            axes.plot([dot.ratio], [y], color=colour, marker=marker, markersize=4)
+        else:
+            axes.plot([0], [y], color=colour, marker=marker, markersize=4, transform=across, clip_on=False)
         axes.text(
             1.02, y, "\n".join(_lines(dot)[1]), transform=across, va="center", color=INK, linespacing=1.15
         )
@@ -126,7 +131,8 @@ def data(each: Sequence[Dot]) -> Iterator[dict[str, Any]]:
 
 def _handle(verdict: str) -> Line2D:
     colour, marker = LOOKS[verdict]
-    return Line2D([], [], color=colour, marker=marker, linewidth=1.2, label=verdict)
+    wide = 0.0 if verdict == UNTESTED else 1.2
+    return Line2D([], [], color=colour, marker=marker, linewidth=wide, label=verdict)
 
 
 KIND = FigureKind("papers", "Beside the papers", dots, page, data, paper_panels, of="claims")

@@ -86,9 +86,12 @@ class Breakdown(NamedTuple):
         return [bar for _, bar in sorted(by_ranks, key=lambda pair: pair[0])]
 
     def rows(self, panel: Panel, tables: Tables) -> Rows:
-        """The bars of every measured curve that has any, under its label."""
-        measured = [curve for curve in panel.curves if curve.source == "measured"]
-        groups = [Group(curve.label, self.bars(curve, tables)) for curve in measured]
+        """The bars of every curve that has any, under its label: measured, emulated and predicted ones have parts."""
+        parted = [curve for curve in panel.curves if curve.source in PARTED]
+        groups = [
+            Group(curve.label, [bar for bar in self.bars(curve, tables) if bar.total or bar.status != "ok"])
+            for curve in parted
+        ]
         groups = [group for group in groups if group.bars]
         return groups if any(bar.total for group in groups for bar in group.bars) else []
 
@@ -154,6 +157,8 @@ class Breakdown(NamedTuple):
         return FigureKind(name, title, self.rows, self.page, self.data)
 
 
+PARTED = ("measured", "emulated", "predicted")
+"""The sources of runs whose ledgers have seconds: a paper prints a sum, and another program's log has no parts."""
 SPARSE = "broadcast of A"
 GROUP_OF_PHASE = {Phase.LOAD: "fetching", Phase.FETCH: "fetching", **dict.fromkeys(SAMPLING, "sampling")}
 GROUP_OF_OP = {

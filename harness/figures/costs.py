@@ -1,9 +1,12 @@
-"""The costs of curves side by side, each at its largest number of ranks: times, messages, words, persistent bytes.
+"""Bars of quantities side by side, for each curve at its largest number of ranks: its costs, and what it reaches.
 
-The time to the target accuracy stands first if runs had a target. Messages are the calls of an epoch that send
-something, words are their payload, and persistent bytes hold the graph, features, weights and labels. Each number is of
-the rank that has most. A bar is a grid, the median of its launches. A hollow bar is the number that a paper prints. A
-line across a bar of words is the least that any strategy of its kind sends, where a bound is known.
+Costs are the time to the target accuracy if runs had a target, the time of an epoch, messages, words, and persistent
+bytes. Messages are the calls of an epoch that send something, words are their payload, and persistent bytes hold the
+graph, features, weights and labels. Each number is of the rank that has most. A line across a bar of words is the
+least that any strategy of its kind sends, where a bound is known.
+
+What a curve reaches is the best accuracy on test vertices, the time to the target, and the time of one evaluation;
+there a hollow bar is the number that a paper prints. A bar is a grid, the median of its launches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,23 +44,20 @@ QUANTITIES = {
     "messages": "messages",
     "words_payload": "words",
     "held_bytes": "held",
+    "best_accuracy": "best accuracy (%)",
+    "evaluation_seconds": "evaluation",
 }
-"""The quantities from left to right: their names in tables, and as the axes call them."""
+"""The names of quantities in tables, and as the axes call them."""
 
 
-WORDS = [*QUANTITIES].index("words_payload")
-"""The number of the words."""
-MEDIANS = [*QUANTITIES][:-1]
-"""The columns of all but the last."""
-
-
-def heading(number: int, largest: float) -> tuple[str, float]:
+def heading(name: str, largest: float) -> tuple[str, float]:
     """The label of a quantity's axis in the unit that suits the largest value, and how many of the unit make one."""
-    name = [*QUANTITIES][number]
     said = QUANTITIES[name]
-    if name.startswith(("seconds", "epoch")):
+    if "seconds" in name:
         unit = unit_for(largest)
         return f"{said} ({unit.name})", 1 / unit.per_second
+    if name == "best_accuracy":
+        return said, 0.01
     if name == "held_bytes":
         scale = scale_for(largest, BYTES, plain=1e3)
         return f"{said} ({scale.name})", scale.size
@@ -66,67 +66,128 @@ def heading(number: int, largest: float) -> tuple[str, float]:
 
 
 class CostBar(NamedTuple):
-    """A grid of a curve: a value for each quantity."""
+    """A grid of a curve: a value for each quantity, NaN where it has none."""
 
     label: str
     look: StrategyLook
-    values: tuple[float, ...]
+    values: dict[str, float]
     printed: bool = False
     """Whether a paper printed them; it does not print all."""
     floor: float = nan
     """The least words of the strategy's kind; NaN where no bound is known."""
 
 
-def bars(panel: Panel, tables: Tables) -> list[Group[CostBar]]:
-    """The bars of every measured curve that has a point, and of printed times to a target."""
-    groups = []
-    for curve, points in [*largest(panel), *_printed(panel)]:
-        grids, printed = [], curve.source == "published"
-        for _, launches in points.groupby("grid"):
-            held = (
-                nan
-                if printed
-                else pd.Series([_held(tables.memory.get(run)) for run in launches.run_id]).median()
+Bars = list[Group[CostBar]]
+"""The bars of every curve, under its label."""
+
+
+class Quantities(NamedTuple):
+    """Some quantities from left to right, and whether printed ones stand among them."""
+
+    names: tuple[str, ...]
+    printed: bool = False
+
+    def rows(self, panel: Panel, tables: Tables) -> Bars:
+        """The bars of every measured curve that has a point, and of printed ones; none if nothing is known."""
+        groups = []
+        for curve, points in [*largest(panel), *(_printed(panel, self.names) if self.printed else ())]:
+            grids = [
+                self._bar(curve, launches, tables)
+                for _, launches in points.groupby("grid")
+                if curve.source != "published" or _known(launches, self.names)
+            ]
+            groups.append(Group(curve.label, grids))
+        return groups if self.known(groups) else []
+
+    def _bar(self, curve: Curve, launches: pd.DataFrame, tables: Tables) -> CostBar:
+        values = {name: float(_values(name, launches, tables).median()) for name in self.names}
+        floor = float(launches.words_floor.astype(float).median()) or nan
+        label = ranks_and_grid(launches.iloc[0])
+        return CostBar(label, curve.look, values, curve.source == "published", floor)
+
+    def known(self, some: Bars) -> list[str]:
+        """The quantities that some bar of a panel has."""
+        bars = [bar for group in some for bar in group.bars]
+        return [name for name in self.names if any(isfinite(bar.values[name]) for bar in bars)]
+
+    def page(self, some: Sequence[Panel], shown: Sequence[Bars]) -> Figure:
+        """The figure: a row of axes for each panel."""
+        each, note = titles(some)
+        columns = max(len(self.known(groups)) for groups in shown)
+        sections = [
+            Section(
+                [
+                    Cell("", partial(draw, some=groups, name=name, first=not number), inches(groups))
+                    for number, name in enumerate(self.known(groups))
+                ],
+                columns,
+                title,
             )
-            values = (*launches[MEDIANS].astype(float).median(), held)
-            floor = float(launches.words_floor.astype(float).median()) or nan
-            grids.append(CostBar(ranks_and_grid(launches.iloc[0]), curve.look, values, printed, floor))
-        groups.append(Group(curve.label, grids))
-    return groups
+            for title, groups in zip(each, shown, strict=True)
+        ]
+        return compose(sections, (), note)
+
+    def data(self, groups: Bars) -> Iterator[dict[str, Any]]:
+        """A row for each bar."""
+        for label, some in groups:
+            for bar in some:
+                yield {
+                    "curve": label,
+                    "ranks_or_grid": bar.label,
+                    "printed_by_a_paper": bar.printed,
+                    **bar.values,
+                    "words_floor": bar.floor,
+                }
 
 
-def _printed(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
-    """Every curve of which a paper prints times to a target, and those at its largest number of ranks."""
+def _values(name: str, launches: pd.DataFrame, tables: Tables) -> "pd.Series[float]":
+    """A quantity of some launches: a column of runs, or what the tables of memory and accuracy say."""
+    if name == "held_bytes":
+        return pd.Series([_held(tables.memory.get(run)) for run in launches.run_id], dtype=float)
+    if name == "best_accuracy":
+        return pd.Series([_best(run, tables) for _, run in launches.iterrows()], dtype=float)
+    return launches[name].astype(float)
+
+
+def _best(run: "pd.Series[Any]", tables: Tables) -> float:
+    """The best accuracy on test vertices of all evaluations, or the one that a paper or a log gives."""
+    found = tables.accuracy.get(run.run_id)
+    tested = found[found.split == "test"].accuracy.dropna() if found is not None else pd.Series(dtype=float)
+    return float(tested.max()) if len(tested) else float(run.accuracy_test)
+
+
+def _known(launches: pd.DataFrame, names: Sequence[str]) -> bool:
+    """Whether a paper prints any of these quantities."""
+    columns = ["accuracy_test" if name == "best_accuracy" else name for name in names]
+    return bool(launches[columns].notna().any(axis=None))
+
+
+def _printed(panel: Panel, names: Sequence[str]) -> Iterator[tuple[Curve, pd.DataFrame]]:
+    """Every curve of which a paper prints a quantity, and its runs at the largest number of ranks that has one."""
     for curve in panel.curves:
-        times = curve.runs.dropna(subset=["seconds_to_target"])
-        if curve.source == "published" and not times.empty:
-            yield curve, times[times.ranks == times.ranks.max()]
+        some = curve.runs[[_known(row.to_frame().T, names) for _, row in curve.runs.iterrows()]]
+        if curve.source == "published" and not some.empty:
+            yield curve, some[some.ranks == some.ranks.max()]
 
 
-def quantities(some: Sequence[Sequence[Group[CostBar]]]) -> list[int]:
-    """The numbers of the quantities that some bar has."""
-    bars = [bar for panel in some for group in panel for bar in group.bars]
-    return [number for number in range(len(QUANTITIES)) if any(isfinite(bar.values[number]) for bar in bars)]
-
-
-def draw(axes: Axes, some: Sequence[Group[CostBar]], number: int, first: bool) -> None:
+def draw(axes: Axes, some: Bars, name: str, first: bool) -> None:
     """Draws one quantity of a panel, filled from the top; the first axes have the names."""
-    values = [bar.values[number] for group in some for bar in group.bars]
+    values = [bar.values[name] for group in some for bar in group.bars]
     largest = max((value for value in values if isfinite(value)), default=0.0)
-    label, size = heading(number, largest or 1.0)
+    label, size = heading(name, largest or 1.0)
+    missing = "not reached" if name == "seconds_to_target" else ""
     ticks = []
     for _, _, bars in places(some):
         for y, bar in bars:
-            known = isfinite(bar.values[number])
-            width = bar.values[number] / size if known else 0.0
+            known = isfinite(bar.values[name])
+            width = bar.values[name] / size if known else 0.0
             inside, edge = (PAPER, bar.look.colour) if bar.printed else (bar.look.colour, PAPER)
             if width:
                 axes.barh(y, width, 0.74, color=inside, edgecolor=edge, linewidth=0.8 if bar.printed else 0.3)
-            if number == WORDS and isfinite(bar.floor):
+            if name == "words_payload" and isfinite(bar.floor):
                 axes.plot([bar.floor / size] * 2, [y - 0.45, y + 0.45], color=INK, linewidth=1.2)
-            text = f"{width:,.0f}" if number >= 2 and size == 1 else three_digits(width)
-            missing = "" if bar.printed or number else "not reached"
-            if known or missing:
+            text = f"{width:,.0f}" if size == 1 and "seconds" not in name else three_digits(width)
+            if known or (missing and not bar.printed):
                 write_beside(axes, text if known else missing, width, y)
             ticks.append((y, bar.label))
     axes.set_xlim(0, largest / size or 1)
@@ -139,38 +200,9 @@ def _held(memory: pd.DataFrame | None) -> float:
     return 0.0 if memory is None else float(memory.groupby("rank").persistent_bytes.sum().max())
 
 
-def page(some: Sequence[Panel], shown: Sequence[Sequence[Group[CostBar]]]) -> Figure:
-    """The figure: a row of axes for each panel."""
-    each, note = titles(some)
-    columns = quantities(shown)
-    sections = [
-        Section(
-            [
-                Cell(
-                    "", partial(draw, some=groups, number=number, first=number == columns[0]), inches(groups)
-                )
-                for number in columns
-            ],
-            len(columns),
-            title,
-        )
-        for title, groups in zip(each, shown, strict=True)
-    ]
-    return compose(sections, (), note)
+COSTS = Quantities(("seconds_to_target", "epoch_seconds_median", "messages", "words_payload", "held_bytes"))
+REACHED = Quantities(("best_accuracy", "seconds_to_target", "evaluation_seconds"), printed=True)
 
 
-def data(groups: Sequence[Group[CostBar]]) -> Iterator[dict[str, Any]]:
-    """A row for each bar."""
-    for label, some in groups:
-        for bar in some:
-            values = dict(zip(QUANTITIES, bar.values, strict=True))
-            yield {
-                "curve": label,
-                "ranks_or_grid": bar.label,
-                "printed_by_a_paper": bar.printed,
-                **values,
-                "words_floor": bar.floor,
-            }
-
-
-KIND = FigureKind("costs", "What it costs", bars, page, data)
+KIND = FigureKind("costs", "What it costs", COSTS.rows, COSTS.page, COSTS.data)
+EVALUATION_KIND = FigureKind("evaluation", "What is reached", REACHED.rows, REACHED.page, REACHED.data)

@@ -104,6 +104,8 @@ KINDS: tuple[FigureKind[Any], ...] = (
     breakdown.SAMPLING_KIND,
     utilisation.KIND,
     costs.KIND,
+    costs.EVALUATION_KIND,
+    scaling.TARGET_KIND,
     training.KIND,
     training.LOSS_KIND,
     prediction_scatter.KIND,
@@ -115,6 +117,12 @@ KINDS: tuple[FigureKind[Any], ...] = (
 def name_of(kind: str, dataset: str = "") -> str:
     """The name of a figure's files without the ending: for one dataset, or for all of them."""
     return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}" if dataset else kind
+
+
+def names_of(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
+    """The names of the figures of one kind by dataset: of all datasets ("") first, of each if there are several."""
+    datasets = sorted({panel.dataset for panel in panels})
+    return {dataset: name_of(kind, dataset) for dataset in ("", *(datasets if len(datasets) > 1 else ()))}
 
 
 def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
@@ -167,13 +175,15 @@ def _draw(
     out: Path,
     digest: str,
 ) -> list[Path]:
-    """One figure for all datasets and one for each that has something to show."""
+    """One figure for all datasets, and one for each of several that has something to show."""
     paths, contents = [], contents_of(kind, shared, tables)
-    datasets = sorted({panel.dataset for panel, _ in contents})
-    for dataset in ("", *datasets) if contents else ():
+    names = names_of(kind.name, [panel for panel, _ in contents]) if contents else {}
+    datasets = [name for panel, _ in contents for name in panel.graphs or (panel.dataset,)]
+    datasets = sorted(set(datasets))
+    for dataset, name in names.items():
         some, shown = zip(*(pair for pair in contents if dataset in ("", pair[0].dataset)), strict=True)
         several = not dataset and (len(datasets) > 1 or kind.of == "claims")  # a note names a single one
-        name, subject = name_of(kind.name, dataset), titles(some).note if kind.of == "runs" else dataset
+        subject = titles(some).note if kind.of == "runs" else dataset
         subject = "; ".join(part for part in (", ".join(datasets) if several else "", subject) if part)
         files = pictures(kind.page(some, shown), out, name, f"tables {digest}", f"{kind.title}: {subject}")
         files[out / f"{name}.csv"] = _numbers(kind, some, shown)

@@ -92,6 +92,8 @@ FAMILIES: dict[str, dict[str, StrategyLook]] = {
 
 KNOWN = {name: look for family in FAMILIES.values() for name, look in family.items()}
 
+GRAPH_MARKERS: tuple[Marker, ...] = ("o", "s", "D", "^", "v", "<", ">", "h", "p")
+"""The markers of graphs, one more than there are colours: the same pair returns after 72 graphs."""
 FREE_COLOURS = ("#00585e", "#008c92", "#53b9bd", "#98236b", "#5f7a00")
 """Teal, purple and olive: no built-in strategy has them."""
 FREE_MARKERS: tuple[Marker, ...] = ("d", "8", "H", (4, 1, 0), (3, 1, 0))  # the last two are stars
@@ -120,6 +122,11 @@ def look_of(strategy: str, others: Iterable[str] = ()) -> StrategyLook:
         taken[name] = number
     colour, marker = taken[strategy] % len(FREE_COLOURS), taken[strategy] // len(FREE_COLOURS)
     return StrategyLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
+
+
+def look_of_graph(number: int) -> StrategyLook:
+    """The look of a graph by its number among those of the tables: neighbours differ in colour and in marker."""
+    return StrategyLook(COLOURS[number % len(COLOURS)], GRAPH_MARKERS[number % len(GRAPH_MARKERS)])
 
 
 class Fill(NamedTuple):

@@ -2,18 +2,21 @@
 
 A panel holds runs of one dataset, model, protocol, precision and machine. A curve is one strategy in a panel, with its
 parameters and its order of the vertices. A point is one launch.
+
+Two exceptions give the panels that papers draw. If each strategy of a panel has its own way with the features, trained
+or fixed, the curves say so and share the panel. A strategy that is alone in its tables has a curve for each graph.
 """
 
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from harness.figures.palette import FILLS, StrategyLook, look_of, place_of
+from harness.figures.palette import FILLS, StrategyLook, look_of, look_of_graph, place_of
 from harness.results.schema import MISSING, SOURCES
 from harness.results.statistics import oversubscribed
 
@@ -38,6 +41,12 @@ PARTS = ("model.projection", "model.norm", "model.residual", "model.dropout")
 ALWAYS_SAID = ("model.kind", "model.layers", "model.hidden", "precision", "machine.name")
 PARAMS = "strategy.params"
 BATCH = "training.batch"
+FEATURES = "training.features"
+BY_STRATEGY = "trained by some"
+"""The features of a panel in which some strategies train features and others do not."""
+TIMES = ["epoch_seconds_median", "seconds_to_target"]
+SEVERAL = 3
+"""Variants at different places that are one line: fewer may differ by chance."""
 VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
 
 
@@ -52,10 +61,12 @@ class Panel:
     """The values of the settings in which the runs agree."""
     strategies: tuple[str, ...] = ()
     """All strategies of the tables, which share the looks."""
+    graphs: tuple[str, ...] = ()
+    """All graphs of the tables, if a curve is a graph; then the panel has no dataset."""
 
     @property
     def title(self) -> str:
-        return f"{self.dataset}, {self.setting}" if self.setting else self.dataset
+        return ", ".join(part for part in (self.dataset, self.setting) if part)
 
     @cached_property
     def curves(self) -> list["Curve"]:
@@ -73,16 +84,35 @@ class Curve:
     variant: int
     runs: pd.DataFrame
     strategies: tuple[str, ...] = ()
+    graph: int | None = None
+    """The number of its graph among those of the tables, if the curves of a panel are graphs."""
 
     @property
     def look(self) -> StrategyLook:
-        fill = FILLS[self.variant % len(FILLS)]
-        return look_of(self.strategy, self.strategies)._replace(fill=fill)
+        look = look_of(self.strategy, self.strategies) if self.graph is None else look_of_graph(self.graph)
+        return look._replace(fill=FILLS[self.variant % len(FILLS)])
+
+    @property
+    def subject(self) -> object:
+        """What a colour stands for: the graph if the curves of the panel are graphs, else the strategy."""
+        return self.strategy if self.graph is None else self.graph
+
+    @property
+    def name(self) -> str:
+        """The name of the subject."""
+        return self.strategy if self.graph is None else str(self.runs["dataset.name"].iloc[0])
+
+    @cached_property
+    def crowded(self) -> int:
+        """The fewest ranks that shared cores, of a measured curve; 0: each rank had its own."""
+        points = self.points
+        shared = points[oversubscribed(points)] if self.source == "measured" else points[:0]
+        return int(shared.ranks.min()) if len(shared) else 0
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """Every launch that succeeded."""
-        done = self.runs[self.runs.status == "ok"].dropna(subset=["epoch_seconds_median"])
+        """Every launch that succeeded and has a time; a paper may print the time to a target alone."""
+        done = self.runs[self.runs.status == "ok"].dropna(subset=TIMES, how="all")
         return done.sort_values(["ranks", "grid", "launch"])
 
     @property
@@ -142,20 +172,47 @@ def _points(curve: Curve, over: str, column: str, best: Literal["min", "max"]) -
     return [(int(x), float(y)) for x, y in zip(line[over], line.middle, strict=True)]
 
 
-def panels(runs: pd.DataFrame, apart: Collection[str] = ()) -> list[Panel]:
-    """The panels of some runs, by dataset, without runs that never took place. Settings in `apart` divide no panel."""
+def panels(runs: pd.DataFrame, apart: Collection[str] = (), graphs: Sequence[str] = ()) -> list[Panel]:
+    """The panels of some runs, by source and dataset, without runs that never took place.
+
+    Settings in `apart` divide no panel. With `graphs`, the names of all datasets, datasets do not divide either.
+    """
     recorded = runs[runs.status != MISSING]
     settings = [name for name in SETTINGS if name not in apart]
     strategies = tuple(sorted(set(map(str, recorded["strategy.name"]))))
-    groups = [
-        (str(values[0]), dict(zip(settings, values[1:], strict=True)), group)
-        for values, group in recorded.groupby(["dataset.name", *settings], dropna=False)
-    ]
+    keys = [*([] if graphs else ["dataset.name"]), *(name for name in settings if name != FEATURES)]
+    groups = []
+    for given, group in recorded.groupby(keys, dropna=False):
+        for features, part in _by_features(group):
+            values = dict(zip(keys, given, strict=True)) | {FEATURES: features}
+            dataset = str(values.pop("dataset.name", ""))
+            groups.append((dataset, {name: values[name] for name in settings}, part))
+    groups.sort(key=lambda group: min(map(SOURCES.index, group[2].source)))
     texts = differences([values for _, values, _ in groups])
     return [
-        Panel(dataset, setting, group, values, strategies)
+        Panel(dataset, setting, group, values, strategies, tuple(graphs))
         for (dataset, values, group), setting in zip(groups, texts, strict=True)
     ]
+
+
+def _by_features(runs: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
+    """Runs with trained and with fixed features apart, if some strategy has both; else all of them."""
+    ways = runs.groupby("strategy.name")[FEATURES].nunique(dropna=False)
+    if runs[FEATURES].nunique(dropna=False) > 1 and ways.max() == 1:
+        return [(BY_STRATEGY, runs)]
+    return [(value, part) for value, part in runs.groupby(FEATURES, dropna=False)]
+
+
+def graph_panels(runs: pd.DataFrame) -> list[Panel]:
+    """The panels of one strategy on several graphs, each a curve; else the panels of graphs."""
+    recorded = runs[runs.status != MISSING]
+    settings = recorded[[*SETTINGS]].astype(str).agg("|".join, axis=1)
+    together = recorded.groupby(settings)["dataset.name"].nunique().max() > 1
+    curves = recorded.assign(panel=settings).groupby(["panel", "source", "dataset.name"])
+    variants = curves[VARIANT].apply(lambda some: len(some.drop_duplicates())).max() if len(recorded) else 0
+    if recorded["strategy.name"].nunique() != 1 or not together or variants >= SEVERAL:
+        return panels(runs)
+    return panels(runs, graphs=sorted(set(recorded["dataset.name"])))
 
 
 class Titles(NamedTuple):
@@ -178,7 +235,7 @@ def titles(some: Sequence[Panel]) -> Titles:
         for name in ALWAYS_SAID
         if all(name in other and same(values[0][name], other[name]) for other in values)
     ]
-    subject = [] if several else [some[0].dataset]
+    subject = [] if several or not some[0].dataset else [some[0].dataset]
     note = ", ".join([*subject, *common])
     varied = {word for text in each for word in text.split(", ")} & {"bare", "full"}
     means = {
@@ -251,18 +308,68 @@ def largest(panel: Panel) -> Iterator[tuple[Curve, pd.DataFrame]]:
 def in_order(some: Iterable[Curve]) -> list[Curve]:
     """Measured curves first, strategies in the order of the palette."""
     return sorted(
-        some, key=lambda curve: (SOURCES.index(curve.source), place_of(curve.strategy), curve.variant)
+        some,
+        key=lambda curve: (
+            SOURCES.index(curve.source),
+            place_of(curve.strategy),
+            curve.graph or 0,
+            curve.variant,
+        ),
     )
 
 
 def _curves(panel: Panel) -> Iterator[Curve]:
-    for (source, strategy), runs in panel.runs.groupby(["source", "strategy.name"]):
+    trained = panel.values.get(FEATURES) == BY_STRATEGY
+    apart = ["source", "strategy.name", *(["dataset.name"] if panel.graphs else [])]
+    for (source, strategy, *graph), runs in panel.runs.groupby(apart):
         variants = list(runs.groupby(VARIANT, dropna=False))
+        lines = []
         for number, (values, group) in enumerate(variants):
-            label = str(strategy)
-            label += f" ({_variant(runs, values)})" if len(variants) > 1 else ""
-            label += f" {source}" if source != "measured" else ""
-            yield Curve(str(strategy), label, str(source), number, group, panel.strategies)
+            said = [_variant(runs, values)] if len(variants) > 1 else []
+            said += [_setting(FEATURES, group[FEATURES].iloc[0])] if trained else []
+            name = str(graph[0]) if graph else str(strategy)
+            label = _label(name, said, str(source))
+            place = panel.graphs.index(name) if graph else None
+            lines.append(Curve(str(strategy), label, str(source), number, group, panel.strategies, place))
+        yield from followed(lines, "ranks", "ranks")
+
+
+def _label(name: str, said: Iterable[str], source: str) -> str:
+    """The name of a curve in a legend: a strategy or a graph, what tells it from others, and where it comes from."""
+    details = ", ".join(part for part in said if part)
+    return name + (f" ({details})" if details else "") + (f" {source}" if source != "measured" else "")
+
+
+def followed(some: Sequence[Curve], over: str, across: str) -> list[Curve]:
+    """The curves, with all variants of a strategy as one curve if each has one place of its own along `over`.
+
+    A paper may change a parameter with the number of ranks, or with the number of layers: its line goes through all.
+    """
+    joined = list[Curve]()
+    groups: dict[tuple[Any, ...], list[Curve]] = {}
+    for curve in some:
+        groups.setdefault((curve.source, curve.strategy, curve.graph), []).append(curve)
+    for variants in groups.values():
+        places = [set(curve.runs[over]) for curve in variants]
+        alone = all(len(place) == 1 for place in places) and len(set.union(*places)) == len(places)
+        if len(variants) < SEVERAL or not alone:
+            joined += variants
+            continue
+        runs = pd.concat([curve.runs for curve in variants])
+        first = variants[0]
+        label = _label(first.name, [f"{' and '.join(_varied(runs))} by {across}"], first.source)
+        joined.append(replace(first, label=label, runs=runs))
+    return joined
+
+
+def _varied(runs: pd.DataFrame) -> list[str]:
+    """The names of what differs between the variants of a strategy."""
+    params = [json.loads(text or "{}") for text in runs[PARAMS].astype(str).unique()]
+    keys = dict.fromkeys(key for some in params for key in some)
+    names = [key for key in keys if any(other.get(key) != params[0].get(key) for other in params)]
+    return names + [
+        _short(name) for name in VARIANT if name != PARAMS and runs[name].nunique(dropna=False) > 1
+    ]
 
 
 def unknown(value: Any) -> bool:
@@ -274,6 +381,10 @@ def _setting(name: str, value: Any) -> str:
     """A setting as part of a title."""
     if unknown(value):
         return f"{_short(name)} unknown"
+    if value == BY_STRATEGY:
+        return f"features {BY_STRATEGY}"
+    if name == FEATURES and not value:
+        return "fixed features"
     if isinstance(value, bool | np.bool_):
         return SETTINGS[name] if value else f"no {SETTINGS[name]}"
     if name == "model.layers":

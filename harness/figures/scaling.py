@@ -1,25 +1,29 @@
 """Strong scaling: seconds an epoch over ranks, both logarithmic, every launch a point and every failure a cross.
 
 Times are absolute, never speedups. A line joins the medians over launches, a band shows their range, dots beside each
-median are the launches, and a dotted line is ideal scaling from each curve's first measured point. Measured lines are
-solid, predicted lines dashed, emulated lines dashed and dotted. Lines of other programs have hollow markers; published
-numbers are hollow markers alone. Runs that did not finish stand in a strip at the top, over their number of ranks.
+median are the launches, and a dotted line is ideal scaling from each curve's first measured point. Where measured
+ranks shared cores, the ground is dotted and curves have no ideal line, because their times say nothing of scaling.
+Measured lines are solid, predicted lines dashed, emulated lines dashed and dotted. Lines of other programs have hollow
+markers; published numbers are hollow markers alone. Runs that did not finish stand in a strip at the top, over their
+number of ranks.
 
-Curves that scale share axes, or have small axes each where so many would hide each other. Curves of one number of ranks
-are listed, because they would all stand at one place.
+Curves that scale share axes, or have small axes each where so many would hide each other. Curves of one number of
+ranks are listed, because they would all stand at one place.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from harness.figures.kind import FigureKind, Tables
@@ -51,7 +55,7 @@ from harness.figures.palette import (
     Dash,
     StrategyLook,
 )
-from harness.figures.panels import Curve, DrawnColumn, Panel, in_order, titles
+from harness.figures.panels import Curve, DrawnColumn, Panel, graph_panels, in_order, titles
 
 MOST_TOGETHER = 6
 """Strategies on common axes."""
@@ -63,6 +67,8 @@ APART = 0.07  # inches between markers that would coincide
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
 IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
 DOTTED: Dash = (0, (1, 1.6))
+CROWDED: dict[str, Any] = {"facecolor": FAINT, "hatch": "....", "edgecolor": GRID, "linewidth": 0}
+"""The ground of measured points whose ranks shared cores: their times say nothing of scaling."""
 SIGNS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
 """The sign over the marker of a run that did not finish; any other status has a star of five lines."""
 
@@ -75,6 +81,8 @@ class Ground(NamedTuple):
     slots: int
     height: float
     width: float
+    crowded: float = 0.0
+    """Where on the horizontal axis measured ranks begin to share cores; 0: nowhere."""
 
     @property
     def whole(self) -> float:
@@ -82,11 +90,14 @@ class Ground(NamedTuple):
         return self.height + SLOT * self.slots
 
 
-def epochs(lines: Iterable[Curve]) -> DrawnColumn:
-    """Epoch times of some curves over ranks, in the unit that suits them."""
-    unit = unit_of([float(seconds) for curve in lines for seconds in curve.points.epoch_seconds_median])
-    label = f"epoch time ({unit.name})"
-    return DrawnColumn("epoch_seconds_median", "min", "ranks", "ranks", label, unit.per_second, -1)
+EPOCH, TARGET = "epoch_seconds_median", "seconds_to_target"
+
+
+def times(lines: Iterable[Curve], column: str = EPOCH) -> DrawnColumn:
+    """Times of some curves over ranks, of an epoch or to the target accuracy, in the unit that suits them."""
+    unit = unit_of([float(value) for curve in lines for value in curve.points[column].dropna()])
+    label = f"{'epoch time' if column == EPOCH else 'training time to the target'} ({unit.name})"
+    return DrawnColumn(column, "min", "ranks", "ranks", label, unit.per_second, -1 if column == EPOCH else 0)
 
 
 def sections(title: str, lines: Sequence[Curve], measure: DrawnColumn) -> list[Section]:
@@ -129,12 +140,12 @@ def _kind_of(cell: Cell, measure: DrawnColumn) -> str:
 
 
 def _facets(lines: Sequence[Curve]) -> list[list[Curve]]:
-    """The curves of each strategy, or of each variant of a strategy that has more than markers can tell apart."""
-    variants = Counter(curve.strategy for curve in lines if curve.source == lines[0].source)
-    by_name: dict[tuple[str, int], list[Curve]] = {}
+    """The curves of each strategy or graph, or of each variant if these are more than markers can tell apart."""
+    variants = Counter(curve.subject for curve in lines if curve.source == lines[0].source)
+    by_name: dict[tuple[object, int], list[Curve]] = {}
     for curve in lines:
-        many = variants[curve.strategy] > len(FILLS)
-        by_name.setdefault((curve.strategy, curve.variant if many else 0), []).append(curve)
+        many = variants[curve.subject] > len(FILLS)
+        by_name.setdefault((curve.subject, curve.variant if many else 0), []).append(curve)
     return list(by_name.values())
 
 
@@ -154,7 +165,19 @@ def _ground(
         slots if measure.over == "ranks" else 0,
         height,
         width,
+        _crowded_from(lines, tried) if measure.over == "ranks" else 0.0,
     )
+
+
+def _crowded_from(lines: Iterable[Curve], tried: Sequence[int]) -> float:
+    """Halfway before the fewest ranks that shared cores in a measured run; 0 without such a run."""
+    fewest = min((curve.crowded for curve in lines if curve.crowded), default=0)
+    return math.sqrt(fewest * max((ranks for ranks in tried if ranks < fewest), default=fewest / 2))
+
+
+def _scales(curve: Curve, measure: DrawnColumn) -> bool:
+    """Whether an ideal line is drawn: from a measured first point to others, with a core for each rank."""
+    return curve.source == "measured" and len(measure.line(curve)) > 1 and not curve.crowded
 
 
 def _values(curve: Curve, measure: DrawnColumn) -> list[float]:
@@ -170,7 +193,7 @@ def _ideal_ends(lines: Sequence[Curve], measure: DrawnColumn, values: Sequence[f
     ends = []
     for curve in lines:
         line = measure.line(curve)
-        if curve.source == "measured" and len(line) > 1:
+        if _scales(curve, measure):
             ratio = float(line[measure.over].iloc[-1] / line[measure.over].iloc[0]) ** measure.ideal
             ends.append(float(line.middle.iloc[0]) * measure.factor * ratio)
     low, high = min(values) / IDEAL_BELOW, max(values) * IDEAL_BELOW
@@ -180,11 +203,11 @@ def _ideal_ends(lines: Sequence[Curve], measure: DrawnColumn, values: Sequence[f
 def _multiples(facets: Sequence[Sequence[Curve]], lines: Sequence[Curve], measure: DrawnColumn) -> list[Cell]:
     """Small axes, one for each strategy, with the curves of all others in grey behind."""
     ground = _ground(lines, facets, measure, SMALL, SMALL_WIDTH)
-    variants = len({curve.strategy for curve in lines}) < len(facets)
+    variants = len({curve.subject for curve in lines}) < len(facets)
     columns = across(len(facets))
     return [
         Cell(
-            own[0].label if variants or len(own) == 1 else own[0].strategy,
+            own[0].label if variants or len(own) == 1 else own[0].name,
             partial(
                 draw,
                 own=own,
@@ -217,6 +240,8 @@ def draw(
         axes.tick_params(axis="y", labelleft=False)
     if not last:
         axes.tick_params(axis="x", labelbottom=False)
+    if ground.crowded:
+        axes.axvspan(ground.crowded, axes.get_xlim()[1], **CROWDED, zorder=0.3)
     _draw_others(axes, others, measure)
     shifts = _shifts(axes, own, measure, ground)
     for curve, shift in zip(own, shifts, strict=True):
@@ -289,7 +314,7 @@ def _draw_curve(axes: Axes, curve: Curve, measure: DrawnColumn, place: Transform
         axes.scatter(
             points.ranks.astype(int), values, s=1.8, color=colour, linewidth=0, transform=beside, zorder=3
         )
-    if measure.ideal and len(line) > 1:
+    if measure.ideal and _scales(curve, measure):
         start, value, end = float(x.iloc[0]), float(middle.iloc[0]), float(x.iloc[-1])
         edge = axes.get_ylim()[0 if measure.ideal < 0 else 1]
         end = min(end, start * (edge / value) ** measure.ideal)
@@ -403,7 +428,7 @@ def draw_list(
 # The legend, the figure and its numbers.
 
 
-def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Line2D]:
+def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Artist]:
     """The legend of some panels: every curve that shares axes with others once, then all other signs."""
     shown: list[Curve] = []
     alone: list[Curve] = []
@@ -411,7 +436,7 @@ def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Line2D]:
         if getattr(cell.draw, "func", None) is draw:
             words = cell.draw.keywords  # type: ignore[attr-defined]
             (alone if words.get("others") and len(words["own"]) == 1 else shown).extend(words["own"])
-    entries = []
+    entries: list[Artist] = []
     alike: dict[tuple[StrategyLook, str], list[Curve]] = {}  # of one look in several panels: one entry
     for curve in in_order(shown):
         alike.setdefault((curve.look, curve.source), []).append(curve)
@@ -423,35 +448,45 @@ def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Line2D]:
     sign: dict[str, Any] = {"xdata": [], "ydata": [], "color": MUTED, "linestyle": "none"}
     if measure.over == "ranks" and any(len(curve.points) > len(measure.line(curve)) for curve in measured):
         entries.append(Line2D(**sign, marker=".", markersize=3, label="one launch"))
-    if measure.ideal and any(len(measure.line(curve)) > 1 for curve in measured):
+    if measure.ideal and any(_scales(curve, measure) for curve in measured):
         name = "ideal" if measure.ideal < 0 else "linear"
         entries.append(Line2D(**sign | {"linestyle": DOTTED}, linewidth=0.9, label=name))
     if alone:
         entries.append(
             Line2D(**sign | {"color": GRID, "linestyle": "-"}, marker="o", markersize=2, label="all others")
         )
-    if measure.over == "ranks":
-        for status in sorted({str(status) for curve in drawn for status in curve.failures.status}):
-            entries.append(
-                Line2D(
-                    **sign | {"color": INK},
-                    marker=sign_of(status),
-                    markersize=4.5,
-                    label=f"did not finish: {status}",
-                )
-            )
-    return entries
+    return entries + (_warnings(drawn) if measure.over == "ranks" else [])
+
+
+def _warnings(drawn: Sequence[Curve]) -> list[Artist]:
+    """The legend of what is no time of a scaling run: ranks that shared cores, and runs that did not finish."""
+    crowded = [Patch(**CROWDED, label="ranks share cores: no scaling")]
+    statuses = sorted({str(status) for curve in drawn for status in curve.failures.status})
+    look: dict[str, Any] = {"color": INK, "linestyle": "none", "markersize": 4.5}
+    return [
+        *(crowded if any(curve.crowded for curve in drawn) else []),
+        *(
+            Line2D([], [], marker=sign_of(status), label=f"did not finish: {status}", **look)
+            for status in statuses
+        ),
+    ]
 
 
 def shown(panel: Panel, _: Tables) -> list[Curve]:
     """The curves of a panel; a paper may print something else than the time of an epoch."""
-    return [curve for curve in panel.curves if not (curve.points.empty and curve.failures.empty)]
+    return [curve for curve in panel.curves if curve.points[EPOCH].notna().any() or len(curve.failures)]
 
 
-def page(some: Sequence[Panel], shown: Sequence[list[Curve]]) -> Figure:
+def reaching(panel: Panel, _: Tables) -> list[Curve]:
+    """The curves with runs that reached their target accuracy, without other runs."""
+    some = [replace(curve, runs=curve.runs[curve.runs[TARGET].notna()]) for curve in panel.curves]
+    return [curve for curve in some if len(curve.runs)]
+
+
+def page(some: Sequence[Panel], shown: Sequence[list[Curve]], column: str = EPOCH) -> Figure:
     """The figure: axes for each panel."""
     each, note = titles(some)
-    measures = [epochs(lines) for lines in shown]
+    measures = [times(lines, column) for lines in shown]
     parts = [
         part
         for title, lines, measure in zip(each, shown, measures, strict=True)
@@ -460,7 +495,7 @@ def page(some: Sequence[Panel], shown: Sequence[list[Curve]]) -> Figure:
     return compose(parts, handles(parts, measures[0]), note)
 
 
-def data(lines: Sequence[Curve], column: str = "epoch_seconds_median") -> Iterator[dict[str, Any]]:
+def data(lines: Sequence[Curve], column: str = EPOCH) -> Iterator[dict[str, Any]]:
     """A row for each launch."""
     for curve in lines:
         runs = curve.runs.sort_values(["ranks", "grid", "launch"])
@@ -478,4 +513,11 @@ def data(lines: Sequence[Curve], column: str = "epoch_seconds_median") -> Iterat
             }
 
 
-KIND = FigureKind("strong-scaling", "Strong scaling", shown, page, data)
+KIND = FigureKind("strong-scaling", "Strong scaling", shown, page, data, graph_panels)
+TARGET_KIND = FigureKind(
+    "time-to-target",
+    "Time to the target accuracy",
+    reaching,
+    partial(page, column=TARGET),
+    partial(data, column=TARGET),
+)

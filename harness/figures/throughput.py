@@ -2,7 +2,8 @@
 
 The varied setting is the number of ranks, unless models had several depths or features had several widths: then it is
 the depth or the width, at each curve's largest number of ranks. A line joins the medians over launches, each on the
-best grid; a band shows their range; the dotted line is linear scaling from a curve's first point.
+best grid; a band shows their range; the dotted line is linear scaling from a curve's first point. Lines of runs that
+were predicted or emulated look as in the figure of scaling.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import COUNTS, compose, scale_for
-from harness.figures.panels import Curve, DrawnColumn, Panel, panels, titles
+from harness.figures.panels import Curve, DrawnColumn, Panel, followed, panels, titles
 from harness.figures.scaling import data, handles, sections
 from harness.spec.dataset import without_width
 
@@ -35,15 +36,15 @@ def varied(panel: Panel) -> str:
 
 
 def lines(panel: Panel, _: Tables) -> list[Curve]:
-    """Every curve that this harness or another program measured, with the runs that are drawn."""
-    over, measured = varied(panel), []
+    """Every curve that has a throughput, with the runs that are drawn."""
+    over, some = varied(panel), []
     for curve in panel.curves:
         points = curve.points.dropna(subset=[COLUMN])
         if over != "ranks":
             points = points[points.ranks == points.ranks.max()]
-        if curve.source in ("measured", "external") and len(points):
-            measured.append(replace(curve, runs=points))
-    return measured
+        if len(points):
+            some.append(replace(curve, runs=points))
+    return some if over == "ranks" else followed(some, over, SWEPT[over])
 
 
 def rates(panel: Panel, shown: Sequence[Curve]) -> DrawnColumn:

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import Cell, Section, across, compose, unit_for
@@ -51,8 +51,8 @@ class TrainingAxes(NamedTuple):
     """The label of the horizontal axis and the length of its unit, by the largest number on it."""
     label: str
     short: str
-    dress: Callable[[Axes, float, bool], None]
-    """Sets the limits and ticks of the vertical axis, by the largest number on it; axes may be small."""
+    dress: Callable[[Axes, float, float, bool], None]
+    """Sets the limits and ticks of the vertical axis, by the ends of what it shows; axes may be small."""
 
 
 class TrainingPanel(NamedTuple):
@@ -104,16 +104,20 @@ def _known_losses(epochs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"x": range(1, len(rows) + 1), "y": rows.loss})
 
 
-def _dress_accuracy(axes: Axes, _: float, small: bool) -> None:
-    axes.set_ylim(-0.02, 1.04)
-    axes.yaxis.set_major_locator(FixedLocator([0, 0.5, 1] if small else [0, 0.2, 0.4, 0.6, 0.8, 1]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}"))
+def _dress_accuracy(axes: Axes, low: float, high: float, small: bool) -> None:
+    _fit(axes, max(low, 0.0), min(high, 1.0), 100.0, small)
 
 
-def _dress_loss(axes: Axes, most: float, small: bool) -> None:
-    axes.set_ylim(-0.02 * most, 1.04 * most)
+def _dress_loss(axes: Axes, low: float, high: float, small: bool) -> None:
+    _fit(axes, low, high, 1.0, small)
+
+
+def _fit(axes: Axes, low: float, high: float, factor: float, small: bool) -> None:
+    """Limits around the values, so that lines which are close to each other stay apart; labels are times `factor`."""
+    room = (high - low) or abs(high) or 1.0
+    axes.set_ylim(low - 0.06 * room, high + 0.06 * room)
     axes.yaxis.set_major_locator(MaxNLocator(2 if small else 5, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{factor * value:,.6g}"))
 
 
 def _over_time(longest: float) -> tuple[str, float]:
@@ -135,17 +139,18 @@ def draw(axes: Axes, shown: TrainingPanel, own: str = "", first: bool = True, la
     """Draws one panel; with `own`, the lines of that curve over those of all others in grey."""
     quantity, longest = shown.quantity, max(max(line.x) for line in shown.lines)
     label, unit = quantity.over(longest)
-    for line in shown.lines:
+    for number, line in enumerate(shown.lines):
         x = [each / unit for each in line.x]
         if own and line.strategy != own:
             axes.plot(x, line.y, color=GRID, linewidth=0.8, zorder=1.2)
         else:
-            axes.add_line(_sample(line, x, line.y))
+            axes.add_line(_sample(line, x, line.y, 0 if own else number, 1 if own else len(shown.lines)))
     for target in shown.targets:
         axes.axhline(target, color=MUTED, linestyle=DOTTED, linewidth=0.9)
     end = longest / unit
     axes.set_xlim(-0.04 * end, 1.05 * end)
-    quantity.dress(axes, max(max(line.y) for line in shown.lines), bool(own))
+    values = [*(y for line in shown.lines for y in line.y), *shown.targets]
+    quantity.dress(axes, min(values), max(values), bool(own))
     axes.xaxis.set_major_locator(MaxNLocator(3 if own else 5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.set_xlabel(label if last else "")
@@ -155,9 +160,17 @@ def draw(axes: Axes, shown: TrainingPanel, own: str = "", first: bool = True, la
     axes.grid(axis="y")
 
 
-def _sample(line: TrainingLine, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    """The line of a run, for the axes or for the legend."""
+def _sample(
+    line: TrainingLine, x: Sequence[float], y: Sequence[float], number: int = 0, together: int = 1
+) -> Line2D:
+    """The line of a run, for the axes or for the legend: `number` of so many lines on common axes.
+
+    Exact strategies lie on one line. Each line has its markers at places of its own, and the first is the widest.
+    """
     look = line.look
+    every = max(1, len(x) // CROWDED)
+    spread = min(together, len(x) // FEWEST_LOSSES or 1)
+    every = max(every, spread)
     return Line2D(
         x,
         y,
@@ -166,8 +179,8 @@ def _sample(line: TrainingLine, x: Sequence[float], y: Sequence[float]) -> Line2
         fillstyle=look.fill,
         markerfacecoloralt=PAPER,
         markersize=4.5,
-        markevery=max(1, len(x) // CROWDED),
-        linewidth=0.9,
+        markevery=(number % spread * every // spread, every),
+        linewidth=0.9 + 0.9 * (together - 1 - number) / together,
         markeredgecolor=PAPER if look.fill == "full" else look.colour,
         markeredgewidth=0.4,
         label=line.label,

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from harness.documents import read_json
 from harness.errors import UserError
-from harness.figures.drawing import KINDS, contents_of, divided, name_of, tables_digest
+from harness.figures.drawing import KINDS, contents_of, divided, names_of, tables_digest
 from harness.figures.kind import read_tables
 from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
@@ -160,9 +160,11 @@ class Picture(NamedTuple):
 
 
 def _pictures(figures: Path, kind: str, contents: list[tuple[Panel, Any]], digest: str) -> list[Picture]:
-    """The figures of one kind, one for each dataset that has something to show."""
-    datasets = sorted({panel.dataset for panel, _ in contents})
-    return [inlined(figures / f"{name_of(kind, name)}.svg", name, digest) for name in datasets]
+    """The figures of one kind: one for each dataset that has something to show, or that of all if one has."""
+    names = names_of(kind, [panel for panel, _ in contents]) if contents else {}
+    if len(names) > 1:
+        del names[""]
+    return [inlined(figures / f"{name}.svg", dataset, digest) for dataset, name in names.items()]
 
 
 def inlined(path: Path, dataset: str, digest: str) -> Picture:

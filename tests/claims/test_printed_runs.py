@@ -80,4 +80,5 @@ def test_printed_values_stand_in_tables_and_figures(
         for name, kind in kinds.items()
     }
     assert [title.partition(",")[0] for title in shown["strong-scaling"]] == ["ogbn-papers100m"]
-    assert [title.partition(",")[0] for title in shown["costs"]] == ["reddit"]
+    assert [title.partition(",")[0] for title in shown["time-to-target"]] == ["reddit"]
+    assert [title.partition(",")[0] for title in shown["evaluation"]] == ["reddit"]

@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +21,28 @@ def shown(tables: Path) -> list[beside_papers.Dot]:
     return beside_papers.dots(panel, read_tables(tables))
 
 
-def test_results_with_a_ratio_are_drawn_and_settings_are_not(shown: list[beside_papers.Dot]) -> None:
-    assert [(dot.verdict, dot.ratio) for dot in shown] == [
+def test_results_are_drawn_tested_or_not_and_settings_are_not(shown: list[beside_papers.Dot]) -> None:
+    *tested, untested = shown
+    assert [(dot.verdict, dot.ratio) for dot in tested] == [
         ("holds", 1.1),
         ("within a factor", 1.6),
         ("contradicted", 0.125),
     ]
+    assert untested.verdict == "cannot be tested here" and isnan(untested.ratio)
+    assert untested.values == "untested  /  2 x", "the printed value stands there all the same"
+
+
+def test_settings_are_drawn_if_a_figure_has_no_result(tables: Path) -> None:
+    (panel,) = beside_papers.paper_panels(read_claims_of(tables))
+    settings = replace(panel, runs=panel.runs[panel.runs.basis == "experiment"])
+    assert [dot.verdict for dot in beside_papers.dots(settings, read_tables(tables))] == ["holds"]
+
+
+def test_claims_that_share_their_words_are_told_apart_by_their_settings(tables: Path) -> None:
+    (panel,) = beside_papers.paper_panels(read_claims_of(tables))
+    runs = panel.runs.assign(what="share of an epoch", config=[f"step {n}" for n in range(len(panel.runs))])
+    found = beside_papers.dots(replace(panel, runs=runs), read_tables(tables))
+    assert len({dot.label for dot in found}) == len(found) > 1
 
 
 def test_dots_and_intervals_stand_where_they_are(tables: Path, shown: list[beside_papers.Dot]) -> None:
@@ -34,12 +52,15 @@ def test_dots_and_intervals_stand_where_they_are(tables: Path, shown: list[besid
         figure.draw_without_rendering()
     (axes,) = figure.axes
     _, *lines = axes.lines  # the first is at one
-    for y, dot, interval, at in zip(axes.get_yticks(), shown, lines[::2], lines[1::2], strict=True):
+    *lines, untested = lines
+    *tested, _ = shown
+    assert list(untested.get_xdata()) == [0] and untested.get_transform() == axes.get_yaxis_transform()
+    for y, dot, interval, at in zip(axes.get_yticks(), tested, lines[::2], lines[1::2], strict=False):
         assert list(interval.get_xdata()) == [dot.low, dot.high]
         assert (list(at.get_xdata()), list(at.get_ydata())) == ([dot.ratio], [y])
     assert list(axes.get_yticks()) == sorted(set(axes.get_yticks())), "one below the other"
     low, high = axes.get_xlim()
-    assert low < min(dot.low for dot in shown) and max(dot.high for dot in shown) < high
+    assert low < min(dot.low for dot in tested) and max(dot.high for dot in tested) < high
     assert 1 in axes.get_xticks()
     assert [text.get_text() for text in axes.get_yticklabels()] == [dot.label for dot in shown]
 

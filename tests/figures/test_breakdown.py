@@ -1,6 +1,9 @@
 """The bars of a breakdown are the epoch, part by part."""
 
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,6 +14,7 @@ from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.palette import GROUPS
 from harness.figures.panels import Panel, panels
+from harness.results.parquet import read_collected
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,33 @@ def test_local_work_is_not_communication(rows: Rows) -> None:
     assert sum(serial[group] for group in communication) == 0
     assert sum(one_d[group] for group in communication) == pytest.approx(0.16, rel=0.1)
     assert one_d["SpMM"] == pytest.approx(0.62, rel=0.1)
+
+
+def test_predicted_epochs_have_bars_of_their_parts(
+    synthetic: SimpleNamespace, collected: Callable[[Callable[[Path], object]], Path]
+) -> None:
+    """The ranks of a paper are predicted: its stacked bars stand beside those of the runs here."""
+
+    def write(folder: Path) -> None:
+        for ranks, source in ((2, "measured"), (64, "predicted"), (16, "emulated"), (32, "published")):
+            synthetic.write_ok(
+                folder,
+                synthetic.make_spec("plexus", "tiny", {"x": ranks, "y": 1, "z": 1}),
+                1.0,
+                source=source,
+            )
+        synthetic.write_quoted(folder, synthetic.make_spec("plexus", "tiny", {"z": 4}), 1.0, "predicted")
+
+    folder = collected(write)
+    (panel,) = panels(read_collected(folder, "runs"))
+    found = dict(BREAKDOWN.rows(panel, read_tables(folder)))
+    assert {label: [bar.label for bar in bars] for label, bars in found.items()} == {
+        "plexus": ["2×1×1"],
+        "plexus emulated": ["16×1×1"],
+        "plexus predicted": ["64×1×1"],
+    }, "a paper prints no parts, and neither has a prediction without a ledger"
+    epochs = dict(zip(panel.runs.source, panel.runs.epoch_seconds_median, strict=True))
+    assert found["plexus predicted"][0].total == pytest.approx(epochs["predicted"])
 
 
 def test_failures_have_a_row(rows: Rows) -> None:

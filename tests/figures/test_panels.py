@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
-from harness.figures.panels import panels, titles
+from harness.figures.panels import graph_panels, panels, titles
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]
@@ -61,6 +62,96 @@ def test_parameters_make_curves_with_names_that_differ(
     assert labels == ["bulk (samples 10)", "bulk (samples 5)"]
     assert [curve.variant for curve in panel.curves] == [0, 1]
     assert len({curve.look for curve in panel.curves}) == 2
+
+
+def features(synthetic: SimpleNamespace, *those: tuple[str, bool]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for ranks in (2, 4):
+            for strategy, trained in those:
+                training = {"features": trained}
+                spec = synthetic.make_spec(strategy, "tiny", {"p": ranks}, training=training)
+                synthetic.write_quoted(folder, spec, 1.0, "predicted")
+
+    return write
+
+
+def test_strategies_that_train_features_stand_beside_those_that_do_not(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 8 of Plexus, whose rivals keep their features fixed: its curves say which do what."""
+    folder = collected(features(synthetic, ("plexus", True), ("bns-gcn", False)))
+    (panel,) = panels(read_collected(folder, "runs"))
+    labels = ["plexus (features trained) predicted", "bns-gcn (fixed features) predicted"]
+    assert [curve.label for curve in panel.curves] == labels
+    assert panel.title == "tiny"
+
+
+def test_a_strategy_with_trained_and_with_fixed_features_divides_its_panel(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    folder = collected(features(synthetic, ("plexus", True), ("plexus", False), ("bns-gcn", False)))
+    found = panels(read_collected(folder, "runs"))
+    assert sorted(panel.title for panel in found) == ["tiny, features trained", "tiny, fixed features"]
+
+
+def quoted(synthetic: SimpleNamespace, strategies: tuple[str, ...], machines: tuple[str, ...]) -> Any:
+    def write(folder: Path) -> None:
+        for name in strategies:
+            for machine in machines:
+                for graph in ("reddit", "roads"):
+                    for ranks in (2, 4):
+                        spec = synthetic.make_spec(name, graph, {"p": ranks}, machine={"name": machine})
+                        synthetic.write_quoted(folder, spec, 1.0, "predicted")
+
+    return write
+
+
+def test_a_strategy_that_is_alone_has_a_curve_for_each_graph(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 10 of Plexus: axes for each machine, a line for each graph, and a graph has one look in all."""
+    runs = read_collected(collected(quoted(synthetic, ("plexus",), ("frontier", "perlmutter"))), "runs")
+    found = graph_panels(runs)
+    assert [panel.title for panel in found] == ["on frontier", "on perlmutter"]
+    for panel in found:
+        assert [curve.label for curve in panel.curves] == ["reddit predicted", "roads predicted"]
+    one, other = ([curve.look for curve in panel.curves] for panel in found)
+    assert one == other and len(set(one)) == 2
+    drawn = [run for panel in found for curve in panel.curves for run in curve.runs.run_id]
+    assert sorted(drawn) == sorted(runs.run_id)
+
+
+def test_two_strategies_have_axes_for_each_graph(synthetic: SimpleNamespace, collected: Collected) -> None:
+    runs = read_collected(collected(quoted(synthetic, ("plexus", "rdm"), ("frontier",))), "runs")
+    assert [panel.title for panel in graph_panels(runs)] == ["reddit", "roads"]
+
+
+def bulks(synthetic: SimpleNamespace, places: tuple[tuple[int, int], ...]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for ranks, bulk in places:
+            strategy = {"name": "bulk-sage", "params": {"bulk": bulk, "fanout": 3}}
+            synthetic.write_quoted(
+                folder, synthetic.make_spec(strategy, "tiny", {"p": ranks}), 1.0, "predicted"
+            )
+
+    return write
+
+
+def test_a_parameter_that_follows_the_ranks_makes_one_curve(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 4 of matrix-based sampling: the bulk is the largest that fits at each number of devices."""
+    (panel,) = panels(read_collected(collected(bulks(synthetic, ((4, 49), (8, 25), (16, 13)))), "runs"))
+    (curve,) = panel.curves
+    assert curve.label == "bulk-sage (bulk by ranks) predicted"
+    assert list(curve.line.ranks) == [4, 8, 16]
+
+
+def test_parameters_that_share_a_number_of_ranks_stay_apart(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    (panel,) = panels(read_collected(collected(bulks(synthetic, ((4, 49), (4, 25), (16, 13)))), "runs"))
+    assert len(panel.curves) == 3
 
 
 def test_runs_that_never_took_place_are_not_drawn(runs: pd.DataFrame) -> None:

@@ -37,14 +37,14 @@ def products(runs: pd.DataFrame) -> Panel:
 def draw(axes: Axes, panel: Panel) -> None:
     """Draws the curves of a panel on common axes, however many there are."""
     lines = scaling.shown(panel, None)
-    measure = scaling.epochs(lines)
+    measure = scaling.times(lines)
     ground = scaling._ground(lines, [lines], measure, scaling.PLOT, scaling.PLOT_WIDTH)
     scaling.draw(axes, lines, measure, ground)
 
 
 def cells(panel: Panel) -> list[Cell]:
     lines = scaling.shown(panel, None)
-    return [cell for part in scaling.sections("", lines, scaling.epochs(lines)) for cell in part.cells]
+    return [cell for part in scaling.sections("", lines, scaling.times(lines)) for cell in part.cells]
 
 
 def line_of(axes: Axes, label: str) -> Line2D:
@@ -89,6 +89,58 @@ def test_ideal_lines_start_at_the_first_measured_point(axes: Axes, products: Pan
     for line in ideals:
         x, y = np.array(line.get_data())
         np.testing.assert_allclose(x * y, x[0] * y[0])
+
+
+def test_ranks_that_share_cores_stand_on_dotted_ground_without_ideal_lines(
+    axes: Axes, synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Sixteen ranks on two cores draw a slope that is the opposite of the paper's: the axes say so themselves."""
+
+    def write(folder: Path) -> None:
+        for ranks in (1, 2, 4, 8):
+            spec = synthetic.make_spec("plexus", "tiny", {"p": ranks})
+            synthetic.write_ok(folder, spec, 1 / ranks, provenance=synthetic.provenance(cores=2))
+            if ranks == 8:
+                alone = synthetic.make_spec("rdm", "tiny", {"p": ranks})
+                synthetic.write_ok(folder, alone, 1.0, source="emulated")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    draw(axes, panel)
+    (ground,) = axes.patches
+    assert 2 < ground.get_x() < 4
+    assert 8 < ground.get_x() + ground.get_width() == axes.get_xlim()[1]
+    assert [line for line in axes.lines if line.get_alpha() is not None] == [], "no ideal line"
+    lines = scaling.shown(panel, None)
+    measure = scaling.times(lines)
+    parts = scaling.sections("", lines, measure)
+    labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
+    assert "ranks share cores: no scaling" in labels and "ideal" not in labels
+
+
+def test_times_to_a_target_stand_over_ranks_beside_printed_ones(
+    axes: Axes, synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 6 of ScaleGNN; a run that never reached the target has no point."""
+
+    def write(folder: Path) -> None:
+        for ranks, reached in ((1, 9.0), (2, 5.0), (4, None)):
+            spec = synthetic.make_spec("scalegnn", "tiny", {"d": ranks}, training={"target": 0.9})
+            tables = synthetic.make_tables(spec, 1.0, 0.0)
+            record = synthetic.make_record(spec, tables)
+            record["summary"]["seconds_to_target"] = reached
+            synthetic.write_record(folder, spec.model_dump(mode="json"), record, tables)
+        spec = synthetic.make_spec("scalegnn", "tiny", {"d": 8}, training={"target": 0.9})
+        record = {"run_id": spec.run_id, "label": spec.label, "status": "ok", "source": "published"}
+        record |= {"summary": {"seconds_to_target": 1.5}, "provenance": {}, "error": None}
+        synthetic.write_record(folder, spec.model_dump(mode="json"), record, {})
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    lines = scaling.reaching(panel, None)
+    measure = scaling.times(lines, scaling.TARGET)
+    found = {curve.label: measure.marks(curve) for curve in lines}
+    assert found == {"scalegnn": [(1, 9.0), (2, 5.0)], "scalegnn published": [(8, 1.5)]}
+    assert measure.upright == "training time to the target (s)"
+    assert [curve.label for curve in scaling.shown(panel, None)] == ["scalegnn"], "no epoch is printed"
 
 
 def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
@@ -177,7 +229,7 @@ def test_curves_of_one_point_are_listed_with_their_values(
     over, listed = cells(panel)
     assert "over ranks" in over.title and "largest" in listed.title
     with styled():
-        figure = compose(scaling.sections("", lines := scaling.shown(panel, None), scaling.epochs(lines)))
+        figure = compose(scaling.sections("", lines := scaling.shown(panel, None), scaling.times(lines)))
     written = [text.get_text() for text in figure.axes[1].texts]
     assert {"plexus", "s0", "s1", "s4", "× oom", "0.500", "4.50"} <= set(written)
 
@@ -220,7 +272,7 @@ def test_failures_alone_are_drawn(axes: Axes, synthetic: SimpleNamespace, collec
 def test_the_legend_names_every_curve_on_common_axes_once(products: Panel) -> None:
     with styled():
         lines = scaling.shown(products, None)
-        parts = scaling.sections("", lines, measure := scaling.epochs(lines))
+        parts = scaling.sections("", lines, measure := scaling.times(lines))
         labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
     assert labels == [
         "serial",

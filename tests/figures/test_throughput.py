@@ -29,21 +29,41 @@ def shown(folder: Path) -> dict[str, tuple[str, dict[str, pd.DataFrame]]]:
 def test_over_ranks_a_line_follows_the_best_grid(tables: Path, runs: pd.DataFrame) -> None:
     over, lines = shown(tables)["products-14m"]
     assert over == "ranks"
-    assert list(lines) == ["serial", "cagnet-1d", "plexus"], "what was measured"
+    assert list(lines) == ["serial", "cagnet-1d", "plexus"], "the others have no throughput"
     plexus = runs[(runs["strategy.name"] == "plexus") & (runs.source == "measured") & (runs.ranks == 4)]
     best = plexus.groupby("grid").vertices_per_second.median().max()
     line = lines["plexus"]
     assert line[line.ranks == 4].middle.item() == best
 
 
-def test_programs_of_others_stand_beside_ours(synthetic: SimpleNamespace, collected: Collected) -> None:
+def test_other_programs_and_predictions_stand_beside_what_was_measured(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
     def write(folder: Path) -> None:
         for seed, source in enumerate(("measured", "external", "predicted")):
             spec = synthetic.make_spec("bns-gcn", "tiny", {"p": 2}, seed=seed)
             synthetic.write_ok(folder, spec, 0.1, source=source)
 
     _, lines = shown(collected(write))["tiny"]
-    assert list(lines) == ["bns-gcn", "bns-gcn external"]
+    assert list(lines) == ["bns-gcn", "bns-gcn external", "bns-gcn predicted"]
+
+
+def test_fan_outs_that_follow_the_layers_make_one_curve(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 14 of G3: DGL has a fan-out for each layer."""
+
+    def write(folder: Path) -> None:
+        for fanouts in ([25, 10], [25, 15, 10], [25, 20, 15, 10]):
+            strategy = {"name": "distdgl", "params": {"fanouts": fanouts}}
+            model = {"layers": len(fanouts)}
+            synthetic.write_ok(folder, synthetic.make_spec(strategy, "tiny", {"p": 4}, model=model), 0.1)
+
+    over, lines = shown(collected(write))["tiny"]
+    assert over == "model.layers"
+    assert {label: list(line[over]) for label, line in lines.items()} == {
+        "distdgl (fanouts by layers)": [2, 3, 4]
+    }
 
 
 @pytest.mark.parametrize("swept", ["layers", "features"])

@@ -58,6 +58,41 @@ def test_points_and_target_are_drawn_where_they_are(shown: training.TrainingPane
     assert [handle.get_label() for handle in training.handles([shown])] == [shown.lines[0].label, "target"]
 
 
+@pytest.mark.parametrize("quantity", [training.ACCURACY, training.LOSS])
+def test_the_axis_fits_what_it_shows(quantity: training.TrainingAxes, shown: training.TrainingPanel) -> None:
+    """Accuracies of 95 and 96 % lie apart, as do losses that hardly fall."""
+    (line,) = shown.lines
+    close = [
+        line._replace(y=[0.950, 0.953, 0.954], strategy="a"),
+        line._replace(y=[0.951, 0.952, 0.96], strategy="b"),
+    ]
+    with styled():
+        axes = Figure().subplots()
+        training.draw(axes, shown._replace(quantity=quantity, lines=close, targets=[]))
+    low, high = axes.get_ylim()
+    assert low < 0.950 and high > 0.960
+    assert 0.010 / (high - low) > 0.8, "the values fill the axis"
+    assert len([tick for tick in axes.get_yticks() if low <= tick <= high]) >= 3
+
+
+def test_lines_that_coincide_are_all_seen(shown: training.TrainingPanel) -> None:
+    """Figure 7 of Plexus: the distributed loss lies on the serial one."""
+    (line,) = shown.lines
+    epochs = [float(epoch) for epoch in range(50)]
+    same = [
+        line._replace(x=epochs, y=[1 / (1 + x) for x in epochs], strategy=name, label=name) for name in "abc"
+    ]
+    with styled():
+        axes = Figure().subplots()
+        training.draw(axes, shown._replace(lines=same, targets=[]))
+    steps = [drawn.get_markevery() for drawn in axes.lines]
+    marked = [set(range(first, len(epochs), step)) for first, step in steps]
+    assert all(marked)
+    assert not marked[0] & marked[1] and not marked[1] & marked[2] and not marked[0] & marked[2]
+    widths = [drawn.get_linewidth() for drawn in axes.lines]
+    assert widths == sorted(set(widths), reverse=True), "the first is the widest"
+
+
 def test_variants_of_a_strategy_are_told_apart(shown: training.TrainingPanel) -> None:
     (line,) = shown.lines
     other = line._replace(label="other", look=line.look._replace(fill="left"))

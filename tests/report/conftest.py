@@ -21,7 +21,7 @@ def page(study: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 def sketch(tables: Path, figures: Path) -> None:
     """Empty figures of these tables, in no time."""
     figures.mkdir()
-    for dataset in read_collected(tables, "runs")["dataset.name"].unique():
+    for dataset in ("", *read_collected(tables, "runs")["dataset.name"].unique()):
         for kind in KINDS:
             said = f"<!-- tables {tables_digest(tables)} -->"
             (figures / f"{name_of(kind.name, dataset)}.svg").write_text(f"<svg>{said}</svg>")
