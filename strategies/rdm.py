@@ -24,13 +24,12 @@ from functools import cached_property, partial
 from itertools import product
 from math import inf
 from operator import itemgetter
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.comm.axis import paired
-from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.reshard import Slices
 from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, sum_gradients
@@ -76,7 +75,8 @@ class LayerPlan(NamedTuple):
             spread = [LayerStage("to columns", f_out, T, TensorName.S)] if self.power else []
             after = [LayerStage("to rows", f_out, Z, G)] if self.rows_after and self.power else []
             times_A = [LayerStage("times A", f_out, T, G)] * self.power
-            return [*before, LayerStage("times W", f_in, T, TensorName.S), *spread, *times_A, *after]
+            made = (T, TensorName.S) if self.power else (Z, G)
+            return [*before, LayerStage("times W", f_in, *made), *spread, *times_A, *after]
         before = [LayerStage("to columns", f_in, H, TensorName.DH)] if self.rows_before else []
         after = [] if self.rows_after else [LayerStage("to columns", f_out, Z, G)]
         middle = [
@@ -99,10 +99,14 @@ class RdmOperators(RowOperators):
         super().__init__(ctx, strategy, over=(ROW, COL))
         self.strategy, self.at, self.layers = strategy, ctx.at, strategy.layers
         self.down, self.across = ctx.grid[ROW], ctx.grid[COL]
-        chunk, everyone = strategy.chunk(ctx.at), range(ctx.facts.vertices)
-        self.A_MV = ctx.blocks.adjacency(chunk, everyone)
-        self.A_T_MV = ctx.blocks.adjacency(chunk, everyone, transposed=True)
+        self.A_MV = self.rows_of_A(ctx, transposed=False)
+        self.A_T_MV = self.rows_of_A(ctx, transposed=True)
         ctx.measured.chosen["layers"] = strategy.described()
+
+    def rows_of_A(self, ctx: Context, *, transposed: bool) -> Any:
+        """The rows of this rank's chunk, as `times` takes them."""
+        chunk, everyone = self.strategy.chunk(ctx.at), range(ctx.facts.vertices)
+        return ctx.blocks.adjacency(chunk, everyone, transposed=transposed)
 
     def convolve(self, layer: int, H: Tensor, W_FH: Tensor) -> Tensor:
         with self.ledger.phase(Phase.CONVOLVE, layer):
@@ -120,7 +124,7 @@ class RdmOperators(RowOperators):
         ahead, back = partial(self.times, self.A_MV, tensor), partial(self.times, self.A_T_MV, gradient)
         return paired(self.ledger, H, ahead, back)
 
-    def times(self, A_MV: Csr, tensor: TensorName, H_M: Tensor) -> Tensor:
+    def times(self, A_MV: Any, tensor: TensorName, H_M: Tensor) -> Tensor:
         """A H: the columns of H are gathered over the chunks of rows."""
         sizes = list(map(len, self.strategy.chunks()))
         H_V = self.down.all_gather(H_M, sizes=sizes, tensor=tensor)
@@ -149,7 +153,7 @@ class Rdm(RowStrategy):
     recomputes = True
     models = ("gcn", "sage")
     axes: ClassVar[tuple[AxisName, ...]] = (ROW, COL)
-    partitioned_over = None
+    partitioned_over: ClassVar[AxisName | None] = None
 
     class Params(MessageParams):
         """The order of the products, and NeutronTP's decoupled model."""
@@ -255,32 +259,49 @@ class Rdm(RowStrategy):
 
     def moved(self, layer: int, plan: LayerPlan) -> float:
         """The words that a rank receives in a layer, times P / V, if nothing is cut unevenly."""
-        shape, R, C = self.shapes[layer], self.grid[ROW], self.grid[COL]
+        shape, C = self.shapes[layer], self.grid[COL]
         both = plan.stages(*shape) + plan.returning(*shape, wants_dH=self.wants_dH(layer))
-        cost = {"times A": R - 1, "times W": 0}
+        cost = {"times A": self.gathered_per_row(), "times W": 0}
         return sum(stage.width * cost.get(stage.way, (C - 1) / C) for stage in both)
+
+    def gathered_per_row(self) -> float:
+        """The rows that a product with A brings to a rank of the chunk, for each row of the chunk: all others."""
+        return self.grid[ROW] - 1
+
+    def gathered(self, at: Coordinates, counts: Counts, direction: Direction) -> tuple[Op, int]:
+        """The call of a product with A, or backward with A^T, and its rows."""
+        return Op.ALL_GATHER, self.facts.vertices
+
+    def arriving(
+        self, stage: LayerStage, direction: Direction, at: Coordinates, counts: Counts
+    ) -> tuple[Op, AxisName, TensorName, int]:
+        """The call of a stage that is no product with W: its axis, the tensor that it moves, and its words."""
+        way, width, tensor, gradient = stage
+        moves = gradient if direction is BACKWARD else tensor
+        if way == "times A":
+            op, rows = self.gathered(at, counts, direction)
+            return op, ROW, moves, rows * len(self.slices(width)[at[COL]])
+        piece = self.piece(at, width, (way == "to rows") == (direction is FORWARD))
+        return Op.ALL_TO_ALL, COL, moves, len(piece.rows) * len(piece.cols)
 
     def described(self) -> str:
         """The plan in the words of a run's record."""
         orders, layouts = {True: "A (H W)", False: "(A H) W"}, {True: "rows", False: "columns"}
-        layers = (f"{orders[plan.combines]} {layouts[plan.rows_after]}" for plan in self.layers)
+        layers = (
+            f"{orders[plan.combines] if plan.power else 'H W'} {layouts[plan.rows_after]}"
+            for plan in self.layers
+        )
         return " ".join([layouts[self.layers[0].rows_before], *layers])
 
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Every change of layout brings this rank's piece, every product with A the columns of all chunks."""
-        words, n = Words(self.grid, self.recomputed), self.facts.vertices
+        words = Words(self.grid, self.recomputed)
         for layer, (plan, shape) in enumerate(zip(self.layers, self.shapes, strict=True)):
             backward = plan.returning(*shape, wants_dH=self.wants_dH(layer))
             for direction, stages in ((FORWARD, plan.stages(*shape)), (BACKWARD, backward)):
-                for way, width, tensor, gradient in stages:
-                    moves = gradient if direction is BACKWARD else tensor
-                    to_rows = (way == "to rows") == (direction is FORWARD)
-                    rows, cols = map(len, self.piece(at, width, to_rows))
-                    if way == "times A":
-                        own = len(self.slices(width)[at[COL]])
-                        words.put(direction, layer, Op.ALL_GATHER, ROW, moves, n * own)
-                    elif way != "times W":
-                        words.put(direction, layer, Op.ALL_TO_ALL, COL, moves, rows * cols)
+                for stage in stages:
+                    if stage.way != "times W":
+                        words.put(direction, layer, *self.arriving(stage, direction, at, counts))
         for weight in self.weights:
             f_in, f_out = weight.shape
             words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.axes, TensorName.DW, f_in * f_out)

@@ -1,0 +1,189 @@
+"""Compose: what each system does once or not at all, together in one plan for a graph, a model and a grid.
+
+Three parts, each exact, and each of another system here:
+
+1. A X of the first layer is computed once, before training, where the features never change (BNS-GCN). In an epoch the
+   first layer is then a product with W alone.
+2. Every other layer takes the order of its products and the layouts at its ends by their words (`rdm`). On P x 1, the
+   side of the layer with fewer columns travels.
+3. A product with A gathers over the chunks of A those rows alone at which the chunk has a nonzero (CAGNET, section
+   IV-A6). A partition of the vertices into chunks puts neighbours together.
+
+So R x C ranges from the halo exchange of parts, P x 1, to changes of layout with A whole on every rank, 1 x P, of which
+the first suits graphs that have good partitions, and the second those that do not. `grid: best` chooses.
+
+Legend as in `rdm`: M the vertices of this rank's chunk, K those of other chunks at which its rows have nonzeros, N this
+rank's part of M; F features in.
+"""
+
+from itertools import takewhile
+
+from torch import Tensor
+
+from harness.comm.call import Landed
+from harness.ledger import AxisName, Direction, Op, Phase, TensorName
+from harness.parallel.halo import BlockRow, block_row
+from harness.parallel.row_strategy import dense_memory
+from harness.ranges import balanced, within
+from harness.strategies.rdm import (
+    BACKWARD,
+    COL,
+    FORWARD,
+    PRODUCTS,
+    ROW,
+    LayerPlan,
+    LayerStage,
+    Rdm,
+    RdmOperators,
+)
+from harness.strategy import Context, Coordinates, Counts, Piece, Words
+
+
+class ComposedOperators(RdmOperators):
+    """One rank's operators: those of `rdm`, but for the rows that products gather, and a first layer that has A X."""
+
+    strategy: "Compose"
+
+    def __init__(self, ctx: Context, strategy: "Compose") -> None:
+        super().__init__(ctx, strategy)
+        self.AX_NF: Tensor | None = None
+        """A X of the first layer, if it is computed once."""
+        ctx.measured.chosen["first layer"] = strategy.first_layer()
+        if strategy.precomputes:
+            self.AX_NF = ctx.memory.hold(TensorName.T, self.aggregated(self.X))
+            if not strategy.needs_own_features:
+                ctx.memory.release(self.X)
+                self.X = self.AX_NF
+
+    def aggregated(self, X_NF: Tensor) -> Tensor:
+        """A X in whole rows, by the stages of (A X) W before the product with W."""
+        with self.ledger.phase(Phase.CONVOLVE, 0):
+            for stage in self.strategy.setup():
+                X_NF = self.moved(X_NF, stage)
+            return X_NF
+
+    def convolve(self, layer: int, H: Tensor, W_FH: Tensor) -> Tensor:
+        return super().convolve(layer, H if layer or self.AX_NF is None else self.AX_NF, W_FH)
+
+    def rows_of_A(self, ctx: Context, *, transposed: bool) -> BlockRow:
+        """The rows of this rank's chunk, cut at the chunk's boundary; A is its own transpose unless it is directed."""
+        chunks, row = self.strategy.blocks(), ctx.at[ROW]
+        if not transposed or ctx.facts.directed:
+            return block_row(ctx, chunks, row, range(len(chunks)), transposed=transposed)
+        A_MV: BlockRow = self.A_MV
+        return A_MV
+
+    def times(self, A: BlockRow, tensor: TensorName, H_M: Tensor) -> Tensor:
+        """A H: the rows that other chunks need leave, this chunk's own are multiplied, then those that arrived."""
+        spmm, makes = self.kernels.spmm, PRODUCTS[tensor]
+        assert A.A_NN is not None, "every chunk is a stage of its own product"
+        if self.down.size == 1:
+            return spmm(A.A_NN, H_M, makes)
+        exchange = A.halo.exchange(self.down, self.kernels, H_M, tensor)
+        arriving = exchange.later() if self.strategy.params.overlap else Landed(exchange.now())
+        T_M = spmm(A.A_NN, H_M, makes)
+        return spmm(A.A_NK, arriving.wait(), makes, add_to=T_M)
+
+
+class Compose(Rdm):
+    """Layers planned by their words, for any grid of chunks of A by slices of H."""
+
+    name = "compose"
+    paper = "none: RDM's plans, CAGNET's needed rows and BNS-GCN's first layer together"
+    rows_over = partitioned_over = ROW
+
+    class Params(Rdm.Params):
+        """The parameters of `rdm`, the first layer, and overlap."""
+
+        precompute: bool = True
+        """A X is computed once, before training, where features never change."""
+        overlap: bool = False
+        """A rank multiplies by the rows of its chunk while the rows of others are under way."""
+
+    params: Params
+
+    @classmethod
+    def grids(cls, ranks: int) -> list[dict[AxisName, int]]:
+        """First a chunk of A on every rank, then ever fewer."""
+        return super().grids(ranks)[::-1]
+
+    def operators(self, ctx: Context) -> ComposedOperators:
+        return ComposedOperators(ctx, self)
+
+    def owners_compute(self) -> bool:
+        """Without slices this is a halo exchange, so the boundary is a lower bound of its words."""
+        return self.grid[COL] == 1
+
+    # Who holds what.
+
+    def blocks(self) -> list[range]:
+        return self.chunks()
+
+    def rows_of_chunk(self, at: Coordinates) -> list[range]:
+        """A chunk is a part of the partition, and the ranks of a chunk share it out evenly."""
+        chunk = self.facts.blocks(self.grid[ROW])[at[ROW]]
+        return [within(chunk, rows) for rows in balanced(len(chunk), self.grid[COL])]
+
+    # The first layer: A X, computed once.
+
+    @property
+    def precomputes(self) -> bool:
+        """True if nothing below the first layer changes, and the layer may multiply by A first."""
+        return self.params.precompute and not self.params.decoupled and not self.wants_dH(0)
+
+    @property
+    def needs_own_features(self) -> bool:
+        """True if X is multiplied by a weight of its own, or in every epoch by A."""
+        return not self.precomputes or self.spec.model.kind == "sage"
+
+    def first_layer(self) -> str:
+        """The record's line about the first layer."""
+        return "A X computed once, before training" if self.precomputes else "A multiplies in every epoch"
+
+    def setup(self) -> list[LayerStage]:
+        """The stages that make A X, before training."""
+        stages = LayerPlan(combines=False, power=1, rows_before=True, rows_after=True).stages(*self.shapes[0])
+        return list(takewhile(lambda stage: stage.way != "times W", stages))
+
+    def words_of_setup(self, at: Coordinates, counts: Counts) -> Words:
+        """The words that arrive at a rank before training."""
+        words = Words(self.grid)
+        for stage in self.setup() if self.precomputes else ():
+            words.put(FORWARD, 0, *self.arriving(stage, FORWARD, at, counts))
+        return words
+
+    def power(self, layer: int) -> int:
+        """The products with A in a layer, in an epoch."""
+        return 0 if self.precomputes and layer == 0 else super().power(layer)
+
+    def orders(self, layer: int) -> list[bool]:
+        return super().orders(layer) if self.power(layer) else [True]
+
+    def layouts(self, boundary: int) -> list[bool]:
+        """A X has whole rows, and so has the product with W. The next layer moves as many words if it gets columns."""
+        return [True] if self.precomputes and boundary < 2 else super().layouts(boundary)
+
+    # Words and bytes.
+
+    def gathered_per_row(self) -> float:
+        """At most all rows of other chunks, and at most one for each nonzero in them."""
+        R, degree = self.grid[ROW], self.facts.nonzeros / self.facts.vertices
+        return min(R - 1, degree * (R - 1) / R)
+
+    def gathered(self, at: Coordinates, counts: Counts, direction: Direction) -> tuple[Op, int]:
+        """The columns of this chunk's A that have a nonzero, those at its own vertices excepted."""
+        transposed = direction is BACKWARD and self.facts.directed
+        return Op.ALL_TO_ALL, sum(self.boundary(at, counts).arriving(transposed=transposed).values())
+
+    def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
+        """A_MM and A_MK, the transposes if A is directed, and indices of the rows that leave; X, or A X of N."""
+        chunk, boundary, held = self.chunk(at), self.boundary(at, counts), dense_memory(self, at)
+        sizes = [boundary.compact_bytes(self.spec.precision, transposed=side) for side in self.sides()]
+        if self.precomputes:
+            held[TensorName.T] = held[TensorName.X]
+            held[TensorName.X] *= self.needs_own_features
+        return {
+            **held,
+            TensorName.A: self.bytes_of_matrices([Piece(chunk, chunk)], counts) + sum(sizes),
+            TensorName.INDEX: sum(boundary.index_bytes(transposed=side) for side in self.sides()),
+        }
