@@ -58,6 +58,7 @@ FAMILIES: dict[str, dict[str, StrategyLook]] = {
         "plexus": StrategyLook("#f66015", "o"),
         "scalegnn": StrategyLook("#ce251a", "X"),
         "rdm": StrategyLook("#ffb067", "D"),
+        "compose": StrategyLook("#8c2f0a", "P"),
     },
     # green: partitions with halos or copies
     "green": {

@@ -60,7 +60,8 @@ def test_no_strategy_of_the_kind_sends_less(name: str, directed: bool, hidden: i
 
 
 @pytest.mark.parametrize(
-    ("name", "params"), [("neutronstar", {}), ("bns-gcn", {"p": 0.5}), ("cagnet-1.5d", {}), ("rdm", {})]
+    ("name", "params"),
+    [("neutronstar", {}), ("bns-gcn", {"p": 0.5}), ("cagnet-1.5d", {}), ("rdm", {}), ("compose", {})],
 )
 def test_replicas_and_samples_may_send_less_and_have_no_bound(name: str, params: dict[str, Any]) -> None:
     strategy, counts = made(name, **params)

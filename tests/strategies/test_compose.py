@@ -1,0 +1,131 @@
+"""Compose sends the least of its kind on P x 1, never more than RDM, and says what it sends before training."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from harness.check.case import Case
+from harness.check.laws import ScipyCounts
+from harness.comm.grid import Grid
+from harness.ledger import Ledger
+from harness.run.trainer import Trainer
+from harness.spec.spec import Spec
+from harness.strategies.composed import Compose
+from harness.strategy import Strategy, WordsKey
+
+VERTICES = 192
+GRIDS = [(1, 4), (2, 2), (4, 1)]
+
+
+def case_of(name: str, row: int, col: int, *, directed: bool = False, **asked: Any) -> Case:
+    grid = {"row": row, "col": col} if name != "bns-gcn" else {"p": row}
+    spec = {
+        "strategy": {"name": name, "params": asked.pop("params", {})},
+        "dataset": {"name": "check"},
+        "ranks": row * col,
+        "grid": grid,
+        "machine": {"name": "test"},
+        "precision": "float64",
+        "training": {"features": asked.pop("features", False)},
+        "model": {"layers": 2, "hidden": 12, **asked},
+    }
+    return Case("test", Spec.model_validate(spec), vertices=VERTICES, directed=directed)
+
+
+def words_of(case: Case) -> list[float]:
+    """The words of an epoch on every rank."""
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    return [
+        sum(strategy.words(at, counts).values())
+        for at in map(strategy.coordinates, range(strategy.spec.ranks))
+    ]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("hidden", [3, 20])
+def test_without_slices_each_rank_receives_the_least_and_a_word_of_loss(layers: int, hidden: int) -> None:
+    """But for pairs of ranks for which sums of dH would be fewer than rows of G."""
+    case = case_of("compose", 4, 1, layers=layers, hidden=hidden)
+    strategy, counts = chosen_of(case), ScipyCounts(case.store())
+    narrow = sum(min(shape) for shape in strategy.shapes[1:])
+    for at in map(strategy.coordinates, range(4)):
+        boundary = strategy.boundary(at, counts)
+        pairs = zip(boundary.arriving().values(), boundary.leaving().values(), strict=True)
+        saved = narrow * sum(max(0, rows_of_G - sums) for rows_of_G, sums in pairs)
+        assert sum(strategy.words(at, counts).values()) == strategy.least_words(at, counts) + 1 + saved
+
+
+@pytest.mark.parametrize(("row", "col"), GRIDS)
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_no_rank_receives_more_than_by_rdm_on_the_same_grid(
+    row: int, col: int, features: bool, kind: str
+) -> None:
+    for layers, hidden in product((1, 2, 3, 4), (4, 12, 40)):
+        asked = {"layers": layers, "hidden": hidden, "features": features, "kind": kind}
+        ours, theirs = (words_of(case_of(name, row, col, **asked)) for name in ("compose", "rdm"))
+        assert all(one <= other for one, other in zip(ours, theirs, strict=True)), (layers, hidden)
+
+
+def test_the_narrower_side_of_a_layer_travels_where_a_halo_exchange_sends_the_wider() -> None:
+    """The rows of layer 2 that arrive, times its classes both ways; by BNS-GCN, times its hidden width."""
+    sent = dict[str, float]()
+    for name in ("compose", "bns-gcn"):
+        case = case_of(name, 4, 1, hidden=40)
+        strategy, counts = case.strategy(), ScipyCounts(case.store())
+        tables = [strategy.words(at, counts) for at in map(strategy.coordinates, range(4))]
+        sent[name] = sum(words for table in tables for key, words in table.items() if key.op == "all_to_all")
+    classes = case.strategy().facts.classes
+    assert sent["compose"] * 40 == sent["bns-gcn"] * classes
+
+
+def received_before_training(case: Case) -> dict[WordsKey, float]:
+    """What the ledger of a rank counted while its operators were made."""
+    strategy, ledger = case.strategy(), Ledger()
+    grid = Grid.build(strategy.grid, ledger)
+    ledger.start()
+    Trainer(strategy, grid, case.store())
+    return {
+        WordsKey(key.direction, key.layer, key.op, key.axis, key.tensor): amounts.words_payload
+        for key, amounts in ledger.stop().items()
+        if key.axis is not None and key.tensor is not None and amounts.words_payload
+    }
+
+
+@pytest.mark.parametrize(("row", "col"), GRIDS)
+@pytest.mark.parametrize("directed", [False, True])
+def test_the_words_before_training_are_those_of_their_formula(
+    ranks, row: int, col: int, directed: bool
+) -> None:
+    case = case_of("compose", row, col, directed=directed)
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    assert isinstance(strategy, Compose)
+    formulas = [dict(strategy.words_of_setup(strategy.coordinates(rank), counts)) for rank in range(4)]
+    assert ranks(4, received_before_training, case) == formulas
+    assert all(formulas)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"features": True}, {"projection": True}, {"params": {"precompute": False}}], ids=str
+)
+def test_nothing_is_computed_once_where_the_first_layers_input_changes_or_by_choice(
+    asked: dict[str, Any],
+) -> None:
+    case = case_of("compose", 2, 2, **asked)
+    strategy = chosen_of(case)
+    assert strategy.words_of_setup(strategy.coordinates(0), ScipyCounts(case.store())) == {}
+    assert "every epoch" in strategy.first_layer()
+    assert all(plan.power == 1 for plan in strategy.layers)
+
+
+def test_three_layers_are_planned_together() -> None:
+    """Between the second layer and the third nothing changes its layout, if A is whole."""
+    strategy = chosen_of(case_of("compose", 1, 4, layers=3))
+    assert strategy.described() == "rows H W rows A (H W) columns (A H) W rows"
+
+
+def chosen_of(case: Case) -> Compose:
+    strategy: Strategy = case.strategy()
+    assert isinstance(strategy, Compose)
+    return strategy
