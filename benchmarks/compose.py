@@ -10,15 +10,19 @@ blocks and with a partition, on every grid, and prints the best of each strategy
 `harness predict` by config/machines/ethernet.yaml, whose links have 200 Mbit/s, with all ranks on the cores of this
 machine, as on the testbed.
 
-`pairs` trains `compose` and the strategies that the search puts first, in turns: every round has one epoch of each. The
-ratio is the median over rounds of an epoch of the strategy over the epoch of `compose` in the same round.
+The choices are kept in results/compose.csv. `pairs` trains `compose` and the strategies that the search put first, in
+turns: every round has one epoch of each. The ratio is the median over rounds of an epoch of the strategy over the epoch
+of `compose` in the same round.
 """
 
+import json
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from measuring import Table, argument_parser, named, on_hosts, train_in_turns, trainer_of
+import pandas as pd
+from measuring import Table, argument_parser, named, on_hosts, spec_of, train_in_turns, trainer_of
 
 from harness.experiment.defaults import on_all_grids
 from harness.experiment.known_graph import KnownGraph, known_graph
@@ -27,7 +31,7 @@ from harness.predict.prediction import Prediction, extremes, priced, replayed_ra
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import project_root
-from harness.spec.spec import Spec
+from harness.spec.spec import Spec, grid_text
 from harness.store.build import build
 from harness.strategy import Candidate, Ready
 
@@ -35,6 +39,9 @@ OURS = "compose"
 WHERE = "benchmarks/compose.py"
 CORES = len(os.sched_getaffinity(0))
 MILLION = 1e6
+FOUND = Path(__file__).parent / "results" / "compose.csv"
+"""What the search found: the best choice of every strategy, by regime."""
+KEY = ["dataset", "ranks", "layers", "hidden"]
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cagnet-1d": [{"moves": "all_gather"}, {"moves": "all_gather", "weight_gradient": "T"}],
     "cagnet-1.5d": [{}, {"weight_gradient": "T"}],
@@ -110,39 +117,66 @@ def described(spec: Spec) -> str:
 
 
 def search(dataset: str, ranks: int, model: dict[str, Any]) -> None:
-    """Prints the best choice of every strategy."""
-    print(f"\n{dataset}, {ranks} ranks, {model['layers']} layers of hidden {model['hidden']}\n", flush=True)
-    options = searched(dataset, ranks, model)
+    """Prints the best choice of every strategy, and keeps them for `pairs`."""
+    print(f"\n{title(dataset, ranks, model)}\n", flush=True)
+    options, rows = searched(dataset, ranks, model), list[dict[str, Any]]()
     ours = next(option for option in options if option.strategy.name == OURS)
-    table = Table("strategy", "choices", "grid", "M words an epoch", "predicted s", "over compose")
+    table = Table("strategy", "choices", "grid", "M words an epoch", "MB", "predicted s", "over compose")
     for option in options:
-        seconds, words = option.prediction.seconds.value, option.prediction.words_received
+        spec, prediction = option.strategy.spec, option.prediction
+        seconds, words = prediction.seconds.value, prediction.words_received
         ratio = f"{seconds / ours.prediction.seconds.value:.2f}"
-        cells = (option.grid, f"{words / MILLION:.3f}", f"{seconds:.3f}", ratio)
-        table.row(option.strategy.name, described(option.strategy.spec), *cells)
+        cells = (f"{words / MILLION:.3f}", f"{prediction.peak_bytes / MILLION:.0f}", f"{seconds:.3f}", ratio)
+        table.row(spec.strategy.name, described(spec), option.grid, *cells)
+        asked = {"strategy": spec.strategy, "dataset": spec.dataset, "model": spec.model}
+        rows.append(
+            {
+                **dict(zip(KEY, (dataset, ranks, model["layers"], model["hidden"]), strict=True)),
+                "predicted": seconds,
+                "request": json.dumps(
+                    {
+                        **{key: part.model_dump(mode="json") for key, part in asked.items()},
+                        "ranks": ranks,
+                        "grid": spec.grid,
+                        "machine": "ethernet",
+                    }
+                ),
+            }
+        )
+    fresh = pd.DataFrame(rows)
+    known = pd.read_csv(FOUND) if FOUND.is_file() else fresh[:0]
+    others = known.merge(fresh[KEY].drop_duplicates(), on=KEY, how="left", indicator=True)
+    kept = known[(others["_merge"] == "left_only").to_numpy()]
+    pd.concat([kept, fresh]).to_csv(FOUND, index=False)
+
+
+def title(dataset: str, ranks: int, model: dict[str, Any]) -> str:
+    return f"{dataset}, {ranks} ranks, {model['layers']} layers of hidden {model['hidden']}"
 
 
 def pairs(dataset: str, model: dict[str, Any], rivals: int, rounds: int) -> None:
     """The part of one rank, on a host of the testbed."""
     with on_hosts() as place:
-        options = searched(dataset, place.world, model)
-        ours = next(option for option in options if option.strategy.name == OURS)
-        others = [option for option in options if option is not ours][:rivals]
-        specs = [option.strategy.spec for option in (ours, *others)]
-        timed = train_in_turns([trainer_of(spec) for spec in specs], rounds)
+        found = pd.read_csv(FOUND)
+        here = (dataset, place.world, model["layers"], model["hidden"])
+        rows = found[(found[KEY] == here).all(axis=1)]
+        specs = [
+            (spec_of(json.loads(str(row["request"]))), float(row["predicted"]))
+            for row in rows.to_dict("records")
+        ]
+        ours_first = sorted(specs, key=lambda pair: pair[0].strategy.name != OURS)
+        chosen = ours_first[: 1 + rivals]
+        timed = train_in_turns([trainer_of(spec) for spec, _ in chosen], rounds)
         if place.rank == 0:
-            title = f"{dataset}, {place.world} ranks, {model['layers']} layers of hidden {model['hidden']}"
-            print(f"\n{title}: {rounds} rounds\n")
-        table = Table(
-            "strategy", "choices", "grid", "predicted s", "epoch s", "M words received", "over compose",
-            shown=place.rank == 0,
-        )  # fmt: skip
-        for option, turns in zip((ours, *others), timed, strict=False):
+            print(f"\n{title(dataset, place.world, model)}: {rounds} rounds\n")
+        titles = ("strategy", "choices", "grid", "predicted s", "epoch s", "M words received", "over compose")
+        table = Table(*titles, shown=place.rank == 0)
+        for (spec, predicted), turns in zip(chosen, timed, strict=False):
             table.row(
-                option.strategy.name,
-                described(option.strategy.spec),
-                option.grid,
-                f"{option.prediction.seconds.value:.3f}",
+                spec.strategy.name,
+                described(spec),
+                grid_text(spec.grid),
+                f"{predicted:.3f}",
                 f"{turns.median():.3f}",
                 f"{turns.most('received') / MILLION:.3f}",
                 f"{timed[0].ratio(turns):.2f}",
