@@ -52,7 +52,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "plexus": [{}],
     "rdm": [{}],
     "bns-gcn": [{}],
-    "neutronstar": [{}, {"flops_per_word": 1000.0}, {"flops_per_word": 30.0}],
+    "neutronstar": [{}, {"flops_per_word": 1000.0}, {"flops_per_word": 3000.0}],
     "g3": [{}],
     OURS: [{}],
 }
