@@ -3,10 +3,10 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`comparison`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and `scalegnn` need
-root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives them. A page grows
-by the output of each command. If the recording of a page is stopped, the next one on the same commit continues with the
-commands that are missing.
+`comparison`, `compose`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and
+`scalegnn` need root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives
+them. A page grows by the output of each command. If the recording of a page is stopped, the next one on the same commit
+continues with the commands that are missing.
 """
 
 import os
@@ -100,6 +100,22 @@ COMMANDS = {
         "benchmarks/testbed up --hosts 4 --rate 200mbit",
         "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
         "benchmarks/testbed down",
+    ],
+    "compose": [
+        command
+        for hosts, rate, regimes in (
+            (8, "200mbit", ("reddit-shape", "rmat-17", "amazon-shape")),
+            (8, "1gbit", ("reddit-shape", "rmat-17")),
+            (4, "200mbit", ("reddit-shape", "coauthor-cs --hidden 32")),
+        )
+        for command in (
+            f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
+            *(
+                f"benchmarks/testbed run -- python benchmarks/compose.py pairs --dataset {regime} --rivals 3"
+                for regime in regimes
+            ),
+            "benchmarks/testbed down",
+        )
     ],
     "wires": [
         *(
