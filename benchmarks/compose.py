@@ -89,12 +89,12 @@ def on_these_cores(ready: Ready, card: MachineCard, ranks: Sequence[int] | None 
     return priced(replayed_ranks(ready, ranks or extremes(ready)), card, CORES)
 
 
-def searched(dataset: str, ranks: int, model: dict[str, Any]) -> list[Option]:
-    """The best choice of every strategy, the fastest first."""
+def searched(dataset: str, ranks: int, model: dict[str, Any], names: Sequence[str]) -> list[Option]:
+    """The best choice of each of these strategies, the fastest first."""
     root, known = project_root(), dict[str, KnownGraph]()
     card = load_machine_card(root, "ethernet")
     best = []
-    for name in OPTIONS:
+    for name in names:
         found: list[Candidate] = [
             on_all_grids(root, name, asked, lambda choice: built(choice, known), WHERE)
             for asked in requests(name, dataset, ranks, model)
@@ -116,10 +116,10 @@ def described(spec: Spec) -> str:
     return " ".join([named("", params).strip(), *order, *parts]).strip()
 
 
-def search(dataset: str, ranks: int, model: dict[str, Any]) -> None:
-    """Prints the best choice of every strategy, and keeps them for `pairs`."""
+def search(dataset: str, ranks: int, model: dict[str, Any], names: Sequence[str]) -> None:
+    """Prints the best choice of each of these strategies, and keeps them for `pairs`."""
     print(f"\n{title(dataset, ranks, model)}\n", flush=True)
-    options, rows = searched(dataset, ranks, model), list[dict[str, Any]]()
+    options, rows = searched(dataset, ranks, model, names), list[dict[str, Any]]()
     ours = next(option for option in options if option.strategy.name == OURS)
     table = Table("strategy", "choices", "grid", "M words an epoch", "MB", "predicted s", "over compose")
     for option in options:
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8], help="for search")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
     parser.add_argument("--rivals", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -198,7 +199,7 @@ def main() -> None:
         pairs(options.dataset, model, options.rivals, options.rounds)
         return
     for ranks in options.ranks:
-        search(options.dataset, ranks, model)
+        search(options.dataset, ranks, model, [*options.only, OURS] if options.only else list(OPTIONS))
 
 
 if __name__ == "__main__":
