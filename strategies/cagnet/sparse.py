@@ -1,7 +1,7 @@
 """CAGNET, sparsity-aware: only the rows of H that a block of A needs travel, in 1D and in 1.5D.
 
 Section IV-A6 of the paper considers this, and the authors built it later: if a partition of the graph puts neighbours
-together, few rows are needed. The layouts are those of `oned` and `onefived`.
+together, few rows are needed. The layouts are those of `oned`.
 
 Legend: N this rank's vertices, K the rows that arrive. A_NN is the block of A at this rank's own vertices, A_NK the
 other blocks without their empty columns (`harness.parallel.halo`).
