@@ -174,6 +174,11 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
         if death.rank not in {fault["rank"] for fault in reported}
     ]
     causes = [fault for fault in reported if not is_consequence(fault)] + deaths
+    if (
+        watched.out_of_memory and not causes
+    ):  # the others were seen to end before the rank that took the memory
+        how = "the scheduler ended the ranks when the memory had run out; `trace` has the end of their log"
+        causes = [_unnamed("Died", "oom", how, _end_of(scratch / "log"))]
     silent = "the ranks ended without a record and without a reason; `trace` has the end of their log"
     nothing = _unnamed("Exit", "failed", silent, _end_of(scratch / "log"))
     return min(causes or reported, key=lambda fault: float(fault["time"]), default=nothing)
@@ -182,7 +187,7 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
 def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
     """True if a machine was lost, or ranks of several machines lost each other, and no other fault is known."""
     reported = faults(scratch)
-    if watched.hang or watched.expired or not all(map(is_consequence, reported)):
+    if watched.hang or watched.expired or watched.out_of_memory or not all(map(is_consequence, reported)):
         return False
     speakers = {fault["rank"] for fault in reported}
     return bool(watched.lost) or all(death.rank in speakers for death in watched.deaths)

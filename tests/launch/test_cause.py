@@ -53,6 +53,17 @@ def test_who_the_kernel_kills_for_memory_ran_out_of_it(
     assert ("memory" in cause["message"]) == (status == "oom")
 
 
+def test_memory_that_ran_out_is_the_cause_where_only_its_consequences_were_seen(tmp_path: Path) -> None:
+    """The scheduler ended the step, and the rank that had no fault said first that it had lost the other."""
+    write_fault(tmp_path, 0, LOST)
+    (tmp_path / "log").write_text("slurmstepd: error: StepId=2.0 exceeded memory limit (5 > 2), being killed")
+    watched = Watched([Death(0, 1, 0.0)], out_of_memory=True)
+    assert not nobody_is_to_blame(watched, tmp_path), "or the run would be tried again"
+    cause = find_cause(watched, tmp_path, 2, memory_ran_out=True)
+    assert (cause["type"], cause["status"], cause["rank"]) == ("Died", "oom", -1)
+    assert "memory had run out" in cause["message"] and "StepId=2.0" in cause["trace"]
+
+
 NCCL_LOG = """an epoch is over
 [rank1]:[E1124 11:00:00.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: \
 WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600071 milliseconds before \
