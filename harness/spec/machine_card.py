@@ -173,7 +173,7 @@ class Slurm(Frozen):
     stage: tuple[str, ...] = ()
     """Archives (tar) that are unpacked into `local` on every node before the first ranks of a job."""
     minutes: float = Field(30, gt=0)
-    """The time limit of a run without an earlier run of the same shape."""
+    """The time limit of a run. A prediction, or an earlier run like it, may lengthen it."""
     shared_nodes: int = Field(1, ge=0)
     """Runs of at most so many nodes share jobs of several launches; on more nodes each launch has a job of its own."""
     job_minutes: float = Field(240, gt=0)
