@@ -97,8 +97,7 @@ def test_a_new_strategy_goes_from_the_scaffold_to_conforms_and_into_a_figure(pro
         typed(line, project)
     with (project / "figures/costs.csv").open() as numbers:
         rows = list(csv.DictReader(numbers))
-    drawn = {row["strategy"] for row in rows}
-    assert drawn == {"my-strategy", "cagnet-1d"}
+    assert {row["curve"] for row in rows} == {"my-strategy", "cagnet-1d"}
 
 
 def test_a_figure_of_a_paper_is_drawn_at_tiny_scale(project: Path) -> None:
@@ -112,13 +111,7 @@ def test_a_figure_of_a_paper_is_drawn_at_tiny_scale(project: Path) -> None:
     assert len(runs) > 5
     assert set(runs.status[runs.source == "measured"]) == {"ok"}
     claims = pd.read_parquet(folder / "claims.parquet")
-    assert set(claims.figure) == {"plexus-fig8a", "plexus-fig8b", "plexus-fig8c"} & set(claims.figure)
-    assert len(claims)
-    assert {path.suffix for path in (folder / "figures").iterdir()} == {
-        ".pdf",
-        ".svg",
-        ".png",
-        ".csv",
-        ".txt",
-    }
+    assert "plexus-fig8c" in set(claims.figure)
+    drawn = {path.suffix for path in (folder / "figures").glob("[!.]*")}
+    assert drawn == {".pdf", ".svg", ".png", ".csv", ".txt"}
     assert "<svg" in (folder / "report.html").read_text()
