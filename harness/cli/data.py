@@ -8,8 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.cli.options import Verbs, add_verb, columns, ranks, real, say, several, show, whole
+from harness.cli.options import Progress, Verbs, add_verb, columns, ranks, real, say, several, show, whole
 from harness.errors import UserError
+from harness.progress import steps
 from harness.spec.dataset import ACCEPTED, DatasetChoice
 from harness.spec.root import project_root
 from harness.validation import CLASSES, RANKS, VERTICES, validated
@@ -300,7 +301,8 @@ def _stores(root: Path, options: argparse.Namespace, choices: list[DatasetChoice
 def _verified(root: Path, choices: list[DatasetChoice]) -> list[Path]:
     from harness.store.build import verify
 
-    return [verify(root, choice) for choice in choices]
+    with Progress() as on_step:
+        return [verify(root, choice, on_step) for choice in choices]
 
 
 def _built(root: Path, options: argparse.Namespace, choices: list[DatasetChoice]) -> list[Path]:
@@ -353,8 +355,10 @@ def _needs(root: Path, ranks: int, choice: DatasetChoice, *, built: bool) -> lis
         {"dataset": choice.name, "ranks": ranks},
         KnownGraph(replace(facts, bounds=None), None),
     )
-    each = [on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in registered()]
-    return [needed._asdict() for needed in needs(each)]
+    with Progress() as on_step:
+        points = steps(registered(), lambda point: f"replaying {point.name}", on_step)
+        each = (on_all_grids(root, point.name, request, lambda _: unparted, point.name) for point in points)
+        return [needed._asdict() for needed in needs(each)]
 
 
 def _import(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
+    Progress,
     Verbs,
     add_rank,
     add_request,
@@ -20,6 +21,7 @@ from harness.cli.options import (
     sizes_of,
 )
 from harness.errors import UserError
+from harness.progress import OnStep, steps
 from harness.spec.plan import SCALES
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
@@ -156,7 +158,8 @@ def _grids(options: argparse.Namespace) -> int:
     if options.dataset is None:
         show(options, grids, "\n".join(grid_text(grid) for grid in grids))
         return 0
-    judged = sorted(_judged(options, grids), key=JudgedGrid.order)
+    with Progress() as on_step:
+        judged = sorted(_judged(options, grids, on_step), key=JudgedGrid.order)
     predicts = any(grid.seconds is not None for grid in judged)
     titles = [("grid", "epoch ms", "waiting ms", "")] if predicts else []
     rows = titles + [grid.row(predicts=predicts) for grid in judged]
@@ -181,7 +184,9 @@ class JudgedGrid(NamedTuple):
         return grid_text(self.grid), *cells, f"refused: {self.refused}" if self.refused else "runs"
 
 
-def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> "Iterator[JudgedGrid]":
+def _judged(
+    options: argparse.Namespace, grids: list[dict["AxisName", int]], on_step: OnStep
+) -> "Iterator[JudgedGrid]":
     """Every grid, admitted or refused, with the predicted times of rank 0 if the machine card has rates and links."""
     from harness.predict.prediction import predict
     from harness.registry import load_strategy
@@ -191,7 +196,8 @@ def _judged(options: argparse.Namespace, grids: list[dict["AxisName", int]]) -> 
     root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
     card = load_machine_card(root, specs[0].machine.name)
-    for grid, spec in zip(grids, specs, strict=True):
+    for spec in steps(specs, lambda spec: f"judging {grid_text(spec.grid)}", on_step):
+        grid = spec.grid
         try:
             ready = Ready(admit(strategy, spec, facts))
             predicted = predict(ready, card, ranks=[0]) if card.rates and card.links else None

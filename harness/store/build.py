@@ -23,6 +23,7 @@ from harness.graph.model import Graph
 from harness.graph.partition import Method, Partition, memory_of
 from harness.graph.partitioners import COMPUTED_FROM_EDGES
 from harness.kernels.csr import Csr
+from harness.progress import OnStep, silent
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import data_folder
 from harness.store.catalog import load_card
@@ -158,12 +159,12 @@ def _require(card: DatasetCard, sources: dict[str, Path]) -> None:
         )
 
 
-def verify(root: Path, choice: DatasetChoice) -> Path:
+def verify(root: Path, choice: DatasetChoice, on_step: OnStep = silent) -> Path:
     """Compares every file of a store with its checksum; returns the folder of the store."""
     folder = store_folder(root, load_card(root, choice.name), choice)
     if not folder.exists():
         raise _not_built(folder, choice)
-    Store(folder).verify()
+    Store(folder).verify(on_step)
     return folder
 
 

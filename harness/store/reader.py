@@ -18,6 +18,7 @@ from harness.graph.normalise import scale_of
 from harness.graph.order import Orders, orders
 from harness.kernels.csr import Csr, row_of, take, transpose
 from harness.kernels.parts import Placed, Scales, assemble
+from harness.progress import OnStep, silent, steps
 from harness.store.manifest import read_manifest
 
 
@@ -119,9 +120,9 @@ class Store:
         """Entries of these rows of A."""
         return self._vector("degrees", rows, order)
 
-    def verify(self) -> None:
+    def verify(self, on_step: OnStep = silent) -> None:
         """Compares every file with the manifest; raises at the first that differs."""
-        for name, record in self.manifest.files.items():
+        for name, record in steps(self.manifest.files.items(), lambda file: f"checking {file[0]}", on_step):
             self._check_size(name, record.bytes)
             self._check_content(name, record.sha256)
 
