@@ -24,6 +24,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("pipegcn", {}),
     ("distgnn", {}),
     *(("distgnn", {"delay": delay}) for delay in (1, 5)),
+    ("distgnn", {"delay": 5, "gradients": "delayed"}),
     ("distgnn", {"aggregates": "none"}),
 ]
 """Exact training by broadcasts first, with whose words the others are compared."""

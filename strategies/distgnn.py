@@ -11,8 +11,9 @@ p, T = A H is the sum over the copies of their partial aggregates A_p H:
                           aggregate; a copy adds to its own the sum of all others, which the master sent last
     0c     `aggregates`   none: every copy is left with its own partial aggregate
 
-Gradients of T take the same way, for the sum over copies is its own transpose. The last layer's sums stay with the
-masters, which alone have a loss. Evaluation is always cd-0.
+The sum over copies is its own transpose: in cd-0 gradients of T take the same way. In cd-r a copy is left with its own
+gradient, unless `gradients` are delayed too, and in 0c always. The last layer's sums stay with the masters, which alone
+have a loss. Evaluation is always cd-0.
 
 Legend: N the vertices whose masters are here, K those with a copy here and a master elsewhere, V first N, then K; M the
 vertices of N with copies elsewhere, once for each copy; F features in, H features out.
@@ -160,10 +161,8 @@ class CopiedRows(RowOperators):
             x_KF = x_VF[self.masters :] if up else x_VF.new_zeros(len(self.V) - self.masters, x_VF.shape[1])
         if self.step is None or not (self.bins or self.strategy.alone):
             sum_KF = self.now(x_KF, sum_NF, up=up, down=down, tensor=tensor)
-        elif self.bins:
-            sum_KF = self.delayed(
-                x_KF, sum_NF, up=up, down=down, late=self.late[direction, layer], tensor=tensor
-            )
+        elif late := self.late.get((direction, layer)):
+            sum_KF = self.delayed(x_KF, sum_NF, up=up, down=down, late=late, tensor=tensor)
         else:
             sum_KF = x_KF
         with self.ledger.op(Op.COPY, tensor=tensor):
@@ -221,6 +220,8 @@ class DistGnn(RowStrategy):
         """The epochs r after which a partial aggregate is used, and the bins of split vertices; 0: at once, exact."""
         aggregates: Literal["sum", "none"] = "sum"
         """Copies add up their partial aggregates; or in training each is left with its own (0c)."""
+        gradients: Literal["own", "delayed"] = "own"
+        """With a delay, each copy is left with its own gradient; or gradients are added up as late as aggregates."""
 
     params: Params
     known_cut: Cut | None = None
@@ -267,6 +268,8 @@ class DistGnn(RowStrategy):
         """Every sum over copies in an epoch: its direction, layer and width."""
         widths = [shape[self.combine_first] for shape in self.shapes]
         forward = [(FORWARD, layer, width) for layer, width in enumerate(widths)]
+        if self.delay and self.params.gradients == "own":
+            return forward
         backward = [layer for layer, _ in enumerate(widths) if self.combine_first or self.wants_dH(layer)]
         return forward + [(BACKWARD, layer, widths[layer]) for layer in backward]
 

@@ -76,7 +76,8 @@ class CopiedSum(Function):
     @staticmethod
     def backward(saved: Any, dT: Tensor) -> tuple[Tensor, None, None, None, None]:
         cut, delay, epoch, state = saved.rest
-        return delayed(dT, cut, delay, epoch, state["backward"]), None, None, None, None
+        own = state["gradients"] == "own"
+        return dT if own else delayed(dT, cut, delay, epoch, state["backward"]), None, None, None, None
 
 
 def delayed(
@@ -116,7 +117,8 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
         for number, weight in enumerate(strategy.weights)
     ]
     optimizer = torch.optim.SGD(weights, lr=0.5)
-    states: list[dict[str, dict[Any, Tensor]]] = [{"forward": {}, "backward": {}} for _ in weights]
+    gradients = spec.strategy.params.get("gradients", "own")
+    states: list[dict[str, Any]] = [{"forward": {}, "backward": {}, "gradients": gradients} for _ in weights]
     losses, delay = [], strategy.delay
     for epoch in range(epochs):
         H = X * copies[..., None]
@@ -135,7 +137,11 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("params", [{"delay": 1}, {"delay": 3}, {"aggregates": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [{"delay": 1}, {"delay": 3}, {"delay": 2, "gradients": "delayed"}, {"aggregates": "none"}],
+    ids=str,
+)
 def test_training_is_dense_training_by_the_recurrence(ranks, params: dict[str, Any]) -> None:
     case = case_of(**params)
     expected = dense_losses(case, 10)
@@ -174,7 +180,7 @@ def words_by_epoch(case: Case, epochs: int) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("partition", ["libra", "block"])
 def test_every_epoch_sends_the_words_of_its_bin(ranks, partition: str) -> None:
     """As many as cd-0 sends in an epoch are sent in r epochs, but for the weights' gradients and the loss."""
-    late, once = case_of(4, partition, delay=3), case_of(4, partition)
+    late, once = case_of(4, partition, delay=3, gradients="delayed"), case_of(4, partition)
     trained = sum(a * b for a, b in strategy_of(once).shapes) + 1
     by_rank = zip(ranks(4, words_by_epoch, late, 6), ranks(4, words_by_epoch, once, 1), strict=True)
     for words, [(at_once, formula)] in by_rank:
