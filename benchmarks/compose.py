@@ -159,7 +159,7 @@ def pairs(dataset: str, model: dict[str, Any], rivals: int, rounds: int) -> None
     with on_hosts() as place:
         found = pd.read_csv(FOUND)
         here = (dataset, place.world, model["layers"], model["hidden"])
-        rows = found[(found[KEY] == here).all(axis=1)]
+        rows = found[(found[KEY] == pd.Series(here, index=KEY)).all(axis=1)]
         specs = [
             (spec_of(json.loads(str(row["request"]))), float(row["predicted"]))
             for row in rows.to_dict("records")
