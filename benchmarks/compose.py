@@ -164,6 +164,8 @@ def pairs(dataset: str, model: dict[str, Any], rivals: int, rounds: int) -> None
             (spec_of(json.loads(str(row["request"]))), float(row["predicted"]))
             for row in rows.to_dict("records")
         ]
+        if not specs:
+            raise SystemExit(f"{FOUND} has no choices for {title(dataset, place.world, model)}: search first.")
         ours_first = sorted(specs, key=lambda pair: pair[0].strategy.name != OURS)
         chosen = ours_first[: 1 + rivals]
         timed = train_in_turns([trainer_of(spec) for spec, _ in chosen], rounds)

@@ -104,9 +104,9 @@ COMMANDS = {
     "compose": [
         command
         for hosts, rate, regimes in (
-            (8, "200mbit", ("reddit-shape", "rmat-17", "amazon-shape")),
+            (8, "200mbit", ("reddit-shape", "rmat-17")),
             (8, "1gbit", ("reddit-shape", "rmat-17")),
-            (4, "200mbit", ("reddit-shape", "coauthor-cs --hidden 32")),
+            (4, "200mbit", ("coauthor-cs --hidden 32", "reddit-shape")),
         )
         for command in (
             f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
