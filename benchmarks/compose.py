@@ -165,7 +165,9 @@ def pairs(dataset: str, model: dict[str, Any], rivals: int, rounds: int) -> None
             for row in rows.to_dict("records")
         ]
         if not specs:
-            raise SystemExit(f"{FOUND} has no choices for {title(dataset, place.world, model)}: search first.")
+            raise SystemExit(
+                f"{FOUND} has no choices for {title(dataset, place.world, model)}: search first."
+            )
         ours_first = sorted(specs, key=lambda pair: pair[0].strategy.name != OURS)
         chosen = ours_first[: 1 + rivals]
         timed = train_in_turns([trainer_of(spec) for spec, _ in chosen], rounds)
