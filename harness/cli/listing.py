@@ -117,7 +117,7 @@ def _figures(options: argparse.Namespace) -> int:
     from harness.experiment.paper_figures import paper_figures
 
     figures = paper_figures(project_root(options.root))
-    rows = [(each.id, f"{each.paper}, {each.number}", each.title, each.way) for each in figures]
+    rows = [(each.id, f"{each.paper}, {each.number}", each.title, each.drawing, each.way) for each in figures]
     show(options, [each.model_dump() for each in figures], columns(rows))
     return 0
 

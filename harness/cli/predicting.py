@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
@@ -185,15 +186,16 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     root = project_root(options.root)
     know, predicts = _know(root, options), _predictor(root, options)
     specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
-    different = {spec.run_id: spec for spec in (spec.model_copy(update={"launch": 0}) for spec in specs)}
+    firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
+    different = {spec.label: spec for spec in firsts}
 
     def predicted(spec: "Spec") -> PricedEpoch:
         card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
         ready = Ready(admit(load_strategy(spec.strategy.name), spec, graph.facts), graph.blocks)
         return PricedEpoch(spec, graph.facts, card, predicts(ready, card))
 
-    asked = {spec.label: partial(predicted, spec) for spec in different.values()}
-    table = priced_epochs(root, options.out, asked, "predicting")
+    asked = {label: partial(predicted, spec) for label, spec in different.items()}
+    table = priced_epochs(root, options.out, asked, "predicting", different)
     show(options, {"predicted": table.answers, "refused": table.refused}, table.page("No prediction"))
     return 0
 
@@ -224,10 +226,17 @@ class PricedEpochs(NamedTuple):
 
 
 def priced_epochs(
-    root: Path, out: Path | None, asked: Mapping[str, Callable[[], PricedEpoch]], doing: str
+    root: Path,
+    out: Path | None,
+    asked: Mapping[str, Callable[[], PricedEpoch]],
+    doing: str,
+    specs: Mapping[str, "Spec"] = MappingProxyType({}),
 ) -> PricedEpochs:
-    """Prices every epoch that is asked for, by label, and writes each as the record of a run under `out`."""
-    from harness.predict.predicted_record import record_prediction
+    """Prices every epoch that is asked for, by label, and writes each as the record of a run under `out`.
+
+    Of the runs in `specs` a refusal is recorded too.
+    """
+    from harness.predict.predicted_record import record_prediction, record_refusal
 
     table = PricedEpochs([], [], {})
     if out:  # empty if all is refused: a workflow waits for the folder
@@ -238,6 +247,8 @@ def priced_epochs(
                 spec, facts, card, predicted, emulates = asked[label]()
             except UserError as refusal:
                 table.refused[label] = str(refusal)
+                if out and label in specs:
+                    record_refusal(root, out, specs[label], str(refusal))
                 continue
             cells = (str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
             table.rows.append((spec.label, card.name, *cells))

@@ -23,6 +23,8 @@ class PaperFigure(Frozen):
     """The kind of drawing."""
     x: str
     y: str
+    drawing: str
+    """The name of the files of the drawing in the experiment's folder of figures; empty without an experiment."""
     reason: str
     """The reason why no experiment reproduces the figure; empty if one does."""
     command: str

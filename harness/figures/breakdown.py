@@ -4,6 +4,7 @@ Groups have the same order and look in every figure: local work first, communica
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -87,11 +88,8 @@ class Breakdown(NamedTuple):
 
     def rows(self, panel: Panel, tables: Tables) -> Rows:
         """The bars of every curve that has any, under its label: measured, emulated and predicted ones have parts."""
-        parted = [curve for curve in panel.curves if curve.source in PARTED]
-        groups = [
-            Group(curve.label, [bar for bar in self.bars(curve, tables) if bar.total or bar.status != "ok"])
-            for curve in parted
-        ]
+        parted = [_parted(curve, tables) for curve in panel.curves if curve.source in PARTED]
+        groups = [Group(curve.label, self.bars(curve, tables)) for curve in parted]
         groups = [group for group in groups if group.bars]
         return groups if any(bar.total for group in groups for bar in group.bars) else []
 
@@ -159,6 +157,15 @@ class Breakdown(NamedTuple):
 
 PARTED = ("measured", "emulated", "predicted")
 """The sources of runs whose ledgers have seconds: a paper prints a sum, and another program's log has no parts."""
+
+
+def _parted(curve: Curve, tables: Tables) -> Curve:
+    """A curve with the runs that have parts: a prediction may be a sum alone."""
+    if curve.source == "measured":
+        return curve
+    return replace(curve, runs=curve.runs[curve.runs.run_id.isin(tables.ledgers)])
+
+
 SPARSE = "broadcast of A"
 GROUP_OF_PHASE = {Phase.LOAD: "fetching", Phase.FETCH: "fetching", **dict.fromkeys(SAMPLING, "sampling")}
 GROUP_OF_OP = {

@@ -341,7 +341,7 @@ def _label(name: str, said: Iterable[str], source: str) -> str:
 
 
 def followed(some: Sequence[Curve], over: str, across: str) -> list[Curve]:
-    """The curves, with all variants of a strategy as one curve if each has one place of its own along `over`.
+    """The curves, with all variants of a strategy as one curve if they share at most one place along `over`.
 
     A paper may change a parameter with the number of ranks, or with the number of layers: its line goes through all.
     """
@@ -351,8 +351,8 @@ def followed(some: Sequence[Curve], over: str, across: str) -> list[Curve]:
         groups.setdefault((curve.source, curve.strategy, curve.graph), []).append(curve)
     for variants in groups.values():
         places = [set(curve.runs[over]) for curve in variants]
-        alone = all(len(place) == 1 for place in places) and len(set.union(*places)) == len(places)
-        if len(variants) < SEVERAL or not alone:
+        tried, shared = len(set.union(*places)), sum(map(len, places))
+        if min(len(variants), tried) < SEVERAL or shared > tried + 1:
             joined += variants
             continue
         runs = pd.concat([curve.runs for curve in variants])

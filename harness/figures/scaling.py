@@ -96,7 +96,7 @@ EPOCH, TARGET = "epoch_seconds_median", "seconds_to_target"
 def times(lines: Iterable[Curve], column: str = EPOCH) -> DrawnColumn:
     """Times of some curves over ranks, of an epoch or to the target accuracy, in the unit that suits them."""
     unit = unit_of([float(value) for curve in lines for value in curve.points[column].dropna()])
-    label = f"{'epoch time' if column == EPOCH else 'training time to the target'} ({unit.name})"
+    label = f"{'epoch time' if column == EPOCH else 'to the target'} ({unit.name})"
     return DrawnColumn(column, "min", "ranks", "ranks", label, unit.per_second, -1 if column == EPOCH else 0)
 
 
@@ -458,6 +458,11 @@ def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Artist]:
     return entries + (_warnings(drawn) if measure.over == "ranks" else [])
 
 
+def _ended(status: str) -> str:
+    """The words of a status in the legend; a strategy or a prediction refuses a run before it begins."""
+    return "refused: no time" if status == "refused" else f"did not finish: {status}"
+
+
 def _warnings(drawn: Sequence[Curve]) -> list[Artist]:
     """The legend of what is no time of a scaling run: ranks that shared cores, and runs that did not finish."""
     crowded = [Patch(**CROWDED, label="ranks share cores: no scaling")]
@@ -465,10 +470,7 @@ def _warnings(drawn: Sequence[Curve]) -> list[Artist]:
     look: dict[str, Any] = {"color": INK, "linestyle": "none", "markersize": 4.5}
     return [
         *(crowded if any(curve.crowded for curve in drawn) else []),
-        *(
-            Line2D([], [], marker=sign_of(status), label=f"did not finish: {status}", **look)
-            for status in statuses
-        ),
+        *(Line2D([], [], marker=sign_of(status), label=_ended(status), **look) for status in statuses),
     ]
 
 

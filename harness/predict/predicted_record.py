@@ -66,6 +66,22 @@ def record_prediction(
     return write_record(runs, spec.model_dump(mode="json"), record, _tables(predicted))
 
 
+def record_refusal(root: Path, runs: Path, spec: Spec, reason: str) -> Path:
+    """Writes the run folder of a run that cannot be predicted: figures and tables say that it is missing, and why."""
+    document = spec.model_dump(mode="json")
+    run_id = digest({"spec": document, "refused": True})
+    record = {
+        "run_id": run_id,
+        "label": f"{spec.label.rsplit('-', 1)[0]}-predicted-{run_id[:6]}",
+        "status": "refused",
+        "source": "predicted",
+        "summary": {},
+        "provenance": provenance(root),
+        "error": {"rank": -1, "type": "UserError", "message": reason, "trace": ""},
+    }
+    return write_record(runs, document, record, {})
+
+
 def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard) -> Prediction | None:
     """The prediction of a run under `runs`, if it was recorded with the constants that the card has now."""
     folder = runs / _run_id(spec, facts, card)

@@ -13,6 +13,7 @@ from harness.predict.predicted_record import recorded_prediction
 from harness.predict.prediction import predict
 from harness.registry import load_strategy
 from harness.results.collect import collect
+from harness.results.parquet import read_collected
 from harness.results.record import read_record
 from harness.spec.machine_card import load_machine_card
 from harness.spec.root import project_root
@@ -159,18 +160,28 @@ def test_the_runs_of_an_experiment_are_predicted_once_for_all_launches(
     assert [(run["machine"], run["ranks"]) for run in data["predicted"]] == [("perlmutter", 8)]
     (refused,) = data["refused"].items()
     assert "distdgl" in refused[0]
-    assert len(list(out.iterdir())) == 1
+    statuses = {
+        record.spec["strategy"]["name"]: (record.record["status"], record.record["source"])
+        for record in map(read_record, out.iterdir())
+    }
+    assert statuses == {"plexus": ("ok", "predicted"), "distdgl": ("refused", "predicted")}
 
 
-def test_an_experiment_of_refused_runs_leaves_an_empty_folder(
+def test_an_experiment_of_refused_runs_leaves_their_reasons(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A workflow waits for the folder, and tables are collected from it."""
+    """A workflow waits for the folder, and tables and figures say which runs of the paper are missing, and why."""
     mine, out = json.loads(experiment.read_text()), tmp_path / "records"
     del mine["published"]["runs"][0]
     experiment.write_text(json.dumps(mine))
     assert "No prediction" in answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
-    assert list(out.iterdir()) == []
+    (folder,) = out.iterdir()
+    record = read_record(folder).record
+    assert record["status"] == "refused" and "distdgl" in record["label"]
+    assert record["error"]["message"] and not record["summary"]
+    assert main(["collect", "--runs", str(out), "--out", str(tmp_path / "tables")]) == 0
+    (run,) = read_collected(tmp_path / "tables", "runs").to_dict("records")
+    assert (run["status"], run["error.message"]) == ("refused", record["error"]["message"])
 
 
 def test_a_recorded_prediction_is_the_prediction(
@@ -180,7 +191,7 @@ def test_a_recorded_prediction_is_the_prediction(
     out = tmp_path / "records"
     answer(capsys, "predict", "--experiment", str(experiment), "--out", str(out))
     root = project_root(None)
-    (folder,) = out.iterdir()
+    (folder,) = [path for path in out.iterdir() if read_record(path).record["status"] == "ok"]
     spec = Spec.model_validate(read_record(folder).spec)
     facts = facts_of_card(load_card(root, "ogbn-products"))
     card = load_machine_card(root, "perlmutter")

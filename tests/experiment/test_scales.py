@@ -13,6 +13,7 @@ from harness.errors import UserError
 from harness.experiment.expand import Experiment, expand, load_experiment, plan
 from harness.experiment.paper_figures import paper_figures
 from harness.experiment.scales import at_scale
+from harness.figures.drawing import KINDS
 from harness.registry import load_strategy
 from harness.store.catalog import load_card
 
@@ -132,11 +133,12 @@ def test_all_grids_of_figure_5_are_the_papers() -> None:
 
 
 def test_every_figure_of_a_paper_is_reproduced_or_has_a_reason() -> None:
-    figures = paper_figures(ROOT)
+    figures, drawings = paper_figures(ROOT), {kind.name for kind in KINDS}
     assert Counter(figure.paper for figure in figures) == FIGURES
     assert len({figure.id for figure in figures}) == 58
     for figure in figures:
         assert bool(figure.experiments) != bool(figure.reason), figure.id
+        assert bool(figure.experiments) == (figure.drawing in drawings), figure.id
         assert figure.reason or not figure.command, figure.id
         assert figure.title and figure.kind and figure.x and figure.y, figure.id
     named = {name for path in PATHS for name in load_experiment(path).reproduces}

@@ -139,7 +139,7 @@ def test_times_to_a_target_stand_over_ranks_beside_printed_ones(
     measure = scaling.times(lines, scaling.TARGET)
     found = {curve.label: measure.marks(curve) for curve in lines}
     assert found == {"scalegnn": [(1, 9.0), (2, 5.0)], "scalegnn published": [(8, 1.5)]}
-    assert measure.upright == "training time to the target (s)"
+    assert measure.upright == "to the target (s)"
     assert [curve.label for curve in scaling.shown(panel, None)] == ["scalegnn"], "no epoch is printed"
 
 
