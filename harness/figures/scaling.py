@@ -62,6 +62,7 @@ MOST_TOGETHER = 6
 LONE = 3
 """Curves of a single point on common axes; more are listed."""
 PLOT, SMALL, SLOT = 1.75, 0.95, 0.13  # inches: common axes, small axes, one curve's failures above the data
+BARE = 0.2  # inches: axes without any time, beneath the failures
 PLOT_WIDTH, SMALL_WIDTH = 2.6, 1.3  # about, in inches
 APART = 0.07  # inches between markers that would coincide
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
@@ -115,7 +116,8 @@ def sections(title: str, lines: Sequence[Curve], measure: DrawnColumn) -> list[S
         if len(facets) > MOST_TOGETHER:
             parts.append(Section(_multiples(facets, drawn, measure), across(len(facets)), title))
         else:
-            ground = _ground(drawn, [drawn], measure, PLOT, PLOT_WIDTH)
+            timed = any(measure.marks(curve) for curve in drawn)
+            ground = _ground(drawn, [drawn], measure, PLOT if timed else BARE, PLOT_WIDTH)
             cells.append(Cell("", partial(draw, own=drawn, measure=measure, ground=ground), ground.whole))
     together = bool(cells)
     if listed:
@@ -235,7 +237,8 @@ def draw(
     """Draws curves on common axes; `others` stand in grey behind. `first`, `last`: whether the axes have labels."""
     strip = SLOT * ground.slots / ground.whole
     tried_axis(axes, ground.tried, measure.across if last else "", ground.width)
-    octaves_axis(axes, ground.values, measure.upright if first else "", strip, ground.whole)
+    upright = measure.upright if first and ground.values else ""
+    octaves_axis(axes, ground.values, upright, strip, ground.whole)
     if not first:
         axes.tick_params(axis="y", labelleft=False)
     if not last:

@@ -269,6 +269,28 @@ def test_failures_alone_are_drawn(axes: Axes, synthetic: SimpleNamespace, collec
     assert "× refused" in [text.get_text() for text in axes.texts]
 
 
+def test_a_panel_of_failures_alone_is_as_high_as_its_failures(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """What no card can predict is crossed out on the paper's ranks, without an empty plot beneath."""
+
+    def write(folder: Path) -> None:
+        for ranks in (2, 4, 8):
+            spec = synthetic.make_spec("g3", "tiny", {"p": ranks})
+            synthetic.write_failed(folder, spec, "refused", "UserError", "no partition")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    (cell,) = cells(panel)
+    assert cell.height < scaling.PLOT / 4
+    with styled():
+        lines = scaling.shown(panel, None)
+        figure = compose(scaling.sections("", lines, scaling.times(lines)))
+    (axes,) = figure.axes
+    crossed = [line for line in axes.lines if line.get_marker() == scaling.sign_of("refused")]
+    assert sorted(int(line.get_xdata()[0]) for line in crossed) == [2, 4, 8]
+    assert axes.get_ylabel() == ""
+
+
 def test_the_legend_names_every_curve_on_common_axes_once(products: Panel) -> None:
     with styled():
         lines = scaling.shown(products, None)
