@@ -52,7 +52,7 @@ P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
-class Cut(NamedTuple):
+class CopiesOfRanks(NamedTuple):
     """The copies of all ranks, and the rank of every entry of A."""
 
     copies: Tensor
@@ -75,7 +75,7 @@ def vertices(held: Tensor, rows: range) -> Tensor:
     return held[rows.start : rows.stop].nonzero()[:, 0] + rows.start
 
 
-def cut_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range]) -> Cut:
+def cut_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range]) -> CopiesOfRanks:
     """The vertex cut; without one in the store, an edge is on the rank of one of its ends, by the parity of the two."""
     require_entries(A, "distgnn", "its copies depend on every edge", "choose another strategy")
     row, col = row_of(A), A.col.long()
@@ -84,10 +84,10 @@ def cut_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range]) -> Cut:
     copies = torch.zeros(len(blocks), A.rows, dtype=torch.bool)
     for rank, vertex in ((parts.long(), row), (parts.long(), col), (owner, torch.arange(A.rows))):
         copies[rank, vertex] = True
-    return Cut(copies, parts)
+    return CopiesOfRanks(copies, parts)
 
 
-class Bin(NamedTuple):
+class DelayBin(NamedTuple):
     """The split vertices that move in an epoch: their places among M and among K, and the sizes by rank."""
 
     of_masters: Tensor
@@ -130,11 +130,13 @@ class CopiedRows(RowOperators):
                 buffer(len(leaving), width), buffer(len(V) - self.masters, width), {}
             )
 
-    def bin(self, M: list[Tensor], K: list[Tensor], number: int, hold: Callable[[Tensor], Tensor]) -> Bin:
+    def bin(
+        self, M: list[Tensor], K: list[Tensor], number: int, hold: Callable[[Tensor], Tensor]
+    ) -> DelayBin:
         in_M, in_K = ([self.strategy.in_bin(each, number) for each in lists] for lists in (M, K))
         of_masters, of_copies = (hold(torch.cat(each).nonzero()[:, 0]) for each in (in_M, in_K))
         send, receive = ([int(each.sum()) for each in lists] for lists in (in_M, in_K))
-        return Bin(of_masters, of_copies, send, receive)
+        return DelayBin(of_masters, of_copies, send, receive)
 
     def rows_of(self, layer: int) -> Tensor:
         return super().rows_of(layer) if self.strategy.is_last(layer) else self.V
@@ -224,7 +226,7 @@ class DistGnn(RowStrategy):
         """With a delay, each copy is left with its own gradient; or gradients are added up as late as aggregates."""
 
     params: Params
-    known_cut: Cut | None = None
+    known_cut: CopiesOfRanks | None = None
 
     def refuse(self) -> str | None:
         if self.spec.training.features:
@@ -277,12 +279,12 @@ class DistGnn(RowStrategy):
         """Which of these vertices are in a bin."""
         return vertices % max(self.delay, 1) == number
 
-    def cut(self, A: Csr, edge_parts: Tensor | None) -> Cut:
+    def cut(self, A: Csr, edge_parts: Tensor | None) -> CopiesOfRanks:
         """The vertex cut of the graph, made once."""
         self.known_cut = self.known_cut or cut_of(A, edge_parts, self.blocks())
         return self.known_cut
 
-    def counted(self, at: Coordinates, counts: Counts) -> tuple[Cut, list[Tensor], list[Tensor]]:
+    def counted(self, at: Coordinates, counts: Counts) -> tuple[CopiesOfRanks, list[Tensor], list[Tensor]]:
         cut = self.known_cut or self.cut(counts.whole(), counts.edge_parts())
         return cut, *cut.of_rank(at[P], self.blocks())
 
