@@ -206,7 +206,7 @@ def _by_features(runs: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
 def graph_panels(runs: pd.DataFrame) -> list[Panel]:
     """The panels of one strategy on several graphs, each a curve; else the panels of graphs."""
     recorded = runs[runs.status != MISSING]
-    settings = recorded[[*SETTINGS]].astype(str).agg("|".join, axis=1)
+    settings = recorded[[*SETTINGS]].map(str).agg("|".join, axis=1)
     together = recorded.groupby(settings)["dataset.name"].nunique().max() > 1
     curves = recorded.assign(panel=settings).groupby(["panel", "source", "dataset.name"])
     variants = curves[VARIANT].apply(lambda some: len(some.drop_duplicates())).max() if len(recorded) else 0
