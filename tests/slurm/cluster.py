@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 CLONE_NEWNS = 0x20000
@@ -110,6 +111,11 @@ def main() -> int:
             daemon.terminate()
         for daemon in daemons:
             daemon.wait()
+        for file in folder.glob(
+            "slurm*.pid"
+        ):  # of those that a test started again, and that heard no shutdown
+            with suppress(OSError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
     return 0
 
 
