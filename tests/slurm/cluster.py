@@ -111,9 +111,8 @@ def main() -> int:
             daemon.terminate()
         for daemon in daemons:
             daemon.wait()
-        for file in folder.glob(
-            "slurm*.pid"
-        ):  # of those that a test started again, and that heard no shutdown
+        # A daemon that a test started again may have heard no shutdown.
+        for file in folder.glob("slurm*.pid"):
             with suppress(OSError, ValueError):
                 os.kill(int(file.read_text()), signal.SIGKILL)
     return 0
