@@ -125,6 +125,15 @@ def look_of(strategy: str, others: Iterable[str] = ()) -> StrategyLook:
     return StrategyLook(FREE_COLOURS[colour], FREE_MARKERS[marker])
 
 
+SIGNS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
+"""The sign over the marker of a run that did not finish; any other status has a star of five lines."""
+
+
+def sign_of(status: str) -> Any:
+    """The sign of a status in figures."""
+    return SIGNS.get(status, (5, 2, 0))
+
+
 def look_of_graph(number: int) -> StrategyLook:
     """The look of a graph by its number among those of the tables: neighbours differ in colour and in marker."""
     return StrategyLook(COLOURS[number % len(COLOURS)], GRAPH_MARKERS[number % len(GRAPH_MARKERS)])

@@ -44,7 +44,8 @@ BATCH = "training.batch"
 FEATURES = "training.features"
 BY_STRATEGY = "trained by some"
 """The features of a panel in which some strategies train features and others do not."""
-TIMES = ["epoch_seconds_median", "seconds_to_target"]
+EPOCH, TARGET = "epoch_seconds_median", "seconds_to_target"
+TIMES = [EPOCH, TARGET]
 SEVERAL = 3
 """Variants at different places that are one line: fewer may differ by chance."""
 VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
@@ -370,6 +371,35 @@ def _varied(runs: pd.DataFrame) -> list[str]:
     return names + [
         _short(name) for name in VARIANT if name != PARAMS and runs[name].nunique(dropna=False) > 1
     ]
+
+
+def data(lines: Sequence[Curve], column: str = EPOCH) -> Iterator[dict[str, Any]]:
+    """A row for each launch."""
+    for curve in lines:
+        runs = curve.runs.sort_values(["ranks", "grid", "launch"])
+        for _, run in runs.iterrows():
+            yield {
+                "curve": curve.label,
+                "strategy": curve.strategy,
+                "source": curve.source,
+                "ranks": run.ranks,
+                "grid": run.grid,
+                "launch": run.launch,
+                "status": run.status,
+                column: run[column],
+                "run_id": run.run_id,
+            }
+
+
+def shown(panel: Panel, _: object) -> list[Curve]:
+    """The curves of a panel; a paper may print something else than the time of an epoch."""
+    return [curve for curve in panel.curves if curve.points[EPOCH].notna().any() or len(curve.failures)]
+
+
+def reaching(panel: Panel, _: object) -> list[Curve]:
+    """The curves with runs that reached their target accuracy, without other runs."""
+    some = [replace(curve, runs=curve.runs[curve.runs[TARGET].notna()]) for curve in panel.curves]
+    return [curve for curve in some if len(curve.runs)]
 
 
 def unknown(value: Any) -> bool:

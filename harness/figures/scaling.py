@@ -13,8 +13,7 @@ ranks are listed, because they would all stand at one place.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.transforms import ScaledTranslation, Transform
 
-from harness.figures.kind import FigureKind, Tables
+from harness.figures.kind import FigureKind
 from harness.figures.page_layout import (
     Cell,
     Group,
@@ -54,8 +53,21 @@ from harness.figures.palette import (
     PAPER,
     Dash,
     StrategyLook,
+    sign_of,
 )
-from harness.figures.panels import Curve, DrawnColumn, Panel, graph_panels, in_order, titles
+from harness.figures.panels import (
+    EPOCH,
+    TARGET,
+    Curve,
+    DrawnColumn,
+    Panel,
+    data,
+    graph_panels,
+    in_order,
+    reaching,
+    shown,
+    titles,
+)
 
 MOST_TOGETHER = 6
 """Strategies on common axes."""
@@ -70,8 +82,6 @@ IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
 DOTTED: Dash = (0, (1, 1.6))
 CROWDED: dict[str, Any] = {"facecolor": FAINT, "hatch": "....", "edgecolor": GRID, "linewidth": 0}
 """The ground of measured points whose ranks shared cores: their times say nothing of scaling."""
-SIGNS: dict[str, Any] = {"oom": "x", "timeout": "+", "diverged": (3, 2, 0), "refused": "_"}
-"""The sign over the marker of a run that did not finish; any other status has a star of five lines."""
 
 
 class Ground(NamedTuple):
@@ -89,9 +99,6 @@ class Ground(NamedTuple):
     def whole(self) -> float:
         """The height of the axes, in inches."""
         return self.height + SLOT * self.slots
-
-
-EPOCH, TARGET = "epoch_seconds_median", "seconds_to_target"
 
 
 def times(lines: Iterable[Curve], column: str = EPOCH) -> DrawnColumn:
@@ -361,11 +368,6 @@ def _draw_failures(axes: Axes, curve: Curve, y: float) -> None:
         )
 
 
-def sign_of(status: str) -> Any:
-    """The sign of a status in figures."""
-    return SIGNS.get(status, (5, 2, 0))
-
-
 # Curves as a list: a row for each, on its largest number of ranks.
 
 
@@ -477,17 +479,6 @@ def _warnings(drawn: Sequence[Curve]) -> list[Artist]:
     ]
 
 
-def shown(panel: Panel, _: Tables) -> list[Curve]:
-    """The curves of a panel; a paper may print something else than the time of an epoch."""
-    return [curve for curve in panel.curves if curve.points[EPOCH].notna().any() or len(curve.failures)]
-
-
-def reaching(panel: Panel, _: Tables) -> list[Curve]:
-    """The curves with runs that reached their target accuracy, without other runs."""
-    some = [replace(curve, runs=curve.runs[curve.runs[TARGET].notna()]) for curve in panel.curves]
-    return [curve for curve in some if len(curve.runs)]
-
-
 def page(some: Sequence[Panel], shown: Sequence[list[Curve]], column: str = EPOCH) -> Figure:
     """The figure: axes for each panel."""
     each, note = titles(some)
@@ -498,24 +489,6 @@ def page(some: Sequence[Panel], shown: Sequence[list[Curve]], column: str = EPOC
         for part in sections(title, lines, measure)
     ]
     return compose(parts, handles(parts, measures[0]), note)
-
-
-def data(lines: Sequence[Curve], column: str = EPOCH) -> Iterator[dict[str, Any]]:
-    """A row for each launch."""
-    for curve in lines:
-        runs = curve.runs.sort_values(["ranks", "grid", "launch"])
-        for _, run in runs.iterrows():
-            yield {
-                "curve": curve.label,
-                "strategy": curve.strategy,
-                "source": curve.source,
-                "ranks": run.ranks,
-                "grid": run.grid,
-                "launch": run.launch,
-                "status": run.status,
-                column: run[column],
-                "run_id": run.run_id,
-            }
 
 
 KIND = FigureKind("strong-scaling", "Strong scaling", shown, page, data, graph_panels)

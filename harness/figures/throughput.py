@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import COUNTS, compose, scale_for
-from harness.figures.panels import Curve, DrawnColumn, Panel, followed, panels, titles
-from harness.figures.scaling import data, handles, sections
+from harness.figures.panels import Curve, DrawnColumn, Panel, data, followed, panels, titles
+from harness.figures.scaling import handles, sections
 from harness.spec.dataset import without_width
 
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}

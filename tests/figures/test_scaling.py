@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from harness.figures import scaling
 from harness.figures.drawing import styled
 from harness.figures.page_layout import Cell, compose
-from harness.figures.palette import look_of
-from harness.figures.panels import Panel, panels
+from harness.figures.palette import look_of, sign_of
+from harness.figures.panels import TARGET, Panel, panels, reaching, shown
 from harness.results.parquet import read_collected
 from harness.results.statuses import STATUSES
 
@@ -36,14 +36,14 @@ def products(runs: pd.DataFrame) -> Panel:
 
 def draw(axes: Axes, panel: Panel) -> None:
     """Draws the curves of a panel on common axes, however many there are."""
-    lines = scaling.shown(panel, None)
+    lines = shown(panel, None)
     measure = scaling.times(lines)
     ground = scaling._ground(lines, [lines], measure, scaling.PLOT, scaling.PLOT_WIDTH)
     scaling.draw(axes, lines, measure, ground)
 
 
 def cells(panel: Panel) -> list[Cell]:
-    lines = scaling.shown(panel, None)
+    lines = shown(panel, None)
     return [cell for part in scaling.sections("", lines, scaling.times(lines)) for cell in part.cells]
 
 
@@ -110,7 +110,7 @@ def test_ranks_that_share_cores_stand_on_dotted_ground_without_ideal_lines(
     assert 2 < ground.get_x() < 4
     assert 8 < ground.get_x() + ground.get_width() == axes.get_xlim()[1]
     assert [line for line in axes.lines if line.get_alpha() is not None] == [], "no ideal line"
-    lines = scaling.shown(panel, None)
+    lines = shown(panel, None)
     measure = scaling.times(lines)
     parts = scaling.sections("", lines, measure)
     labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
@@ -135,12 +135,12 @@ def test_times_to_a_target_stand_over_ranks_beside_printed_ones(
         synthetic.write_record(folder, spec.model_dump(mode="json"), record, {})
 
     (panel,) = panels(read_collected(collected(write), "runs"))
-    lines = scaling.reaching(panel, None)
-    measure = scaling.times(lines, scaling.TARGET)
+    lines = reaching(panel, None)
+    measure = scaling.times(lines, TARGET)
     found = {curve.label: measure.marks(curve) for curve in lines}
     assert found == {"scalegnn": [(1, 9.0), (2, 5.0)], "scalegnn published": [(8, 1.5)]}
     assert measure.upright == "to the target (s)"
-    assert [curve.label for curve in scaling.shown(panel, None)] == ["scalegnn"], "no epoch is printed"
+    assert [curve.label for curve in shown(panel, None)] == ["scalegnn"], "no epoch is printed"
 
 
 def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
@@ -179,7 +179,7 @@ def test_failures_stand_above_all_data_with_the_sign_of_their_status(axes: Axes,
         axes.clear()
         draw(axes, panel)
         failed = panel.runs[panel.runs.status != "ok"].iloc[0]
-        sign = scaling.sign_of(failed.status)
+        sign = sign_of(failed.status)
         (cross,) = [line for line in axes.lines if line.get_marker() == sign]
         assert list(cross.get_xdata()) == [failed.ranks]
         slowest = panel.runs.epoch_seconds_median.max() * (1 if axes.get_ylabel().endswith("(s)") else 1000)
@@ -191,7 +191,7 @@ def test_failures_stand_above_all_data_with_the_sign_of_their_status(axes: Axes,
 
 def test_statuses_have_signs_that_differ() -> None:
     failed = [status for status in STATUSES if status != "ok"]
-    assert len({str(scaling.sign_of(status)) for status in failed}) == len(failed)
+    assert len({str(sign_of(status)) for status in failed}) == len(failed)
 
 
 def test_as_many_failures_as_there_are_have_room(
@@ -229,7 +229,7 @@ def test_curves_of_one_point_are_listed_with_their_values(
     over, listed = cells(panel)
     assert "over ranks" in over.title and "largest" in listed.title
     with styled():
-        figure = compose(scaling.sections("", lines := scaling.shown(panel, None), scaling.times(lines)))
+        figure = compose(scaling.sections("", lines := shown(panel, None), scaling.times(lines)))
     written = [text.get_text() for text in figure.axes[1].texts]
     assert {"plexus", "s0", "s1", "s4", "× oom", "0.500", "4.50"} <= set(written)
 
@@ -261,7 +261,7 @@ def test_failures_alone_are_drawn(axes: Axes, synthetic: SimpleNamespace, collec
     write = lambda to: synthetic.write_failed(to, spec, "refused", "UserError", "no")  # noqa: E731
     (panel,) = panels(read_collected(collected(write), "runs"))
     draw(axes, panel)
-    assert scaling.sign_of("refused") in [line.get_marker() for line in axes.lines]
+    assert sign_of("refused") in [line.get_marker() for line in axes.lines]
     assert len(axes.get_yticks()) == 0
     (cell,) = cells(panel)
     axes.clear()
@@ -283,17 +283,17 @@ def test_a_panel_of_failures_alone_is_as_high_as_its_failures(
     (cell,) = cells(panel)
     assert cell.height < scaling.PLOT / 4
     with styled():
-        lines = scaling.shown(panel, None)
+        lines = shown(panel, None)
         figure = compose(scaling.sections("", lines, scaling.times(lines)))
     (axes,) = figure.axes
-    crossed = [line for line in axes.lines if line.get_marker() == scaling.sign_of("refused")]
+    crossed = [line for line in axes.lines if line.get_marker() == sign_of("refused")]
     assert sorted(int(line.get_xdata()[0]) for line in crossed) == [2, 4, 8]
     assert axes.get_ylabel() == ""
 
 
 def test_the_legend_names_every_curve_on_common_axes_once(products: Panel) -> None:
     with styled():
-        lines = scaling.shown(products, None)
+        lines = shown(products, None)
         parts = scaling.sections("", lines, measure := scaling.times(lines))
         labels = [handle.get_label() for handle in scaling.handles(parts, measure)]
     assert labels == [
