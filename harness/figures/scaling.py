@@ -430,9 +430,6 @@ def draw_list(
         axes.set_xticks([])
 
 
-# The legend, the figure and its numbers.
-
-
 def handles(parts: Sequence[Section], measure: DrawnColumn) -> list[Artist]:
     """The legend of some panels: every curve that shares axes with others once, then all other signs."""
     shown: list[Curve] = []
