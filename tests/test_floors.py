@@ -63,7 +63,7 @@ STRATEGIES_MAY_USE = {
 ASK_TORCH_FOR_GPUS = {"harness/device.py", "harness/doctor/survey.py"}
 READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}
 
-MODULES = 266
+MODULES = 267
 SINGLE_IMPORTERS = 55
 LOADED_BY_THE_CONTRACT = 46
 DEPTH_OF_STRATEGIES = 3

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.cli.options import (
@@ -230,12 +229,9 @@ def priced_epochs(
     out: Path | None,
     asked: Mapping[str, Callable[[], PricedEpoch]],
     doing: str,
-    specs: Mapping[str, "Spec"] = MappingProxyType({}),
+    specs: Mapping[str, "Spec"] | None = None,
 ) -> PricedEpochs:
-    """Prices every epoch that is asked for, by label, and writes each as the record of a run under `out`.
-
-    Of the runs in `specs` a refusal is recorded too.
-    """
+    """Prices every epoch that is asked for, by label, and writes a record under `out`; of `specs` refusals too."""
     from harness.predict.predicted_record import record_prediction, record_refusal
 
     table = PricedEpochs([], [], {})
@@ -247,7 +243,7 @@ def priced_epochs(
                 spec, facts, card, predicted, emulates = asked[label]()
             except UserError as refusal:
                 table.refused[label] = str(refusal)
-                if out and label in specs:
+                if out and specs:
                     record_refusal(root, out, specs[label], str(refusal))
                 continue
             cells = (str(spec.ranks), grid_text(spec.grid, " "), *cells_of(predicted, card))
