@@ -84,7 +84,7 @@ def test_every_strategy_is_predicted_with_all_ranks(name: str) -> None:
 def test_predicted_words_are_those_of_the_whole_replay(name: str) -> None:
     strategy = ready(name, first_grid(name))
     predicted = predict(Ready(strategy, STORE), PERLMUTTER)
-    whole = replay(strategy, predicted.rank, STORE)
+    whole = replay(strategy, predicted.rank, STORE, opened=True)
     assert predicted.words_received == sum(each.words_received for each in whole.entries.values())
 
 
@@ -283,7 +283,7 @@ def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str
             continue
         assert least_seconds(choice, card) <= seconds
         bounded += least_seconds(choice, card) > 0
-    assert bounded or name in ("g3", "neutronstar", "serial")
+    assert bounded or name in ("distgnn", "g3", "neutronstar", "serial")
 
 
 def made_up(seconds: float, spmm: float, node: float) -> Option:

@@ -41,8 +41,9 @@ EXACT: dict[str, dict[str, Any]] = {
     "massivegnn": {"fanouts": EVERY_NEIGHBOUR},
     "quiver": {"fanouts": EVERY_NEIGHBOUR},
     "salient": {"fanouts": EVERY_NEIGHBOUR},
+    "sancus": {"stale": 0},
 }
-"""Parameters with which no strategy leaves a neighbour out."""
+"""Parameters with which no strategy leaves a neighbour out, or uses an old one."""
 EVALUATED = {"pipegcn", "adaqp"}
 """Strategies that train on what was, or on messages of few bits: on several ranks their evaluation alone is exact."""
 ELSEWHERE = {"pyg"}
