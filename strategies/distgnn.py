@@ -249,10 +249,6 @@ class DistGnn(RowStrategy):
         """The number of bins; 0 if all copies add up at once, or never."""
         return 0 if self.alone else self.params.delay
 
-    @property
-    def combine_first(self) -> bool:
-        return self.spec.model.order == "combine_first"
-
     def is_last(self, layer: int) -> bool:
         return layer + 1 == len(self.shapes)
 
@@ -297,27 +293,18 @@ class DistGnn(RowStrategy):
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """For every sum, M rows arrive at masters and K at copies, of the epoch's bin; dW; one word for the loss."""
         words, number = Words(self.grid), epoch % max(self.delay, 1)
-        M, K = (
-            sum(int(self.in_bin(each, number).sum()) for each in lists)
-            for lists in self.counted(at, counts)[1:]
-        )
+        _, *lists = self.counted(at, counts)
+        M, K = (sum(int(self.in_bin(each, number).sum()) for each in some) for some in lists)
         for direction, layer, width in () if self.alone else self.sums():
             up, down = self.ways(layer, direction)
             words.put(direction, layer, Op.ALL_TO_ALL, P, self.moves(direction), width * (M * up + K * down))
-        for weight in self.weights:
-            f_in, f_out = weight.shape
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, f_in * f_out)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
+        self.put_sums(words, P)
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """A of this rank's edges and its transpose; X of all copies; M and S; what has arrived of other copies."""
-        cut, *lists = self.counted(at, counts)
-        N, (M, K), precision = (
-            len(self.rows(at)),
-            (sum(map(len, each)) for each in lists),
-            self.spec.precision,
-        )
+        (cut, *lists), precision = self.counted(at, counts), self.spec.precision
+        N, (M, K) = len(self.rows(at)), (sum(map(len, each)) for each in lists)
         word, matrix = WORD[precision], csr_bytes(N + K, int((cut.parts == at[P]).sum()), precision)
         held = {**dense_memory(self, at), TensorName.A: matrix * len(self.sides())}
         held[TensorName.X] += word * K * self.facts.features

@@ -245,7 +245,7 @@ class Rdm(RowStrategy):
 
     def orders(self, layer: int) -> list[bool]:
         """Whether a layer may multiply by W first, the order of the model first."""
-        first = self.spec.model.order == "combine_first"
+        first = self.combine_first
         if self.params.decoupled:
             return [True]
         return [first] if self.params.order == "model" else [first, not first]
@@ -302,8 +302,5 @@ class Rdm(RowStrategy):
                 for stage in stages:
                     if stage.way != "times W":
                         words.put(direction, layer, *self.arriving(stage, direction, at, counts))
-        for weight in self.weights:
-            f_in, f_out = weight.shape
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.axes, TensorName.DW, f_in * f_out)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, self.axes, TensorName.LOSS, 1)
+        self.put_sums(words, self.axes)
         return words

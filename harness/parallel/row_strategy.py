@@ -7,6 +7,7 @@ training.
 import copy
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import ClassVar, Self
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.functional import rms_norm
 
 from harness.comm.axis import Axis
 from harness.kernels.random import Index
-from harness.ledger import NOBODY, AxisName, Phase, TensorName
+from harness.ledger import NOBODY, AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits, Part, Skip, Weight
 from harness.models.operators import dropout_mask, dropped
 from harness.parallel.halo import Boundary
@@ -27,6 +28,7 @@ from harness.strategy import (
     Counts,
     Piece,
     Strategy,
+    Words,
     csr_bytes,
     label_bytes,
 )
@@ -68,6 +70,18 @@ class RowStrategy(Strategy):
         """The sizes of the halo of the rank at `at`."""
         blocks = self.blocks()
         return Boundary(counts, blocks, at[self.rows_over], range(len(blocks)))
+
+    @property
+    def combine_first(self) -> bool:
+        """True if layers multiply by W before A, in a strategy that lets the model choose."""
+        return self.spec.model.order == "combine_first"
+
+    def put_sums(self, words: Words, over: AxisName | tuple[AxisName, ...]) -> None:
+        """Puts what is summed over all ranks in an epoch: the gradient of every weight, and one word of the loss."""
+        for weight in self.weights:
+            size = prod(weight.shape)
+            words.put(Direction.BACKWARD, weight.layer, Op.ALL_REDUCE, over, TensorName.DW, size)
+        words.put(Direction.FORWARD, NOBODY, Op.ALL_REDUCE, over, TensorName.LOSS, 1)
 
     def owners_compute(self) -> bool:
         """True if each row of H and G is on one rank, and each entry of A is multiplied by the rank of its row."""

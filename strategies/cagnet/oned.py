@@ -81,7 +81,7 @@ class WholeRows(RowOperators):
 
     def __init__(self, ctx: Context, strategy: "RowScheme") -> None:
         super().__init__(ctx, strategy, over=(strategy.rows_over,))
-        self.combine_first = ctx.spec.model.order == "combine_first"
+        self.combine_first = strategy.combine_first
         self.keeps_T = strategy.params.weight_gradient == "T"
         self.overlap, self.at, self.of_model = strategy.params.overlap, ctx.at, strategy.weights
         self.blocks = strategy.blocks()
@@ -237,7 +237,7 @@ class RowScheme(RowStrategy):
     def words(self, at: Coordinates, counts: Counts) -> Words:
         """Section IV-A: rows of width f_(l-1) forward and f_l backward, the weight gradients, one word of the loss."""
         words = Words(self.grid, self.recomputed)
-        combines, keeps_T = self.spec.model.order == "combine_first", self.params.weight_gradient == "T"
+        combines, keeps_T = self.combine_first, self.params.weight_gradient == "T"
         forward, backward = self.moved(at, counts), self.moved(at, counts, transposed=True)
         for layer, (f_in, f_out) in enumerate(self.shapes):
             for op, axis, rows, sums in forward:
@@ -245,10 +245,7 @@ class RowScheme(RowStrategy):
                 words.put(FORWARD, layer, op, axis, Z if sums else T, rows * (f_out if combines else f_in))
             for op, axis, rows, sums in backward if self.wants_dH(layer) or not keeps_T else ():
                 words.put(BACKWARD, layer, op, axis, TensorName.S if sums else TensorName.G, rows * f_out)
-        for weight in self.weights:
-            f_in, f_out = weight.shape
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, self.rows_over, TensorName.DW, f_in * f_out)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, self.rows_over, TensorName.LOSS, 1)
+        self.put_sums(words, self.rows_over)
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:

@@ -11,7 +11,7 @@ the bins are in `bins` and `schedule`, the channel (eager, deferred, lock step) 
 """
 
 from itertools import chain
-from math import ceil, prod
+from math import ceil
 from typing import Literal
 
 from pydantic import Field
@@ -132,9 +132,7 @@ class G3(RowStrategy):
                 words.put(FORWARD, layer, Op.SEND, P, TensorName.H, f_in * leaving)
                 words.put(BACKWARD, layer, Op.RECV, P, TensorName.DH, f_in * leaving)
                 words.put(BACKWARD, layer, Op.SEND, P, TensorName.DH, f_in * arriving)
-        for weight in self.weights:
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, prod(weight.shape))
-        words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
+        self.put_sums(words, P)
         return words
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:

@@ -262,15 +262,8 @@ class PartitionParallel(RowStrategy):
             words.put(FORWARD, layer, Op.ALL_TO_ALL, P, TensorName.H, width * arriving)
             if self.combine_first or self.wants_dH(layer):
                 words.put(BACKWARD, layer, Op.ALL_TO_ALL, P, TensorName.DH, width * leaving)
-        for weight in self.weights:
-            f_in, f_out = weight.shape
-            words.put(BACKWARD, weight.layer, Op.ALL_REDUCE, P, TensorName.DW, f_in * f_out)
-        words.put(FORWARD, -1, Op.ALL_REDUCE, P, TensorName.LOSS, 1)
+        self.put_sums(words, P)
         return words
-
-    @property
-    def combine_first(self) -> bool:
-        return self.spec.model.order == "combine_first"
 
     @property
     def every_epoch(self) -> str | None:
