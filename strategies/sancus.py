@@ -14,7 +14,6 @@ that of the 1D algorithm, on the current rows of H. With S = 0 nothing is kept, 
 Legend: N this rank's vertices, K those of rank j; F features in, H features out.
 """
 
-import copy
 from collections import Counter
 
 from pydantic import Field
@@ -42,9 +41,8 @@ class StaleRows(WholeRows):
         self.broadcasts, self.chosen = Counter[str](), ctx.measured.chosen
 
     def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
-        of_layer = copy.copy(self)
-        of_layer.layer = layer
-        return WholeRows.convolve(of_layer, layer, H_NF, W_FH)
+        self.layer = layer
+        return super().convolve(layer, H_NF, W_FH)
 
     def block_of(self, j: int, H_NF: Tensor, moves: TensorName) -> Call[Tensor]:
         """H_j by a broadcast, which renews the kept block, or as it was kept."""
@@ -109,10 +107,6 @@ class Sancus(RowScheme):
         """True if rank j broadcasts its rows for a layer in this epoch; epochs count from 0 through warm-up."""
         turn = (epoch - 1 - j) % (self.params.stale + 1) == 0
         return epoch == 0 or (turn and self.changes(layer))
-
-    @property
-    def combine_first(self) -> bool:
-        return self.spec.model.order == "combine_first"
 
     def kept_widths(self) -> list[int]:
         """The width of the rows that a layer multiplies by, for every layer whose blocks are kept."""

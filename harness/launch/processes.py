@@ -174,9 +174,7 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
         if death.rank not in {fault["rank"] for fault in reported}
     ]
     causes = [fault for fault in reported if not is_consequence(fault)] + deaths
-    if (
-        watched.out_of_memory and not causes
-    ):  # the others were seen to end before the rank that took the memory
+    if watched.out_of_memory and not causes:  # others were seen to end before the rank that took the memory
         how = "the scheduler ended the ranks when the memory had run out; `trace` has the end of their log"
         causes = [_unnamed("Died", "oom", how, _end_of(scratch / "log"))]
     silent = "the ranks ended without a record and without a reason; `trace` has the end of their log"

@@ -132,7 +132,7 @@ def of_owner(vertices: Tensor, blocks: Sequence[range], member: int) -> Tensor:
     block = blocks[member]
     if vertices.is_meta:
         return vertices[: _expected(len(vertices), block, blocks[-1].stop)]
-    return vertices[(vertices >= block.start) & (vertices < block.stop)]
+    return vertices[inside(vertices, block)]
 
 
 def _expected(K: int, block: range, n: int) -> int:

@@ -109,22 +109,12 @@ def python_words(slurm: Slurm, folders: Sequence[Path], working: Path) -> list[s
         return ["shifter", f"--image={box.image}", *options, command, *words]
     if box.runtime == "apptainer":
         seen = ",".join(map(str, folders))
-        return [
-            "apptainer",
-            "exec",
-            f"--bind={seen}",
-            f"--pwd={working}",
-            *options,
-            box.image,
-            command,
-            *words,
-        ]
+        place = [f"--bind={seen}", f"--pwd={working}"]
+        return ["apptainer", "exec", *place, *options, box.image, command, *words]
     host = ["--env-host", "--network=host", "--ipc=host", "--pid=host", "--uts=host"]
     volumes = [f"--volume={folder}:{folder}" for folder in folders]
-    place = [
-        f"--workdir={working}",
-        f"--entrypoint={command}",
-    ]  # that of an image would come before the command
+    # The entry point of an image would come before the command.
+    place = [f"--workdir={working}", f"--entrypoint={command}"]
     return ["podman-hpc", "run", "--rm", *host, *volumes, *place, *options, box.image, *words]
 
 

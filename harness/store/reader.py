@@ -85,15 +85,12 @@ class Store:
         if cut is None or cut.copies is None:
             return None
         order = self.orders.p
-        ends = torch.zeros(self.n, dtype=torch.int64).index_copy_(
-            0, order, self.degrees(range(self.n)).long()
-        )
+        degrees = torch.empty(self.n, dtype=torch.int64)
+        degrees[order] = self.degrees(range(self.n)).long()
         A, own = self.adjacency(rows, range(self.n)), order[rows.start : rows.stop]
         row = row_of(A)
-        by_column = torch.argsort(
-            row * self.n + order[A.col.long()]
-        )  # which keeps the entries of a row together
-        place = torch.arange(A.nnz) - A.rowptr[row] + (ends.cumsum(0) - ends)[own][row]
+        by_column = torch.argsort(row * self.n + order[A.col.long()])  # within each row
+        place = torch.arange(A.nnz) - A.rowptr[row] + (degrees.cumsum(0) - degrees)[own][row]
         parts = torch.empty(A.nnz, dtype=torch.int32)
         parts[by_column] = torch.from_numpy(self._array("orders/edges"))[place]
         return parts
