@@ -107,8 +107,7 @@ def _lead(program: Sequence[str]) -> int:
         (own,) = server.start(program, [dict(os.environ)], STREAMS, Waiting(float("inf")))
         ranks: dict[Connection, Child] = {}
         while own.poll() is None or ranks:
-            if own.poll():
-                break  # the scheduler ends the others
+            failed = own.poll()
             for key, _ in selector.select(POLL):
                 if key.fileobj is door:
                     asked = _fork_for_a_task(door, server, mine)
@@ -124,6 +123,8 @@ def _lead(program: Sequence[str]) -> int:
                     selector.unregister(task)
                     task.close()
                     del ranks[task]
+            if failed:
+                break  # the scheduler ends the others
         return own.wait()
 
 

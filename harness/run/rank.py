@@ -25,7 +25,7 @@ from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, typical
 from harness.locks import Turn
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
-from harness.run.fault import answer_for_stacks, write_fault
+from harness.run.fault import answer_for_stacks, faults, is_consequence, write_fault
 from harness.run.load import Reading, driver_of, read_beside
 from harness.run.open_run import Stages, make_ready, open_run, slowest
 from harness.run.provenance import affinity, provenance
@@ -36,6 +36,8 @@ from harness.spec.spec import Spec
 from harness.strategy import Strategy
 
 PROGRESS_SECONDS = 2.0
+AFTER_THE_CAUSE = 2.0
+"""The seconds that a rank of a step which lost another one waits before it ends: a scheduler names the first to end."""
 TAPED = 3
 """The epochs over which the seconds of a tape are a median."""
 
@@ -57,7 +59,11 @@ def main() -> int:
     def prepare() -> None:
         meeting.choose_interface(options, at)
 
-    return attempt(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
+    code = attempt(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
+    mine = [fault for fault in faults(options.scratch) if fault["rank"] == at.rank] if code else []
+    if not options.stacks and any(map(is_consequence, mine)):
+        time.sleep(AFTER_THE_CAUSE)
+    return code
 
 
 def attempt(
