@@ -271,15 +271,31 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
     try:
         return make_spec(root, nested({**asked, **given}), "the options")
     except UserError as error:
-        raise UserError(_as_typed(str(error), given)) from None
+        raise UserError(_as_typed(str(error), given, options.strategy)) from None
 
 
-def _as_typed(message: str, given: Mapping[str, Any]) -> str:
+def _as_typed(message: str, given: Mapping[str, Any], strategy: str) -> str:
     """An error that names the option of a key: --ranks, --grid, or --set for a key that --set gave."""
     message = re.sub(r"^(the options: )?(ranks|grid)( =)? ", r"--\2 ", message)
     for key in given:
+        if message.startswith(f"the options: {key} is not a key here") and (whole := _ending_in(key, strategy)):
+            return f"--set {key} is not a key. Did you mean {' or '.join(whole)}?"
         message = message.replace(f"the options: {key} = ", f"--set {key}=", 1)
+        inner = key.removeprefix(PARAMS)
+        message = message.replace(f"the options: parameters of {strategy}: {inner} = ", f"--set {key}=", 1)
     return message
+
+
+PARAMS = "strategy.params."
+
+
+def _ending_in(key: str, strategy: str) -> list[str]:
+    """The keys of a spec, and of the strategy's parameters, of which this key is the end."""
+    from harness.registry import load_strategy
+    from harness.spec.spec import keys_of_a_spec
+
+    known = [*keys_of_a_spec(), *(PARAMS + name for name in load_strategy(strategy).Params.model_fields)]
+    return [name for name in known if name.endswith(f".{key}")]
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -47,6 +47,12 @@ def run(*options: str) -> list[str]:
         (run("--ranks", "2", "--set", "training.epoch=3"), ["training.epoch", "epochs"]),
         (run("--ranks", "2", "--set", "training.epochs=none"), ["training.epochs", "none", "integer"]),
         (run("--ranks", "2", "--set", "epochs"), ["KEY=VALUE"]),
+        (run("--ranks", "2", "--set", "epochs=3"), ["--set epochs", "training.epochs"]),
+        (run("--ranks", "2", "--set", "weight_gradient=T"), ["Did you mean strategy.params.weight_gradient?"]),
+        (
+            run("--ranks", "2", "--set", "strategy.params.overlap=7"),
+            ["--set strategy.params.overlap=7 is not accepted"],
+        ),
         (run("--ranks", "2", "--grid", "w=2"), ["w=2", "p"]),
         (run("--ranks", "2", "--grid", "x=2"), ["x2", "cagnet-1d", "p"]),
         (run("--ranks", "2", "--grid", "3"), ["3 ranks", "2"]),

@@ -297,5 +297,6 @@ def test_a_broken_plugin_keeps_no_other_from_being_listed(project, monkeypatch):
     assert "broken" in listed.out and "serial" in listed.out
     rows = json.loads(say("data", "info", "tiny-sbm", "--ranks=1", "--json").out)["needs"]
     needs = {row["strategy"]: row for row in rows}
-    assert "cannot be imported" in needs["broken"]["refused"]
+    assert "there is no module nothing" in needs["broken"]["refused"]
+    assert "Install it again" in needs["broken"]["refused"]
     assert needs["serial"]["persistent_bytes"] > 0

@@ -8,6 +8,7 @@ import torch
 
 from harness.launch.hang_detector import Hang
 from harness.launch.processes import Death, Watched, find_cause, nobody_is_to_blame
+from harness.run import rank
 from harness.run.fault import status_of, write_fault
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
@@ -130,3 +131,26 @@ def test_ranks_that_only_lost_each_other_or_their_machine_are_not_to_blame(tmp_p
     assert not nobody_is_to_blame(Watched(expired=True), tmp_path)
     write_fault(tmp_path, 1, ZeroDivisionError("x"))
     assert not nobody_is_to_blame(Watched(others, lost="Node failure on n2"), tmp_path)
+
+
+@pytest.mark.parametrize("others", [LOST, ZeroDivisionError("x")])
+def test_a_rank_of_a_step_that_lost_another_ends_after_it(
+    others: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler names the first rank that ends, and it must be the one that did not lose another."""
+    slept: list[float] = []
+
+    def attempt(*_: object) -> int:
+        write_fault(tmp_path, 1, LOST)
+        write_fault(tmp_path, 0, others)
+        return 1
+
+    monkeypatch.setattr(rank, "attempt", attempt)
+    monkeypatch.setattr(rank, "answer_for_stacks", lambda *_: None)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setenv("RANK", "0")
+    folders = ["--scratch", str(tmp_path), "--runs", str(tmp_path)]
+    for words in ([], ["--stacks"]):
+        monkeypatch.setattr("sys.argv", ["harness.run.rank", *folders, *words])
+        assert rank.main() == 1
+    assert slept == ([rank.AFTER_THE_CAUSE] if others is LOST else [])
