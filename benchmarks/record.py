@@ -44,7 +44,6 @@ TESTBED_COMMANDS = ("benchmarks/testbed up", "benchmarks/testbed down")
 COMMANDS = {
     "prediction": [
         "benchmarks/prediction.py products",
-        "benchmarks/prediction.py memory",
         "benchmarks/prediction.py loopback --ranks 4",
         "benchmarks/prediction.py loopback --ranks 8",
         "benchmarks/testbed up --hosts 4 --rate 100mbit",
@@ -62,6 +61,7 @@ COMMANDS = {
         "benchmarks/testbed up --hosts 4 --rate 400mbit",
         "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 400 --dataset amazon-shape --epochs 1",
         "benchmarks/testbed down",
+        "benchmarks/prediction.py memory --dataset ogbn-products@1/64",
     ],
     "claims": ["-m harness claims --twins"],
     "findings": [
