@@ -54,7 +54,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "bns-gcn": [{}],
     "neutronstar": [{}, {"flops_per_word": 1000.0}, {"flops_per_word": 3000.0}],
     "g3": [{}],
-    OURS: [{}],
+    OURS: [{}, {"replicas": True}],
 }
 """The options of every exact strategy on full graphs that may move fewer words than its first choice."""
 PARTITIONED = ("cagnet-sa-1d", "cagnet-sa-1.5d", "bns-gcn", "neutronstar", "g3", OURS)

@@ -122,7 +122,8 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         trainer = trainer_of(spec)
         timed = [turns.median() for turns in train_in_turns([trainer], epochs)]
         trainer.ctx.grid.settle()
-        tape = Tape(timed=True, turn=Turn(Path(tempfile.gettempdir()) / "prediction-turn"))
+        in_turns = Turn(Path(tempfile.gettempdir()) / "prediction-turn")
+        tape = Tape(timed=True, turn=in_turns)
         strategy, blocks = open_run(project_root(), spec)
         grid = Grid.build(strategy.grid, tape, None, spec.machine.composed_from, strategy.wire)
         tape.recording = tape.taping = False
@@ -131,6 +132,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
             trainer.epoch()
         tapes = gather(grid.world, taped(trainer, tape))
         grid.settle()
+        in_turns.close()
         seconds += [Observed(each, tapes) for each in timed]
         leave_groups()
     return seconds

@@ -1,6 +1,6 @@
 """Compose: what each system does once or not at all, together in one plan for a graph, a model and a grid.
 
-Three parts, each exact, and each of another system here:
+Four parts, each exact, and each of another system here:
 
 1. A X of the first layer is computed once, before training, where the features never change (BNS-GCN). In an epoch the
    first layer is then a product with W alone.
@@ -8,19 +8,25 @@ Three parts, each exact, and each of another system here:
    side of the layer with fewer columns travels.
 3. A product with A gathers over the chunks of A those rows alone at which the chunk has a nonzero (CAGNET, section
    IV-A6). A partition of the vertices into chunks puts neighbours together.
+4. By choice, on P x 1, A X is kept for the rows of other chunks that a chunk needs, too. Every rank then computes these
+   rows of the first layer itself, and differentiates them for its own losses, so the second layer sends nothing
+   (NeutronStar).
 
 So R x C ranges from the halo exchange of parts, P x 1, to changes of layout with A whole on every rank, 1 x P, of which
 the first suits graphs that have good partitions, and the second those that do not. `grid: best` chooses.
 
 Legend as in `rdm`: M the vertices of this rank's chunk, K those of other chunks at which its rows have nonzeros, N this
-rank's part of M; F features in.
+rank's part of M, V first N, then K on P x 1; F features in.
 """
 
 from itertools import takewhile
 
+import torch
 from torch import Tensor
 
 from harness.comm.call import Landed
+from harness.kernels import transpose
+from harness.kernels.parts import beside, filled_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import BlockRow, block_row
 from harness.parallel.row_strategy import dense_memory
@@ -36,7 +42,7 @@ from harness.strategies.rdm import (
     Rdm,
     RdmOperators,
 )
-from harness.strategy import Context, Coordinates, Counts, Piece, Words
+from harness.strategy import LONG, WORD, Context, Coordinates, Counts, Piece, Words, csr_bytes
 
 
 class ComposedOperators(RdmOperators):
@@ -46,14 +52,17 @@ class ComposedOperators(RdmOperators):
 
     def __init__(self, ctx: Context, strategy: "Compose") -> None:
         super().__init__(ctx, strategy)
-        self.AX_NF: Tensor | None = None
-        """A X of the first layer, if it is computed once."""
+        self.AX: Tensor | None = None
+        """A X of the first layer, if it is computed once: the rows N, or with replicas V."""
         ctx.measured.chosen["first layer"] = strategy.first_layer()
+        if strategy.replicates:
+            self.cut_for_replicas(ctx)
         if strategy.precomputes:
-            self.AX_NF = ctx.memory.hold(TensorName.T, self.aggregated(self.X))
-            if not strategy.needs_own_features:
-                ctx.memory.release(self.X)
-                self.X = self.AX_NF
+            X, T, hold = self.X, TensorName.T, ctx.memory.hold
+            self.AX = self.X = hold(T, self.with_replicas(self.aggregated(X), T))
+            ctx.memory.release(X)
+            if strategy.needs_own_features:
+                self.X = hold(TensorName.X, self.with_replicas(X, TensorName.X))
 
     def aggregated(self, X_NF: Tensor) -> Tensor:
         """A X in whole rows, by the stages of (A X) W before the product with W."""
@@ -63,7 +72,7 @@ class ComposedOperators(RdmOperators):
             return X_NF
 
     def convolve(self, layer: int, H: Tensor, W_FH: Tensor) -> Tensor:
-        return super().convolve(layer, H if layer or self.AX_NF is None else self.AX_NF, W_FH)
+        return super().convolve(layer, H if layer or self.AX is None else self.AX, W_FH)
 
     def rows_of_A(self, ctx: Context, *, transposed: bool) -> BlockRow:
         """The rows of this rank's chunk, cut at the chunk's boundary; A is its own transpose unless it is directed."""
@@ -84,6 +93,35 @@ class ComposedOperators(RdmOperators):
         T_M = spmm(A.A_NN, H_M, makes)
         return spmm(A.A_NK, arriving.wait(), makes, add_to=T_M)
 
+    # Replicas: the rows K of the first layer's output.
+
+    def cut_for_replicas(self, ctx: Context) -> None:
+        """A of this chunk's rows at V, its transpose, and K."""
+        chunks, hold, read = self.strategy.blocks(), ctx.memory.hold_matrix, ctx.blocks.host_block
+        own = chunks[ctx.at[ROW]]
+        others = [chunk for chunk in chunks if chunk != own]
+        A_NV = beside([read(own, own), ctx.blocks.compact_on_host(own, others)[0]])
+        self.A_NV, self.A_VN = hold(A_NV), hold(transpose(A_NV))
+        K = torch.cat([filled_columns(read(own, chunk)) + chunk.start for chunk in others])
+        self.K = ctx.memory.hold(TensorName.INDEX, K)
+
+    def with_replicas(self, x_NF: Tensor, tensor: TensorName) -> Tensor:
+        """The rows V of what never changes; without replicas the rows N."""
+        if not self.strategy.replicates:
+            return x_NF
+        with self.ledger.phase(Phase.CONVOLVE, 0):
+            x_KF = self.A_MV.halo.exchange(self.down, self.kernels, x_NF, tensor).now()
+            return torch.cat([x_NF, x_KF])
+
+    def moved(self, H: Tensor, stage: LayerStage) -> Tensor:
+        if stage.way == "times A here":
+            return self.kernels.aggregate(self.A_NV, self.A_VN, H, PRODUCTS[stage.tensor])
+        return super().moved(H, stage)
+
+    def rows_of(self, layer: int) -> Tensor:
+        rows = super().rows_of(layer)
+        return torch.cat([rows, self.K]) if self.strategy.replicates and layer == 0 else rows
+
 
 class Compose(Rdm):
     """Layers planned by their words, for any grid of chunks of A by slices of H."""
@@ -99,6 +137,8 @@ class Compose(Rdm):
         """A X is computed once, before training, where features never change."""
         overlap: bool = False
         """A rank multiplies by the rows of its chunk while the rows of others are under way."""
+        replicas: bool = False
+        """On P x 1 a rank also computes the first layer's rows that its second layer needs of others."""
 
     params: Params
 
@@ -111,8 +151,20 @@ class Compose(Rdm):
         return ComposedOperators(ctx, self)
 
     def owners_compute(self) -> bool:
-        """Without slices this is a halo exchange, so the boundary is a lower bound of its words."""
-        return self.grid[COL] == 1
+        """Without slices and replicas this is a halo exchange, so the boundary is a lower bound of its words."""
+        return self.grid[COL] == 1 and not self.replicates
+
+    # Replicas.
+
+    @property
+    def replicates(self) -> bool:
+        """True if the first layer's rows at V are computed here, and the second layer sends nothing."""
+        R, C = self.grid[ROW], self.grid[COL]
+        return self.params.replicas and self.precomputes and C == 1 < R and len(self.shapes) > 1
+
+    def plan(self, layer: int, combines: bool, rows_before: bool, rows_after: bool) -> LayerPlan:
+        plan = super().plan(layer, combines, rows_before, rows_after)
+        return plan._replace(here=self.replicates and layer == 1)
 
     # Who holds what.
 
@@ -138,6 +190,8 @@ class Compose(Rdm):
 
     def first_layer(self) -> str:
         """The record's line about the first layer."""
+        if self.replicates:
+            return "A X computed once, before training, also for the rows that the second layer needs of others"
         return "A X computed once, before training" if self.precomputes else "A multiplies in every epoch"
 
     def setup(self) -> list[LayerStage]:
@@ -150,6 +204,10 @@ class Compose(Rdm):
         words = Words(self.grid)
         for stage in self.setup() if self.precomputes else ():
             words.put(FORWARD, 0, *self.arriving(stage, FORWARD, at, counts))
+        if self.replicates:
+            op, rows = self.gathered(at, counts, FORWARD)
+            for tensor in (TensorName.T, TensorName.X)[: 1 + self.needs_own_features]:
+                words.put(FORWARD, 0, op, ROW, tensor, rows * self.facts.features)
         return words
 
     def power(self, layer: int) -> int:
@@ -157,6 +215,9 @@ class Compose(Rdm):
         return 0 if self.precomputes and layer == 0 else super().power(layer)
 
     def orders(self, layer: int) -> list[bool]:
+        if self.replicates and layer == 1 and self.params.order == "fewest":  # neither order moves a word
+            f_in, f_out = self.shapes[layer]
+            return [f_out < f_in]
         return super().orders(layer) if self.power(layer) else [True]
 
     def layouts(self, boundary: int) -> list[bool]:
@@ -176,14 +237,23 @@ class Compose(Rdm):
         return Op.ALL_TO_ALL, sum(self.boundary(at, counts).arriving(transposed=transposed).values())
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
-        """A_MM and A_MK, the transposes if A is directed, and indices of the rows that leave; X, or A X of N."""
+        """A_MM and A_MK, the transposes if A is directed, and indices of the rows that leave; X, or A X of N.
+
+        With replicas also A_NV, its transpose and K; and A X of V.
+        """
         chunk, boundary, held = self.chunk(at), self.boundary(at, counts), dense_memory(self, at)
         sizes = [boundary.compact_bytes(self.spec.precision, transposed=side) for side in self.sides()]
+        held[TensorName.A] = self.bytes_of_matrices([Piece(chunk, chunk)], counts) + sum(sizes)
+        held[TensorName.INDEX] = sum(boundary.index_bytes(transposed=side) for side in self.sides())
+        if self.replicates:
+            K, precision = sum(boundary.arriving().values()), self.spec.precision
+            nonzeros = counts.nonzeros(chunk, chunk) + boundary.nonzeros()
+            held[TensorName.A] += sum(
+                csr_bytes(rows, nonzeros, precision) for rows in (len(chunk), len(chunk) + K)
+            )
+            held[TensorName.INDEX] += LONG * K
+            held[TensorName.X] += WORD[precision] * K * self.facts.features
         if self.precomputes:
             held[TensorName.T] = held[TensorName.X]
             held[TensorName.X] *= self.needs_own_features
-        return {
-            **held,
-            TensorName.A: self.bytes_of_matrices([Piece(chunk, chunk)], counts) + sum(sizes),
-            TensorName.INDEX: sum(boundary.index_bytes(transposed=side) for side in self.sides()),
-        }
+        return held

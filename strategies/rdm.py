@@ -38,7 +38,9 @@ from harness.strategy import Context, Coordinates, Counts, MessageParams, Piece,
 
 ROW, COL = AxisName.ROW, AxisName.COL
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-Way = Literal["to rows", "to columns", "times A", "times W"]
+Way = Literal["to rows", "to columns", "times A", "times A here", "times W"]
+HERE: tuple[Way, ...] = ("times A here", "times W")
+"""The stages that move nothing."""
 PRODUCTS = {
     TensorName.H: TensorName.T,
     TensorName.T: TensorName.Z,
@@ -66,21 +68,24 @@ class LayerPlan(NamedTuple):
     power: int
     rows_before: bool
     rows_after: bool
+    here: bool = False
+    """The rank has all rows of the input that its product with A needs."""
 
     def stages(self, f_in: int, f_out: int) -> list[LayerStage]:
         """The layer in order; `power` is 1, or in a decoupled model 0 or the number of layers."""
         H, T, Z, G = TensorName.H, TensorName.T, TensorName.Z, TensorName.G
+        product: Way = "times A here" if self.here else "times A"
         if self.combines:
             before = [] if self.rows_before else [LayerStage("to rows", f_in, H, TensorName.DH)]
             spread = [LayerStage("to columns", f_out, T, TensorName.S)] if self.power else []
             after = [LayerStage("to rows", f_out, Z, G)] if self.rows_after and self.power else []
-            times_A = [LayerStage("times A", f_out, T, G)] * self.power
+            times_A = [LayerStage(product, f_out, T, G)] * self.power
             made = (T, TensorName.S) if self.power else (Z, G)
             return [*before, LayerStage("times W", f_in, *made), *spread, *times_A, *after]
         before = [LayerStage("to columns", f_in, H, TensorName.DH)] if self.rows_before else []
         after = [] if self.rows_after else [LayerStage("to columns", f_out, Z, G)]
         middle = [
-            LayerStage("times A", f_in, H, TensorName.DT),
+            LayerStage(product, f_in, H, TensorName.DT),
             LayerStage("to rows", f_in, T, TensorName.DT),
         ]
         return [*before, *middle, LayerStage("times W", f_in, Z, G), *after]
@@ -234,7 +239,7 @@ class Rdm(RowStrategy):
                 (moved + self.moved(layer, plan), [*plans, plan])
                 for before, (moved, plans) in best.items()
                 for combines, after in product(self.orders(layer), self.layouts(layer + 1))
-                for plan in [LayerPlan(combines, self.power(layer), before, after)]
+                for plan in [self.plan(layer, combines, before, after)]
                 if before == after or not self.spec.model.residual
             ]
             best = {}
@@ -242,6 +247,10 @@ class Rdm(RowStrategy):
                 after = plans[-1].rows_after
                 best[after] = min(best.get(after, (inf, [])), (moved, plans), key=itemgetter(0))
         return best[True][1]
+
+    def plan(self, layer: int, combines: bool, rows_before: bool, rows_after: bool) -> LayerPlan:
+        """The plan of a layer with this order and these layouts at its ends."""
+        return LayerPlan(combines, self.power(layer), rows_before, rows_after)
 
     def orders(self, layer: int) -> list[bool]:
         """Whether a layer may multiply by W first, the order of the model first."""
@@ -261,7 +270,7 @@ class Rdm(RowStrategy):
         """The words that a rank receives in a layer, times P / V, if nothing is cut unevenly."""
         shape, C = self.shapes[layer], self.grid[COL]
         both = plan.stages(*shape) + plan.returning(*shape, wants_dH=self.wants_dH(layer))
-        cost = {"times A": self.gathered_per_row(), "times W": 0}
+        cost = {"times A": self.gathered_per_row(), **dict.fromkeys(HERE, 0)}
         return sum(stage.width * cost.get(stage.way, (C - 1) / C) for stage in both)
 
     def gathered_per_row(self) -> float:
@@ -275,7 +284,7 @@ class Rdm(RowStrategy):
     def arriving(
         self, stage: LayerStage, direction: Direction, at: Coordinates, counts: Counts
     ) -> tuple[Op, AxisName, TensorName, int]:
-        """The call of a stage that is no product with W: its axis, the tensor that it moves, and its words."""
+        """The call of a stage that moves something: its axis, the tensor that it moves, and its words."""
         way, width, tensor, gradient = stage
         moves = gradient if direction is BACKWARD else tensor
         if way == "times A":
@@ -300,7 +309,7 @@ class Rdm(RowStrategy):
             backward = plan.returning(*shape, wants_dH=self.wants_dH(layer))
             for direction, stages in ((FORWARD, plan.stages(*shape)), (BACKWARD, backward)):
                 for stage in stages:
-                    if stage.way != "times W":
+                    if stage.way not in HERE:
                         words.put(direction, layer, *self.arriving(stage, direction, at, counts))
         self.put_sums(words, self.axes)
         return words

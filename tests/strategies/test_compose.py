@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from harness.check.case import Case
-from harness.check.laws import ScipyCounts
+from harness.check.case import Case, train_rank
+from harness.check.laws import ScipyCounts, equal_to_formula, equal_to_replay, memory_equal_to_formula
+from harness.check.reference import train_densely
 from harness.comm.grid import Grid
-from harness.ledger import Ledger
+from harness.ledger import Ledger, Op
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
+from harness.store.memory_store import MemoryStore
 from harness.strategies.composed import Compose
 from harness.strategy import Strategy, WordsKey
 
@@ -27,7 +29,7 @@ def case_of(name: str, row: int, col: int, *, directed: bool = False, **asked: A
         "grid": grid,
         "machine": {"name": "test"},
         "precision": "float64",
-        "training": {"features": asked.pop("features", False)},
+        "training": {"features": asked.pop("features", False), "optimizer": "sgd", "lr": 0.5},
         "model": {"layers": 2, "hidden": 12, **asked},
     }
     return Case("test", Spec.model_validate(spec), vertices=VERTICES, directed=directed)
@@ -95,10 +97,12 @@ def received_before_training(case: Case) -> dict[WordsKey, float]:
 
 @pytest.mark.parametrize(("row", "col"), GRIDS)
 @pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize("replicas", [False, True])
 def test_the_words_before_training_are_those_of_their_formula(
-    ranks, row: int, col: int, directed: bool
+    ranks, row: int, col: int, directed: bool, kind: str, replicas: bool
 ) -> None:
-    case = case_of("compose", row, col, directed=directed)
+    case = case_of("compose", row, col, directed=directed, kind=kind, params={"replicas": replicas})
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     assert isinstance(strategy, Compose)
     formulas = [dict(strategy.words_of_setup(strategy.coordinates(rank), counts)) for rank in range(4)]
@@ -117,6 +121,41 @@ def test_nothing_is_computed_once_where_the_first_layers_input_changes_or_by_cho
     assert strategy.words_of_setup(strategy.coordinates(0), ScipyCounts(case.store())) == {}
     assert "every epoch" in strategy.first_layer()
     assert all(plan.power == 1 for plan in strategy.layers)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_with_replicas_the_second_layer_sends_nothing(layers: int, kind: str) -> None:
+    case = case_of("compose", 4, 1, layers=layers, kind=kind, params={"replicas": True})
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    tables = [strategy.words(at, counts) for at in map(strategy.coordinates, range(4))]
+    assert all(
+        {key.layer for key in table if key.op is Op.ALL_TO_ALL} == set(range(2, layers)) for table in tables
+    )
+    plain = case_of("compose", 4, 1, layers=layers, kind=kind)
+    assert all(one < other for one, other in zip(words_of(case), words_of(plain), strict=True))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"layers": 3, "norm": True, "dropout": 0.4},
+        {"kind": "sage", "hidden": 4},
+        {"params": {"replicas": True, "order": "model"}, "order": "combine_first"},
+    ],
+    ids=str,
+)
+def test_replicas_train_as_one_rank_does(ranks, directed: bool, asked: dict[str, Any]) -> None:
+    case = case_of("compose", 4, 1, directed=directed, **{"params": {"replicas": True}, **asked})
+    serial = train_densely(case.strategy(), MemoryStore(case.graph()), 4)
+    results = ranks(4, train_rank, case, 4)
+    for result in results:
+        assert result.losses == pytest.approx(serial.losses, rel=1e-12)
+    findings = [equal_to_formula(case, results), memory_equal_to_formula(case, results)]
+    findings += equal_to_replay(case, results, range(4))
+    assert [finding for finding in findings if not finding.holds] == []
 
 
 def test_three_layers_are_planned_together() -> None:
