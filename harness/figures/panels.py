@@ -101,7 +101,9 @@ class Curve:
     @property
     def name(self) -> str:
         """The name of the subject."""
-        return self.strategy if self.graph is None else str(self.runs["dataset.name"].iloc[0])
+        if self.graph is None:
+            return name_of_strategy(self.strategy, self.strategies)
+        return str(self.runs["dataset.name"].iloc[0])
 
     @cached_property
     def crowded(self) -> int:
@@ -328,11 +330,18 @@ def _curves(panel: Panel) -> Iterator[Curve]:
         for number, (values, group) in enumerate(variants):
             said = [_variant(runs, values)] if len(variants) > 1 else []
             said += [_setting(FEATURES, group[FEATURES].iloc[0])] if trained else []
-            name = str(graph[0]) if graph else str(strategy)
+            name = str(graph[0]) if graph else name_of_strategy(str(strategy), panel.strategies)
             label = _label(name, said, str(source))
             place = panel.graphs.index(name) if graph else None
             lines.append(Curve(str(strategy), label, str(source), number, group, panel.strategies, place))
         yield from followed(lines, "ranks", "ranks")
+
+
+def name_of_strategy(strategy: str, others: Iterable[str]) -> str:
+    """A strategy in a legend: of path/to/file.py:Class the class alone, unless another one has that name."""
+    name = strategy.rpartition(".py:")[2]
+    alike = any(other.rpartition(".py:")[2] == name for other in others if other != strategy)
+    return strategy if alike else name
 
 
 def _label(name: str, said: Iterable[str], source: str) -> str:

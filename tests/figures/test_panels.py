@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.figures.panels import graph_panels, panels, titles
+from harness.figures.panels import graph_panels, name_of_strategy, panels, titles
 from harness.results.parquet import read_collected
 
 Collected = Callable[[Callable[[Path], object]], Path]
@@ -47,6 +47,14 @@ def test_the_line_follows_the_fastest_grid_and_the_points_are_all_there(runs: pd
     fastest = mine[mine.grid == "x2y2z1"].epoch_seconds_median
     (row,) = plexus.line[plexus.line.ranks == 4].to_dict("records")
     assert (row["low"], row["middle"], row["high"]) == (fastest.min(), fastest.median(), fastest.max())
+
+
+def test_a_strategy_by_a_path_is_named_by_its_class_unless_another_has_that_name() -> None:
+    mine, theirs = "/home/me/mine.py:Ours", "/home/you/other.py:Ours"
+    assert name_of_strategy(mine, ["serial", mine]) == "Ours"
+    assert name_of_strategy(mine, [theirs, mine]) == mine
+    assert name_of_strategy(mine, ["Ours", mine]) == mine
+    assert name_of_strategy("cagnet-1.5d", ["cagnet-1.5d", mine]) == "cagnet-1.5d"
 
 
 def test_parameters_make_curves_with_names_that_differ(
