@@ -191,7 +191,9 @@ class Compose(Rdm):
     def first_layer(self) -> str:
         """The record's line about the first layer."""
         if self.replicates:
-            return "A X computed once, before training, also for the rows that the second layer needs of others"
+            return (
+                "A X computed once, before training, also for the rows that the second layer needs of others"
+            )
         return "A X computed once, before training" if self.precomputes else "A multiplies in every epoch"
 
     def setup(self) -> list[LayerStage]:

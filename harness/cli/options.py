@@ -278,7 +278,9 @@ def _as_typed(message: str, given: Mapping[str, Any], strategy: str) -> str:
     """An error that names the option of a key: --ranks, --grid, or --set for a key that --set gave."""
     message = re.sub(r"^(the options: )?(ranks|grid)( =)? ", r"--\2 ", message)
     for key in given:
-        if message.startswith(f"the options: {key} is not a key here") and (whole := _ending_in(key, strategy)):
+        if message.startswith(f"the options: {key} is not a key here") and (
+            whole := _ending_in(key, strategy)
+        ):
             return f"--set {key} is not a key. Did you mean {' or '.join(whole)}?"
         message = message.replace(f"the options: {key} = ", f"--set {key}=", 1)
         inner = key.removeprefix(PARAMS)

@@ -48,7 +48,10 @@ def run(*options: str) -> list[str]:
         (run("--ranks", "2", "--set", "training.epochs=none"), ["training.epochs", "none", "integer"]),
         (run("--ranks", "2", "--set", "epochs"), ["KEY=VALUE"]),
         (run("--ranks", "2", "--set", "epochs=3"), ["--set epochs", "training.epochs"]),
-        (run("--ranks", "2", "--set", "weight_gradient=T"), ["Did you mean strategy.params.weight_gradient?"]),
+        (
+            run("--ranks", "2", "--set", "weight_gradient=T"),
+            ["Did you mean strategy.params.weight_gradient?"],
+        ),
         (
             run("--ranks", "2", "--set", "strategy.params.overlap=7"),
             ["--set strategy.params.overlap=7 is not accepted"],
