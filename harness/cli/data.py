@@ -389,7 +389,8 @@ def _balance(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> 
     from harness.store.info import balance, law_of_loops
 
     store = open_dataset(root, DatasetChoice(name=choice.name))
-    ratios = dict(balance(store, options.shards, choice.seed))
+    with Progress() as on_step:
+        ratios = dict(balance(store, options.shards, choice.seed, on_step))
     law = law_of_loops(store.n, store.nnz, options.shards)
     document = {"shards": options.shards, "most_over_mean": ratios, "law_of_loops": law}
     lines = [f"{f'{options.shards} x {options.shards} shards':22}most / mean nonzeros"]

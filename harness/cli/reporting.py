@@ -131,7 +131,9 @@ def _artifact(options: argparse.Namespace) -> int:
     results = results_folder(root)
     report = options.report or results / "report.html"
     out = options.out or results / "artifact.tar.gz"
-    path = pack(root, options.tables or results, options.figures or root / "figures", report, out)
+    figures = options.figures or root / "figures"
+    with Progress() as on_step:
+        path = pack(root, options.tables or results, figures, report, out, on_step)
     show(options, {"artifact": str(path)}, str(path))
     return 0
 

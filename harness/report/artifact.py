@@ -16,6 +16,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.figures.drawing import tables_digest
 from harness.files import replace_files
+from harness.progress import OnStep, silent, steps
 from harness.report import summary
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import TABLES
@@ -27,7 +28,7 @@ FOLDER = "artifact"
 DRAWINGS = (".pdf", ".png", ".svg", ".csv", ".txt")
 
 
-def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Path:
+def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path, on_step: OnStep = silent) -> Path:
     """Writes the archive `out`; returns its path."""
     runs, claims = read_collected(tables, "runs"), read_claims_of(tables)
     if not report.is_file() or tables_digest(tables) not in report.read_text():
@@ -47,7 +48,7 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path) -> Pa
     }
     sums = "".join(f"{sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
     files["SHA256SUMS"] = sums.encode()
-    replace_files({out: _packed(files)})
+    replace_files({out: _packed(files, on_step)})
     return out
 
 
@@ -56,14 +57,14 @@ def _drawings(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if path.suffix in DRAWINGS]
 
 
-def _packed(files: dict[str, bytes]) -> bytes:
+def _packed(files: dict[str, bytes], on_step: OnStep) -> bytes:
     """A tar archive, compressed, without dates and owners."""
     buffer = BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
-        for name, data in sorted(files.items()):
+        for name, data in steps(sorted(files.items()), lambda file: f"packing {file[0]}", on_step):
             entry = tarfile.TarInfo(f"{FOLDER}/{name}")
             entry.size = len(data)
             archive.addfile(entry, BytesIO(data))

@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.graph.blocks import Blocks, stripes
 from harness.graph.order import orders
 from harness.kernels.csr import row_of
+from harness.progress import OnStep, silent
 from harness.ranges import between
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import store_folder
@@ -136,7 +137,7 @@ class Positions(NamedTuple):
     cols: Tensor
 
 
-def balance(blocks: Blocks, shards: int, seed: int = 0) -> list[Balance]:
+def balance(blocks: Blocks, shards: int, seed: int = 0, on_step: OnStep = silent) -> list[Balance]:
     """The balance of a graph in its original order, over shards x shards blocks of ceil(n / shards) vertices."""
     assert blocks.permutation == "none", blocks.permutation
     assert blocks.bounds is None, blocks.bounds
@@ -144,6 +145,7 @@ def balance(blocks: Blocks, shards: int, seed: int = 0) -> list[Balance]:
     counts = {kind: torch.zeros(shards * shards, dtype=torch.int64) for kind in by_order}
     loops = torch.zeros(shards * shards, dtype=torch.int64)
     for rows, A in stripes(blocks, range(blocks.n)):
+        on_step(rows.start, blocks.n, "counting entries, vertex by vertex")
         row, col = row_of(A) + rows.start, A.col.long()
         for kind, at in by_order.items():
             counts[kind] += torch.bincount(at.rows[row] * shards + at.cols[col], minlength=shards**2)
