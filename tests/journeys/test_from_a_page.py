@@ -97,7 +97,7 @@ def test_a_new_strategy_goes_from_the_scaffold_to_conforms_and_into_a_figure(pro
         typed(line, project)
     with (project / "figures/costs.csv").open() as numbers:
         rows = list(csv.DictReader(numbers))
-    assert {row["curve"] for row in rows} == {"my-strategy/my_strategy/strategy.py:MyStrategy", "cagnet-1d"}
+    assert {row["curve"] for row in rows} == {"MyStrategy", "cagnet-1d"}
 
 
 def test_a_figure_of_a_paper_is_drawn_at_tiny_scale(project: Path) -> None:
