@@ -51,14 +51,12 @@ def load_strategy(name: str) -> type[Strategy]:
 def _imported(point: EntryPoint) -> object:
     try:
         return point.load()
-    except ModuleNotFoundError as error:
-        if error.name and f"{point.module}.".startswith(f"{error.name}."):
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{point.module}.".startswith(f"{error.name}."):
             raise UserError(
                 f"strategy {point.name!r} is registered as {point.value}, and there is no module {error.name}: its "
                 "package has changed since it was installed. Install it again: `pip install -e .` in its checkout."
             ) from error
-        raise _not_imported(f"strategy {point.name!r} ({point.value})", error) from error
-    except (Exception, SystemExit) as error:
         raise _not_imported(f"strategy {point.name!r} ({point.value})", error) from error
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from harness.comm.call import Landed
 from harness.kernels import transpose
-from harness.kernels.parts import beside, filled_columns
+from harness.kernels.parts import beside, filled_columns, without_empty_columns
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import BlockRow, block_row
 from harness.parallel.row_strategy import dense_memory
@@ -97,12 +97,12 @@ class ComposedOperators(RdmOperators):
 
     def cut_for_replicas(self, ctx: Context) -> None:
         """A of this chunk's rows at V, its transpose, and K."""
-        chunks, hold, read = self.strategy.blocks(), ctx.memory.hold_matrix, ctx.blocks.host_block
+        chunks, hold = self.strategy.blocks(), ctx.memory.hold_matrix
         own = chunks[ctx.at[ROW]]
-        others = [chunk for chunk in chunks if chunk != own]
-        A_NV = beside([read(own, own), ctx.blocks.compact_on_host(own, others)[0]])
+        row = {chunk: ctx.blocks.host_block(own, chunk) for chunk in chunks if chunk != own}
+        A_NV = beside([ctx.blocks.host_block(own, own), *map(without_empty_columns, row.values())])
         self.A_NV, self.A_VN = hold(A_NV), hold(transpose(A_NV))
-        K = torch.cat([filled_columns(read(own, chunk)) + chunk.start for chunk in others])
+        K = torch.cat([filled_columns(A) + chunk.start for chunk, A in row.items()])
         self.K = ctx.memory.hold(TensorName.INDEX, K)
 
     def with_replicas(self, x_NF: Tensor, tensor: TensorName) -> Tensor:
@@ -162,9 +162,8 @@ class Compose(Rdm):
         R, C = self.grid[ROW], self.grid[COL]
         return self.params.replicas and self.precomputes and C == 1 < R and len(self.shapes) > 1
 
-    def plan(self, layer: int, combines: bool, rows_before: bool, rows_after: bool) -> LayerPlan:
-        plan = super().plan(layer, combines, rows_before, rows_after)
-        return plan._replace(here=self.replicates and layer == 1)
+    def here(self, layer: int) -> bool:
+        return self.replicates and layer == 1
 
     # Who holds what.
 
@@ -190,11 +189,10 @@ class Compose(Rdm):
 
     def first_layer(self) -> str:
         """The record's line about the first layer."""
-        if self.replicates:
-            return (
-                "A X computed once, before training, also for the rows that the second layer needs of others"
-            )
-        return "A X computed once, before training" if self.precomputes else "A multiplies in every epoch"
+        if not self.precomputes:
+            return "A multiplies in every epoch"
+        more = ", also for the rows that the second layer needs of others" if self.replicates else ""
+        return f"A X computed once, before training{more}"
 
     def setup(self) -> list[LayerStage]:
         """The stages that make A X, before training."""
@@ -217,7 +215,7 @@ class Compose(Rdm):
         return 0 if self.precomputes and layer == 0 else super().power(layer)
 
     def orders(self, layer: int) -> list[bool]:
-        if self.replicates and layer == 1 and self.params.order == "fewest":  # neither order moves a word
+        if self.here(layer) and self.params.order == "fewest":  # neither order moves a word
             f_in, f_out = self.shapes[layer]
             return [f_out < f_in]
         return super().orders(layer) if self.power(layer) else [True]

@@ -239,7 +239,7 @@ class Rdm(RowStrategy):
                 (moved + self.moved(layer, plan), [*plans, plan])
                 for before, (moved, plans) in best.items()
                 for combines, after in product(self.orders(layer), self.layouts(layer + 1))
-                for plan in [self.plan(layer, combines, before, after)]
+                for plan in [LayerPlan(combines, self.power(layer), before, after, self.here(layer))]
                 if before == after or not self.spec.model.residual
             ]
             best = {}
@@ -248,9 +248,9 @@ class Rdm(RowStrategy):
                 best[after] = min(best.get(after, (inf, [])), (moved, plans), key=itemgetter(0))
         return best[True][1]
 
-    def plan(self, layer: int, combines: bool, rows_before: bool, rows_after: bool) -> LayerPlan:
-        """The plan of a layer with this order and these layouts at its ends."""
-        return LayerPlan(combines, self.power(layer), rows_before, rows_after)
+    def here(self, layer: int) -> bool:
+        """True if a rank has all rows of the layer's input that its product with A needs."""
+        return False
 
     def orders(self, layer: int) -> list[bool]:
         """Whether a layer may multiply by W first, the order of the model first."""

@@ -274,21 +274,20 @@ def requested(root: Path, options: argparse.Namespace) -> "Spec":
         raise UserError(_as_typed(str(error), given, options.strategy)) from None
 
 
+PARAMS = "strategy.params."
+"""The beginning of the keys of a strategy's parameters."""
+
+
 def _as_typed(message: str, given: Mapping[str, Any], strategy: str) -> str:
     """An error that names the option of a key: --ranks, --grid, or --set for a key that --set gave."""
     message = re.sub(r"^(the options: )?(ranks|grid)( =)? ", r"--\2 ", message)
     for key in given:
-        if message.startswith(f"the options: {key} is not a key here") and (
-            whole := _ending_in(key, strategy)
-        ):
+        unknown = message.startswith(f"the options: {key} is not a key here")
+        if unknown and (whole := _ending_in(key, strategy)):
             return f"--set {key} is not a key. Did you mean {' or '.join(whole)}?"
-        message = message.replace(f"the options: {key} = ", f"--set {key}=", 1)
-        inner = key.removeprefix(PARAMS)
-        message = message.replace(f"the options: parameters of {strategy}: {inner} = ", f"--set {key}=", 1)
+        field = key.replace(PARAMS, f"parameters of {strategy}: ", 1)
+        message = message.replace(f"the options: {field} = ", f"--set {key}=", 1)
     return message
-
-
-PARAMS = "strategy.params."
 
 
 def _ending_in(key: str, strategy: str) -> list[str]:

@@ -126,11 +126,12 @@ def _experiment(options: argparse.Namespace) -> int:
     root, documents, pages = project_root(options.root), list[dict[str, Any]](), list[str]()
     only = options.machine if options.scale == "published" else None
     with Progress() as on_step:
-        for file in steps(options.experiment, lambda file: f"planning {file}", on_step):
+        files = steps(options.experiment, lambda file: f"planning {file}", on_step)
+        for number, file in enumerate(files):
             experiment = at_scale(root, load_experiment(file), options.scale)
             document = plan(root, experiment, options.machine or "local", only=only)
             if options.out:
-                write_text(options.out[len(documents)], json.dumps(document) + "\n")
+                write_text(options.out[number], json.dumps(document) + "\n")
             runs = columns([(run["run_id"], run["label"]) for run in document["runs"]])
             documents.append(document)
             pages.append(f"{_jobs(root, document) if options.cost else runs}\n\n{document['cost']}")

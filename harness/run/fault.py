@@ -45,10 +45,16 @@ def describe(rank: int, error: BaseException) -> Fault:
 
 def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
     """Leaves the fault for the launcher, in a file that is whole or absent."""
-    path = scratch / f"fault-{rank}.json"
+    path = _file(scratch, rank)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(describe(rank, error)))
     partial.replace(path)
+
+
+def fault_of(scratch: Path, rank: int) -> Fault | None:
+    """The fault that a rank left, if it did."""
+    path = _file(scratch, rank)
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def faults(scratch: Path) -> list[Fault]:
@@ -72,6 +78,10 @@ def stacks_of(scratch: Path, rank: int) -> str:
     """The stacks that a rank wrote, or an empty text."""
     path = _stacks(scratch, rank)
     return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _file(scratch: Path, rank: int) -> Path:
+    return scratch / f"fault-{rank}.json"
 
 
 def _stacks(scratch: Path, rank: int) -> Path:

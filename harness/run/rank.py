@@ -25,7 +25,7 @@ from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, typical
 from harness.locks import Turn
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
-from harness.run.fault import answer_for_stacks, faults, is_consequence, write_fault
+from harness.run.fault import answer_for_stacks, fault_of, is_consequence, write_fault
 from harness.run.load import Reading, driver_of, read_beside
 from harness.run.open_run import Stages, make_ready, open_run, slowest
 from harness.run.provenance import affinity, provenance
@@ -60,8 +60,8 @@ def main() -> int:
         meeting.choose_interface(options, at)
 
     code = attempt(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
-    mine = [fault for fault in faults(options.scratch) if fault["rank"] == at.rank] if code else []
-    if not options.stacks and any(map(is_consequence, mine)):
+    fault = fault_of(options.scratch, at.rank)
+    if fault and is_consequence(fault) and not options.stacks:
         time.sleep(AFTER_THE_CAUSE)
     return code
 
