@@ -44,8 +44,7 @@ def test_the_same_input_gives_the_same_bytes(archive: Path, study: Path, tmp_pat
 
 
 def test_sha256sum_agrees(archive: Path, tmp_path: Path) -> None:
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "--extract", "--file", archive], cwd=tmp_path, check=True)
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / FOLDER, check=True)
 
 
