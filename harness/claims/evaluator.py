@@ -200,10 +200,14 @@ class Evaluator:
 
     # Experiments.
 
-    def experiment(self, name: str, **which: Any) -> list[Spec]:
-        """The runs of an experiment's published part that have these settings; a set stands for any of its values."""
+    def experiment(self, name: str, *, any_grid: bool = False, **which: Any) -> list[Spec]:
+        """The runs of an experiment's published part that have these settings; a set stands for any of its values.
+
+        With `any_grid`, best grids are not looked for: it does not matter which these are, nor are they asked for.
+        """
         machine = which.get("machine")
-        every = self._runs(name, machine if isinstance(machine, str) else None)
+        any_grid = any_grid and "grid" not in which
+        every = self._runs(name, machine if isinstance(machine, str) else None, any_grid)
         runs = [spec for spec in every if all(_has(spec, key, value) for key, value in which.items())]
         if not runs:
             raise UserError(f"{name} has no published run with {which}")
@@ -211,17 +215,20 @@ class Evaluator:
 
     def published(self, name: str, key: str, **which: Any) -> Any:
         """The values of a key among these runs, ascending; the value itself where all have the same."""
-        values = list(dict.fromkeys(_setting(spec, key) for spec in self.experiment(name, **which)))
+        runs = self.experiment(name, any_grid=key != "grid", **which)
+        values = list(dict.fromkeys(_setting(spec, key) for spec in runs))
         return values[0] if len(values) == 1 else sorted(values)
 
     def widths(self, name: str) -> str:
         """The least and the largest width of features among the runs of an experiment."""
-        widths = sorted({self.width(spec.dataset.name) for spec in self._runs(name, None)})
+        widths = sorted({self.width(spec.dataset.name) for spec in self.experiment(name, any_grid=True)})
         return f"{widths[0]}-{widths[-1]}"
 
-    def _published_runs(self, name: str, machine: str | None) -> list[Spec]:
-        path = self.root / EXPERIMENTS / f"{name}.yaml"
-        return expand(self.root, at_scale(self.root, load_experiment(path), "published"), only=machine)
+    def _published_runs(self, name: str, machine: str | None, any_grid: bool) -> list[Spec]:
+        published = at_scale(
+            self.root, load_experiment(self.root / EXPERIMENTS / f"{name}.yaml"), "published"
+        )
+        return expand(self.root, published, only=machine, any_grid=any_grid)
 
     # Replays.
 
@@ -289,12 +296,12 @@ class Evaluator:
 
     def line(self, name: str, twins: str = "", on: str = "", **which: Any) -> dict[int, EpochTimes]:
         """The epochs of a line of a figure, by number of ranks."""
-        counts = sorted({spec.ranks for spec in self.experiment(name, **which)})
+        counts = sorted({spec.ranks for spec in self.experiment(name, any_grid=True, **which)})
         return {ranks: self.epoch(name, twins, on, ranks=ranks, **which) for ranks in counts}
 
     def bars(self, name: str, **which: Any) -> Band:
         """The longest bar of a figure."""
-        strategies = {spec.strategy.name for spec in self.experiment(name, **which)}
+        strategies = {spec.strategy.name for spec in self.experiment(name, any_grid=True, **which)}
         lines = [self.line(name, strategy=strategy, **which) for strategy in sorted(strategies)]
         return max(
             (epochs.seconds for each in lines for epochs in each.values()), key=lambda band: band.value

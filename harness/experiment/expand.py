@@ -52,12 +52,17 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def expand(
-    root: Path, experiment: Experiment, machine: str = "local", *, only: str | None = None
+    root: Path,
+    experiment: Experiment,
+    machine: str = "local",
+    *,
+    only: str | None = None,
+    any_grid: bool = False,
 ) -> list[Spec]:
     """Every spec of the experiment, in the order of the file, each once; `machine` is the default machine.
 
     With `only`, the specs of that machine. The best grid is looked for once for all runs that differ in their launch
-    alone.
+    alone; with `any_grid`, a strategy's usual grid stands in its place, which takes no prediction.
     """
     machine = experiment.machine or machine
     if experiment.reproduces:
@@ -73,7 +78,9 @@ def expand(
                 if only and asked["machine"] != only:
                     others.append(asked["machine"])
                     continue
-                if asked.get("grid") == BEST:
+                if asked.get("grid") == BEST and any_grid:
+                    del asked["grid"]
+                elif asked.get("grid") == BEST:
                     alike = digest({**asked, "launch": 0})
                     best[alike] = best.get(alike) or make_spec(root, asked, where).grid
                     asked["grid"] = best[alike]

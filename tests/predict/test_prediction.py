@@ -278,11 +278,11 @@ def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str
     for grid in load_strategy(name).grids(16):
         choice = Ready(ready(name, dict(grid), PRODUCTS))
         try:
-            seconds = predict(choice, card, ranks=[0]).seconds.value
+            if least := least_seconds(choice, card):
+                assert least <= predict(choice, card, ranks=[0]).seconds.value
+                bounded += 1
         except UserError:
             continue
-        assert least_seconds(choice, card) <= seconds
-        bounded += least_seconds(choice, card) > 0
     assert bounded or name in ("distgnn", "g3", "neutronstar", "serial")
 
 
