@@ -104,11 +104,12 @@ COMMANDS = {
     "compose": [
         command
         for rate in ("200mbit", "1gbit")
+        for hosts in (4, 8)
         for command in (
-            f"benchmarks/testbed up --hosts 8 --rate {rate}",
+            f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
             *(
                 f"benchmarks/testbed run -- python benchmarks/compose.py pairs --dataset {graph} --rivals 3"
-                for graph in ("reddit-shape", "rmat-17")
+                for graph in ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
             ),
             "benchmarks/testbed down",
         )
