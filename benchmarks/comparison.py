@@ -54,6 +54,8 @@ TWINS = "1/64,1/32,1/16"
 PARTITIONS = ("metis", "block")
 EPOCHS = 2
 MILLION, MEGABYTE = 1e6, 1e6
+USUAL_BYTES = 200e6
+"""What a rank holds whose marker has the usual size."""
 
 
 # Measured: every choice of the experiment, on this machine and on emulated hosts.
@@ -265,8 +267,14 @@ def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
 def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
     for number, (_, group) in enumerate(rows.groupby("ranks")):
         draw_points(axes, group.dropna(subset=["seconds_to_target"]), hollow=number > 0)
+    filled, *hollow = map(str, sorted(rows.ranks.unique()))
+    fills = f"filled: {filled} hosts, hollow: {', '.join(hollow)}" if hollow else f"{filled} hosts"
     axes.set(
-        xscale="log", yscale="log", xlabel="words to the target, millions", ylabel="time to the target, s"
+        xscale="log",
+        yscale="log",
+        xlabel="words to the target, millions",
+        ylabel="time to the target, s",
+        title=f"{fills}; area: bytes held",
     )
     plain_ticks(axes.xaxis, axes.yaxis)
 
@@ -279,7 +287,9 @@ def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
             line.ranks, line.seconds * 1e3, [each * 1e3 for each in off], color=look.colour,
             marker=look.marker, markersize=4, linestyle="--", linewidth=0.8, elinewidth=0.5, label=str(name),
         )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms")
+    axes.set(
+        xscale="log", yscale="log", xlabel=f"GPUs of {MACHINE}", ylabel="predicted epoch, ms", title=PUBLISHED
+    )
     plain_ticks(axes.yaxis)
     axes.set_xticks(WORLDS, map(str, WORLDS))
 
@@ -289,7 +299,12 @@ def draw_points(axes: Axes, group: pd.DataFrame, *, hollow: bool) -> None:
         look, words = look_of(row["strategy"]), row["words"] * row["epochs_to_target"] / MILLION
         face = "none" if hollow else look.colour
         name = f"{row['strategy']} {row['options']}".strip() if not hollow else None
-        style = {"marker": look.marker, "markersize": 5, "linestyle": "none", "color": look.colour}
+        style = {
+            "marker": look.marker,
+            "markersize": 5 * (row["bytes"] / USUAL_BYTES) ** 0.5,
+            "linestyle": "none",
+            "color": look.colour,
+        }
         axes.plot([words], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)
 
 

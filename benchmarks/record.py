@@ -103,12 +103,12 @@ COMMANDS = {
     ],
     "compose": [
         command
-        for rate in ("200mbit", "1gbit")
+        for rate, rivals in (("200mbit", 3), ("1gbit", 6))
         for hosts in (4, 8)
         for command in (
             f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
             *(
-                f"benchmarks/testbed run -- python benchmarks/compose.py pairs --dataset {graph} --rivals 3"
+                f"benchmarks/testbed run -- python benchmarks/compose.py pairs --rivals {rivals} --dataset {graph}"
                 for graph in ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
             ),
             "benchmarks/testbed down",
