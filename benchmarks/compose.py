@@ -1,8 +1,9 @@
-"""`compose` beside every other exact strategy on full graphs: by words and predictions, and by the clock.
+"""`compose` beside every other strategy on full graphs: by words and predictions, and by the clock.
 
     python benchmarks/compose.py search --dataset amazon-shape --ranks 4 8
     python benchmarks/testbed up --hosts 8 --rate 200mbit
     python benchmarks/testbed run -- python benchmarks/compose.py pairs --dataset amazon-shape --rivals 2
+    python benchmarks/testbed run -- python benchmarks/compose.py inexact --dataset amazon-shape
     python benchmarks/testbed down
 
 `search` predicts an epoch of every exact strategy with each of its options below, in both orders of products, with
@@ -12,14 +13,16 @@ machine, as on the testbed.
 
 The choices are kept in results/compose.csv. `pairs` trains `compose` and the strategies that the search put first, in
 turns: every round has one epoch of each. The ratio is the median over rounds of an epoch of the strategy over the epoch
-of `compose` in the same round.
+of `compose` in the same round. `inexact` does the same with the strategies that send rounded, stale or no rows, and
+with the exact ones that they alter.
 """
 
 import json
 import os
 from collections.abc import Iterator, Sequence
+from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from measuring import Table, argument_parser, named, on_hosts, spec_of, train_in_turns, trainer_of
@@ -57,6 +60,18 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     OURS: [{}, {"replicas": True}],
 }
 """The options of every exact strategy on full graphs that may move fewer words than its first choice."""
+INEXACT: list[tuple[str, dict[str, Any], str]] = [
+    (OURS, {}, "metis"),
+    ("bns-gcn", {}, "metis"),
+    ("bns-gcn", {"p": 0.1}, "metis"),
+    ("pipegcn", {}, "metis"),
+    *(("adaqp", {"bits": bits}, "metis") for bits in (8, 4, 2)),
+    ("sancus", {}, "block"),
+    ("distgnn", {}, "libra"),
+    ("distgnn", {"delay": 5}, "libra"),
+    ("distgnn", {"aggregates": "none"}, "libra"),
+]
+"""Strategies, parameters and partitions."""
 PARTITIONED = ("cagnet-sa-1d", "cagnet-sa-1.5d", "bns-gcn", "neutronstar", "g3", OURS)
 
 
@@ -154,42 +169,69 @@ def title(dataset: str, ranks: int, model: dict[str, Any]) -> str:
     return f"{dataset}, {ranks} ranks, {model['layers']} layers of hidden {model['hidden']}"
 
 
-def pairs(dataset: str, model: dict[str, Any], rivals: int, rounds: int) -> None:
-    """The part of one rank, on a host of the testbed."""
-    with on_hosts() as place:
-        found = pd.read_csv(FOUND)
-        here = (dataset, place.world, model["layers"], model["hidden"])
-        rows = found[(found[KEY] == pd.Series(here, index=KEY)).all(axis=1)]
-        specs = [
-            (spec_of(json.loads(str(row["request"]))), float(row["predicted"]))
-            for row in rows.to_dict("records")
-        ]
-        if not specs:
-            raise SystemExit(
-                f"{FOUND} has no choices for {title(dataset, place.world, model)}: search first."
+class Rival(NamedTuple):
+    """A choice that is timed, and the seconds of an epoch that the search predicted for it."""
+
+    spec: Spec
+    predicted: float = nan
+
+
+def found(dataset: str, ranks: int, model: dict[str, Any], rivals: int) -> list[Rival]:
+    """The best choice of `compose`, and those of the rivals that the search put first."""
+    rows, here = pd.read_csv(FOUND), (dataset, ranks, model["layers"], model["hidden"])
+    rows = rows[(rows[KEY] == pd.Series(here, index=KEY)).all(axis=1)]
+    every = [
+        Rival(spec_of(json.loads(str(row["request"]))), float(row["predicted"]))
+        for row in rows.to_dict("records")
+    ]
+    if not every:
+        raise SystemExit(f"{FOUND} has no choices for {title(dataset, ranks, model)}: search first.")
+    return sorted(every, key=lambda rival: rival.spec.strategy.name != OURS)[: 1 + rivals]
+
+
+def inexact(dataset: str, ranks: int, model: dict[str, Any]) -> list[Rival]:
+    return [
+        Rival(
+            spec_of(
+                {
+                    "strategy": {"name": name, "params": params},
+                    "dataset": {"name": dataset, "partition": partition},
+                    "ranks": ranks,
+                    "model": model,
+                    "machine": "ethernet",
+                }
             )
-        ours_first = sorted(specs, key=lambda pair: pair[0].strategy.name != OURS)
-        chosen = ours_first[: 1 + rivals]
-        timed = train_in_turns([trainer_of(spec) for spec, _ in chosen], rounds)
-        if place.rank == 0:
-            print(f"\n{title(dataset, place.world, model)}: {rounds} rounds\n")
-        titles = ("strategy", "choices", "grid", "predicted s", "epoch s", "M words received", "over compose")
-        table = Table(*titles, shown=place.rank == 0)
-        for (spec, predicted), turns in zip(chosen, timed, strict=False):
-            table.row(
-                spec.strategy.name,
-                described(spec),
-                grid_text(spec.grid),
-                f"{predicted:.3f}",
-                f"{turns.median():.3f}",
-                f"{turns.most('received') / MILLION:.3f}",
-                f"{timed[0].ratio(turns):.2f}",
-            )
+        )
+        for name, params, partition in INEXACT
+    ]
+
+
+def time_in_turns(rivals: Sequence[Rival], rounds: int, where: str) -> None:
+    """The part of one rank, on a host of the testbed; the first rival is the one that all are compared with."""
+    for spec, _ in rivals:
+        build(project_root(), spec.dataset)
+    timed = train_in_turns([trainer_of(rival.spec) for rival in rivals], rounds)
+    first = int(os.environ["RANK"]) == 0
+    if first:
+        print(f"\n{where}: {rounds} rounds\n")
+    ours = rivals[0].spec.strategy.name
+    titles = ("strategy", "choices", "grid", "predicted s", "epoch s", "M words received", f"over {ours}")
+    table = Table(*titles, shown=first)
+    for (spec, predicted), turns in zip(rivals, timed, strict=False):
+        table.row(
+            spec.strategy.name,
+            described(spec),
+            grid_text(spec.grid),
+            "" if isnan(predicted) else f"{predicted:.3f}",
+            f"{turns.median():.3f}",
+            f"{turns.most('received') / MILLION:.3f}",
+            f"{timed[0].ratio(turns):.2f}",
+        )
 
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("what", choices=("search", "pairs"))
+    parser.add_argument("what", choices=("search", "pairs", "inexact"))
     parser.add_argument("--dataset", default="amazon-shape")
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8], help="for search")
     parser.add_argument("--layers", type=int, default=2)
@@ -199,11 +241,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     model = {"layers": options.layers, "hidden": options.hidden}
-    if options.what == "pairs":
-        pairs(options.dataset, model, options.rivals, options.rounds)
+    if options.what == "search":
+        for ranks in options.ranks:
+            search(options.dataset, ranks, model, [*options.only, OURS] if options.only else list(OPTIONS))
         return
-    for ranks in options.ranks:
-        search(options.dataset, ranks, model, [*options.only, OURS] if options.only else list(OPTIONS))
+    with on_hosts() as place:
+        asked = (options.dataset, place.world, model)
+        rivals = inexact(*asked) if options.what == "inexact" else found(*asked, options.rivals)
+        time_in_turns(rivals, options.rounds, title(*asked))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/record.py             all, about half an hour: let the machine do nothing else
     python benchmarks/record.py epoch pool  some
 
-`comparison`, `compose`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `sampling` and
-`scalegnn` need root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives
+`comparison`, `compose`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `rivals`, `sampling`
+and `scalegnn` need root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives
 them. A page grows by the output of each command. If the recording of a page is stopped, the next one on the same commit
 continues with the commands that are missing.
 """
@@ -111,6 +111,16 @@ COMMANDS = {
                 f"benchmarks/testbed run -- python benchmarks/compose.py pairs --rivals {rivals} --dataset {graph}"
                 for graph in ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
             ),
+            "benchmarks/testbed down",
+        )
+    ],
+    "rivals": [
+        command
+        for rate in ("200mbit", "1gbit")
+        for hosts in (4, 8)
+        for command in (
+            f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
+            "benchmarks/testbed run -- python benchmarks/compose.py inexact --dataset rmat-17",
             "benchmarks/testbed down",
         )
     ],
