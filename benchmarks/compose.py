@@ -2,13 +2,13 @@
 
     python benchmarks/compose.py search --dataset amazon-shape --ranks 4 8
     python benchmarks/testbed up --hosts 8 --rate 200mbit
-    python benchmarks/testbed run -- python benchmarks/compose.py pairs --dataset amazon-shape --rivals 2
+    python benchmarks/testbed run -- python benchmarks/compose.py pairs --dataset amazon-shape
     python benchmarks/testbed run -- python benchmarks/compose.py inexact --dataset amazon-shape
     python benchmarks/testbed down
 
 `search` predicts an epoch of every exact strategy with each of its options below, in both orders of products, with
 blocks and with a partition, on every grid, and prints the best of each strategy. Predictions are those of
-`harness predict` by config/machines/ethernet.yaml, whose links have 200 Mbit/s, with all ranks on the cores of this
+`harness predict` by config/machines/ethernet.yaml, with links of `--rate` Mbit/s and all ranks on the cores of this
 machine, as on the testbed.
 
 The choices are kept in results/compose.csv. `pairs` trains `compose` and the strategies that the search put first, in
@@ -25,14 +25,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from measuring import Table, argument_parser, named, on_hosts, spec_of, train_in_turns, trainer_of
+from measuring import (
+    Table,
+    argument_parser,
+    card_of_hosts,
+    named,
+    on_hosts,
+    spec_of,
+    train_in_turns,
+    trainer_of,
+)
 
 from harness.experiment.defaults import on_all_grids
 from harness.experiment.known_graph import KnownGraph, known_graph
 from harness.predict.advice import Option, advise
 from harness.predict.prediction import Prediction, extremes, priced, replayed_ranks
 from harness.spec.dataset import DatasetChoice
-from harness.spec.machine_card import MachineCard, load_machine_card
+from harness.spec.machine_card import MachineCard
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
 from harness.store.build import build
@@ -44,7 +53,7 @@ CORES = len(os.sched_getaffinity(0))
 MILLION = 1e6
 FOUND = Path(__file__).parent / "results" / "compose.csv"
 """What the search found: the best choice of every strategy, by regime."""
-KEY = ["dataset", "ranks", "layers", "hidden"]
+KEY = ["dataset", "ranks", "layers", "hidden", "rate"]
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cagnet-1d": [{"moves": "all_gather"}, {"moves": "all_gather", "weight_gradient": "T"}],
     "cagnet-1.5d": [{}, {"weight_gradient": "T"}],
@@ -104,10 +113,12 @@ def on_these_cores(ready: Ready, card: MachineCard, ranks: Sequence[int] | None 
     return priced(replayed_ranks(ready, ranks or extremes(ready)), card, CORES)
 
 
-def searched(dataset: str, ranks: int, model: dict[str, Any], names: Sequence[str]) -> list[Option]:
+def searched(
+    dataset: str, ranks: int, model: dict[str, Any], rate: int, names: Sequence[str]
+) -> list[Option]:
     """The best choice of each of these strategies, the fastest first."""
     root, known = project_root(), dict[str, KnownGraph]()
-    card = load_machine_card(root, "ethernet")
+    card = card_of_hosts(rate)
     best = []
     for name in names:
         found: list[Candidate] = [
@@ -131,10 +142,10 @@ def described(spec: Spec) -> str:
     return " ".join([named("", params).strip(), *order, *parts]).strip()
 
 
-def search(dataset: str, ranks: int, model: dict[str, Any], names: Sequence[str]) -> None:
+def search(dataset: str, ranks: int, model: dict[str, Any], rate: int, names: Sequence[str]) -> None:
     """Prints the best choice of each of these strategies, and keeps them for `pairs`."""
-    print(f"\n{title(dataset, ranks, model)}\n", flush=True)
-    options, rows = searched(dataset, ranks, model, names), list[dict[str, Any]]()
+    print(f"\n{title(dataset, ranks, model, rate)}\n", flush=True)
+    options, rows = searched(dataset, ranks, model, rate, names), list[dict[str, Any]]()
     ours = next(option for option in options if option.strategy.name == OURS)
     table = Table("strategy", "choices", "grid", "M words an epoch", "MB", "predicted s", "over compose")
     for option in options:
@@ -146,7 +157,7 @@ def search(dataset: str, ranks: int, model: dict[str, Any], names: Sequence[str]
         asked = {"strategy": spec.strategy, "dataset": spec.dataset, "model": spec.model}
         rows.append(
             {
-                **dict(zip(KEY, (dataset, ranks, model["layers"], model["hidden"]), strict=True)),
+                **dict(zip(KEY, (dataset, ranks, model["layers"], model["hidden"], rate), strict=True)),
                 "predicted": seconds,
                 "request": json.dumps(
                     {
@@ -165,8 +176,9 @@ def search(dataset: str, ranks: int, model: dict[str, Any], names: Sequence[str]
     pd.concat([kept, fresh]).to_csv(FOUND, index=False)
 
 
-def title(dataset: str, ranks: int, model: dict[str, Any]) -> str:
-    return f"{dataset}, {ranks} ranks, {model['layers']} layers of hidden {model['hidden']}"
+def title(dataset: str, ranks: int, model: dict[str, Any], rate: int) -> str:
+    where = f"{dataset}, {ranks} ranks on links of {rate} Mbit/s"
+    return f"{where}, {model['layers']} layers of hidden {model['hidden']}"
 
 
 class Rival(NamedTuple):
@@ -176,16 +188,16 @@ class Rival(NamedTuple):
     predicted: float = nan
 
 
-def found(dataset: str, ranks: int, model: dict[str, Any], rivals: int) -> list[Rival]:
+def found(dataset: str, ranks: int, model: dict[str, Any], rate: int, rivals: int) -> list[Rival]:
     """The best choice of `compose`, and those of the rivals that the search put first."""
-    rows, here = pd.read_csv(FOUND), (dataset, ranks, model["layers"], model["hidden"])
+    rows, here = pd.read_csv(FOUND), (dataset, ranks, model["layers"], model["hidden"], rate)
     rows = rows[(rows[KEY] == pd.Series(here, index=KEY)).all(axis=1)]
     every = [
         Rival(spec_of(json.loads(str(row["request"]))), float(row["predicted"]))
         for row in rows.to_dict("records")
     ]
     if not every:
-        raise SystemExit(f"{FOUND} has no choices for {title(dataset, ranks, model)}: search first.")
+        raise SystemExit(f"{FOUND} has no choices for {title(dataset, ranks, model, rate)}: search first.")
     return sorted(every, key=lambda rival: rival.spec.strategy.name != OURS)[: 1 + rivals]
 
 
@@ -234,21 +246,23 @@ def main() -> None:
     parser.add_argument("what", choices=("search", "pairs", "inexact"))
     parser.add_argument("--dataset", default="amazon-shape")
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8], help="for search")
+    parser.add_argument("--rate", type=int, default=200, help="of the links, in Mbit/s")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="strategies (default: all)")
-    parser.add_argument("--rivals", type=int, default=2)
+    parser.add_argument("--rivals", type=int, default=4, help="that are timed, for pairs")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     model = {"layers": options.layers, "hidden": options.hidden}
     if options.what == "search":
         for ranks in options.ranks:
-            search(options.dataset, ranks, model, [*options.only, OURS] if options.only else list(OPTIONS))
+            names = [*options.only, OURS] if options.only else list(OPTIONS)
+            search(options.dataset, ranks, model, options.rate, names)
         return
     with on_hosts() as place:
         asked = (options.dataset, place.world, model)
-        rivals = inexact(*asked) if options.what == "inexact" else found(*asked, options.rivals)
-        time_in_turns(rivals, options.rounds, title(*asked))
+        rivals = inexact(*asked) if options.what == "inexact" else found(*asked, options.rate, options.rivals)
+        time_in_turns(rivals, options.rounds, title(*asked, options.rate))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from harness.run.open_run import open_run
 from harness.run.rank_tables import gather
 from harness.run.trainer import Trainer
 from harness.sources.rmat import Rmat
+from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.build import build
@@ -57,6 +58,18 @@ def one_thread() -> None:
     """Limits this process and its children to OMP_NUM_THREADS threads, or to one thread if the variable is not set."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+TCP = 0.94
+"""The share of a link's rate that messages reach (benchmarks/results/links.md)."""
+
+
+def card_of_hosts(rate: float) -> MachineCard:
+    """The card of the hosts of benchmarks/testbed, with links of this rate in Mbit/s."""
+    card = load_machine_card(project_root(), "ethernet")
+    assert card.links
+    gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / (1 << 30)})
+    return card.model_copy(update={"links": card.links.model_copy(update={"node_gbs": gbs})})
 
 
 @contextmanager

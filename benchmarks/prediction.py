@@ -34,7 +34,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from measuring import Table, argument_parser, in_a_process, on_hosts, spec_of, train_in_turns, trainer_of
+from measuring import (
+    Table,
+    argument_parser,
+    card_of_hosts,
+    in_a_process,
+    on_hosts,
+    spec_of,
+    train_in_turns,
+    trainer_of,
+)
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
@@ -68,8 +77,6 @@ LEFT_OUT = {
     "pyg": "it samples by a library that is not among the packages",
     "serial": "it has one rank",
 }
-TCP = 0.94
-"""The share of a link's rate that messages reach (benchmarks/results/links.md)."""
 
 
 class Observed(NamedTuple):
@@ -217,12 +224,8 @@ def on_links(dataset: str, rate: float, epochs: int, only: Sequence[str]) -> Non
         specs = [spec_of(request) for request in requests(dataset, place.world, "ethernet", only)]
         times = observed(specs, epochs)
     if place.rank == 0 and times:
-        card = load_machine_card(project_root(), "ethernet")
-        assert card.links
-        gbs = card.links.node_gbs.model_copy(update={"value": TCP * rate * 1e6 / 8 / (1 << 30)})
-        card = card.model_copy(update={"links": card.links.model_copy(update={"node_gbs": gbs})})
         what = f"{dataset}, {place.world} ranks, links of {rate:g} Mbit/s"
-        show(list(compared(specs, card, times)), what)
+        show(list(compared(specs, card_of_hosts(rate), times)), what)
 
 
 # Memory.

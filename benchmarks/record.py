@@ -103,12 +103,12 @@ COMMANDS = {
     ],
     "compose": [
         command
-        for rate, rivals in (("200mbit", 3), ("1gbit", 6))
+        for rate in (200, 1000)
         for hosts in (4, 8)
         for command in (
-            f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
+            f"benchmarks/testbed up --hosts {hosts} --rate {rate}mbit",
             *(
-                f"benchmarks/testbed run -- python benchmarks/compose.py pairs --rivals {rivals} --dataset {graph}"
+                f"benchmarks/testbed run -- python benchmarks/compose.py pairs --rate {rate} --dataset {graph}"
                 for graph in ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
             ),
             "benchmarks/testbed down",
@@ -116,11 +116,11 @@ COMMANDS = {
     ],
     "rivals": [
         command
-        for rate in ("200mbit", "1gbit")
+        for rate in (200, 1000)
         for hosts in (4, 8)
         for command in (
-            f"benchmarks/testbed up --hosts {hosts} --rate {rate}",
-            "benchmarks/testbed run -- python benchmarks/compose.py inexact --dataset rmat-17",
+            f"benchmarks/testbed up --hosts {hosts} --rate {rate}mbit",
+            f"benchmarks/testbed run -- python benchmarks/compose.py inexact --rate {rate} --dataset rmat-17",
             "benchmarks/testbed down",
         )
     ],
