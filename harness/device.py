@@ -6,13 +6,16 @@ by events. `cuda` is torch's name for the GPUs of ROCm, too.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from itertools import combinations
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
 from torch.library import Library
 
-GPU = "cuda"
+GPU: Final = "cuda"
+GPU_KERNELS = "CUDA"
+"""The kernels for GPUs in a library of operators, by torch's name."""
 T = TypeVar("T")
 
 
@@ -27,6 +30,18 @@ def on_gpu(x: Tensor) -> bool:
 def gpus() -> int:
     """The number of GPUs that this process sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpu_build() -> str | None:
+    """The platform for whose GPUs torch was built, with its version; None if for no GPU."""
+    if torch.version.cuda:
+        return f"CUDA {torch.version.cuda}"
+    return f"ROCm {torch.version.hip}" if torch.version.hip else None
+
+
+def out_of_reach() -> list[tuple[int, int]]:
+    """The pairs of GPUs of which the first cannot read the memory of the second."""
+    return [pair for pair in combinations(range(gpus()), 2) if not torch.cuda.can_device_access_peer(*pair)]
 
 
 def gpu(index: int) -> torch.device:

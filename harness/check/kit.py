@@ -27,6 +27,7 @@ from harness.check.laws import (
 )
 from harness.check.mismatch import Mismatch
 from harness.check.reference import Trained, train_densely
+from harness.device import GPU
 from harness.errors import RunError, UserError
 from harness.graph.model import LabelTask, Weighting
 from harness.ledger import AxisName
@@ -56,7 +57,7 @@ VERTICES = 211
 MODEL = ModelChoice(layers=3, hidden=10)
 WHOLE = ModelChoice(layers=4, hidden=10, projection=True, norm=True, dropout=0.3, residual=True)
 HERE = Machine(name="kit")
-ON_GPUS = Machine(name="kit on GPUs", device="cuda", engine="nccl")
+ON_GPUS = Machine(name="kit on GPUs", device=GPU, engine="nccl")
 TRAINING = Training(epochs=EPOCHS, optimizer="sgd", lr=0.5)
 """Plain descent: Adam would hide a gradient that is a multiple of the right gradient."""
 RECOMPUTED = TRAINING.model_copy(update={"recompute": True})

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
-from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -228,25 +227,21 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
     import torch
 
     from harness.comm.meeting import VISIBLE
+    from harness.device import gpu_build, gpus, out_of_reach
 
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
-    if not (torch.version.cuda or torch.version.hip):
+    build, devices = gpu_build(), gpus()
+    if build is None:
         idle = f"{torch.__version__} is for neither CUDA nor ROCm, and the GPUs stay idle"
         yield Examined("torch's build", f"{idle}: README.md says which torch to install", missing=True)
         return
-    if not torch.cuda.is_available():
+    if not devices:
         hiding = [f"{name}={os.environ[name]}" for name in VISIBLE if name in os.environ]
         reason = f"{' '.join(hiding)} hides them" if hiding else f"the driver may be too old for {build}"
         yield Examined("torch's build", f"{torch.__version__} finds no GPU: {reason}", missing=True)
         return
     yield Examined("torch's build", f"{torch.__version__} for {build}")
-    devices = torch.cuda.device_count()
     yield _seen(devices)
-    apart = [
-        f"{one} and {other}"
-        for one, other in combinations(range(devices), 2)
-        if not torch.cuda.can_device_access_peer(one, other)
-    ]
+    apart = [f"{one} and {other}" for one, other in out_of_reach()]
     if devices > 1:
         yield Examined(
             "peers", f"no direct access between {', '.join(apart)}" if apart else "direct access between all"

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch.utils.flop_counter import register_flop_formula
 
+from harness.device import GPU_KERNELS
 from harness.kernels.csr import Csr, row_of, take, transpose
 from harness.kernels.jit import compiled, over_rows
 from harness.kernels.spmm import OPERATORS, inner_products, multiply
@@ -292,7 +293,7 @@ for _name, _compute, _shape in (
 ):
     OPERATORS.impl(_name, _shape, "Meta")
     OPERATORS.impl(_name, _compute, "CPU")
-    OPERATORS.impl(_name, _compute, "CUDA")
+    OPERATORS.impl(_name, _compute, GPU_KERNELS)
 
 
 @register_flop_formula([each.overloadpacket for each in (WEIGH, ROWS_BACK, COLUMNS_BACK)], get_raw=True)

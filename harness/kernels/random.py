@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from harness.device import elementwise_kernel
+from harness.device import GPU_KERNELS, elementwise_kernel
 from harness.kernels.jit import compiled
 
 # The constants of splitmix64 (Steele, Lea and Flood, 2014), for both implementations of random bits.
@@ -250,7 +250,7 @@ def _mask_of_shapes(rows: Tensor, start: int, stop: int, *_key: int) -> Tensor:
 OPERATORS = Library("harness", "FRAGMENT")
 OPERATORS.define("mask(Tensor rows, int start, int stop, int first, int second, int below) -> Tensor")
 OPERATORS.impl("mask", mask_on_host, "CPU")
-OPERATORS.impl("mask", mask_on_gpu, "CUDA")
+OPERATORS.impl("mask", mask_on_gpu, GPU_KERNELS)
 OPERATORS.impl("mask", _mask_of_shapes, "Meta")
 MASK = torch.ops.harness.mask.default
 

@@ -17,7 +17,7 @@ from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 from torch.utils.weak import WeakIdKeyDictionary
 
-from harness.device import on_gpu
+from harness.device import GPU_KERNELS, on_gpu
 from harness.kernels.csr import Csr
 
 # A product has one way on a CPU; on a GPU, several for a wide result. Verifier (tests/kernels/test_multiply.py): scipy.
@@ -210,7 +210,7 @@ def _shape(A_NK: Csr, H_KF: Tensor, add_to: Tensor | None) -> Tensor:
 
 _implement("Meta", _shape)
 _implement("CPU", multiply)
-_implement("CUDA", multiply)
+_implement(GPU_KERNELS, multiply)
 
 
 @register_flop_formula([PRODUCT.overloadpacket, PRODUCT_ADD.overloadpacket], get_raw=True)
