@@ -141,14 +141,14 @@ def _experiment(options: argparse.Namespace) -> int:
 
 def _jobs(root: Path, document: dict[str, Any]) -> str:
     """The jobs of a plan before their submission."""
-    from harness.slurm.executor import sbatch_line
+    from harness.slurm.executor import batch_line
     from harness.slurm.jobs import Ended, Jobs, bill_text
     from harness.slurm.resources import PARTITIONS, ask, load_site, partitions_of
 
     runs = {run["run_id"]: run for run in document["runs"]}
     jobs = Jobs(root, runs, load_site(root), results_folder(root) / "runs", Ended())
     costs = [jobs.cost(batch) for batch in jobs.batches]
-    return bill_text(costs, partitions_of(ask(*PARTITIONS) or ""), sbatch_line)
+    return bill_text(costs, partitions_of(ask(*PARTITIONS) or ""), batch_line)
 
 
 def _grids(options: argparse.Namespace) -> int:

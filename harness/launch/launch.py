@@ -35,7 +35,7 @@ from harness.run.fault import Fault, faults
 from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
 from harness.slurm.jobs import RunHistory, RunMinutes, run_minutes
 from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
-from harness.slurm.srun import seconds_left
+from harness.slurm.srun import scheduler_of, seconds_left
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
 
@@ -383,12 +383,15 @@ def settled(folder: Path) -> bool:
 
 
 def _clock() -> Callable[[], float | None]:
-    """A clock of the seconds that the job has left; Slurm is asked once."""
+    """A clock of the seconds that the job has left; the scheduler is asked once."""
     left, asked = seconds_left(os.environ), time.monotonic()
     return lambda: None if left is None else left - (time.monotonic() - asked)
 
 
 def _minutes(spec: Spec, root: Path, history: RunHistory, predicted: float | None) -> RunMinutes | None:
-    """The time of a run in a job. Outside of Slurm a run has no limit."""
-    slurm = slurm_of(root, spec.machine.name, load_site(root)) if "SLURM_JOB_ID" in os.environ else None
-    return None if slurm is None else run_minutes(spec.model_dump(mode="json"), slurm, history, predicted)
+    """The time of a run in a job of its machine's scheduler. Outside of one a run has no limit."""
+    scheduler = scheduler_of(os.environ)
+    slurm = slurm_of(root, spec.machine.name, load_site(root)) if scheduler else None
+    if slurm is None or slurm.scheduler != scheduler:
+        return None
+    return run_minutes(spec.model_dump(mode="json"), slurm, history, predicted)

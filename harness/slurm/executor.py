@@ -188,6 +188,53 @@ def sbatch_line(asked: Mapping[str, Any]) -> str:
     return " ".join(kept.split())
 
 
+GPUS = re.compile(r"--gpus-per-node=(\d+) ?")
+BATCH = {
+    "flux": {
+        "": "flux batch --nodes={nodes} --nslots={nodes} --cores-per-slot={cores}",
+        "gpus": " --gpus-per-slot={gpus}",
+        "minutes": " --time-limit={minutes}m",
+        "queue": " --queue={queue}",
+        "account": " --bank={account}",
+    },
+    "pbs": {
+        "": "qsub -l select={nodes}:ncpus={cores}",
+        "gpus": ":ngpus={gpus}",
+        "minutes": " -l walltime={seconds}",
+        "queue": " -q {queue}",
+        "account": " -A {account}",
+    },
+    "lsf": {
+        "": "bsub -nnodes {nodes}",
+        "minutes": " -W {minutes}",
+        "queue": " -q {queue}",
+        "account": " -P {account}",
+    },
+}
+"""The parts of the lines of other schedulers, each with the key that it needs. A slot of Flux and a chunk of PBS are a
+whole node, whose ranks start later."""
+
+
+def batch_line(asked: Mapping[str, Any], scheduler: str = "slurm") -> str:
+    """The words of the line that submits a job to its scheduler."""
+    if scheduler == "slurm":
+        return sbatch_line(asked)
+    nodes, extra = asked["nodes"], asked.get("slurm_extra") or ""
+    tasks = asked.get("tasks_per_node") or -(-(asked.get("tasks") or 1) // nodes)
+    gpus = GPUS.search(extra)
+    told = {
+        "nodes": nodes,
+        "cores": tasks * (asked.get("cpus_per_task") or 1),
+        "gpus": gpus and gpus[1],
+        "minutes": asked["runtime"],
+        "seconds": 60 * asked["runtime"],
+        "queue": asked.get("slurm_partition"),
+        "account": asked.get("slurm_account"),
+    }
+    parts = [part for key, part in BATCH[scheduler].items() if not key or told[key]]
+    return " ".join(["".join(parts).format(**told), *GPUS.sub("", extra).split()])
+
+
 class _Resources(dict[str, Any]):
     """The resources of a job as the executor reads them: as keys and as attributes."""
 

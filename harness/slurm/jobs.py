@@ -277,12 +277,13 @@ class JobCost(NamedTuple):
 def bill_text(
     costs: Sequence[JobCost],
     partitions: Mapping[str, SlurmPartition],
-    sbatch_line: Callable[[Resources], str],
+    batch_line: Callable[[Resources, str], str],
 ) -> str:
     """The jobs before their submission, alike ones together: nodes, minutes, lines, and what the partitions forbid."""
     alike: dict[str, list[JobCost]] = {}
     for cost in costs:
-        alike.setdefault(sbatch_line(cost.asked) if cost.steps else "", []).append(cost)
+        schedulers = [card.scheduler for card in cost.steps.values()]
+        alike.setdefault(batch_line(cost.asked, schedulers[0]) if schedulers else "", []).append(cost)
     here, lines, asked = alike.pop("", []), [], 0.0
     for line, jobs in sorted(alike.items(), key=lambda item: (_size(item[1][0]), item[0])):
         first, runs = jobs[0], sum(cost.runs for cost in jobs)

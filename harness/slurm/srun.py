@@ -14,40 +14,58 @@ from typing import NamedTuple
 from harness.slurm.resources import OUTAGE, UNREACHABLE, as_seconds, ask, devices, geometry
 from harness.spec.machine_card import Slurm
 
-# The time that the Slurm job of this process has left.
+# The job in which this process runs, and the time that it has left.
 
-LEAVING = 60.0
-"""Seconds of a job kept for writing the record of its last run."""
-
-
-def seconds_left(environ: Mapping[str, str]) -> float | None:
-    """The seconds left for runs in the Slurm job of this process; None outside a job, or without a time limit."""
-    job = environ.get("SLURM_JOB_ID")
-    if job is None:
-        return None
-    left = as_seconds(ask("squeue", "--noheader", f"--jobs={job}", "--format=%L", outage=OUTAGE) or "")
-    return None if left is None else left - LEAVING
-
-
+JOBS = {"flux": "FLUX_URI", "slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
+"""A variable that is set in every job of a scheduler. Flux, which runs inside jobs of the others, comes first."""
+RANKS = {"flux": "FLUX_TASK_RANK", "pbs": "PALS_RANKID", "lsf": "JSM_NAMESPACE_RANK"}
+"""A variable that is set in the ranks of such a job alone."""
 NO_STEP = 0xFFFFFFF0
 """The least number of a step that is a batch script or an interactive shell."""
 
 
-ALLOCATIONS = {
-    "flux": ("FLUX_URI", "FLUX_TASK_RANK"),
-    "pbs": ("PBS_JOBID", "PALS_RANKID"),
-    "lsf": ("LSB_JOBID", "JSM_NAMESPACE_RANK"),
-}
-"""A variable that is set in every job of a scheduler, and one that is set in its ranks alone."""
+def scheduler_of(environ: Mapping[str, str]) -> str | None:
+    """The scheduler in whose job this process runs; None outside a job."""
+    return next((name for name, job in JOBS.items() if job in environ), None)
 
 
 def in_allocation(environ: Mapping[str, str], scheduler: str = "slurm") -> bool:
     """True if this process is in a job and can start steps, which a task of a step cannot."""
-    if scheduler in ALLOCATIONS:
-        job, rank = ALLOCATIONS[scheduler]
-        return job in environ and rank not in environ
+    if scheduler in RANKS:
+        return JOBS[scheduler] in environ and RANKS[scheduler] not in environ
     step = int(environ.get("SLURM_STEP_ID", NO_STEP))
-    return "SLURM_JOB_ID" in environ and step >= NO_STEP
+    return JOBS["slurm"] in environ and step >= NO_STEP
+
+
+LEAVING = 60.0
+"""Seconds of a job kept for writing the record of its last run."""
+UNLIMITED = 0xFFFFFFFF
+"""What Flux says of a job without a time limit."""
+WALLTIME = re.compile(r"^\s*(Resource_List|resources_used)\.walltime = ([\d:]+)$", re.MULTILINE)
+
+
+def seconds_left(environ: Mapping[str, str]) -> float | None:
+    """The seconds left for runs in the job of this process; None outside a job, or without a time limit."""
+    scheduler = scheduler_of(environ)
+    left = None if scheduler is None else _left_of(scheduler, environ[JOBS[scheduler]])
+    return None if left is None else left - LEAVING
+
+
+def _left_of(scheduler: str, job: str) -> float | None:
+    """The seconds left of a job, by the command of its scheduler. For Slurm an absent controller is waited for."""
+    if scheduler == "slurm":
+        return as_seconds(ask("squeue", "--noheader", f"--jobs={job}", "--format=%L", outage=OUTAGE) or "")
+    if scheduler == "flux":
+        told = ask("flux", "job", "timeleft") or ""
+        return float(told) if told.isdigit() and int(told) < UNLIMITED else None
+    if scheduler == "pbs":
+        times = dict(WALLTIME.findall(ask("qstat", "-f", job) or ""))
+        limit, used = times.get("Resource_List", ""), times.get("resources_used", "")
+    else:
+        words = ask("bjobs", "-noheader", "-hms", "-o", "runtimelimit run_time", job) or ""
+        limit, used = [*words.split(), "", ""][:2]
+    most = as_seconds(limit)
+    return None if most is None else most - (as_seconds(used) or 0.0)
 
 
 def step(ranks: int, slurm: Slurm) -> list[str]:
@@ -113,9 +131,10 @@ def python_words(slurm: Slurm, folders: Sequence[Path], working: Path) -> list[s
         return ["apptainer", "exec", *place, *options, box.image, command, *words]
     host = ["--env-host", "--network=host", "--ipc=host", "--pid=host", "--uts=host"]
     volumes = [f"--volume={folder}:{folder}" for folder in folders]
-    # The entry point of an image would come before the command.
+    # The entry point of an image would come before the command. The dashes end the options of podman-hpc itself, which
+    # would take words of the program for its own, such as --scratch.
     place = [f"--workdir={working}", f"--entrypoint={command}"]
-    return ["podman-hpc", "run", "--rm", *host, *volumes, *place, *options, box.image, *words]
+    return ["podman-hpc", "run", "--rm", *host, *volumes, *place, *options, "--", box.image, *words]
 
 
 # The errors of srun for a step that failed. The first task that srun names is the cause; srun ended the others itself.

@@ -215,6 +215,46 @@ def test_a_run_that_a_job_has_no_time_for_is_left_to_another(job: Path, tmp_path
     assert second.folder is None and "for another job" in second.why
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "variable", "program", "answer"),
+    [
+        ("flux", "FLUX_URI", "flux", "3600"),
+        ("pbs", "PBS_JOBID", "qstat", "Resource_List.walltime = 01:00:00"),
+        ("lsf", "LSB_JOBID", "bjobs", "01:00:00 00:00:00"),
+    ],
+)
+def test_runs_have_time_limits_in_the_jobs_of_other_schedulers_too(
+    job: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: str,
+    variable: str,
+    program: str,
+    answer: str,
+) -> None:
+    """By stand-ins for their commands: the job has an hour, and the second run asks for more."""
+    card = {"slurm": {**CARD["slurm"], "minutes": 50, "scheduler": scheduler}}
+    (job / "config" / "machines" / "mine.yaml").write_text(yaml.safe_dump(card))
+    (tmp_path / "bin" / program).write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (tmp_path / "bin" / program).chmod(0o755)
+    monkeypatch.delenv("SLURM_JOB_ID")
+    monkeypatch.setenv(variable, "7")
+    begun: list[TimeLimits] = []
+
+    def launched(_: Spec, __: Path, runs: Path, ___: object, limits: TimeLimits, *____: object) -> Path:
+        begun.append(limits)
+        return runs
+
+    monkeypatch.setattr("harness.launch.launch.launch", launched)
+    longer = spec(job, 2)
+    first, second = series(
+        [spec(job, 1), longer], job, tmp_path / "runs", ignore, predicted={longer.run_id: 3600}
+    )
+    (limits,) = begun
+    assert first.folder and limits.run == 3000 and limits.job and 3400 < limits.job <= 3540
+    assert second.folder is None and "for another job" in second.why
+
+
 def test_a_run_that_takes_longer_than_the_last_takes_what_its_job_has_and_is_no_timeout(
     job: Path, tmp_path: Path, hung: None
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.slurm.executor import sbatch_line
+from harness.slurm.executor import batch_line
 from harness.slurm.jobs import (
     AROUND,
     MARGIN,
@@ -205,7 +205,7 @@ def test_the_bill_names_nodes_minutes_lines_and_what_is_forbidden(tmp_path: Path
     text = bill_text(
         [jobs.cost(batch) for batch in jobs.batches],
         partitions_of("ci*|up|0:20:00|1-infinite|2|4|6000|(null)|(null)\n"),
-        sbatch_line,
+        batch_line,
     )
     assert "1 job of 2 nodes for 36 min each (10 expected), 1 run:" in text
     assert "sbatch -A m1 -p ci -t 36 --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1" in text

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.slurm.executor import batch_line
 from harness.slurm.resources import Site, job, place
 from harness.slurm.srun import in_allocation, python_words, step
 from harness.spec.machine_card import Container, Slurm
 from tests.slurm.project import Cluster
-from tests.slurm.test_resources import CLUSTERS, ROOT, card, sbatch
+from tests.slurm.test_resources import CLUSTERS, ROOT, card
 
 LINES = Path(__file__).with_name("lines.txt")
 MADE = "python -m tests.slurm.test_cards"
@@ -29,17 +30,16 @@ def containers(name: str) -> list[Container]:
 
 
 def lines() -> str:
-    """All lines. Those of jobs are the executor's; of its own options only what the harness asks for is kept."""
+    """All lines. Those of Slurm's jobs are the executor's, without its own options."""
     made = []
     for name in CLUSTERS:
         slurm = card(name)
         for ranks in WORLDS:
-            asked = (
-                sbatch(job([ranks], slurm, 30) | place(Site(), slurm))
-                .split(" --comment x ")[1]
-                .split(" -D x")[0]
-            )
-            made += [f"{name} {ranks}: sbatch {asked.strip()}", f"  {shlex.join(step(ranks, slurm))}"]
+            asked = job([ranks], slurm, 30) | place(Site(account="m1"), slurm)
+            made += [
+                f"{name} {ranks}: {batch_line(asked, slurm.scheduler)}",
+                f"  {shlex.join(step(ranks, slurm))}",
+            ]
         for box in containers(name):
             words = python_words(slurm.model_copy(update={"container": box}), FOLDERS, FOLDERS[0])
             made.append(f"{name} in {box.runtime}: {shlex.join(words)}")
@@ -87,23 +87,38 @@ def test_the_settings_of_a_fabric_are_for_steps_of_several_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "line"),
+    ("scheduler", "batch", "line"),
     [
         (
             "flux",
+            "flux batch --nodes=2 --nslots=2 --cores-per-slot=28 --gpus-per-slot=4 --time-limit=95m --queue=q "
+            "--bank=m1 --exclusive",
             "flux run --nodes=2 --ntasks=8 --cores-per-task=7 --gpus-per-task=1 --exclusive -oexit-on-error",
         ),
-        ("pbs", "mpiexec -n 8 --ppn 4 -d 7 --cpu-bind depth"),
+        (
+            "pbs",
+            "qsub -l select=2:ncpus=28:ngpus=4 -l walltime=5700 -q q -A m1 --exclusive",
+            "mpiexec -n 8 --ppn 4 -d 7 --cpu-bind depth",
+        ),
         (
             "lsf",
+            "bsub -nnodes 2 -W 95 -q q -P m1 --exclusive",
             "jsrun --nrs=8 --tasks_per_rs=1 --cpu_per_rs=7 --gpu_per_rs=1 --rs_per_host=4 --exit_on_error=1",
         ),
     ],
 )
-def test_other_schedulers_have_lines_of_their_own(scheduler: str, line: str) -> None:
-    """By their documentation; none of them was tried."""
+def test_other_schedulers_have_lines_of_their_own(scheduler: str, batch: str, line: str) -> None:
+    """By their documentation; none of them was tried. A card's own words stand last, whatever they mean there."""
     nodes = {"ranks_per_node": 4, "cpus_per_rank": 7, "gpus_per_node": 4, "scheduler": scheduler}
-    assert shlex.join(step(8, Slurm.model_validate(nodes))) == line
+    slurm = Slurm.model_validate({**nodes, "partition": "q", "sbatch": "--exclusive"})
+    assert batch_line(job([8], slurm, 95) | place(Site(account="m1"), slurm), scheduler) == batch
+    assert shlex.join(step(8, slurm)) == line
+
+
+def test_a_rank_a_node_and_a_job_without_gpus_have_their_lines_too() -> None:
+    slurm = Slurm(ranks_per_node=1, cpus_per_rank=7)
+    line = "flux batch --nodes=3 --nslots=3 --cores-per-slot=7 --time-limit=5m"
+    assert batch_line(job([3], slurm, 5), "flux") == line
 
 
 def test_an_allocation_of_each_scheduler_is_known_and_a_rank_is_none() -> None:

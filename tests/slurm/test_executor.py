@@ -7,12 +7,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from harness.slurm.executor import NEVER
-from tests.slurm.project import QUICK, Project, wait_until
+from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 SNAKEFILE = """
 from harness.slurm.executor import end_alike, install
@@ -123,10 +125,46 @@ def test_an_interrupted_or_terminated_workflow_leaves_no_job(project: Project, s
     wait_until(lambda: in_queue(project) == [])
 
 
+FLUX = """#!/bin/sh
+echo "$*" >> {folder}/asked
+for last; do :; done
+case "$1 $2" in
+  "batch --"*)
+    echo f7
+    (sh "$last" && echo COMPLETED || echo FAILED) > {folder}/ended 2>> {folder}/output < /dev/null &
+    ;;
+  "jobs -n") tail -n 1 {folder}/ended | grep . || echo RUN ;;
+esac
+"""
+"""A stand-in for Flux: a job is a process of this machine."""
+
+
+def test_the_profile_for_flux_submits_and_sees_jobs_end(tmp_path: Path) -> None:
+    (tmp_path / "workflows").symlink_to(ROOT / "workflows")
+    (tmp_path / "sleepy.smk").write_text(SNAKEFILE)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "flux").write_text(FLUX.format(folder=tmp_path))
+    (tmp_path / "bin" / "flux").chmod(0o755)
+    words = ["--profile", "workflows/profiles/flux", "--seconds-between-status-checks", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words, "-s", "sleepy.smk", "--config", "jobs=1", "seconds=1"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr + (tmp_path / "output").read_text()
+    assert (tmp_path / "begun-0").read_text() == "begun\n"
+    submitted, *others = (tmp_path / "asked").read_text().splitlines()
+    line = "batch --nodes=1 --nslots=1 --cores-per-slot=1 --time-limit=5m --queue=ci --bank=nobody --output="
+    assert submitted.startswith(f"{line}.snakemake/slurm_logs/{{{{id}}}}.log ")
+    assert set(others) == {"jobs -n --format={status} f7"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_model_for_other_schedulers_submits_and_sees_jobs_end(project: Project) -> None:
-    pytest.importorskip("snakemake_executor_plugin_cluster_generic")
     (project.folder / "sleepy.smk").write_text(SNAKEFILE)
     words = ["--profile", "workflows/profiles/cluster-generic", "--seconds-between-status-checks", "3"]
     project.run("snakemake", *words, "-s", "sleepy.smk", "--config", "jobs=2", "seconds=1", seconds=3000)

@@ -1,11 +1,13 @@
-"""The errors that srun prints, and the time a job has left, as Slurm 22.05 writes them, and later ones if different."""
+"""The errors that srun prints, as Slurm 22.05 writes them, and later ones if different; and the time a job has left."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from harness.slurm.resources import as_seconds
-from harness.slurm.srun import in_allocation, srun_errors
+from harness.slurm.srun import in_allocation, seconds_left, srun_errors
 
 KILLED = """epoch 3
 srun: error: n2: task 2: Killed
@@ -81,6 +83,49 @@ def test_a_step_that_the_controller_never_made_is_told_from_one_that_ended() -> 
 )
 def test_what_is_left_of_a_job(text: str, seconds: float | None) -> None:
     assert as_seconds(text) == seconds
+
+
+QSTAT = """Job Id: 7.pbs
+    Job_Name = STDIN
+    resources_used.cput = 00:00:08
+    resources_used.walltime = 00:10:30
+    Resource_List.select = 4:ncpus=256
+    Resource_List.walltime = 01:00:00
+"""
+USED = "    resources_used.walltime = 00:10:30\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "command", "answer", "left"),
+    [
+        ({"FLUX_URI": "local:///x", "SLURM_JOB_ID": "7"}, "flux job timeleft", "3600", 3540),
+        ({"FLUX_URI": "local:///x"}, "flux job timeleft", "4294967295", None),
+        ({"FLUX_URI": "local:///x"}, "flux job timeleft", "", None),
+        ({"SLURM_JOB_ID": "7"}, "squeue --noheader --jobs=7 --format=%L", "1:00:00", 3540),
+        ({"PBS_JOBID": "7.pbs"}, "qstat -f 7.pbs", QSTAT, 2910),
+        ({"PBS_JOBID": "7.pbs"}, "qstat -f 7.pbs", QSTAT.replace(USED, ""), 3540),
+        ({"PBS_JOBID": "7.pbs"}, "qstat -f 7.pbs", "Job Id: 7.pbs", None),
+        ({"LSB_JOBID": "7"}, "bjobs -noheader -hms -o runtimelimit run_time 7", "02:00:00 00:30:00", 5340),
+        ({"LSB_JOBID": "7"}, "bjobs -noheader -hms -o runtimelimit run_time 7", "- 00:30:00", None),
+        ({}, "", "", None),
+    ],
+)
+def test_each_scheduler_is_asked_by_its_own_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str],
+    command: str,
+    answer: str,
+    left: float | None,
+) -> None:
+    """By their documentation; of these, Slurm alone was tried."""
+    (tmp_path / "answer").write_text(answer)
+    for name in ("flux", "squeue", "qstat", "bjobs"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\n[ "{name} $*" = "{command}" ] && cat {tmp_path}/answer\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert seconds_left(environ) == left
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.paper_figures import paper_figures
-from harness.slurm.executor import end_alike, install, sbatch_line
+from harness.slurm.executor import batch_line, end_alike, install
 from harness.slurm.jobs import Ended, Jobs, bill_text, orphans
 from harness.slurm.resources import NAMES, PARTITIONS, ask, build, load_site, partitions_of, place, slurm_of
 from harness.spec.dataset import COMPUTED
@@ -152,7 +152,7 @@ def study_at(path, scale):
 def bill(jobs):
     """The jobs that are left of a plan: their nodes, minutes and sbatch lines."""
     left = [batch for batch in jobs.batches if not Path(f"results/done/{batch}").exists()]
-    return bill_text([jobs.cost(batch) for batch in left], partitions_of(ask(*PARTITIONS) or ""), sbatch_line)
+    return bill_text([jobs.cost(batch) for batch in left], partitions_of(ask(*PARTITIONS) or ""), batch_line)
 
 
 def ended():
