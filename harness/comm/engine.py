@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -91,10 +92,12 @@ def _wake_without_preempting() -> None:
     """Sets Linux's batch policy for this thread and those that gloo will start.
 
     A message that arrives wakes one of gloo's threads. Under the usual policy this thread takes the core from the
-    thread that it has to wait for: a small all-reduce of four ranks on two cores lasts five times as long.
+    thread that it has to wait for: a small all-reduce of four ranks on two cores lasts five times as long. Linux may
+    forbid another policy, as to a user's process that was started as idle.
     """
     if hasattr(os, "SCHED_BATCH"):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _meet(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type: ignore[name-defined]

@@ -78,6 +78,20 @@ def test_ranks_that_see_all_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch) 
         assert [device.index for device in taken] == [0, 1, 2, 3]
 
 
+def test_ranks_whose_scheduling_policy_is_fixed_join_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses a policy to users who started the ranks as idle, and to containers."""
+    asked: list[object] = []
+
+    def refuse(*policy: object) -> None:
+        asked.append(policy)
+        raise PermissionError
+
+    monkeypatch.setattr(engine.os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: asked.append("joined"))
+    assert engine.start(Engine.GLOO, RankPlace(0, 2), meet=dist.HashStore()) == torch.device("cpu")
+    assert len(asked) == 2 and asked[-1] == "joined"
+
+
 def test_ranks_that_see_their_own_gpu_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [device.index for device in devices(monkeypatch, "srun", ["0", "1", "2"])] == [0, 0, 0]
     assert devices(monkeypatch, "srun", ["0", "0"], hosts="ab"), "each node has a GPU of that number"

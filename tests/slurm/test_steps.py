@@ -2,11 +2,14 @@
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
+import tarfile
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -198,6 +201,61 @@ def test_ranks_in_a_container_see_the_folders_of_the_run(project: Project, bound
     environment = record.record["provenance"]["env"]
     assert environment["TORCH_IMAGE"] == str(image), "as the stand-in sets in a container"
     assert f" apptainer exec --bind={LOCAL},{project.folder} --pwd=" in environment["HARNESS_STEP"]
+
+
+@pytest.fixture
+def podman_hpc(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """NERSC's podman-hpc over Debian's podman, with an image whose folders are empty; and its options.
+
+    Under these limits podman starts where a process may not raise its own.
+    """
+    missing = [tool for tool in ("podman-hpc", "podman", "runc", "fuse-overlayfs") if which(tool) is None]
+    if missing:
+        assert "CI" not in os.environ, f"{', '.join(missing)} not found"
+        pytest.skip(f"{', '.join(missing)} not found")
+    settings = project.folder / "podman-hpc"
+    (settings / "hooks").mkdir(parents=True)
+    there = {
+        "modules_dir": f"{sys.prefix}/etc/podman_hpc/modules.d",
+        "hooks_dir": f"{settings}/hooks",
+        "graph_root_template": f"{settings}/storage",
+        "run_root_template": f"{settings}/run",
+    }
+    (settings / "config.yaml").write_text(yaml.safe_dump(there))
+    monkeypatch.setenv("PODMANHPC_CONFIG_FILE", str(settings / "config.yaml"))
+    monkeypatch.setenv("SQUASH_DIR", str(settings / "squashed"))
+    monkeypatch.setenv("USER", "root")
+    image = project.folder / "image.tar"
+    with tarfile.open(image, "w") as archive:
+        for name in ("usr", "bin", "lib", "lib64", "etc", "proc", "sys", "dev", "run", "tmp", "root", "var"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+    project.run("podman-hpc", "import", str(image), "localhost/empty:1")
+    _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = {"nofile": open_files, "nproc": 32768}
+    packages = str(Path(find_spec("torch").origin).parents[1])  # type: ignore[union-attr, arg-type]
+    shown = {"/usr", "/lib", "/lib64", "/bin", "/etc", str(ROOT), sys.base_prefix, sys.prefix, packages}
+    return [
+        *(f"--ulimit={name}={limit}:{limit}" for name, limit in limits.items()),
+        *(f"--volume={folder}:{folder}" for folder in sorted(shown)),
+    ]
+
+
+@pytest.mark.parametrize("way", ["ok", pytest.param("hang", marks=pytest.mark.slow)])
+def test_ranks_run_under_podman_hpc(project: Project, podman_hpc: list[str], way: str) -> None:
+    """Those whose time is up end with their containers."""
+    box = {"runtime": "podman-hpc", "image": "localhost/empty:1", "options": " ".join(["--gpu", *podman_hpc])}
+    card = project.folder / "config" / "machines" / "test-cluster.yaml"
+    more = {"container": box, "local": LOCAL, "python": sys.executable, "minutes": 1.5}
+    card.write_text(yaml.safe_dump({**CARD, "slurm": {**CARD["slurm"], **more}}))  # type: ignore[dict-item]
+    record = harness_run(project, {"way": "hang", "rank": 1, "call": 6} if way == "hang" else {})
+    assert isinstance(record, Record), record
+    assert record.record["status"] == {"ok": "ok", "hang": "timeout"}[way], record.record["error"]
+    assert set(record.table("epochs")["rank"]) == {0, 1, 2, 3}
+    step_of_run = record.record["provenance"]["env"]["HARNESS_STEP"]
+    assert " podman-hpc run --rm --env-host " in step_of_run
+    assert project.cluster.call("podman-hpc", "ps", "--quiet") == "", "no container is left"
 
 
 @pytest.mark.parametrize(
