@@ -427,6 +427,15 @@ def test_the_linter_finds_nothing(project: Project) -> None:
     assert "Congratulations" in project.snakemake("--lint")
 
 
+def test_every_rule_that_runs_something_has_a_log_and_a_benchmark() -> None:
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "workflows" / "rules").glob("*.smk")))
+    rules = dict(re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", text, re.MULTILINE))
+    working = {name: body for name, body in rules.items() if "    shell:" in body}
+    assert {"run", "build_dataset", "emulated_runs", "report"} <= working.keys()
+    for name, body in working.items():
+        assert "    log:" in body and "    benchmark:" in body, name
+
+
 def test_the_workflow_is_used_from_elsewhere_and_as_a_module(project: Project, tmp_path: Path) -> None:
     """By `-s` and `--directory`, and by a Snakefile of the user's own, with an experiment of the user's own."""
     count = smoke_runs()

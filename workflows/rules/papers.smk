@@ -56,6 +56,8 @@ rule emulated_runs:
         directory(f"{PAPERS}/{{experiment}}/emulated"),
     log:
         f"results/logs/papers/{config['scale']}-{{experiment}}-emulated.log",
+    benchmark:
+        f"results/benchmarks/papers/{config['scale']}-{{experiment}}-emulated.tsv"
     localrule: True
     resources:
         machine_percent=25,
