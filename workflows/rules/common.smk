@@ -35,6 +35,9 @@ SCHEMAS = {
     "experiments.schema.yaml": workflow.source_path("../schemas/experiments.schema.yaml"),
 }
 POLL_SECONDS = 10
+# Snakemake removes a job's log before each attempt, which removes one name of a file: under the other it is kept, and the
+# next attempt appends to it. A file system without hard links keeps the last attempt alone.
+APPENDING = "touch {log}.attempts; ln -f {log}.attempts {log} 2> /dev/null || true; "
 
 # Snakemake may be started by its path, from an environment that is not active: `harness` is beside it.
 os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}

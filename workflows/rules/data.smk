@@ -42,7 +42,7 @@ rule build_share:
     message:
         "Building {wildcards.dataset}, {params.order}: {wildcards.step}, job {wildcards.number} of {wildcards.jobs}"
     shell:
-        "harness data build {wildcards.dataset} {params.order} --share {wildcards.step}:{wildcards.number}/{wildcards.jobs} >> {log} 2>&1"
+        f"{APPENDING}harness data build {{wildcards.dataset}} {{params.order}} --share {{wildcards.step}}:{{wildcards.number}}/{{wildcards.jobs}} >> {{log}} 2>&1"
 
 
 rule build_dataset:
@@ -67,4 +67,4 @@ rule build_dataset:
     message:
         "Building {wildcards.dataset}, {params.order}"
     shell:
-        "harness data build {wildcards.dataset} {params.order} >> {log} 2>&1"
+        f"{APPENDING}harness data build {{wildcards.dataset}} {{params.order}} >> {{log}} 2>&1"

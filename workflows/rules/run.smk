@@ -25,4 +25,4 @@ rule run:
     message:
         "Running {params.label}"
     shell:
-        "harness run --spec {input.specs} --job results/batches/{wildcards.batch}.json --out results/runs >> {log} 2>&1"
+        f"{APPENDING}harness run --spec {{input.specs}} --job results/batches/{{wildcards.batch}}.json --out results/runs >> {{log}} 2>&1"
