@@ -50,7 +50,7 @@ class Dot(NamedTuple):
 def paper_panels(claims: pd.DataFrame) -> list[Panel]:
     """A panel for each figure of a paper."""
     shown = claims[claims.figure != ""]
-    return [Panel(str(figure), "", rows) for figure, rows in shown.groupby("figure", sort=False)]
+    return [Panel(str(figure), "", rows) for figure, rows in shown.groupby("figure")]
 
 
 def dots(panel: Panel, _: Tables) -> list[Dot]:

@@ -100,6 +100,7 @@ def rendered(figure: Figure, kind: str, name: str, origin: str) -> bytes:
 KINDS: tuple[FigureKind[Any], ...] = (
     scaling.KIND,
     throughput.KIND,
+    throughput.GAIN_KIND,
     breakdown.KIND,
     breakdown.SAMPLING_KIND,
     utilisation.KIND,

@@ -134,8 +134,8 @@ def sign_of(status: str) -> Any:
     return SIGNS.get(status, (5, 2, 0))
 
 
-def look_of_graph(number: int) -> StrategyLook:
-    """The look of a graph by its number among those of the tables: neighbours differ in colour and in marker."""
+def look_of_number(number: int) -> StrategyLook:
+    """The look of what is no strategy, by its number: a graph, or the dimensions of a grid. Neighbours stay apart."""
     return StrategyLook(COLOURS[number % len(COLOURS)], GRAPH_MARKERS[number % len(GRAPH_MARKERS)])
 
 

@@ -3,20 +3,20 @@
 A panel holds runs of one dataset, model, protocol, precision and machine. A curve is one strategy in a panel, with its
 parameters and its order of the vertices. A point is one launch.
 
-Two exceptions give the panels that papers draw. If each strategy of a panel has its own way with the features, trained
-or fixed, the curves say so and share the panel. A strategy that is alone in its tables has a curve for each graph.
+Three exceptions give the panels of papers. If each strategy of a panel has its own way with the features, trained or
+fixed, the curves say so and share the panel. A strategy alone has a curve for each graph, or a look for each variant.
 """
 
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from harness.figures.palette import FILLS, StrategyLook, look_of, look_of_graph, place_of
+from harness.figures.palette import FILLS, StrategyLook, look_of, look_of_number, place_of
 from harness.results.schema import MISSING, SOURCES
 from harness.results.statistics import oversubscribed
 
@@ -64,10 +64,17 @@ class Panel:
     """All strategies of the tables, which share the looks."""
     graphs: tuple[str, ...] = ()
     """All graphs of the tables, if a curve is a graph; then the panel has no dataset."""
+    order: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """The places of the values in which variants differ, by strategy, column and value."""
 
     @property
     def title(self) -> str:
         return ", ".join(part for part in (self.dataset, self.setting) if part)
+
+    def place(self, strategy: str, variant: tuple[tuple[Hashable, ...], Any]) -> list[int]:
+        """The place of a variant, by its values, among those of a strategy."""
+        named = zip(VARIANT, map(str, variant[0]), strict=True)
+        return [self.order.get((strategy, *each), 0) for each in named]
 
     @cached_property
     def curves(self) -> list["Curve"]:
@@ -87,15 +94,21 @@ class Curve:
     strategies: tuple[str, ...] = ()
     graph: int | None = None
     """The number of its graph among those of the tables, if the curves of a panel are graphs."""
+    alone: bool = False
+    """Whether the curves of a panel are variants of the only strategy of the tables."""
 
     @property
     def look(self) -> StrategyLook:
-        look = look_of(self.strategy, self.strategies) if self.graph is None else look_of_graph(self.graph)
+        if self.alone:
+            return look_of_number(self.variant)
+        look = look_of(self.strategy, self.strategies) if self.graph is None else look_of_number(self.graph)
         return look._replace(fill=FILLS[self.variant % len(FILLS)])
 
     @property
     def subject(self) -> object:
-        """What a colour stands for: the graph if the curves of the panel are graphs, else the strategy."""
+        """What a colour stands for: a variant or a graph if the curves of the panel are such, else the strategy."""
+        if self.alone:
+            return self.variant
         return self.strategy if self.graph is None else self.graph
 
     @property
@@ -183,6 +196,7 @@ def panels(runs: pd.DataFrame, apart: Collection[str] = (), graphs: Sequence[str
     recorded = runs[runs.status != MISSING]
     settings = [name for name in SETTINGS if name not in apart]
     strategies = tuple(sorted(set(map(str, recorded["strategy.name"]))))
+    order = _order(recorded)
     keys = [*([] if graphs else ["dataset.name"]), *(name for name in settings if name != FEATURES)]
     groups = []
     for given, group in recorded.groupby(keys, dropna=False):
@@ -193,9 +207,20 @@ def panels(runs: pd.DataFrame, apart: Collection[str] = (), graphs: Sequence[str
     groups.sort(key=lambda group: min(map(SOURCES.index, group[2].source)))
     texts = differences([values for _, values, _ in groups])
     return [
-        Panel(dataset, setting, group, values, strategies, tuple(graphs))
+        Panel(dataset, setting, group, values, strategies, tuple(graphs), order)
         for (dataset, values, group), setting in zip(groups, texts, strict=True)
     ]
+
+
+def _order(runs: pd.DataFrame) -> dict[tuple[str, str, str], int]:
+    """The places of the values of variants: as measured runs have them, which stand as their experiment lists them."""
+    by_source = runs.sort_values("source", key=lambda names: names.map(SOURCES.index), kind="stable")
+    return {
+        (str(strategy), column, value): place
+        for strategy, rows in by_source.groupby("strategy.name")
+        for column in VARIANT
+        for place, value in enumerate(rows[column].map(str).unique())
+    }
 
 
 def _by_features(runs: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
@@ -325,7 +350,7 @@ def _curves(panel: Panel) -> Iterator[Curve]:
     trained = panel.values.get(FEATURES) == BY_STRATEGY
     apart = ["source", "strategy.name", *(["dataset.name"] if panel.graphs else [])]
     for (source, strategy, *graph), runs in panel.runs.groupby(apart):
-        variants = list(runs.groupby(VARIANT, dropna=False))
+        variants = sorted(runs.groupby(VARIANT, dropna=False), key=partial(panel.place, str(strategy)))
         lines = []
         for number, (values, group) in enumerate(variants):
             said = [_variant(runs, values)] if len(variants) > 1 else []
@@ -333,7 +358,10 @@ def _curves(panel: Panel) -> Iterator[Curve]:
             name = str(graph[0]) if graph else name_of_strategy(str(strategy), panel.strategies)
             label = _label(name, said, str(source))
             place = panel.graphs.index(name) if graph else None
-            lines.append(Curve(str(strategy), label, str(source), number, group, panel.strategies, place))
+            alone = len(panel.strategies) == 1 and len(variants) > 1 and not panel.graphs
+            lines.append(
+                Curve(str(strategy), label, str(source), number, group, panel.strategies, place, alone)
+            )
         yield from followed(lines, "ranks", "ranks")
 
 
@@ -368,7 +396,7 @@ def followed(some: Sequence[Curve], over: str, across: str) -> list[Curve]:
         runs = pd.concat([curve.runs for curve in variants])
         first = variants[0]
         label = _label(first.name, [f"{' and '.join(_varied(runs))} by {across}"], first.source)
-        joined.append(replace(first, label=label, runs=runs))
+        joined.append(replace(first, label=label, runs=runs, alone=False))
     return joined
 
 
@@ -461,7 +489,7 @@ def _value(name: str, value: str, values: list[str]) -> str:
 def differing(params: str, values: list[str]) -> str:
     """The parameters of one variant that another variant sets differently; a parameter without a record is unknown."""
     own, others = json.loads(params or "{}"), [json.loads(other or "{}") for other in values]
-    known = {key: own.get(key, "unknown") for key in {key: None for other in others for key in other}}
+    known = {key: own.get(key, "unknown") for key in sorted({key for other in others for key in other})}
     some = {key: value for key, value in known.items() if any(other.get(key) != value for other in others)}
     return in_words(json.dumps(some, separators=(",", ":")))
 

@@ -1,4 +1,7 @@
-"""Predicted epochs against measured or emulated ones, where the same runs have both (Plexus's figure 5)."""
+"""Predicted epochs against measured or emulated ones, where the same runs have both (Plexus's figure 5).
+
+A marker is a strategy. Where a panel has a single strategy, it is the number of axes that the grid splits.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -12,11 +15,13 @@ from matplotlib.ticker import NullLocator
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import Cell, Section, compose, unit_for
-from harness.figures.palette import MUTED, PAPER, StrategyLook
+from harness.figures.palette import MUTED, PAPER, StrategyLook, look_of_number
 from harness.figures.panels import VARIANT, Curve, Panel, counted, titles
 from harness.figures.scaling import DOTTED
 
-SAME = [*VARIANT, "ranks", "grid"]
+DIMENSIONS = "dimensions"
+"""The column with the number of axes along which a grid has several ranks."""
+SAME = [*VARIANT, "ranks", "grid", DIMENSIONS]
 """The columns in which two runs of a strategy agree that a panel compares."""
 FEWEST = 3
 """Points below which nothing can be said of an order."""
@@ -25,7 +30,7 @@ FACTOR = 2.0
 
 
 class PredictedPoints(NamedTuple):
-    """The runs of one strategy that were predicted and took place, with the seconds of both."""
+    """Runs of one strategy that were predicted and took place, with the seconds of both."""
 
     label: str
     look: StrategyLook
@@ -45,7 +50,26 @@ def shown(panel: Panel, _: Tables) -> list[PredictedPoints]:
             rows := _paired(curve, [other for other in predicted if other.strategy == curve.strategy])
         ).empty
     ]
-    return pairs if sum(len(pair.rows) for pair in pairs) >= FEWEST else []
+    if sum(len(pair.rows) for pair in pairs) < FEWEST:
+        return []
+    alone = len({curve.strategy for curve in some}) == 1
+    return [part for pair in pairs for part in _by_dimension(pair)] if alone else pairs
+
+
+def _by_dimension(pair: PredictedPoints) -> list[PredictedPoints]:
+    """The points apart by the number of split axes, if these differ."""
+    counts = sorted(set(map(int, pair.rows[DIMENSIONS])))
+    if len(counts) == 1:
+        return [pair]
+    return [
+        PredictedPoints(
+            f"{pair.label}, {count}D grids",
+            look_of_number(count - 1),
+            pair.source,
+            pair.rows[pair.rows[DIMENSIONS] == count],
+        )
+        for count in counts
+    ]
 
 
 def _paired(curve: Curve, predicted: Sequence[Curve]) -> pd.DataFrame:
@@ -57,7 +81,9 @@ def _paired(curve: Curve, predicted: Sequence[Curve]) -> pd.DataFrame:
 
 
 def _by_grid(curve: Curve, name: str) -> pd.DataFrame:
-    medians = curve.points.groupby(SAME, dropna=False)["epoch_seconds_median"].median()
+    split = (curve.points.filter(regex=r"^grid\.") > 1).sum(axis=1)
+    points = curve.points.assign(**{DIMENSIONS: split})
+    medians = points.groupby(SAME, dropna=False)["epoch_seconds_median"].median()
     return medians.rename(name).reset_index()
 
 
@@ -142,6 +168,7 @@ def data(pairs: Sequence[PredictedPoints]) -> Iterator[dict[str, Any]]:
                 "curve": pair.label,
                 "ranks": row["ranks"],
                 "grid": row["grid"],
+                DIMENSIONS: row[DIMENSIONS],
                 "seconds": row["seconds"],
                 "predicted_seconds": row["predicted"],
             }

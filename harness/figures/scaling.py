@@ -120,7 +120,8 @@ def sections(title: str, lines: Sequence[Curve], measure: DrawnColumn) -> list[S
     parts: list[Section] = []
     if drawn:
         facets = _facets(drawn)
-        if len(facets) > MOST_TOGETHER:
+        alike = len({(curve.look, curve.source) for curve in drawn}) < len(drawn)
+        if alike or len(facets) > MOST_TOGETHER:
             parts.append(Section(_multiples(facets, drawn, measure), across(len(facets)), title))
         else:
             timed = any(measure.marks(curve) for curve in drawn)

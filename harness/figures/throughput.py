@@ -4,17 +4,33 @@ The varied setting is the number of ranks, unless models had several depths or f
 the depth or the width, at each curve's largest number of ranks. A line joins the medians over launches, each on the
 best grid; a band shows their range; the dotted line is linear scaling from a curve's first point. Lines of runs that
 were predicted or emulated look as in the figure of scaling.
+
+A second kind has bars: the throughput of each strategy over that of DistDGL-style mini-batches at the same place, which
+is how papers say what a system gains (G3's figure 14). Both are of one source: measured, emulated or predicted.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import COUNTS, compose, scale_for
+from harness.figures.page_layout import (
+    COUNTS,
+    Group,
+    compose,
+    frame,
+    in_columns,
+    places,
+    scale_for,
+    three_digits,
+    write_beside,
+)
+from harness.figures.palette import MUTED, PAPER
 from harness.figures.panels import Curve, DrawnColumn, Panel, data, followed, panels, titles
 from harness.figures.scaling import handles, sections
 from harness.spec.dataset import without_width
@@ -74,3 +90,83 @@ def numbers(shown: Sequence[Curve]) -> Iterator[dict[str, Any]]:
 
 
 KIND = FigureKind("throughput", "Throughput", lines, page, numbers, together)
+
+
+# Throughputs over that of a baseline.
+
+BASELINE = "distdgl"
+"""The strategy that every other one is set beside."""
+
+
+class Gain(NamedTuple):
+    """A curve's throughput over the baseline's at one place."""
+
+    curve: Curve
+    at: int
+    ratio: float
+
+
+class Gains(NamedTuple):
+    """The gains of a panel, and the title of what was varied."""
+
+    across: str
+    each: list[Gain]
+
+    @property
+    def groups(self) -> list[Group[Gain]]:
+        """The gains of every curve, under its label."""
+        curves = dict.fromkeys(gain.curve for gain in self.each)
+        return [Group(curve.label, [gain for gain in self.each if gain.curve is curve]) for curve in curves]
+
+
+def gains(panel: Panel, tables: Tables) -> Gains | None:
+    """The gain of each curve wherever the baseline has a throughput of the same source; None without any."""
+    over, each = varied(panel), list[Gain]()
+    shown = lines(panel, tables)
+    for curve in shown:
+        beside = [other for other in shown if other.strategy == BASELINE and other.source == curve.source]
+        if curve.strategy == BASELINE or not beside:
+            continue
+        runs = pd.concat([other.runs for other in beside])
+        slow = replace(beside[0], runs=runs).over(over, COLUMN, best="max").set_index(over).middle
+        fast = curve.over(over, COLUMN, best="max").set_index(over).middle
+        ratios = (fast / slow).dropna()
+        each += [Gain(curve, int(at), ratio) for at, ratio in zip(ratios.index, ratios, strict=True)]
+    return Gains(SWEPT[over], each) if each else None
+
+
+def draw_gains(axes: Axes, groups: Sequence[Group[Gain]], across: str, largest: float) -> None:
+    """Draws the gains of a panel from the top down; `largest` is that of the panel."""
+    ticks = []
+    for _, _, bars in places(groups):
+        for y, gain in bars:
+            axes.barh(y, gain.ratio, 0.74, color=gain.curve.look.colour, edgecolor=PAPER, linewidth=0.3)
+            write_beside(axes, three_digits(gain.ratio), max(gain.ratio, 1.0), y)
+            ticks.append((y, f"{gain.at:,}"))
+    axes.axvline(1, color=MUTED, linewidth=0.8)
+    axes.set_xlim(0, max(largest, 1.0))
+    frame(axes, groups, ticks, head=across)
+    axes.set_xlabel(f"throughput over that of {BASELINE}")
+
+
+def gain_page(some: Sequence[Panel], shown: Sequence[Gains]) -> Figure:
+    """The figure: axes for each panel."""
+    each, note = titles(some)
+    parts = [
+        in_columns(
+            title,
+            content.groups,
+            partial(draw_gains, across=content.across, largest=max(gain.ratio for gain in content.each)),
+        )
+        for title, content in zip(each, shown, strict=True)
+    ]
+    return compose(parts, (), note)
+
+
+def gain_data(shown: Gains) -> Iterator[dict[str, Any]]:
+    """A row for each bar."""
+    for gain in shown.each:
+        yield {"curve": gain.curve.label, "over": shown.across, "at": gain.at, "ratio": gain.ratio}
+
+
+GAIN_KIND = FigureKind("gain", f"Throughput over that of {BASELINE}", gains, gain_page, gain_data, together)

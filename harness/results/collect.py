@@ -62,7 +62,8 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield name, value
 
 
-ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch", "run_id"]
+ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
+"""The columns that order the runs; those that agree in them stand as the plan lists them, all others by parameters."""
 NAMED = 5
 
 
@@ -129,6 +130,7 @@ def collect(
             )
         found |= {path.name: path for path in whole_folders(place)}
     planned = read_plan(plan) if plan else {run_id: {} for run_id in sorted(found)}
+    order = list(planned) if plan else []
     unplanned = {path.name: path for place in beside for path in whole_folders(place)}
     found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
     folders = [found[run_id] for run_id in planned if run_id in found]
@@ -144,7 +146,7 @@ def collect(
         for record in records
     ]
     rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id]
-    frame = parquet.conform(pd.DataFrame(rows), RUNS).sort_values(ORDER, ignore_index=True)
+    frame = _in_order(parquet.conform(pd.DataFrame(rows), RUNS), order)
     ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
     summary = [parquet.to_arrow(frame, RUNS)]
     mark = sha256(parquet.to_bytes(summary, RUNS)).hexdigest()  # a function of the records, as the tables are
@@ -156,6 +158,13 @@ def collect(
     files["runs"] = parquet.to_bytes(summary, RUNS, mark)
     replace_files({out / f"{name}.parquet": data for name, data in files.items()})
     return Collected(out, frame)
+
+
+def _in_order(frame: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
+    places = {run_id: place for place, run_id in enumerate(planned)}
+    place = frame.run_id.map(lambda run_id: places.get(run_id, len(places)))
+    by = [*ORDER, "place", "strategy.params", "run_id"]
+    return frame.assign(place=place).sort_values(by, ignore_index=True).drop(columns="place")
 
 
 def side_of_run(folder: Path) -> Side:

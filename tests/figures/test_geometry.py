@@ -19,6 +19,7 @@ from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import COLUMN, PAGE
 from harness.figures.palette import KNOWN
 from harness.figures.panels import panels
+from harness.figures.throughput import BASELINE
 from harness.results.collect import flatten
 from harness.results.parquet import conform
 from harness.results.schema import RUNS
@@ -42,7 +43,8 @@ def study_of(synthetic: SimpleNamespace) -> Callable[[int], Study]:
 
     @lru_cache
     def make(count: int) -> Study:
-        names = [*list(KNOWN)[1 : count - 1], *FOREIGN][-count:] if count > 2 else ["plexus", "g3"]
+        few = ["plexus", BASELINE]
+        names = [*list(KNOWN)[1 : count - 2], BASELINE, *FOREIGN] if count > 2 else few
         rows, tables = [], {name: {} for name in ("epochs", "ledger", "memory", "accuracy", "utilisation")}
 
         def add(spec: Any, compute: float, talk: float, **changes: Any) -> None:

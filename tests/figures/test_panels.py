@@ -1,5 +1,6 @@
 """What may be compared is in one panel, what may not is in two, and nothing is lost between them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,9 @@ from typing import Any
 import pandas as pd
 
 from harness.figures.panels import graph_panels, name_of_strategy, panels, titles
+from harness.results.collect import collect
 from harness.results.parquet import read_collected
+from harness.spec.plan import plan_of
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
@@ -70,6 +73,30 @@ def test_parameters_make_curves_with_names_that_differ(
     assert labels == ["bulk (samples 10)", "bulk (samples 5)"]
     assert [curve.variant for curve in panel.curves] == [0, 1]
     assert len({curve.look for curve in panel.curves}) == 2
+
+
+def test_variants_stand_as_the_plan_of_measured_runs_lists_them(
+    synthetic: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Figure 5 of ScaleGNN adds one optimisation after the other, which no order of letters or numbers gives."""
+    chosen = [{"wire": "full"}, {"wire": "bf16"}, {"wire": "bf16", "fused": True}]
+    specs = [
+        synthetic.make_spec({"name": "mine", "params": params}, "tiny", {"p": 2}, seed=seed)
+        for seed in range(2)
+        for params in chosen
+    ]
+    for number, spec in enumerate(specs):
+        place, source = ("runs", "measured") if number < len(chosen) else ("beside", "predicted")
+        synthetic.write_quoted(tmp_path / place, spec, 1.0, source)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(plan_of("study", "", specs[: len(chosen)], {}, "")))
+    collect(tmp_path / "runs", tmp_path, plan, beside=[tmp_path / "beside"])
+    (panel,) = panels(read_collected(tmp_path, "runs"))
+    said = ["fused unknown, wire full", "fused unknown, wire bf16", "fused true, wire bf16"]
+    assert [curve.label for curve in panel.curves] == [
+        *(f"mine ({words})" for words in said),
+        *(f"mine ({words}) predicted" for words in said),
+    ]
 
 
 def features(synthetic: SimpleNamespace, *those: tuple[str, bool]) -> Callable[[Path], None]:

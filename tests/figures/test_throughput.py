@@ -1,6 +1,7 @@
 """Throughput stands over what was varied, and is what the tables say."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,6 +65,44 @@ def test_fan_outs_that_follow_the_layers_make_one_curve(
     assert {label: list(line[over]) for label, line in lines.items()} == {
         "distdgl (fanouts by layers)": [2, 3, 4]
     }
+
+
+def test_a_gain_is_over_the_baseline_of_the_same_source_and_depth(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 14 of G3. Throughputs are vertices over seconds, so a gain is the ratio of the seconds."""
+    seconds = {
+        "measured": {"distdgl": [0.2, 0.4, 0.8], "g3": [0.1, 0.1, 0.1]},
+        "emulated": {"distdgl": [0.3], "g3": [0.1]},
+        "predicted": {"g3": [0.1]},
+    }
+
+    def write(folder: Path) -> None:
+        for source, each in seconds.items():
+            for strategy, times in each.items():
+                for layers, time in enumerate(times, start=2):
+                    spec = synthetic.make_spec(
+                        strategy, "tiny", {"p": 4}, model={"layers": layers}, seed=list(seconds).index(source)
+                    )
+                    synthetic.write_ok(folder, spec, time, source=source)
+
+    folder = collected(write)
+    (panel,) = throughput.together(read_collected(folder, "runs"))
+    shown = throughput.gains(panel, read_tables(folder))
+    assert shown and shown.across == "layers"
+    found = {group.label: {gain.at: round(gain.ratio, 6) for gain in group.bars} for group in shown.groups}
+    runs = read_collected(folder, "runs")
+    rates = runs.set_index(["source", "strategy.name", "model.layers"]).vertices_per_second
+    assert found == {
+        label: {
+            at: pytest.approx(rates[source, "g3", at] / rates[source, "distdgl", at], abs=1e-6)
+            for at in depths
+        }
+        for label, source, depths in (("g3", "measured", (2, 3, 4)), ("g3 emulated", "emulated", (2,)))
+    }
+    assert found["g3"][4] > found["g3"][3] > found["g3"][2] > 1
+    alone = panel.runs[panel.runs["strategy.name"] == "g3"]
+    assert throughput.gains(replace(panel, runs=alone), read_tables(folder)) is None
 
 
 @pytest.mark.parametrize("swept", ["layers", "features"])

@@ -126,6 +126,12 @@ def test_a_prediction_stands_over_the_run_of_its_strategy_grid_and_ranks(synthet
     found = [(row["seconds"], row["predicted_seconds"]) for row in prediction_scatter.data(pairs)]
     assert found == [(1.0, 2.0), (2.0, 2.5), (4.0, 5.0)]
     assert prediction_scatter.verdict(pairs) == (1.0, 0.25)
+    by_dimension = {pair.label: (pair.look.colour, len(pair.rows)) for pair in pairs}
+    assert {label: count for label, (_, count) in by_dimension.items()} == {
+        "plexus, 1D grids": 1,
+        "plexus, 2D grids": 2,
+    }
+    assert len({colour for colour, _ in by_dimension.values()}) == 2
     assert (
         prediction_scatter.shown(replace(panel, runs=panel.runs[panel.runs.source != "predicted"]), None)
         == []
