@@ -6,7 +6,7 @@ times are those of `harness emulate`, and stand beside those of `laptop`. The ru
 
 1. The graph is a tiny one of the same kind, in the same order.
 2. At most 4 ranks train. A run of more ranks leaves its grid for the first of the strategy.
-3. At most 2 epochs follow on at most 1 of warm-up. Mini-batches have at most 64 vertices.
+3. At most 3 epochs train, of which at most 1 is warm-up. Mini-batches have at most 64 vertices.
 """
 
 from pathlib import Path
@@ -20,7 +20,9 @@ from harness.store.catalog import load_card
 MOST_RANKS = 4
 IN_A_WORD = ("all", BEST, LARGEST)
 """The grids that exist for any number of ranks."""
-MOST = {"epochs": 2, "warmup": 1, "evaluate_every": 2, "batch": 64}
+EPOCHS = 3
+"""The most epochs of a tiny training, warm-up included: with fewer, a course of training has no line."""
+MOST = {"warmup": 1, "evaluate_every": 1, "batch": 64}
 """The largest numbers of a tiny training."""
 LISTED = {"published": "the runs of a paper", "emulated": "runs with a tape"}
 """What the keys of scales hold that a file may lack."""
@@ -73,11 +75,14 @@ def _tiny_training(training: Any) -> Any:
     """The training with smaller numbers; anything but a mapping of numbers is left for the spec to refuse."""
     if not isinstance(training, dict):
         return training
-    asked = {"epochs": MOST["epochs"], "warmup": MOST["warmup"], **training}
-    return {
+    asked = {"epochs": EPOCHS, "warmup": MOST["warmup"], **training}
+    few = {
         key: min(value, MOST[key]) if key in MOST and isinstance(value, int) else value
         for key, value in asked.items()
     }
+    if isinstance(few["epochs"], int) and isinstance(few["warmup"], int):
+        few["epochs"] = min(few["epochs"], EPOCHS - few["warmup"])
+    return few
 
 
 def _tiny_graph(root: Path, name: str) -> str:
