@@ -215,7 +215,7 @@ def keep(rows: Iterator[dict[str, Any]]) -> None:
 
 
 def table() -> None:
-    """Prints the measured rows, the fastest first, and the predicted ones; and draws both."""
+    """Prints the measured rows, the fastest first, and the predicted ones; draws both, and epochs beside targets."""
     rows = pd.read_csv(ROWS).fillna({"options": ""})
     on_links = rows[rows.machine != MACHINE].sort_values(["ranks", "seconds_to_target", "seconds"])
     for (graph, machine, ranks), group in on_links.groupby(["graph", "machine", "ranks"], sort=False):
@@ -241,6 +241,7 @@ def table() -> None:
         for name, group in ours.groupby("strategy", sort=False):
             shown.row(name, *(milliseconds(group[group.ranks == world]) for world in WORLDS))
     (RESULTS / "comparison.svg").write_bytes(drawn(on_links, ours))
+    (RESULTS / "comparison-epochs.svg").write_bytes(drawn_epochs(on_links))
 
 
 def milliseconds(rows: pd.DataFrame) -> str:
@@ -264,19 +265,52 @@ def drawn(on_links: pd.DataFrame, ours: pd.DataFrame) -> bytes:
         return rendered(figure, "svg", "comparison", "benchmarks/comparison.py")
 
 
+def drawn_epochs(on_links: pd.DataFrame) -> bytes:
+    """Time to the target over the time of an epoch. On a dotted line all train for as many epochs."""
+    reached = on_links.dropna(subset=["seconds_to_target"])
+    with styled():
+        figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for number, (_, group) in enumerate(reached.groupby("ranks")):
+            draw_points(axes, group, group.seconds, hollow=number > 0)
+        ends = [reached.seconds.min(), reached.seconds.max()]
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="an epoch, s",
+            ylabel="time to the target, s",
+            title=fills_and_areas(reached),
+        )
+        for epochs in sorted(set(reached.epochs_to_target)):
+            line = [epochs * end for end in ends]
+            axes.plot(ends, line, linestyle=":", linewidth=0.7, color="0.6", zorder=0.5)
+            axes.annotate(
+                f"{epochs:.0f}", (ends[1], line[1]), xytext=(3, 0), textcoords="offset points",
+                va="center", fontsize=6, color="0.4",
+            )  # fmt: skip
+        plain_ticks(axes.xaxis, axes.yaxis)
+        figure.legend(fontsize=6, loc="outside right center")
+        return rendered(figure, "svg", "comparison-epochs", "benchmarks/comparison.py")
+
+
 def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
     for number, (_, group) in enumerate(rows.groupby("ranks")):
-        draw_points(axes, group.dropna(subset=["seconds_to_target"]), hollow=number > 0)
-    filled, *hollow = map(str, sorted(rows.ranks.unique()))
-    fills = f"filled: {filled} hosts, hollow: {', '.join(hollow)}" if hollow else f"{filled} hosts"
+        reached = group.dropna(subset=["seconds_to_target"])
+        draw_points(axes, reached, reached.words * reached.epochs_to_target / MILLION, hollow=number > 0)
     axes.set(
         xscale="log",
         yscale="log",
         xlabel="words to the target, millions",
         ylabel="time to the target, s",
-        title=f"{fills}; area: bytes held",
+        title=fills_and_areas(rows),
     )
     plain_ticks(axes.xaxis, axes.yaxis)
+
+
+def fills_and_areas(rows: pd.DataFrame) -> str:
+    filled, *hollow = map(str, sorted(rows.ranks.unique()))
+    fills = f"filled: {filled} hosts, hollow: {', '.join(hollow)}" if hollow else f"{filled} hosts"
+    return f"{fills}; area: bytes held"
 
 
 def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
@@ -294,9 +328,10 @@ def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xticks(WORLDS, map(str, WORLDS))
 
 
-def draw_points(axes: Axes, group: pd.DataFrame, *, hollow: bool) -> None:
-    for row in group.to_dict("records"):
-        look, words = look_of(row["strategy"]), row["words"] * row["epochs_to_target"] / MILLION
+def draw_points(axes: Axes, group: pd.DataFrame, along: "pd.Series[float]", *, hollow: bool) -> None:
+    """The time to the target of each row over `along`."""
+    for x, row in zip(along, group.to_dict("records"), strict=True):
+        look = look_of(row["strategy"])
         face = "none" if hollow else look.colour
         name = f"{row['strategy']} {row['options']}".strip() if not hollow else None
         style = {
@@ -305,7 +340,7 @@ def draw_points(axes: Axes, group: pd.DataFrame, *, hollow: bool) -> None:
             "linestyle": "none",
             "color": look.colour,
         }
-        axes.plot([words], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)
+        axes.plot([x], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)
 
 
 def main() -> None:

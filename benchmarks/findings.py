@@ -4,12 +4,14 @@
     python benchmarks/findings.py model         two models of Plexus' products beside the times its authors published
     python benchmarks/findings.py settings      epochs of ScaleGNN under the settings that its paper leaves open
     python benchmarks/findings.py balance       the fullest block over the mean, by order of the vertices
+    python benchmarks/findings.py gain          G3's epochs beside halo exchanges, as results/pipelines.md has them
 
 Each part prints markdown and draws results/findings-PART.svg. Words and sizes follow from the cards of the datasets,
-seconds from the cards of the machines.
+seconds from the cards of the machines; those of `gain` were measured.
 """
 
 import csv
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -242,6 +244,54 @@ def balance_of_orders() -> None:
         save(figure, "balance")
 
 
+# What G3 gains over a halo exchange.
+
+PIPELINES = {
+    "bns-gcn precompute=False": "halos in every epoch",
+    "g3 pipeline=sequential": "G3, sequential",
+    "g3 pipeline=full": "G3, all of its pipeline",
+    "bns-gcn": "the first layer's halo once",
+}
+"""Variants of `benchmarks/pipelines.py`, from the one that sends most."""
+
+
+def gain() -> None:
+    """An epoch of each variant over that of the halo exchange in every epoch, for each setting that was recorded."""
+    every = "bns-gcn precompute=False"
+    recorded = {
+        setting: {name: epoch / epochs[every] for name, epoch in epochs.items()}
+        for setting, epochs in recorded_pipelines().items()
+    }
+    table = Table("epoch over that of halos in every epoch", *(name.replace("\n", " ") for name in recorded))
+    for name, said in PIPELINES.items():
+        table.row(said, *(f"{epochs[name]:.2f}" for epochs in recorded.values()))
+    with styled():
+        figure = Figure(figsize=(5.4, 2.4), layout="constrained")
+        axes = figure.subplots()
+        for number, (name, said) in enumerate(PIPELINES.items()):
+            places = np.arange(len(recorded)) + 0.2 * (number - 1.5)
+            axes.bar(places, [epochs[name] for epochs in recorded.values()], 0.18, label=said)
+        axes.set_xticks(range(len(recorded)), recorded)
+        axes.set_ylabel("epoch over that of\nhalos in every epoch")
+        figure.legend(loc="outside right center")
+        save(figure, "gain")
+
+
+def recorded_pipelines() -> dict[str, dict[str, float]]:
+    """The milliseconds of an epoch by variant, for each setting of `benchmarks/pipelines.py` that the record has."""
+    found: dict[str, dict[str, float]] = {}
+    epochs: dict[str, float] = {}
+    hosts = ""
+    for line in (RESULTS / "pipelines.md").read_text().splitlines():
+        if up := re.search(r"--hosts (\d+) --rate (\d+)mbit", line):
+            hosts = f"{up[1]} hosts,\n{up[2]} Mbit/s"
+        elif command := re.search(r"pipelines\.py --rate \d+(?: --bin-nodes (\d+))?$", line):
+            epochs = found[f"{hosts},\nbins of {command[1] or 1000}"] = {}
+        elif row := re.match(r"\| ([^|]+) \| (\d+) \|", line):
+            epochs[row[1]] = float(row[2])
+    return found
+
+
 def save(figure: Figure, part: str) -> None:
     name = f"findings-{part}"
     (RESULTS / f"{name}.svg").write_bytes(rendered(figure, "svg", name, "benchmarks/findings.py"))
@@ -252,6 +302,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "model": model,
     "settings": settings,
     "balance": balance_of_orders,
+    "gain": gain,
 }
 
 

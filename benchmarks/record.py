@@ -65,7 +65,10 @@ COMMANDS = {
     ],
     "claims": ["-m harness claims --twins"],
     "findings": [
-        *(f"benchmarks/findings.py {part}" for part in ("balance", "model", "dimensions", "settings")),
+        *(
+            f"benchmarks/findings.py {part}"
+            for part in ("balance", "model", "dimensions", "settings", "gain")
+        ),
     ],
     "comparison": [
         "benchmarks/comparison.py measured",
