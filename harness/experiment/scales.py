@@ -7,6 +7,7 @@ times are those of `harness emulate`, and stand beside those of `laptop`. The ru
 1. The graph is a tiny one of the same kind, in the same order.
 2. At most 4 ranks train. A run of more ranks leaves its grid for the first of the strategy.
 3. At most 3 epochs train, of which at most 1 is warm-up. Mini-batches have at most 64 vertices.
+4. A target accuracy is at most 10 %, which a tiny run reaches: a figure of times to a target has something to show.
 """
 
 from pathlib import Path
@@ -22,7 +23,7 @@ IN_A_WORD = ("all", BEST, LARGEST)
 """The grids that exist for any number of ranks."""
 EPOCHS = 3
 """The most epochs of a tiny training, warm-up included: with fewer, a course of training has no line."""
-MOST = {"warmup": 1, "evaluate_every": 1, "batch": 64}
+MOST = {"warmup": 1, "evaluate_every": 1, "batch": 64, "target": 0.1}
 """The largest numbers of a tiny training."""
 LISTED = {"published": "the runs of a paper", "emulated": "runs with a tape"}
 """What the keys of scales hold that a file may lack."""
@@ -77,7 +78,7 @@ def _tiny_training(training: Any) -> Any:
         return training
     asked = {"epochs": EPOCHS, "warmup": MOST["warmup"], **training}
     few = {
-        key: min(value, MOST[key]) if key in MOST and isinstance(value, int) else value
+        key: min(value, MOST[key]) if key in MOST and isinstance(value, int | float) else value
         for key, value in asked.items()
     }
     if isinstance(few["epochs"], int) and isinstance(few["warmup"], int):

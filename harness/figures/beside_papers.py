@@ -101,8 +101,11 @@ def draw(axes: Axes, each: Sequence[Dot]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in powers]))
     axes.xaxis.set_major_formatter(FixedFormatter(names))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("ours over printed")
-    axes.axvline(1, color=MUTED, linewidth=0.8)
+    if any(isfinite(dot.ratio) for dot in each):
+        axes.set_xlabel("ours over printed")
+        axes.axvline(1, color=MUTED, linewidth=0.8)
+    else:
+        axes.set_xticks([])
     at, depths = 0.0, _depths(each)
     places, across = [], axes.get_yaxis_transform()
     for dot, depth in zip(each, depths, strict=True):

@@ -49,6 +49,8 @@ TIMES = [EPOCH, TARGET]
 SEVERAL = 3
 """Variants at different places that are one line: fewer may differ by chance."""
 VARIANT = [PARAMS, "dataset.permutation", "dataset.partition", BATCH]
+UNLESS = {"dataset.permutation": "none", "dataset.partition": "block"}
+"""What a variant does not say if variants differ in both."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,11 +272,8 @@ def titles(some: Sequence[Panel]) -> Titles:
         "bare": "bare: no projection, norm, residual connection or dropout",
         "full": "full: projection, norm, residual connections and dropout",
     }
-    parts = (
-        note,
-        *(means[word] for word in sorted(varied)),
-        crowding(pd.concat([each.runs for each in some])),
-    )
+    crowds = crowding(pd.concat([panel.runs for panel in some]))
+    parts = (note, *(means[word] for word in sorted(varied)), crowds)
     return Titles(each, "; ".join([part for part in parts if part]))
 
 
@@ -337,12 +336,7 @@ def in_order(some: Iterable[Curve]) -> list[Curve]:
     """Measured curves first, strategies in the order of the palette."""
     return sorted(
         some,
-        key=lambda curve: (
-            SOURCES.index(curve.source),
-            place_of(curve.strategy),
-            curve.graph or 0,
-            curve.variant,
-        ),
+        key=lambda one: (SOURCES.index(one.source), place_of(one.strategy), one.graph or 0, one.variant),
     )
 
 
@@ -471,12 +465,16 @@ def _short(name: str) -> str:
 
 def _variant(runs: pd.DataFrame, variant: tuple[Hashable, ...]) -> str:
     """The values in which a variant differs from others of its strategy."""
-    parts = []
+    parts = {}
     for name, own in zip(VARIANT, variant, strict=True):
         values = [str(other) for other in runs[name].unique()]
         if len(values) > 1:
-            parts.append(f"{_short(name)} unknown" if unknown(own) else _value(name, str(own), values))
-    return ", ".join(parts)
+            parts[name] = f"{_short(name)} unknown" if unknown(own) else _value(name, str(own), values)
+    if (
+        parts.keys() >= UNLESS.keys()
+    ):  # parts of a partitioner have no order, and blocks of an order no partitioner
+        parts = {name: said for name, said in parts.items() if said != UNLESS.get(name)} or parts
+    return ", ".join(parts.values())
 
 
 def _value(name: str, value: str, values: list[str]) -> str:

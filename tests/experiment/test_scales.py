@@ -67,6 +67,7 @@ def test_every_experiment_has_tiny_runs(path: Path) -> None:
     assert {spec.ranks for spec in tiny} == {min(spec.ranks, 4) for spec in specs}
     assert max(spec.training.warmup + spec.training.epochs for spec in tiny) <= 3
     assert max(spec.training.batch for spec in tiny) <= 64
+    assert max(spec.training.target for spec in tiny) <= 0.1
     for name in {spec.dataset.name for spec in tiny}:
         source = load_card(ROOT, name).source
         assert not source.files(), f"{name} is fetched"

@@ -99,6 +99,20 @@ def test_variants_stand_as_the_plan_of_measured_runs_lists_them(
     ]
 
 
+def test_a_variant_by_a_partitioner_does_not_say_that_it_has_no_order(
+    synthetic: SimpleNamespace, collected: Collected
+) -> None:
+    """Figure 8 of Plexus: random parts beside those of a partitioner."""
+
+    def write(folder: Path) -> None:
+        for dataset in ({"permutation": "single"}, {"partition": "hypergraph", "parts": 2}):
+            spec = synthetic.make_spec("mine", {"name": "tiny", **dataset}, {"p": 2})
+            synthetic.write_quoted(folder, spec, 1.0, "measured")
+
+    (panel,) = panels(read_collected(collected(write), "runs"))
+    assert sorted(curve.label for curve in panel.curves) == ["mine (hypergraph)", "mine (single)"]
+
+
 def features(synthetic: SimpleNamespace, *those: tuple[str, bool]) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         for ranks in (2, 4):
