@@ -50,8 +50,7 @@ RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "comparison.csv"
 KEY = ["graph", "machine", "ranks", "strategy", "options", "grid"]
 MACHINE, PUBLISHED, WORLDS = "perlmutter", "ogbn-products", (64, 256, 1024)
-TWINS = "1/64,1/32,1/16"
-PARTITIONS = ("metis", "block")
+TWINS = "1/256,1/128,1/64"
 EPOCHS = 2
 MILLION, MEGABYTE = 1e6, 1e6
 USUAL_BYTES = 200e6
@@ -164,43 +163,32 @@ def asked_params(spec: Spec) -> dict[str, Any]:
 
 
 def predicted(world: int) -> Iterator[dict[str, Any]]:
-    """A row for each strategy on so many GPUs, in its better partition. Refusals of both are printed."""
-    best, refused = dict[str, dict[str, Any]](), dict[str, str]()
-    for partition in PARTITIONS:
-        advice = advised(world, partition)
-        for option in (*advice["full_graph"], *advice["mini_batch"]):
-            rival = best.setdefault(option["strategy"], option)
-            if option["seconds"]["value"] < rival["seconds"]["value"]:
-                best[option["strategy"]] = option
-        refused |= {refusal["strategy"]: refusal["reason"] for refusal in advice["refused"]}
-    for name, option in best.items():
-        seconds = option["seconds"]
-        yield {
-            "graph": PUBLISHED,
-            "machine": MACHINE,
-            "ranks": world,
-            "strategy": name,
-            "options": "",
-            "grid": grid_text({AxisName(axis): size for axis, size in option["grid"].items()}),
-            "seconds": seconds["value"],
-            "seconds_low": seconds["low"],
-            "seconds_high": seconds["high"],
-            "words": option["words_received"],
-            "bytes": option["peak_bytes"],
-        }
-    for name in refused.keys() - best.keys():
-        print(f"{world} ranks: {name}: {refused[name]}", flush=True)
-
-
-def advised(world: int, partition: str) -> dict[str, Any]:
-    """What `harness advise` says for so many GPUs."""
+    """A row for each strategy on so many GPUs; strategies that refuse are left out, with their reason printed."""
     command = [sys.executable, "-m", "harness", "advise", "--json", "--dataset", PUBLISHED]
-    command += ["--machine", MACHINE, "--ranks", str(world), "--partition", partition, "--twins", TWINS]
+    command += ["--machine", MACHINE, "--ranks", str(world), "--partition", "metis", "--twins", TWINS]
     command += ["--from-card", "--set", "model.layers=2", "--set", "model.hidden=64"]
-    answer: dict[str, Any] = json.loads(
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    )
-    return answer
+    advice = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    for kind in ("full_graph", "mini_batch"):
+        best = dict[str, dict[str, Any]]()
+        for option in advice[kind]:
+            best.setdefault(option["strategy"], option)
+        for name, option in best.items():
+            seconds = option["seconds"]
+            yield {
+                "graph": PUBLISHED,
+                "machine": MACHINE,
+                "ranks": world,
+                "strategy": name,
+                "options": "",
+                "grid": grid_text({AxisName(axis): size for axis, size in option["grid"].items()}),
+                "seconds": seconds["value"],
+                "seconds_low": seconds["low"],
+                "seconds_high": seconds["high"],
+                "words": option["words_received"],
+                "bytes": option["peak_bytes"],
+            }
+    for refusal in advice["refused"]:
+        print(f"{world} ranks: {refusal['strategy']}: {refusal['reason']}", flush=True)
 
 
 def keep(rows: Iterator[dict[str, Any]]) -> None:
