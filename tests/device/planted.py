@@ -1,5 +1,7 @@
 """Strategies with one mistake each that a CPU forgives and a GPU does not."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -48,6 +50,15 @@ class SwappedSendRows(WholeRows):
         return super().convolve(layer, H_NF, W_FH)
 
 
+class HangingRows(WholeRows):
+    """The second rank never comes to the calls of its layer."""
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        while self.over.index == 1:
+            time.sleep(1)
+        return super().convolve(layer, H_NF, W_FH)
+
+
 class HostIndex(OneD):
     name = "planted-host-index"
 
@@ -74,3 +85,10 @@ class SwappedSend(OneD):
 
     def operators(self, ctx: Context) -> WholeRows:
         return SwappedSendRows(ctx, self)
+
+
+class Hanging(OneD):
+    name = "planted-hanging"
+
+    def operators(self, ctx: Context) -> WholeRows:
+        return HangingRows(ctx, self)

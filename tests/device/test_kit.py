@@ -19,7 +19,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.kernels.spmm import KEPT
-from harness.ledger import AxisName, Ledger
+from harness.ledger import AxisName, Ledger, clock_for
 from harness.parallel import prefetch
 from harness.registry import load_strategy, registered
 from harness.replay import replay
@@ -85,7 +85,7 @@ def unstated(waits: Counter[tuple[str, str]], *, sampled: bool) -> dict[tuple[st
     }
 
 
-def conforms(on_gpus: OnGpus, name: str, known: Collection[str] = ()) -> None:
+def conforms(on_gpus: OnGpus, name: str, known: Collection[str] = (), most: int | None = None) -> None:
     """Every law, and no wait in the third epoch of any case."""
     waited: dict[str, dict[tuple[str, str], int]] = {}
     sampled = load_strategy(name).mini_batches
@@ -99,7 +99,7 @@ def conforms(on_gpus: OnGpus, name: str, known: Collection[str] = ()) -> None:
                 waited[case.name] = others
         return results
 
-    findings = list(check(name, run, "quick", ON_GPUS, known=known))
+    findings = list(check(name, run, "quick", ON_GPUS, most, known=known))
     assert len(findings) > 20
     assert not [f"{each.law}: {each.detail}" for each in findings if not each.holds]
     assert not waited
@@ -117,13 +117,21 @@ def test_a_strategy_conforms_to_costly_laws(on_gpus: OnGpus, name: str) -> None:
     conforms(on_gpus, name)
 
 
-def steady_waits(case: Case) -> Counter[tuple[str, str]]:
-    """The waits of this rank's host in its third epoch."""
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])
+def test_a_strategy_conforms_on_two_gpus(on_gpus: OnGpus, name: str) -> None:
+    """Quick checks have worlds of 1, 3 and 4 ranks."""
+    conforms(on_gpus, name, COSTLY, most=2)
+
+
+def steady_waits(case: Case, timed: bool = False) -> Counter[tuple[str, str]]:
+    """The waits of this rank's host in its third epoch, which the device's clock may time."""
     import fake_cuda
 
     strategy = case.strategy()
     device = engine.device_of(Engine.NCCL, engine.rank())
-    grid = Grid.build(strategy.grid, Ledger(recording=False), device, wire=strategy.wire)
+    ledger = Ledger(clock_for(device)) if timed else Ledger(recording=False)
+    grid = Grid.build(strategy.grid, ledger, device, wire=strategy.wire)
     trainer = Trainer(strategy, grid, case.store())
     for _ in range(2):
         trainer.epoch()
@@ -153,6 +161,13 @@ def test_a_number_that_a_step_reads_is_seen(on_gpus: OnGpus) -> None:
     case = case_of(f"{PLANTED}:Item", "gcn", {AxisName.P: 2}, {})
     for waits in on_gpus(2, steady_waits, case):
         assert {what for what, _ in waits} == {"_local_scalar_dense"}
+
+
+def test_a_timed_epoch_waits_once_for_all_events(on_gpus: OnGpus) -> None:
+    case = case_of("plexus", "gcn", load_strategy("plexus").grids(4)[0], {})
+    for waits in on_gpus(4, steady_waits, case, True):
+        ((what, line),) = waits.elements()
+        assert (what, line.partition(":")[0]) == ("synchronize device", "harness/device.py")
 
 
 class InTurn(ThreadPoolExecutor):

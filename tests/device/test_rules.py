@@ -9,8 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.comm import engine
+from harness.comm import collectives, engine
+from harness.comm.engine import Engine
+from harness.comm.grid import Grid
 from harness.launch.worker_pool import RankError
+from harness.ledger import AxisName, Ledger
 from harness.parallel.prefetch import Prefetcher
 
 OnGpus = Callable[..., list[Any]]
@@ -24,6 +27,10 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def add_two_devices() -> None:
     ones(3) + torch.ones(3)
+
+
+def add_two_gpus() -> None:
+    ones(3) + ones(3).to("cuda:1")
 
 
 def take_by_host_indices() -> None:
@@ -46,6 +53,7 @@ def multiply_sparse_by_host() -> None:
 
 REFUSED: dict[Callable[[], None], tuple[type[Exception], str]] = {
     add_two_devices: (RuntimeError, "Expected all tensors to be on the same device"),
+    add_two_gpus: (RuntimeError, "cuda:1 and cuda:0|cuda:0 and cuda:1"),
     take_by_host_indices: (RuntimeError, "Expected all tensors to be on the same device"),
     index_a_host_matrix: (RuntimeError, "on the same device|indices should be either on cpu"),
     read_by_numpy: (TypeError, "can't convert cuda:0 device type tensor to numpy"),
@@ -68,6 +76,7 @@ ACTIONS: dict[str, tuple[Callable[[], object], dict[str, int]]] = {
     "nonzero": (lambda: ones(4).nonzero(), {"nonzero": 1}),
     "upload": (lambda: torch.ones(3).to("cuda"), {"host to device": 1}),
     "pinned": (lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True), {FROM_PINNED: 1}),
+    "pinned, blocking": (lambda: torch.ones(3).pin_memory().to("cuda"), {"host to device": 1}),
     "to pinned": (
         lambda: torch.empty(3, pin_memory=True).copy_(ones(3), non_blocking=True),
         {TO_PINNED: 1},
@@ -141,7 +150,25 @@ def free_too_early() -> None:
         ones(8)
 
 
+def write_while_it_is_copied() -> None:
+    """Pinned memory that one stream copies to a GPU and another fills."""
+    on_host, x = torch.ones(8).pin_memory(), ones(8)
+    on_host.to("cuda", non_blocking=True)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        on_host.copy_(x, non_blocking=True)
+
+
+def read_before_it_was_copied() -> None:
+    """Pinned memory that one stream fills and another copies to a GPU."""
+    x, stream = on_another_stream()
+    with torch.cuda.stream(stream):
+        on_host = torch.empty(8, pin_memory=True).copy_(x, non_blocking=True)
+    on_host.to("cuda", non_blocking=True)
+
+
 RACES = {
+    write_while_it_is_copied: "which (reads|writes) the same memory",
+    read_before_it_was_copied: "which writes the same memory",
     read_without_waiting: "which writes the same memory",
     write_without_waiting: "which reads the same memory",
     begin_without_waiting: "which writes the same memory",
@@ -204,6 +231,10 @@ def reduce_on_host() -> None:
     dist.all_reduce(torch.ones(2))
 
 
+def reduce_elsewhere() -> None:
+    dist.all_reduce(torch.ones(2, device=f"cuda:{engine.rank() + 1}"))
+
+
 def reduce_strided() -> None:
     dist.all_reduce(ones(4, 4)[:, :2])
 
@@ -248,6 +279,7 @@ def receive_in_another_order() -> None:
 
 BROKEN_RULES = {
     reduce_on_host: "No backend type associated with device type cpu",
+    reduce_elsewhere: "backend constrained to cuda:",
     reduce_strided: "contiguous",
     reduce_uneven: "members disagree on all_reduce",
     reduce_types: "members disagree on all_reduce",
@@ -265,13 +297,138 @@ def test_nccl_s_rules_are_law(on_gpus: OnGpus, broken: Callable[[], None]) -> No
         on_gpus(2, broken)
 
 
-def read_too_early() -> tuple[bool, list[float]]:
+# A call over NCCL is work on a stream of its own.
+
+
+def write_what_is_sent() -> None:
+    x = ones(3)
+    work = dist.broadcast(x, 0, async_op=True)
+    x.zero_() if engine.rank() == 0 else work.wait()
+
+
+def write_a_message_that_is_sent() -> None:
+    x = ones(3)
+    (work,) = dist.batch_isend_irecv(
+        [dist.P2POp(dist.irecv if engine.rank() else dist.isend, x, 1 - engine.rank())]
+    )
+    work.wait() if engine.rank() else x.zero_()
+
+
+def read_what_has_not_arrived() -> None:
+    x = ones(3)
+    dist.all_reduce(x, async_op=True)
+    x.sum()
+
+
+def read_where_nobody_waited() -> None:
     x = ones(3)
     work = dist.all_reduce(x, async_op=True)
-    early = bool(x.isnan().all())
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work.wait()
+        x.sum()
+    x.sum()
+
+
+RACES_OF_CALLS = {
+    write_what_is_sent: "which reads the same memory",
+    write_a_message_that_is_sent: "which reads the same memory",
+    read_what_has_not_arrived: "which writes the same memory",
+    read_where_nobody_waited: "which writes the same memory",
+}
+
+
+@pytest.mark.parametrize("race", RACES_OF_CALLS, ids=lambda race: race.__name__)
+def test_races_with_calls_are_refused(on_gpus: OnGpus, race: Callable[[], None]) -> None:
+    with pytest.raises(RankError, match=RACES_OF_CALLS[race]):
+        on_gpus(2, race)
+
+
+def compute_beside_a_call() -> list[float]:
+    """One half of a matrix is summed over the ranks while the other half is computed."""
+    x = ones(4, 2)
+    work = dist.all_reduce(x[:2], async_op=True)
+    x[2:] += 2
     work.wait()
-    return early, x.tolist()
+    return x.sum(1).tolist()
+
+
+def test_a_call_races_with_its_own_rows_alone(on_gpus: OnGpus) -> None:
+    assert on_gpus(2, compute_beside_a_call) == [[4.0, 4.0, 6.0, 6.0]] * 2
+
+
+def communicators() -> tuple[torch.device | None, list[tuple[str, int]]]:
+    """The GPU to which the world is bound, and the backend and size of each axis' own group."""
+    device = engine.device_of(Engine.NCCL, engine.rank())
+    grid = Grid.build({AxisName.X: 2, AxisName.Y: 2}, Ledger(recording=False), device)
+    groups = [grid[AxisName.X].group, grid[AxisName.Y].group, grid.world.group]
+    assert len({id(group) for group in groups}) == 3
+    return dist.group.WORLD.bound, [(dist.get_backend(each), each.size()) for each in groups if each]
+
+
+def test_every_axis_has_a_communicator_and_the_world_a_gpu(on_gpus: OnGpus) -> None:
+    for rank, (bound, groups) in enumerate(on_gpus(4, communicators)):
+        assert bound == torch.device("cuda", rank)
+        assert groups == [("nccl", 2), ("nccl", 2), ("nccl", 4)]
+
+
+def gathered_unevenly() -> tuple[list[float], int]:
+    """The rows of three ranks, and the bytes that the gather takes beside its result."""
+    sizes, rank = [1, 300, 20], engine.rank()
+    x = float(rank) + ones(sizes[rank])
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    started = collectives.all_gather(dist.group.WORLD, x, sizes, None, None, later=False)
+    out = started.land()
+    beside = torch.cuda.max_memory_allocated() - before - out.nbytes
+    return out.unique_consecutive().tolist(), beside
+
+
+def test_an_uneven_gather_copies_nothing(on_gpus: OnGpus) -> None:
+    assert on_gpus(3, gathered_unevenly) == [([1.0, 2.0, 3.0], 0)] * 3
+
+
+def bytes_in_flight() -> list[tuple[set[int], list[float]]]:
+    """For every call and type: the bytes of the result before the call was waited for, and its numbers afterwards."""
+    import fake_cuda
+
+    rank, seen, sent = engine.rank(), [], list[Any]()
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        x, pair = ones(2, dtype=dtype), ones(4, dtype=dtype)
+        calls: list[tuple[torch.Tensor, Callable[..., Any]]] = [
+            (x.clone(), lambda out: dist.all_reduce(out, async_op=True)),
+            (pair.clone(), lambda out, x=x: dist.all_gather(list(out.split(2)), x, async_op=True)),
+            (x.clone(), lambda out, x=x: dist.all_to_all_single(out, x, async_op=True)),
+            (x[:1].clone(), lambda out, x=x: collectives._reduce_scatter_single(out, x, async_op=True)),
+        ]
+        if rank:
+            calls += [(x.clone(), lambda out: dist.irecv(out, 0))]
+        else:
+            sent += [dist.isend(x, 1)]
+        for out, call in calls:
+            work = call(out)
+            early = set(fake_cuda.loaded().host(out).view(torch.uint8).tolist())
+            work.wait()
+            seen.append((early, out.tolist()))
+    for message in sent:
+        message.wait()
+    return seen
 
 
 def test_a_result_is_not_there_before_it_was_waited_for(on_gpus: OnGpus) -> None:
-    assert on_gpus(2, read_too_early) == [(True, [2.0] * 3)] * 2
+    of_sender, of_receiver = on_gpus(2, bytes_in_flight)
+    assert (len(of_sender), len(of_receiver)) == (3 * 4, 3 * 5)
+    for seen in (of_sender, of_receiver):
+        assert all(early == {0xFF} for early, _ in seen)
+        assert [late for _, late in seen[:4]] == [[2.0] * 2, [1.0] * 4, [1.0] * 2, [2.0]]
+
+
+def copied_between_gpus() -> list[float]:
+    """Work on both GPUs before and after a copy, for which no stream has to wait by hand."""
+    x = torch.relu(ones(3)).to("cuda:1")
+    x += 1
+    return (x.to("cuda:0") * 2).tolist()
+
+
+def test_a_copy_joins_the_streams_of_two_gpus(on_gpus: OnGpus) -> None:
+    assert on_gpus(1, copied_between_gpus) == [[4.0] * 3]

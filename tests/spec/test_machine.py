@@ -71,6 +71,15 @@ def test_every_card_loads(name: str) -> None:
     assert load_machine_card(ROOT, name).name == name
 
 
+def test_cards_of_clusters_turn_the_flight_recorder_of_nccl_on() -> None:
+    cards = [load_machine_card(ROOT, name) for name in list_machines(ROOT)]
+    of_gpus = [card.slurm for card in cards if card.engine == "nccl" and card.slurm]
+    assert len(of_gpus) >= 7
+    for slurm in of_gpus:
+        assert int(slurm.environment["TORCH_FR_BUFFER_SIZE"]) > 0
+        assert slurm.environment["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+
+
 def test_the_card_above_has_every_number_that_a_card_can_have() -> None:
     whole = validated(MachineCard, CARD, "whole").model_dump(mode="json")
     assert sorted(map(str, numbers(CARD))) == sorted(map(str, numbers(whole)))

@@ -46,16 +46,23 @@ static void report(const std::string& wait) {
 // Work is done when it is issued, but a GPU promises no order between streams. So every piece of work has a number, its
 // tick, and a stream knows of each other stream the last tick that it has waited for. Work that touches memory which
 // another stream wrote, or writes memory which another stream reads, must know that stream's tick: anything else is a
-// race, and an error.
+// race, and an error. Parts of a tensor that share no byte are memory of
+// their own. Pinned memory of the host is such memory too where it is copied; what the host itself reads or
+// writes there is not seen.
 
 using Key = int64_t;  // a stream of a device
 using Ticks = std::map<Key, uint64_t>;
 
+struct Access {
+  size_t begin, end;  // the bytes from the first element to the last
+  Key stream;
+  uint64_t tick;
+  bool writes;
+};
+
 struct Memory {
-  Key owner;  // the stream that was current when it was handed out, to which it returns
-  Key writer;
-  uint64_t written = 0;
-  Ticks readers;
+  Key owner = 0;  // the stream that was current when it was handed out, to which it returns
+  std::vector<Access> accesses;  // those that no later one follows
   std::set<Key> recorded;  // by record_stream: it is not handed out again before these are done with it
 };
 
@@ -72,10 +79,10 @@ static void merge(Ticks& into, const Ticks& other) {
   for (auto [stream, tick] : other) into[stream] = std::max(into[stream], tick);
 }
 
-static void require_done(const Ticks& ticks, Key own, Key other, uint64_t tick, const std::string& what, const char* did) {
-  auto found = ticks.find(other);
-  TORCH_CHECK(own == other || tick == 0 || (found != ticks.end() && tick <= found->second), "race: ", what, " on stream ",
-              own & 0xffffffff, " does not wait for stream ", other & 0xffffffff, ", which ", did);
+static void require_done(const Ticks& ticks, Key own, const Access& other, const std::string& what, const char* did) {
+  auto found = ticks.find(other.stream);
+  TORCH_CHECK(own == other.stream || (found != ticks.end() && other.tick <= found->second), "race: ", what, " on stream ",
+              own & 0xffffffff, " does not wait for stream ", other.stream & 0xffffffff, ", which ", did);
 }
 
 static void hand_out(const void* data, DeviceIndex index) {
@@ -85,13 +92,11 @@ static void hand_out(const void* data, DeviceIndex index) {
   merge(ticks, known_by_host);
   auto free = std::move(free_memories[own]);
   free_memories.erase(own);
-  for (auto& memory : free) {
-    memory.readers[memory.writer] = std::max(memory.readers[memory.writer], memory.written);
-    for (auto [stream, tick] : memory.readers)
-      if (!memory.recorded.count(stream))
-        require_done(ticks, own, stream, tick, "memory that is handed out again", "may still use it, unknown to record_stream");
-  }
-  memories[data] = Memory{own, own};
+  for (auto& memory : free)
+    for (auto& access : memory.accesses)
+      if (!memory.recorded.count(access.stream))
+        require_done(ticks, own, access, "memory that is handed out again", "may still use it, unknown to record_stream");
+  memories[data] = Memory{own};
 }
 
 static void take_back(const void* data) {
@@ -102,7 +107,11 @@ static void take_back(const void* data) {
   memories.erase(found);
 }
 
-using Places = std::set<const void*>;
+struct Place {
+  const void* memory;
+  size_t begin = 0, end = SIZE_MAX;
+};
+using Places = std::vector<Place>;
 
 static void launch(const std::string& name, DeviceIndex index, const Places& read, const Places& written) {
   std::lock_guard<std::mutex> held(order);
@@ -110,20 +119,28 @@ static void launch(const std::string& name, DeviceIndex index, const Places& rea
   auto& ticks = known[own];
   merge(ticks, known_by_host);
   auto now = ++ticks[own];
-  auto touch = [&](const void* data, bool writes) {
-    auto found = memories.find(data);
-    if (found == memories.end()) return;
-    auto& memory = found->second;
-    require_done(ticks, own, memory.writer, memory.written, name, "writes the same memory");
-    if (!writes) {
-      memory.readers[own] = now;
-      return;
-    }
-    for (auto [stream, tick] : memory.readers) require_done(ticks, own, stream, tick, name, "reads the same memory");
-    memory.writer = own, memory.written = now, memory.readers.clear();
+  auto touch = [&](const Place& place, bool writes) {
+    auto found = memories.find(place.memory);
+    if (found == memories.end() || place.begin == place.end) return;
+    auto& accesses = found->second.accesses;
+    for (auto& other : accesses)
+      if (other.begin < place.end && place.begin < other.end && (writes || other.writes))
+        require_done(ticks, own, other, name, other.writes ? "writes the same memory" : "reads the same memory");
+    std::erase_if(accesses, [&](const Access& other) {
+      return place.begin <= other.begin && other.end <= place.end && (writes || (!other.writes && other.stream == own));
+    });
+    accesses.push_back({place.begin, place.end, own, now, writes});
   };
-  for (auto data : read) touch(data, false);
-  for (auto data : written) touch(data, true);
+  for (auto& place : read) touch(place, false);
+  for (auto& place : written) touch(place, true);
+}
+
+// The current streams of two devices wait for each other, as they do before and after a copy from one to the other.
+static void meet(DeviceIndex one, DeviceIndex other) {
+  std::lock_guard<std::mutex> held(order);
+  auto& ticks = known[current_key(one)];
+  merge(ticks, known[current_key(other)]);
+  merge(known[current_key(other)], ticks);
 }
 
 // The host has waited for the current stream.
@@ -267,13 +284,20 @@ struct Crossing {
   }
 };
 
+static Place place_of(const Tensor& x) {
+  int64_t last = 0;
+  for (auto axis = 0; axis < x.dim(); ++axis) last += (x.size(axis) - 1) * x.stride(axis);
+  const size_t begin = x.storage_offset() * x.itemsize();
+  return {x.storage().data(), begin, x.numel() ? begin + (last + 1) * x.itemsize() : begin};
+}
+
 // The memory of a tensor on a device.
 static void add_places(const Tensor& x, Places& places) {
   if (!on_device(x)) return;
   if (is_csr(x))
     for (auto& part : {csr(x)->compressed_indices(), csr(x)->plain_indices(), csr(x)->values()}) add_places(part, places);
   else
-    places.insert(x.storage().data());
+    places.push_back(place_of(x));
 }
 
 template <class F>
@@ -374,24 +398,29 @@ static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   for (auto it = stack->end() - given; it != stack->end(); ++it)
     *it = each_tensor(*it, [&](const Tensor& x) { return result_on_device ? crossing.out(x) : x; });
   crossing.settle();
-  for (auto i = before; i < crossing.storages.size(); ++i) written.insert(crossing.storages[i].first.data());
+  for (auto i = before; i < crossing.storages.size(); ++i) written.push_back({crossing.storages[i].first.data()});
   launch(schema.name(), crossing.index, read, written);
   if (waits) host_waited(crossing.index);
 }
 
 static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
-  const bool leaves = !on_device(self), queued = leaves && non_blocking && self.is_pinned();
+  const bool leaves = !on_device(self), arrives = !on_device(src);
+  const bool queued = non_blocking && (leaves ? self : src).is_pinned();
   if (leaves) report(queued ? "device to host, pinned" : "device to host");
-  else if (!on_device(src) && !src._is_zerotensor() && src.numel() > 0)
-    report(src.is_pinned() ? "host to device, pinned" : "host to device");
+  else if (arrives && !src._is_zerotensor() && src.numel() > 0)
+    report(queued ? "host to device, pinned" : "host to device");
   Crossing crossing;
   at::AutoDispatchBelowADInplaceOrView guard;
   crossing.in(self).copy_(crossing.in(src), non_blocking);
   Places read, written;
-  add_places(src, read);
-  add_places(self, written);
-  launch("aten::copy_", crossing.index, read, written);
-  if (leaves && !queued) host_waited(crossing.index);
+  for (auto& [x, places] : {std::pair<const Tensor&, Places&>{src, read}, {self, written}})
+    if (on_device(x)) add_places(x, places);
+    else if (x.is_pinned()) places.push_back(place_of(x));
+  const auto from = (arrives ? self : src).device().index(), to = (leaves ? src : self).device().index();
+  meet(from, to);
+  launch("aten::copy_", from, read, written);
+  meet(from, to);
+  if (leaves ? !queued : arrives && !non_blocking) host_waited(from);
   return self;
 }
 
@@ -399,8 +428,8 @@ static void record_stream(Tensor& self, c10::Stream stream) {
   Places places;
   add_places(self, places);
   std::lock_guard<std::mutex> held(order);
-  for (auto data : places)
-    if (memories.count(data)) memories[data].recorded.insert(key_of(stream.device_index(), stream.id()));
+  for (auto& place : places)
+    if (memories.count(place.memory)) memories[place.memory].recorded.insert(key_of(stream.device_index(), stream.id()));
 }
 
 static auto fallback() { return torch::CppFunction::makeFromBoxedFunction<&run_on_host>(); }
@@ -510,14 +539,22 @@ static void unpin(void* context) {
     std::lock_guard<std::mutex> held(lock);
     pinned.erase(storage->get());
   }
+  {
+    std::lock_guard<std::mutex> held(order);
+    memories.erase(storage->get());
+  }
   delete storage;
 }
 
 struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     auto* memory = new c10::DataPtr(c10::GetAllocator(c10::kCPU)->allocate(bytes));
-    std::lock_guard<std::mutex> held(lock);
-    pinned.insert(memory->get());
+    {
+      std::lock_guard<std::mutex> held(lock);
+      pinned.insert(memory->get());
+    }
+    std::lock_guard<std::mutex> held(order);
+    memories[memory->get()] = Memory{};
     return {memory->get(), memory, &unpin, c10::Device(c10::kCPU)};
   }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
@@ -559,14 +596,17 @@ struct SetAllocator {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("listen", [](py::object f) { listener = f.is_none() ? nullptr : f.release().ptr(); });
   m.def("hush", [](int by) { quiet += by; }, "no waits are reported while the sum is above zero");
-  m.def("host", [](const Tensor& x) {
-    Crossing crossing;
-    auto here = crossing.in(x);
-    Places read;
-    add_places(x, read);
-    launch("a call to other ranks", crossing.index, read, {});
-    return here;
-  }, "a tensor of the host in the same memory, for a call to other ranks");
+  m.def("host", [](const Tensor& x) { return Crossing().in(x); }, "a tensor of the host in the same memory");
+  m.def("touch", [](const std::string& what, const std::vector<Tensor>& read, const std::vector<Tensor>& written, bool keep) {
+    Places reads, writes;
+    for (auto& x : read) add_places(x, reads);
+    for (auto& x : written) add_places(x, writes);
+    launch(what, current_device, reads, writes);
+    std::lock_guard<std::mutex> held(order);
+    for (auto& places : {reads, writes})
+      for (auto& place : places)
+        if (keep && memories.count(place.memory)) memories[place.memory].recorded.insert(current_key(current_device));
+  }, "work on the current stream that reads and writes the memory of these tensors, and may keep it until it is done");
   m.def("device_count", [] { return devices.load(); });
   m.def("set_device_count", [](int count) { devices = std::min(count, MOST_DEVICES); });
   m.def("current_stream", [](int index) { return current_stream[index]; });

@@ -27,7 +27,8 @@ BUILT = PROJECT / "build" / "fake_cuda"
 Wait = tuple[str, str]
 """What the host waited for, and the file and line of the project that made it wait."""
 waits: Counter[Wait] = Counter()
-UNWARNED = ("host to device, pinned", "device to host, pinned", "synchronize device")
+QUEUED = "host to device, pinned", "device to host, pinned"
+UNWARNED = (*QUEUED, "synchronize device")
 """Of these torch does not warn: no host waits for the copies, and the last is what the caller asked for."""
 debug = SimpleNamespace(sync="default")
 """What `torch.cuda.set_sync_debug_mode` chose; a wait is no error in any mode."""
@@ -85,6 +86,7 @@ def elementwise(
     assert results == 1 and all(x.dtype == torch.int64 for x in tensors)
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     made = torch.zeros(shape, dtype=torch.int64, device=tensors[0].device)
+    loaded().touch(name, tensors, [made], False)
     with unseen():
         operands = [loaded().host(x).expand(shape).contiguous() for x in tensors]
         pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*operands, loaded().host(made))]
@@ -121,8 +123,13 @@ extern "C" void run({", ".join(parameters)}) {{ for (i64 i = 0; i < count; ++i) 
 
 def note(what: str) -> None:
     """Counts a wait under the innermost line of the project that caused it, and warns of it where torch would."""
+    import torch
+
     where = place()
     waits[what, where] += 1
+    if what not in QUEUED:
+        with torch._C._profiler._RecordFunctionFast("cudaStreamSynchronize"):
+            pass  # what a profiler shows
     if debug.sync == "warn" and what not in UNWARNED:
         file, _, line = where.rpartition(":")
         warnings.warn_explicit(f"called a synchronizing CUDA operation: {what}", UserWarning, file, int(line))

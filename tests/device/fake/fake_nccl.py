@@ -1,13 +1,18 @@
 """NCCL between ranks without GPUs: gloo carries the messages, and NCCL's rules are law.
 
 Refused are tensors of the host, strides, types that NCCL lacks, sizes or types that differ between members, another
-order of calls, and messages between two members that are received in another order than they were sent. Until a call
-was waited for, its result is not there: floating-point buffers hold NaN.
+order of calls, and messages between two members that are received in another order than they were sent. A call is work
+on a stream of its group's own: who writes what is sent, or reads what arrives, on a stream that did not wait for the
+call makes a race, and `fake_cuda.cpp` refuses it. Until then the bytes of the result are ones, which are NaN.
+
+A call that a member never makes ends the others as torch's watchdog does: with a word on stderr, by SIGABRT.
 """
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -46,18 +51,28 @@ def unseen() -> Any:
     return _disable_current_modes()
 
 
+class Issued(NamedTuple):
+    """The tensors of a call in the host's memory, and the event after its work on a device."""
+
+    tensors: list[Tensor]
+    done: Any
+
+
 class Later(dist.Work):
     """A call under way: the results are put into the members' buffers when it is waited for."""
 
-    def __init__(self, land: Callable[[], None], buffers: Sequence[Tensor] = ()) -> None:
+    def __init__(self, done: Any, land: Callable[[], None], buffers: Sequence[Tensor] = ()) -> None:
         super().__init__()
+        self._done = done
         self._land: Callable[[], None] | None = land
         with unseen():
             for buffer in buffers:
-                if buffer.is_floating_point():
-                    buffer.fill_(torch.nan)
+                buffer.view(-1).view(torch.uint8).fill_(0xFF)
 
     def wait(self, timeout: Any = None) -> bool:
+        """The host does not wait, but the current stream does."""
+        if self._done is not None:
+            torch.cuda.current_stream().wait_event(self._done)
         land, self._land = self._land, None
         if land is not None:
             with unseen():
@@ -74,7 +89,7 @@ class Later(dist.Work):
         return future
 
 
-def hidden(buffers: Sequence[Tensor], carry: Callable[[Sequence[Tensor]], None]) -> Later:
+def hidden(done: Any, buffers: Sequence[Tensor], carry: Callable[[Sequence[Tensor]], None]) -> Later:
     """Carries the messages now into copies of the buffers, which receive the copies' values when waited for."""
     with unseen():
         copies = [buffer.clone() for buffer in buffers]
@@ -84,7 +99,7 @@ def hidden(buffers: Sequence[Tensor], carry: Callable[[Sequence[Tensor]], None])
         for buffer, copy in zip(buffers, copies, strict=True):
             buffer.copy_(copy)
 
-    return Later(land, buffers)
+    return Later(done, land, buffers)
 
 
 class FakeNccl(dist.ProcessGroup):
@@ -103,16 +118,21 @@ class FakeNccl(dist.ProcessGroup):
         group_name: Any = None
         config = None
 
-    supports_splitting = supports_coalescing = supports_time_estimate = False
+    supports_splitting = True  # which torch asks of a backend that is bound to a device
+    supports_coalescing = supports_time_estimate = False
+    bound: torch.device | None = None
+    """The device of the world's group, as it was joined."""
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._store = rank, size, store
-        timeout = options._timeout or timedelta(minutes=10)
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+        told = os.environ.get("FAKE_NCCL_SECONDS")
+        self._timeout = timedelta(seconds=float(told)) if told else options._timeout or timedelta(minutes=10)
+        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, self._timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         self._register_backend(torch.device("cuda"), kind, self._gloo)  # which keeps the name of the group
-        self._calls = 0
+        self._stream = torch.cuda.Stream()
+        self._calls, self._operation = 0, "none"
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
 
@@ -123,6 +143,9 @@ class FakeNccl(dist.ProcessGroup):
 
     def _set_sequence_number_for_group(self) -> None: ...
 
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self.bound = device
+
     def getBackendName(self) -> str:
         return "nccl"
 
@@ -131,23 +154,31 @@ class FakeNccl(dist.ProcessGroup):
 
     # The rules.
 
-    def _host(self, *tensors: Tensor) -> list[Tensor]:
-        """The tensors in the host's memory, if NCCL accepts them."""
-        for x in tensors:
+    def _issued(self, read: Sequence[Tensor] = (), written: Sequence[Tensor] = ()) -> Issued:
+        """The tensors that a call reads and then those that it writes, if NCCL accepts them.
+
+        The call's work follows on what was issued to the current stream, and keeps the memory until it is done.
+        """
+        for x in (*read, *written):
             if x.device.type != "cuda":
                 raise NcclError(f"No backend type associated with device type {x.device.type} (at {place()})")
+            if self.bound not in (None, x.device):
+                raise NcclError(f"Tensor found on device {x.device} but backend constrained to {self.bound}")
             if not x.is_contiguous():
                 raise NcclError(f"Tensors must be contiguous (at {place()})")
             if x.dtype not in TYPES:
                 raise NcclError(f"Unconvertible NCCL type {x.dtype} (at {place()})")
-        return [loaded().host(x) for x in tensors]
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with self._stream:
+            loaded().touch("a call to other ranks", read, written, True)
+        return Issued([loaded().host(x) for x in (*read, *written)], self._stream.record_event())
 
     def _agree(self, operation: str, *numbers: int, sizes: Sequence[int] = ()) -> list[list[int]]:
         """All members issue the same calls in the same order, of the same type and size.
 
         Returns the sizes that each member gives, which may differ: at most one for each member.
         """
-        self._calls += 1
+        self._calls, self._operation = self._calls + 1, operation
         said = [self._calls, OPERATIONS.index(operation), *map(int, numbers)]
         said += [0] * (SIGNATURE - len(said))
         told = self._told([*said, *sizes, *[0] * (self._size - len(sizes))])
@@ -161,34 +192,35 @@ class FakeNccl(dist.ProcessGroup):
         with unseen():
             mine = torch.tensor(numbers, dtype=torch.int64)
             everyone = [torch.empty_like(mine) for _ in range(self._size)]
-            self._gloo.allgather([everyone], [mine]).wait()
+            self._wait(self._gloo.allgather([everyone], [mine]))
             return [each.tolist() for each in everyone]
 
     # Collectives.
 
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Later:
-        (x,) = self._host(*tensors)
+        (x,), done = self._issued(written=tensors)
         self._agree("all_reduce", TYPES[x.dtype], x.numel())
         options = dist.AllreduceOptions()
         if opts is not None:
             options.reduceOp = opts.reduceOp
-        return hidden([x], lambda copies: self._wait(self._gloo.allreduce(list(copies), options)))
+        return hidden(done, [x], lambda copies: self._wait(self._gloo.allreduce(list(copies), options)))
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Later:
-        (x,) = self._host(*tensors)
+        is_root = opts.rootRank == self._rank
+        (x,), done = self._issued(read=tensors) if is_root else self._issued(written=tensors)
         self._agree("broadcast", TYPES[x.dtype], x.numel(), opts.rootRank)
-        if opts.rootRank == self._rank:
+        if is_root:
             with unseen():
                 self._gloo.broadcast([x.clone()], opts).wait()
-            return Later(lambda: None)
-        return hidden([x], lambda copies: self._wait(self._gloo.broadcast(list(copies), opts)))
+            return Later(done, lambda: None)
+        return hidden(done, [x], lambda copies: self._wait(self._gloo.broadcast(list(copies), opts)))
 
     def _allgather_base(self, out: Tensor, x: Tensor, opts: Any = None) -> Later:
         if out.dtype != x.dtype:
             raise NcclError("output tensor must have the same type as input tensor")
         if out.numel() != x.numel() * self._size:
             raise NcclError("output tensor size must be equal to world_size times input tensor size")
-        out, x = self._host(out, x)
+        (x, out), done = self._issued([x], [out])
         self._agree("all_gather", TYPES[x.dtype], x.numel())
         with unseen():
             own = x.view(-1).clone()  # it may be a part of the result
@@ -197,14 +229,13 @@ class FakeNccl(dist.ProcessGroup):
             if own.numel():
                 self._wait(self._gloo.allgather([list(copies[0].view(-1).split(own.numel()))], [own]))
 
-        return hidden([out], carry)
+        return hidden(done, [out], carry)
 
     all_gather_single = _allgather_base
 
     def allgather(self, outs: Sequence[Sequence[Tensor]], xs: Sequence[Tensor], opts: Any = None) -> Later:
         """Uneven sizes are broadcasts from each member; every member knows all sizes."""
-        (parts,), (x,) = outs, self._host(*xs)
-        parts = self._host(*parts)
+        (x, *parts), done = self._issued(xs, *outs)
         expected = [part.numel() for part in parts]
         told = self._agree("all_gather_uneven", TYPES[x.dtype], sizes=expected)
         if any(each != expected for each in told) or x.numel() != expected[self._rank]:
@@ -220,12 +251,12 @@ class FakeNccl(dist.ProcessGroup):
                 options.rootRank = root
                 self._wait(self._gloo.broadcast([copy], options))
 
-        return hidden(parts, carry)
+        return hidden(done, parts, carry)
 
     def _reduce_scatter_base(self, out: Tensor, x: Tensor, opts: Any = None) -> Later:
         if out.dtype != x.dtype or x.numel() != out.numel() * self._size:
             raise NcclError("input tensor must be the same size as output size times world size")
-        out, x = self._host(out, x)
+        (x, out), done = self._issued([x], [out])
         self._agree("reduce_scatter", TYPES[x.dtype], x.numel())
         with unseen():
             whole, count = x.view(-1).clone(), out.numel()
@@ -234,7 +265,7 @@ class FakeNccl(dist.ProcessGroup):
             self._wait(self._gloo.allreduce([whole], dist.AllreduceOptions()))
             copies[0].view(-1).copy_(whole[self._rank * count : (self._rank + 1) * count])
 
-        return hidden([out], carry)
+        return hidden(done, [out], carry)
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -243,7 +274,7 @@ class FakeNccl(dist.ProcessGroup):
     ) -> Later:
         if out.dtype != x.dtype:
             raise NcclError("Tensors are not equal in data type")
-        out, x = self._host(out, x)
+        (x, out), done = self._issued([x], [out])
         send = list(send) or [len(x) // self._size] * self._size
         receive = list(receive) or [len(out) // self._size] * self._size
         arriving = [each[self._rank] for each in self._agree("all_to_all", TYPES[x.dtype], sizes=send)]
@@ -256,26 +287,27 @@ class FakeNccl(dist.ProcessGroup):
         def carry(copies: Sequence[Tensor]) -> None:
             self._wait(self._gloo.alltoall_base(copies[0], sent, receive, send, dist.AllToAllOptions()))
 
-        return hidden([out], carry)
+        return hidden(done, [out], carry)
 
     all_to_all_single = alltoall_base
 
     def barrier(self, opts: Any = None) -> Later:
         self._agree("barrier")
-        return Later(lambda: None)
+        return Later(None, lambda: None)
 
     # Messages between two members match in the order of their calls: NCCL has no tags.
 
-    def send(self, tensors: Sequence[Tensor], to: int, tag: int) -> Any:
-        (x,) = self._host(*tensors)
+    def send(self, tensors: Sequence[Tensor], to: int, tag: int) -> Later:
+        (x,), done = self._issued(read=tensors)
         number = self._sent[to] = self._sent.get(to, 0) + 1
         self._store.set(f"message/{self._rank}/{to}/{number}", _described(x, tag))
         with unseen():
             copy = x.clone()
-        return self._gloo.send([copy], to, number)
+        work = self._gloo.send([copy], to, number)
+        return Later(done, lambda: self._wait(work))
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int) -> Later:
-        (x,) = self._host(*tensors)
+        (x,), done = self._issued(written=tensors)
         number = self._received[source] = self._received.get(source, 0) + 1
         with unseen():
             arriving, where = torch.empty_like(x), place()
@@ -291,10 +323,27 @@ class FakeNccl(dist.ProcessGroup):
             self._wait(work)
             x.copy_(arriving)
 
-        return Later(land, [x])
+        return Later(done, land, [x])
 
     def _wait(self, work: Any) -> None:
-        work.wait()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if "timed out" in str(error).lower():
+                self._end_by_watchdog()
+            raise
+
+    def _end_by_watchdog(self) -> None:
+        milliseconds = round(self._timeout.total_seconds() * 1e3)
+        call = f"SeqNum={self._calls}, OpType={self._operation.replace('_', '').upper()}"
+        print(
+            f"[rank{self._rank}]: [Rank {self._rank}] Watchdog caught collective operation timeout: WorkNCCL({call}, "
+            f"Timeout(ms)={milliseconds}) ran for {milliseconds} milliseconds before timing out.\n"
+            f"[rank{self._rank}]: [PG ID 0 PG GUID 0({self.group_desc}) Rank {self._rank}]",
+            file=sys.stderr,
+            flush=True,
+        )
+        os.abort()
 
 
 def _described(x: Tensor, tag: int) -> str:
