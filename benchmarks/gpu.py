@@ -6,13 +6,15 @@
 - `rules`: what the fake GPUs of tests/device refuse and wait for, beside what this GPU refuses and waits for.
 - `kit`: the laws of every strategy by a quick check, over NCCL, with at most as many ranks as there are GPUs.
 - `worlds`: the same laws with up to four ranks on one GPU, whose messages gloo carries through the host.
-- `waits`: what makes the host wait in the third epoch of every strategy on one rank, by torch's own count.
+- `waits`: what makes the host wait in the third epoch of every strategy on one rank, by torch's own count, and the
+  calls to the driver that wait, by torch's profiler: one is the ledger's, after the epoch.
 - `products`: sparse times dense, each way of ours beside cuSPARSE and PyG's scatter, and the bytes to be moved beside a
   copy's; and a dropout mask by one kernel beside tensor operations.
 - `epochs`: serial training beside PyG's GCNConv.
 - `strategies`: an epoch of every strategy on one rank: the time, the share of sampling, and memory at the peak beside
   the bytes that the strategy says it holds all the time.
-- `samples`: an induced subgraph and its transpose, drawn on the device, beside PyG's `subgraph` there.
+- `samples`: an induced subgraph and its transpose, drawn on the device, beside PyG's `subgraph` there and scipy's
+  indexing on the host.
 
 Seconds end when the device has finished. Ways take turns; a number is a median. Needs a CUDA build of torch.
 """
@@ -43,7 +45,7 @@ from harness.check import check
 from harness.check.kit import ON_GPUS, Runner
 from harness.comm.engine import Engine, device_of, most_ranks
 from harness.errors import UserError
-from harness.kernels.csr import Csr, cast, on_device, row_of
+from harness.kernels.csr import Csr, cast, on_device, row_of, to_scipy
 from harness.kernels.induced import induced_pair
 from harness.kernels.random import MASK, mask_by_tensors
 from harness.kernels.shuffle import distinct
@@ -123,6 +125,28 @@ def waits_in(action: Callable[[], object]) -> Counter[str]:
     return Counter(f"{Path(each.filename).name}:{each.lineno}" for each in waits)
 
 
+WAITING_CALL = re.compile(r"(cuda|hip)((Stream|Event|Device)Synchronize|Memcpy)$")
+"""The calls to a driver for which the host waits; copies that it queues have other names."""
+ACTION = "the action"
+
+
+def calls_that_wait(action: Callable[[], object]) -> int:
+    """The calls to the driver in an action for which the host waits, by torch's profiler."""
+    activities = torch.profiler.supported_activities()
+    with torch.profiler.profile(activities=activities) as profiler, torch.profiler.record_function(ACTION):
+        action()
+    events = profiler.events()
+    (span,) = (
+        event.time_range
+        for event in events
+        if event.name == ACTION and "cpu" in str(event.device_type).lower()
+    )
+    return sum(
+        WAITING_CALL.match(event.name) is not None and span.start <= event.time_range.start <= span.end
+        for event in events
+    )
+
+
 def show_kit(_size: Size) -> None:
     laws_of_all(Engine.NCCL, lambda pool: pool.run, most_ranks(Engine.NCCL))
 
@@ -154,10 +178,11 @@ def laws_of_all(engine: Engine, runner: Callable[[Pool], Runner], most: int | No
 
 
 def show_waits(size: Size) -> None:
-    table = Table("strategy", "waits", "where")
+    table = Table("strategy", "waits", "where", "calls that wait")
     for name, trainer in alone(size, table):
         places = waits_in(trainer.epoch)
-        table.row(name, places.total(), ", ".join(f"{place} {n}" for place, n in places.most_common()))
+        where = ", ".join(f"{place} {n}" for place, n in places.most_common())
+        table.row(name, places.total(), where, calls_that_wait(trainer.epoch))
 
 
 def show_products(size: Size) -> None:
@@ -274,18 +299,27 @@ def show_samples(size: Size) -> None:
     from torch_geometric.utils import subgraph
 
     device = device_of(Engine.NCCL, 0)
-    table = Table("graph", "sampled", "ours, ms", "PyG over ours")
+    table = Table("graph", "sampled", "ours, ms", "PyG over ours", "scipy over ours")
     scale = size.scale
-    A = on_device(matrix(1 << scale, *rmat(np.random.default_rng(0), scale, 16)), device)
+    graph = matrix(1 << scale, *rmat(np.random.default_rng(0), scale, 16))
+    A, of_scipy = on_device(graph, device), to_scipy(graph)
     edges = torch.stack([row_of(A), A.col.long()])
     for part in (3, 6):
         S = distinct((0, 0), A.rows, A.rows >> part, device)
         ways: Mapping[str, Callable[[], object]] = {
             "ours": partial(induced_pair, A, S, S, 0, 1.0),
             "PyG": partial(subgraph, S, edges, A.val, relabel_nodes=True, num_nodes=A.rows),
+            "scipy": partial(by_scipy, of_scipy, S.cpu().numpy()),
         }
-        ours, theirs = medians(ways).values()
-        table.row(f"R-MAT 2^{scale}", f"1/{1 << part}", f"{1e3 * ours:.2f}", f"{theirs / ours:.2f}")
+        ours, *theirs = medians(ways).values()
+        over_ours = (f"{seconds / ours:.2f}" for seconds in theirs)
+        table.row(f"R-MAT 2^{scale}", f"1/{1 << part}", f"{1e3 * ours:.2f}", *over_ours)
+
+
+def by_scipy(A: Any, S: Any) -> tuple[Any, Any]:
+    """The subgraph at some vertices and its transpose, on the host."""
+    sampled = A[S][:, S]
+    return sampled, sampled.T.tocsr()
 
 
 PARTS: dict[str, Callable[[Size], None]] = {
