@@ -29,7 +29,7 @@ from harness.errors import UserError
 from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
 from harness.figures.drawing import rendered, styled
-from harness.figures.palette import look_of
+from harness.figures.palette import COLOURS, look_of
 from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import Prediction, predict
@@ -270,7 +270,13 @@ def gain() -> None:
         axes = figure.subplots()
         for number, (name, said) in enumerate(PIPELINES.items()):
             places = np.arange(len(recorded)) + 0.2 * (number - 1.5)
-            axes.bar(places, [epochs[name] for epochs in recorded.values()], 0.18, label=said)
+            axes.bar(
+                places,
+                [epochs[name] for epochs in recorded.values()],
+                0.18,
+                color=COLOURS[number],
+                label=said,
+            )
         axes.set_xticks(range(len(recorded)), recorded)
         axes.set_ylabel("epoch over that of\nhalos in every epoch")
         figure.legend(loc="outside right center")
