@@ -225,3 +225,15 @@ def test_light_verbs_import_neither_torch_nor_pandas(arguments: list[str]) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+def test_every_rule_that_runs_something_has_a_log_and_a_benchmark() -> None:
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "workflows" / "rules").glob("*.smk")))
+    rules = re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", text, re.MULTILINE)
+    working = {name: body for name, body in rules if "    shell:" in body}
+    assert {"run", "build_dataset", "emulated_runs", "report"} <= working.keys()
+    said = {
+        name: [part for part in ("log", "benchmark") if f"    {part}:" in body]
+        for name, body in working.items()
+    }
+    assert set(map(len, said.values())) == {2}, said

@@ -339,10 +339,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
 @pytest.mark.slow
 def test_a_run_without_a_record_stops_the_results_and_is_named(project: Project) -> None:
     output = project.snakemake(*LOCAL, "--retries", "1", code=1, STUB_BROKEN="serial")
-    log = re.search(r"First failure: (\S+)", output)
-    assert log
-    attempts = (project.folder / log[1]).read_text().count("no record could be written")
-    assert attempts == 2, "the log of a retry stands below that of the first attempt"
+    log = re.findall(r"First failure: (\S+)", output)[0]
+    assert (project.folder / log).read_text().count("no record could be written") == 2, "one for each attempt"
     assert not (project.folder / "results" / "runs.parquet").exists()
     parallel_runs = 3 * 2 + 3 + 5 + 3 + 1 + 2
     assert len(project.subjects("finish")) == parallel_runs, "the other runs go on"
@@ -426,15 +424,6 @@ def test_the_default_profile_leaves_the_site_its_own() -> None:
 
 def test_the_linter_finds_nothing(project: Project) -> None:
     assert "Congratulations" in project.snakemake("--lint")
-
-
-def test_every_rule_that_runs_something_has_a_log_and_a_benchmark() -> None:
-    text = "\n".join(path.read_text() for path in sorted((ROOT / "workflows" / "rules").glob("*.smk")))
-    rules = dict(re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", text, re.MULTILINE))
-    working = {name: body for name, body in rules.items() if "    shell:" in body}
-    assert {"run", "build_dataset", "emulated_runs", "report"} <= working.keys()
-    for name, body in working.items():
-        assert "    log:" in body and "    benchmark:" in body, name
 
 
 def test_the_workflow_is_used_from_elsewhere_and_as_a_module(project: Project, tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_the_sections_are_there_in_order(elements: Elements) -> None:
 
 
 def test_every_figure_is_drawn_inline(elements: Elements) -> None:
-    """Of two graphs, on one of which nobody samples, and of the claims on one figure; four kinds are empty."""
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 2 * (len(KINDS) - 5) - 1 + 1
+    """Of two graphs, on one of which nobody samples, and of the claims on one figure; five kinds are empty."""
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 2 * (len(KINDS) - 6) - 1 + 1
     labels = [attributes.get("aria-label") for tag, attributes in elements.seen if tag == "figure"]
     assert "Strong scaling on products-14m" in labels
 
