@@ -6,6 +6,7 @@
 #   make test       the tests that are quick enough for every change
 #   make test-device every strategy on fake GPUs, for which a C++ compiler is needed and no GPU
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
+#   make test-slurm-later the same on the Slurm of Debian 13, which mmdebstrap brings into build/debian-13
 #   make test-network asks the publishers of graphs; skipped where there is no network
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
 #   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
@@ -43,7 +44,7 @@ export OMP_NUM_THREADS ?= 1
 help:
 	@sed -n '/^#/!q; s/^#  *make/make/p' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: help docs test-map smoke papers resume test test-device test-slurm test-network test-all bench lint format setup clean
+.PHONY: help docs test-map smoke papers resume test test-device test-slurm test-slurm-later test-network test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -65,6 +66,9 @@ test-device: $(INSTALLED)
 
 test-slurm: $(INSTALLED)
 	HARNESS_SLURM_TEST=1 $(BIN)/pytest -q -m "not slow" tests/slurm
+
+test-slurm-later: $(INSTALLED)
+	HARNESS_SLURM_TEST=1 tests/slurm/later.sh build/debian-13 $(BIN)/pytest -q -m "not slow" tests/slurm
 
 test-network: $(INSTALLED)
 	HARNESS_NETWORK_TEST=1 $(BIN)/pytest -q -rs tests/fetch/test_publishers.py

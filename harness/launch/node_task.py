@@ -8,6 +8,9 @@ and the streams of its own task; it waits, and ends as its rank ended. If a task
 
 A rank that cannot be forked is run by its task: where the scheduler confines the task to devices of its own, where the
 task has other settings of libraries, or where the first task is out of reach.
+
+In a container the task of Slurm is the program that made the container, and may be killed while the container lives on.
+The first task of a node watches for this end, and ends all ranks of the node.
 """
 
 import os
@@ -39,6 +42,8 @@ BACKLOG = 4096
 ENDED = 128 + signal.SIGTERM
 """The exit code of a task whose node's first task is gone, which is the cause."""
 CREDENTIALS = "3i"
+TASK = "SLURM_TASK_PID"
+"""The variable with the process that Slurm started for a task, which is another one where it made a container."""
 DEVICES = ("nvidia[0-9]*", "dri/renderD*", "kfd", "accel[0-9]*")
 STREAMS = (0, 1, 2)
 
@@ -104,6 +109,8 @@ def _lead(program: Sequence[str]) -> int:
             return _run_here(program, "another task of its node calls itself the first one")
         door.listen(BACKLOG)
         selector.register(door, selectors.EVENT_READ)
+        if (outside := _outside()) is not None:
+            selector.register(outside, selectors.EVENT_READ)
         (own,) = server.start(program, [dict(os.environ)], STREAMS, Waiting(float("inf")))
         ranks: dict[Connection, Child] = {}
         while own.poll() is None or ranks:
@@ -114,18 +121,33 @@ def _lead(program: Sequence[str]) -> int:
                     ranks |= asked
                     for task in asked:
                         selector.register(task, selectors.EVENT_READ)
+                elif key.fileobj == outside:
+                    return ENDED
                 else:  # a task that has asked says nothing more: it has ended
                     ranks[key.fileobj].send_signal(signal.SIGKILL)  # type: ignore[index]
-            for task, rank in list(ranks.items()):
-                if (code := rank.poll()) is not None:
-                    with suppress(OSError):
-                        task.send(code)
-                    selector.unregister(task)
-                    task.close()
-                    del ranks[task]
+            _pass_on_ends(ranks, selector)
             if failed:
                 break  # the scheduler ends the others
         return own.wait()
+
+
+def _pass_on_ends(ranks: dict[Connection, Child], selector: selectors.BaseSelector) -> None:
+    """Tells each task whose rank has ended how it ended, and forgets both."""
+    for task, rank in list(ranks.items()):
+        if (code := rank.poll()) is not None:
+            with suppress(OSError):
+                task.send(code)
+            selector.unregister(task)
+            task.close()
+            del ranks[task]
+
+
+def _outside() -> int | None:
+    """A descriptor that can be read when the process that made this container has ended; None outside a container."""
+    task = int(os.environ.get(TASK, os.getpid()))
+    with suppress(OSError):  # of another namespace of processes
+        return None if task == os.getpid() else os.pidfd_open(task)
+    return None
 
 
 def _fork_for_a_task(

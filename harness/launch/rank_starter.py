@@ -145,7 +145,7 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
             *("--per-node", str(slurm.ranks_per_node)),
             *("--interfaces", *slurm.interfaces),
         ]
-    if geometry(ranks, slurm).per_node > 1:
+    if slurm.container or geometry(ranks, slurm).per_node > 1:
         program = ["harness.launch.node_task", *program]
     line = step(ranks, slurm)
     board = Board(_host(slurm)) if ranks > 1 else None

@@ -151,6 +151,20 @@ def test_a_rank_dies_with_its_task(tmp_path: Path) -> None:
     assert node.codes() == [0, -signal.SIGKILL, 0]
 
 
+def test_ranks_end_with_the_process_that_made_their_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm kills that process, and knows of no other where it does not track processes by cgroups."""
+    with subprocess.Popen(["sleep", "600"]) as podman:
+        monkeypatch.setenv("SLURM_TASK_PID", str(podman.pid))
+        node = Node(tmp_path, 2)
+        node.told()
+        assert [task.poll() for task in node.tasks] == [None, None]
+        podman.kill()
+    assert node.codes() == [ENDED, ENDED]
+    wait_until(lambda: not alive(tmp_path))
+
+
 def test_a_task_with_other_settings_runs_its_rank_by_itself(tmp_path: Path) -> None:
     """Libraries read such variables when they are imported."""
     node = Node(tmp_path, 2, OMP_PLACES="{3}")

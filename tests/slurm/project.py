@@ -62,12 +62,11 @@ class Cluster:
 
     def lose(self, node: str) -> None:
         """Ends all that runs on a node, as a loss of power does: the processes of its mount namespace."""
-        (daemon,) = (pid for pid, words in _commands().items() if f"slurmd -D -N {node} " in f"{words} ")
-        place = _namespace(daemon)
-        for pid in _commands():
+        place = _namespace(int((self.folder / f"slurmd.{node}.pid").read_text()))
+        for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if _namespace(pid) == place:
-                    os.kill(pid, signal.SIGKILL)
+                if _namespace(int(path.name)) == place:
+                    os.kill(int(path.name), signal.SIGKILL)
         wait_until(lambda: "down" in self.call("sinfo", "-h", "-N", "-n", node, "-p", "wide", "-o", "%T"))
 
     def repair(self, node: str) -> None:
@@ -77,17 +76,6 @@ class Cluster:
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
         state = ("sinfo", "-h", "-N", "-n", node, "-p", "wide", "-o", "%T")
         wait_until(lambda: not re.search(r"down|unk|\*", self.call(*state)))
-
-
-def _commands() -> dict[int, str]:
-    """The command lines of all processes."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            found[int(path.parent.name)] = (
-                path.read_bytes().decode(errors="replace").replace("\0", " ").strip()
-            )
-    return found
 
 
 def _namespace(pid: int) -> str:

@@ -7,6 +7,8 @@ import shlex
 import subprocess
 import sys
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -204,7 +206,7 @@ def test_ranks_in_a_container_see_the_folders_of_the_run(project: Project, bound
 
 
 @pytest.fixture
-def podman_hpc(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def podman_hpc(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """NERSC's podman-hpc over Debian's podman, with an image whose folders are empty; and its options.
 
     Under these limits podman starts where a process may not raise its own.
@@ -212,13 +214,14 @@ def podman_hpc(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     missing = [tool for tool in ("podman-hpc", "podman", "runc", "fuse-overlayfs") if which(tool) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not found")
+    short = tempfile.TemporaryDirectory()  # of at most 50 characters, says podman
     settings = project.folder / "podman-hpc"
     (settings / "hooks").mkdir(parents=True)
     there = {
         "modules_dir": f"{sys.prefix}/etc/podman_hpc/modules.d",
         "hooks_dir": f"{settings}/hooks",
         "graph_root_template": f"{settings}/storage",
-        "run_root_template": f"{settings}/run",
+        "run_root_template": short.name,
     }
     (settings / "config.yaml").write_text(yaml.safe_dump(there))
     monkeypatch.setenv("PODMANHPC_CONFIG_FILE", str(settings / "config.yaml"))
@@ -235,10 +238,11 @@ def podman_hpc(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     limits = {"nofile": open_files, "nproc": 32768}
     packages = str(Path(find_spec("torch").origin).parents[1])  # type: ignore[union-attr, arg-type]
     shown = {"/usr", "/lib", "/lib64", "/bin", "/etc", str(ROOT), sys.base_prefix, sys.prefix, packages}
-    return [
-        *(f"--ulimit={name}={limit}:{limit}" for name, limit in limits.items()),
-        *(f"--volume={folder}:{folder}" for folder in sorted(shown)),
-    ]
+    with short:
+        yield [
+            *(f"--ulimit={name}={limit}:{limit}" for name, limit in limits.items()),
+            *(f"--volume={folder}:{folder}" for folder in sorted(shown)),
+        ]
 
 
 @pytest.mark.slow
