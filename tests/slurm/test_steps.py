@@ -257,8 +257,8 @@ def test_ranks_run_under_podman_hpc(project: Project, podman_hpc: list[str], way
     assert isinstance(record, Record), record
     assert record.record["status"] == {"ok": "ok", "hang": "timeout"}[way], record.record["error"]
     assert set(record.table("epochs")["rank"]) == {0, 1, 2, 3}
-    step_of_run = record.record["provenance"]["env"]["HARNESS_STEP"]
-    assert " podman-hpc run --rm --env-host " in step_of_run
+    if way == "ok":
+        assert " podman-hpc run --rm " in record.record["provenance"]["env"]["HARNESS_STEP"]
     assert project.cluster.call("podman-hpc", "ps", "--quiet") == "", "no container is left"
 
 
