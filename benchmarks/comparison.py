@@ -262,16 +262,8 @@ def drawn_epochs(on_links: pd.DataFrame) -> bytes:
     with styled():
         figure = Figure(figsize=(5.2, 3.4), layout="constrained")
         axes = figure.subplots()
-        for number, (_, group) in enumerate(reached.groupby("ranks")):
-            draw_points(axes, group, group.seconds, hollow=number > 0)
+        draw_targets(axes, reached, "seconds", "an epoch, s")
         ends = [reached.seconds.min(), reached.seconds.max()]
-        axes.set(
-            xscale="log",
-            yscale="log",
-            xlabel="an epoch, s",
-            ylabel="time to the target, s",
-            title=fills_and_areas(reached),
-        )
         for epochs in (2, 4, 8, 16, 32):
             line = [epochs * end for end in ends]
             axes.plot(ends, line, linestyle=":", linewidth=0.7, color="0.6", zorder=0.5)
@@ -279,29 +271,30 @@ def drawn_epochs(on_links: pd.DataFrame) -> bytes:
                 f"{epochs} epochs", (ends[1], line[1]), xytext=(3, 0), textcoords="offset points",
                 va="center", fontsize=6, color="0.4",
             )  # fmt: skip
-        plain_ticks(axes.xaxis, axes.yaxis)
         figure.legend(fontsize=6, loc="outside right center")
         return rendered(figure, "svg", "comparison-epochs", "benchmarks/comparison.py")
 
 
 def draw_measured(axes: Axes, rows: pd.DataFrame) -> None:
-    for number, (_, group) in enumerate(rows.groupby("ranks")):
-        reached = group.dropna(subset=["seconds_to_target"])
-        draw_points(axes, reached, reached.words * reached.epochs_to_target / MILLION, hollow=number > 0)
+    reached = rows.dropna(subset=["seconds_to_target"])
+    words = reached.words * reached.epochs_to_target / MILLION
+    draw_targets(axes, reached.assign(words=words), "words", "words to the target, millions")
+
+
+def draw_targets(axes: Axes, reached: pd.DataFrame, along: str, xlabel: str) -> None:
+    """The time to the target over a column. Points of the fewest hosts are filled."""
+    for number, (_, group) in enumerate(reached.groupby("ranks")):
+        draw_points(axes, group, along, hollow=number > 0)
+    filled, *hollow = map(str, sorted(reached.ranks.unique()))
+    fills = f"filled: {filled} hosts, hollow: {', '.join(hollow)}" if hollow else f"{filled} hosts"
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="words to the target, millions",
+        xlabel=xlabel,
         ylabel="time to the target, s",
-        title=fills_and_areas(rows),
+        title=f"{fills}; area: bytes held",
     )
     plain_ticks(axes.xaxis, axes.yaxis)
-
-
-def fills_and_areas(rows: pd.DataFrame) -> str:
-    filled, *hollow = map(str, sorted(rows.ranks.unique()))
-    fills = f"filled: {filled} hosts, hollow: {', '.join(hollow)}" if hollow else f"{filled} hosts"
-    return f"{fills}; area: bytes held"
 
 
 def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
@@ -319,9 +312,8 @@ def draw_predicted(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xticks(WORLDS, map(str, WORLDS))
 
 
-def draw_points(axes: Axes, group: pd.DataFrame, along: "pd.Series[float]", *, hollow: bool) -> None:
-    """The time to the target of each row over `along`."""
-    for x, row in zip(along, group.to_dict("records"), strict=True):
+def draw_points(axes: Axes, group: pd.DataFrame, along: str, *, hollow: bool) -> None:
+    for row in group.to_dict("records"):
         look = look_of(row["strategy"])
         face = "none" if hollow else look.colour
         name = f"{row['strategy']} {row['options']}".strip() if not hollow else None
@@ -331,7 +323,7 @@ def draw_points(axes: Axes, group: pd.DataFrame, along: "pd.Series[float]", *, h
             "linestyle": "none",
             "color": look.colour,
         }
-        axes.plot([x], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)
+        axes.plot([row[along]], [row["seconds_to_target"]], markerfacecolor=face, label=name, **style)
 
 
 def main() -> None:

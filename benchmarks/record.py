@@ -41,26 +41,27 @@ SCHEMES = [
 
 TESTBED_COMMANDS = ("benchmarks/testbed up", "benchmarks/testbed down")
 
+
+def on_testbed(hosts: int, rate: str, *commands: str) -> list[str]:
+    """Benchmarks on so many emulated hosts, with links of this rate."""
+    up, down = TESTBED_COMMANDS
+    return [
+        f"{up} --hosts {hosts} --rate {rate}",
+        *(f"benchmarks/testbed run -- python benchmarks/{command}" for command in commands),
+        down,
+    ]
+
+
 COMMANDS = {
     "prediction": [
         "benchmarks/prediction.py products",
         "benchmarks/prediction.py loopback --ranks 4",
         "benchmarks/prediction.py loopback --ranks 8",
-        "benchmarks/testbed up --hosts 4 --rate 100mbit",
-        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 100 --epochs 2",
-        "benchmarks/testbed down",
-        "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 200",
-        "benchmarks/testbed down",
-        "benchmarks/testbed up --hosts 8 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 200 --epochs 2",
-        "benchmarks/testbed down",
-        "benchmarks/testbed up --hosts 8 --rate 400mbit",
-        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 400 --epochs 2",
-        "benchmarks/testbed down",
-        "benchmarks/testbed up --hosts 4 --rate 400mbit",
-        "benchmarks/testbed run -- python benchmarks/prediction.py links --rate 400 --dataset amazon-shape --epochs 1",
-        "benchmarks/testbed down",
+        *on_testbed(4, "100mbit", "prediction.py links --rate 100 --epochs 2"),
+        *on_testbed(4, "200mbit", "prediction.py links --rate 200"),
+        *on_testbed(8, "200mbit", "prediction.py links --rate 200 --epochs 2"),
+        *on_testbed(8, "400mbit", "prediction.py links --rate 400 --epochs 2"),
+        *on_testbed(4, "400mbit", "prediction.py links --rate 400 --dataset amazon-shape --epochs 1"),
         "benchmarks/prediction.py memory --dataset ogbn-products@1/64",
     ],
     "claims": ["-m harness claims --twins"],
@@ -89,55 +90,35 @@ COMMANDS = {
     "loops": ["benchmarks/loops.py"],
     "sampling": [
         "benchmarks/sampling.py --scale 20 --bulk 1 2 4 8 16 32 64",
-        "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/bulks.py",
-        "benchmarks/testbed down",
+        *on_testbed(4, "200mbit", "bulks.py"),
     ],
     "collectives": ["benchmarks/collectives.py"],
     "links": [
-        "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/links.py",
-        "benchmarks/testbed down",
+        *on_testbed(4, "200mbit", "links.py"),
     ],
     "network": [
-        "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/network.py --rate 200",
-        "benchmarks/testbed down",
+        *on_testbed(4, "200mbit", "network.py --rate 200"),
     ],
     "compose": [
         command
         for rate in (200, 1000)
         for hosts in (4, 8)
-        for command in (
-            f"benchmarks/testbed up --hosts {hosts} --rate {rate}mbit",
+        for command in on_testbed(
+            hosts,
+            f"{rate}mbit",
             *(
-                f"benchmarks/testbed run -- python benchmarks/compose.py pairs --rate {rate} --dataset {graph}"
+                f"compose.py pairs --rate {rate} --dataset {graph}"
                 for graph in ("reddit-shape", "rmat-17", "amazon-shape", "coauthor-cs --hidden 32")
             ),
-            "benchmarks/testbed down",
         )
     ],
     "rivals": [
         command
         for rate in (200, 1000)
         for hosts in (4, 8)
-        for command in (
-            f"benchmarks/testbed up --hosts {hosts} --rate {rate}mbit",
-            f"benchmarks/testbed run -- python benchmarks/compose.py inexact --rate {rate} --dataset rmat-17",
-            "benchmarks/testbed down",
-        )
+        for command in on_testbed(hosts, f"{rate}mbit", f"compose.py inexact --rate {rate} --dataset rmat-17")
     ],
-    "wires": [
-        *(
-            command
-            for rate in ("10gbit", "200mbit")
-            for command in (
-                f"benchmarks/testbed up --hosts 4 --rate {rate}",
-                "benchmarks/testbed run -- python benchmarks/wires.py",
-                "benchmarks/testbed down",
-            )
-        ),
-    ],
+    "wires": [*on_testbed(4, "10gbit", "wires.py"), *on_testbed(4, "200mbit", "wires.py")],
     "slope": ["benchmarks/slope.py"],
     "batch": ["benchmarks/batch.py --on-slurm --runs 100"],
     "schemes": [
@@ -150,14 +131,9 @@ COMMANDS = {
     "partitions": ["benchmarks/partitions.py"],
     "caches": ["benchmarks/caches.py"],
     "pipelines": [
-        "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/pipelines.py --rate 200",
-        "benchmarks/testbed run -- python benchmarks/pipelines.py --rate 200 --bin-nodes 5000",
-        "benchmarks/testbed down",
+        *on_testbed(4, "200mbit", "pipelines.py --rate 200", "pipelines.py --rate 200 --bin-nodes 5000"),
         # Two ranks have a core each, and their words travel about as long as they compute.
-        "benchmarks/testbed up --hosts 2 --rate 400mbit",
-        "benchmarks/testbed run -- python benchmarks/pipelines.py --rate 400 --bin-nodes 5000",
-        "benchmarks/testbed down",
+        *on_testbed(2, "400mbit", "pipelines.py --rate 400 --bin-nodes 5000"),
     ],
     "building": [
         "benchmarks/building.py rmat --scale 22",
@@ -170,36 +146,19 @@ COMMANDS = {
         "benchmarks/loading.py --dataset rmat-21 --grid 2x2x2",
         "benchmarks/plexus_model.py measured",
         "benchmarks/plexus_model.py published",
-        "benchmarks/testbed up --hosts 4 --rate 200mbit",
-        "benchmarks/testbed run -- python benchmarks/network.py --rate 200 --hidden 128 --epochs 2 "
-        "--only plexus cagnet-2d cagnet-3d",
-        "benchmarks/testbed down",
-        *(
-            command
-            for hosts in (8, 16)
-            for command in (
-                f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
-                "benchmarks/testbed run -- python benchmarks/plexus_grids.py",
-                "benchmarks/testbed down",
-            )
+        *on_testbed(
+            4, "200mbit", "network.py --rate 200 --hidden 128 --epochs 2 --only plexus cagnet-2d cagnet-3d"
         ),
+        *on_testbed(8, "200mbit", "plexus_grids.py"),
+        *on_testbed(16, "200mbit", "plexus_grids.py"),
     ],
     "minibatches": ["benchmarks/minibatches.py"],
     "staleness": ["benchmarks/staleness.py"],
     "scalegnn": [
-        command
-        for hosts, grids in ((2, ["1x1x2x1"]), (4, ["1x2x2x1", "2x1x2x1"]))
-        for command in (
-            f"benchmarks/testbed up --hosts {hosts} --rate 200mbit",
-            *(f"benchmarks/testbed run -- python benchmarks/ablation.py --grid {grid}" for grid in grids),
-            "benchmarks/testbed down",
-        )
-    ]
-    + [
+        *on_testbed(2, "200mbit", "ablation.py --grid 1x1x2x1"),
+        *on_testbed(4, "200mbit", *(f"ablation.py --grid {grid}" for grid in ("1x2x2x1", "2x1x2x1"))),
         # Sampling is a quarter of the epoch.
-        "benchmarks/testbed up --hosts 2 --rate 10gbit",
-        "benchmarks/testbed run -- python benchmarks/ablation.py --grid 1x1x2x1 --hidden 8 --batch 65536 --epochs 7",
-        "benchmarks/testbed down",
+        *on_testbed(2, "10gbit", "ablation.py --grid 1x1x2x1 --hidden 8 --batch 65536 --epochs 7"),
     ],
     "ledger": ["benchmarks/ledger.py"],
     "pool": ["benchmarks/pool.py"],

@@ -470,9 +470,8 @@ def _variant(runs: pd.DataFrame, variant: tuple[Hashable, ...]) -> str:
         values = [str(other) for other in runs[name].unique()]
         if len(values) > 1:
             parts[name] = f"{_short(name)} unknown" if unknown(own) else _value(name, str(own), values)
-    if (
-        parts.keys() >= UNLESS.keys()
-    ):  # parts of a partitioner have no order, and blocks of an order no partitioner
+    # Parts of a partitioner have no order, and blocks of an order no partitioner.
+    if parts.keys() >= UNLESS.keys():
         parts = {name: said for name, said in parts.items() if said != UNLESS.get(name)} or parts
     return ", ".join(parts.values())
 
