@@ -31,20 +31,20 @@ class Parser(argparse.ArgumentParser):
         way_out = f"`{self.prog} --help` lists what is accepted."
         raise UserError(f"{clipped(message, 600).rstrip('.')}.{self._meant(message)} {way_out}")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses an unknown option where it stands: argparse would leave it to the parser above all verbs."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
     def _meant(self, message: str) -> str:
         """The question for a verb, a choice or an option that is none."""
         if wrong := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             return did_you_mean(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
         if wrong := re.search(r"unrecognized arguments: (-\S+)", message):
-            return did_you_mean(wrong[1].partition("=")[0], _options_of(self))
+            return did_you_mean(wrong[1].partition("=")[0], list(self._option_string_actions))
         return ""
-
-
-def _options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """The options of a parser and of the verbs below it: argparse does not say whose option was unknown."""
-    found = {word for action in parser._actions for word in action.option_strings}
-    below = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return found.union(*(_options_of(child) for choices in below for child in choices.values()))
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

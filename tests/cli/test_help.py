@@ -124,6 +124,15 @@ def test_a_misspelt_word_is_answered_in_one_form(
     assert f" Did you mean {meant}" in capsys.readouterr().err
 
 
+def test_an_unknown_option_is_answered_by_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    """Others have --machine, and it is no way out here."""
+    assert main(["run", "--strategy", "serial", "--dataset", "tiny-sbm", "--machine", "local"]) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --machine local." in said
+    assert " or --machine" not in said and "mean --machine" not in said
+    assert "`harness run --help`" in said
+
+
 def test_the_facts_of_a_graph_hold_nothing_that_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     def values(data: object) -> Iterator[object]:
         yield data
