@@ -5,6 +5,8 @@
     python benchmarks/findings.py settings      epochs of ScaleGNN under the settings that its paper leaves open
     python benchmarks/findings.py balance       the fullest block over the mean, by order of the vertices
     python benchmarks/findings.py gain          G3's epochs beside halo exchanges, as results/pipelines.md has them
+    python benchmarks/findings.py swaps         the largest set of remote vertices after G3's swaps, printed and guarded
+    python benchmarks/findings.py edges         the edges of each graph as the papers count them
 
 Each part prints markdown and draws results/findings-PART.svg. Words and sizes follow from the cards of the datasets,
 seconds from the cards of the machines; those of `gain` were measured.
@@ -23,13 +25,15 @@ from numpy.typing import NDArray
 from prediction import POINTS, terms_of_epoch
 from scipy.stats import spearmanr
 
-from harness.claims import Evaluator
+from harness.claims import Evaluator, read_claims
 from harness.doctor.calibrate import fit_terms
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, look_of
+from harness.graph.partition_swap import ratio, swapped
+from harness.graph.partitioners import balanced_parts
 from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import Prediction, predict
@@ -237,7 +241,8 @@ def balance_of_orders() -> None:
         axes = figure.subplots()
         for number, order in enumerate(orders):
             places = np.arange(len(rows)) + 0.26 * (number - 1)
-            axes.bar(places, [ratios[number] for ratios in rows.values()], 0.24, label=f"permutation {order}")
+            heights = [ratios[number] for ratios in rows.values()]
+            axes.bar(places, heights, 0.24, color=COLOURS[number], label=f"permutation {order}")
         axes.set_xticks(range(len(rows)), rows)
         axes.set_ylabel("fullest block over the mean")
         axes.legend()
@@ -298,6 +303,98 @@ def recorded_pipelines() -> dict[str, dict[str, float]]:
     return found
 
 
+# The swaps of G3's partitioner.
+
+SWAPPED = (*ORDERED, "tiny-rmat", "sbm-4096", "reddit-shape", "amazon-shape", "coauthor-cs")
+PARTS_OF_G3 = (4, 8, 16)
+FORMS = {"as printed": False, "guarded": True}
+RATIO = "{:.3f}"
+
+
+def swaps() -> None:
+    """How the swaps change the largest set of remote vertices and the sum of all, from one partition by METIS."""
+    table = Table(
+        "graph", "parts", "form", "swaps kept", "it ends: why", "fewest over most", "largest set", "all sets"
+    )
+    points: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+    for name in SWAPPED:
+        choice = DatasetChoice(name=name)
+        build(project_root(), choice)
+        blocks = open_dataset(project_root(), choice)
+        A = blocks.adjacency(range(blocks.n), range(blocks.n))
+        for parts in PARTS_OF_G3:
+            by_metis = balanced_parts(A, parts, 0)
+            for form, guarded in FORMS.items():
+                found = swapped(A, by_metis, parts, guarded=guarded)
+                largest, every = max(found.after) / max(found.before), sum(found.after) / sum(found.before)
+                points.setdefault((form, found.stopped == "cycle"), []).append((every, largest))
+                ratios = (RATIO.format(number) for number in (ratio(found.after), largest, every))
+                table.row(name, str(parts), form, str(found.swaps), found.stopped, *ratios)
+    with styled():
+        figure = Figure(figsize=(5.0, 2.8), layout="constrained")
+        axes = figure.subplots()
+        axes.axhline(1, color="0.6", linewidth=0.8)
+        axes.axvline(1, color="0.6", linewidth=0.8)
+        for (form, cycle), some in sorted(points.items()):
+            number = list(FORMS).index(form)
+            axes.plot(
+                *zip(*some, strict=True),
+                "os"[number],
+                color=COLOURS[number],
+                fillstyle="none" if cycle else "full",
+                markersize=4.5,
+                label=f"{form}, ends in a circle" if cycle else form,
+            )
+        axes.set(xlabel="all remote vertices over those of METIS", ylabel="largest set over that of METIS")
+        figure.legend(loc="outside right center")
+        save(figure, "swaps")
+
+
+# What a paper counts as an edge.
+
+PAPERS = ("bulk-sampling", "cagnet", "g3", "plexus", "scalegnn")
+
+
+def edges() -> None:
+    """Every number of edges or nonzeros that a paper prints of a graph, over its edges counted once."""
+    table = Table("graph", "edges, each once", "paper", "claim", "called", "printed", "over each edge once")
+    points: dict[str, dict[str, list[float]]] = {}
+    for paper in PAPERS:
+        for claim in read_claims(project_root(), paper)[paper]:
+            if claim.category != "dataset" or claim.metric not in ("edges", "nnz"):
+                continue
+            once, printed = load_card(project_root(), claim.dataset).edges, claim.number
+            assert once and printed, claim.id
+            called = "nonzeros" if claim.metric == "nnz" else "edges"
+            table.row(
+                claim.dataset,
+                f"{once:,}",
+                paper,
+                claim.id,
+                called,
+                f"{printed:,.0f}",
+                f"{printed / once:.3f}",
+            )
+            points.setdefault(claim.dataset, {}).setdefault(paper, []).append(printed / once)
+    with styled():
+        figure = Figure(figsize=(5.4, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for number, paper in enumerate(PAPERS):
+            places = [
+                (ratio, place + 0.16 * (number - 2))
+                for place, graph in enumerate(points)
+                for ratio in points[graph].get(paper, [])
+            ]
+            axes.plot(*zip(*places, strict=True), "o", markersize=4, color=COLOURS[number], label=paper)
+        axes.set_yticks(range(len(points)), points)
+        axes.invert_yaxis()
+        axes.set_xlim(0, None)
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel("printed number over the edges, each counted once")
+        figure.legend(loc="outside right center")
+        save(figure, "edges")
+
+
 def save(figure: Figure, part: str) -> None:
     name = f"findings-{part}"
     (RESULTS / f"{name}.svg").write_bytes(rendered(figure, "svg", name, "benchmarks/findings.py"))
@@ -309,6 +406,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "settings": settings,
     "balance": balance_of_orders,
     "gain": gain,
+    "swaps": swaps,
+    "edges": edges,
 }
 
 

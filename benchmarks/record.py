@@ -68,7 +68,7 @@ COMMANDS = {
     "findings": [
         *(
             f"benchmarks/findings.py {part}"
-            for part in ("balance", "model", "dimensions", "settings", "gain")
+            for part in ("balance", "model", "dimensions", "settings", "gain", "swaps", "edges")
         ),
     ],
     "comparison": [

@@ -37,7 +37,9 @@ NEW = 10
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--drawn", type=int, default=1000, help="runs that are drawn and reported")
+    parser.add_argument(
+        "--drawn", type=int, default=325, help="runs that are drawn and reported: 100,000 rows"
+    )
     parser.add_argument("--collected", type=int, default=10_000, help="runs that are collected")
     parser.add_argument("--planned", type=int, default=5000, help="runs that are planned")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave everything in this folder")

@@ -156,13 +156,6 @@ def _drawn(number: int) -> list[Path]:
     return _DRAW[-1](KINDS[number])
 
 
-def contents_of(
-    kind: FigureKind[Any], divided: Mapping[Callable[..., Any], list[Panel]], tables: Tables
-) -> list[tuple[Panel, Any]]:
-    """The panels of one kind that have something to show, each with its content."""
-    return [(panel, content) for panel in divided[kind.panels] if (content := kind.shown(panel, tables))]
-
-
 def divided(runs: pd.DataFrame, claims: pd.DataFrame) -> dict[Callable[..., Any], list[Panel]]:
     """The panels by every function that makes them: kinds of figures share panels, and so their curves."""
     of = {"runs": runs, "claims": claims}
@@ -177,7 +170,8 @@ def _draw(
     digest: str,
 ) -> list[Path]:
     """One figure for all datasets, and one for each of several that has something to show."""
-    paths, contents = [], contents_of(kind, shared, tables)
+    paths = []
+    contents = [(panel, content) for panel in shared[kind.panels] if (content := kind.shown(panel, tables))]
     names = names_of(kind.name, [panel for panel, _ in contents]) if contents else {}
     datasets = [name for panel, _ in contents for name in panel.graphs or (panel.dataset,)]
     datasets = sorted(set(datasets))

@@ -5,8 +5,9 @@ The page is a function of the tables and the figures: the same input gives the s
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -14,13 +15,13 @@ from markupsafe import Markup
 
 from harness.documents import read_json
 from harness.errors import UserError
-from harness.figures.drawing import KINDS, contents_of, divided, names_of, tables_digest
+from harness.figures.drawing import KINDS, divided, name_of, tables_digest
 from harness.figures.kind import read_tables
 from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
 from harness.figures.panels import Panel, panels
 from harness.files import write_text
-from harness.progress import OnStep, silent, steps
+from harness.progress import OnStep, silent
 from harness.report import run_panels, summary
 from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
 from harness.results.parquet import read_claims_of, read_collected
@@ -49,9 +50,9 @@ def write(
     digest = tables_digest(tables)
     judged, of_runs = read_claims_of(tables), read_tables(tables)
     shared = divided(runs, judged)
-    kinds = steps(KINDS, lambda kind: f"what {kind.name} shows", on_step)
-    shown = {kind.name: contents_of(kind, shared, of_runs) for kind in kinds}
-    pictures = {name: _pictures(figures, name, contents, digest) for name, contents in shown.items()}
+    pictures = {kind.name: _pictures(figures, kind.name, shared[kind.panels], digest) for kind in KINDS}
+    if not any(pictures.values()):
+        raise UserError(f"{figures} holds no figure of these tables. `harness figures` draws them.")
     held = run_panels.held(of_runs.memory.items())
     commands = [
         f"harness collect --runs RUNS --out {shlex.quote(str(tables))}",
@@ -159,12 +160,15 @@ class Picture(NamedTuple):
     numbers: str
 
 
-def _pictures(figures: Path, kind: str, contents: list[tuple[Panel, Any]], digest: str) -> list[Picture]:
-    """The figures of one kind: one for each dataset that has something to show, or that of all if one has."""
-    names = names_of(kind, [panel for panel, _ in contents]) if contents else {}
-    if len(names) > 1:
-        del names[""]
-    return [inlined(figures / f"{name}.svg", dataset, digest) for dataset, name in names.items()]
+def _pictures(figures: Path, kind: str, panels: Sequence[Panel], digest: str) -> list[Picture]:
+    """The figures of one kind that were drawn: one for each dataset, or that of all if no dataset has its own."""
+    paths = {
+        name: figures / f"{name_of(kind, name)}.svg" for name in sorted({each.dataset for each in panels})
+    }
+    drawn = {name: path for name, path in paths.items() if path.is_file()}
+    if not drawn and (of_all := figures / f"{kind}.svg").is_file():
+        drawn = {"": of_all}
+    return [inlined(path, dataset, digest) for dataset, path in drawn.items()]
 
 
 def inlined(path: Path, dataset: str, digest: str) -> Picture:

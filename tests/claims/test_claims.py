@@ -1,5 +1,8 @@
 """The claims of papers: every one is judged or says why not, and verdicts follow from numbers alone."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +180,27 @@ def test_the_command_prints_a_figure_and_refuses_an_unknown_one(
     assert "PLX-129" in out and "114848857" in out
     assert main(["claims", "--figure", "plexus-fig99"]) == 2
     assert main(["claims", "--paper", "nobody"]) == 2
+
+
+FINDINGS = """
+import sys
+from pathlib import Path
+import findings
+for number in (1, 2):
+    findings.RESULTS = Path(sys.argv[1], str(number))
+    findings.RESULTS.mkdir()
+    for part in ("model", "edges"):
+        findings.PARTS[part]()
+"""
+
+
+def test_findings_are_computed_as_their_page_has_them(tmp_path: Path) -> None:
+    """The tables are those of the record, and a drawing has the same bytes twice."""
+    where = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    command = [sys.executable, "-c", FINDINGS, str(tmp_path)]
+    printed = subprocess.run(command, env=where, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    page = (ROOT / "benchmarks" / "results" / "findings.md").read_text().splitlines()
+    assert len(lines := printed.splitlines()) > 20
+    assert [line for line in lines if line not in page] == []
+    first, second = ({path.name: path.read_bytes() for path in tmp_path.glob(f"{run}/*")} for run in (1, 2))
+    assert first == second and sorted(first) == ["findings-edges.svg", "findings-model.svg"]

@@ -375,7 +375,7 @@ def test_figures_of_other_tables_are_refused(study: Path, synthetic: SimpleNames
 
 
 def test_missing_figures_are_refused(study: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"strong-scaling-.*cannot be read.*harness figures"):
+    with pytest.raises(UserError, match=r"holds no figure of these tables.*harness figures"):
         write(study / "tables", tmp_path, tmp_path / "report.html")
 
 
