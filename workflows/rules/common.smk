@@ -164,9 +164,9 @@ def ended():
     return Ended(names, runs_of)
 
 
-def plan_together(paths):
+def plan_together(paths, scale):
     """Expand those of several experiments that have no plan yet, in one process."""
-    options = options_of(config["scale"])
+    options = options_of(scale)
     files = {path: plan_file(path, read_experiment(path), options) for path in paths}
     if missing := {path: file for path, file in files.items() if not Path(file).is_file()}:
         write_plans(missing, options)
@@ -381,14 +381,18 @@ def reports_of(target):
         names = [name for name in names if read_experiment(experiment_file(name)).get("published")]
     if not names:
         raise WorkflowError("; ".join(f"{figure.id}: {figure.way}" for figure in TARGETS[target]) + ".")
-    plan_together([experiment_file(name) for name in names])
+    plan_together([experiment_file(name) for name in names], config["scale"])
+    plan_together([experiment_file(name) for name in names if emulates(name)], "emulated")
     return [f"{PAPERS}/{name}/report.html" for name in names]
 
 
+def emulates(name):
+    """Whether an experiment has emulated runs, which stand beside its runs on one machine."""
+    return config["scale"] == "laptop" and "emulated" in read_experiment(experiment_file(name))
+
+
 def emulations(wildcards):
-    """The emulated runs of an experiment that has some, beside its runs on one machine."""
-    experiment = read_experiment(experiment_file(wildcards.experiment))
-    return rules.emulated_runs.output if config["scale"] == "laptop" and "emulated" in experiment else []
+    return rules.emulated_runs.output if emulates(wildcards.experiment) else []
 
 
 def paper_reports():
