@@ -75,8 +75,8 @@ def save(figure: Figure, folder: Path, name: str, origin: str, label: str = "") 
 def pictures(figure: Figure, folder: Path, name: str, origin: str, label: str = "") -> dict[Path, bytes]:
     """The three pictures of a figure, laid out once: text stays text in PDF and SVG."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    with mpl.rc_context({"svg.fonttype": "none"}):
+    with mpl.rc_context({"svg.fonttype": "none", "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)  # `none` keeps a place for one, and each file is drawn twice
         files = {folder / f"{name}.{kind}": rendered(figure, kind, name, origin) for kind in FORMATS}
     drawn = folder / f"{name}.svg"
     said = f'<svg role="img" aria-label="{escape(label or name)}"'
