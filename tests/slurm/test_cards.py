@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -132,17 +133,16 @@ def test_an_allocation_of_each_scheduler_is_known_and_a_rank_is_none() -> None:
 
 def test_slurm_knows_every_option_of_the_cards(cluster: Cluster) -> None:
     """No such nodes are here, so srun and sbatch may refuse the request, but no word of it."""
-    for name in CLUSTERS:
-        slurm = card(name)
-        if slurm.scheduler == "slurm":
-            command, *options = step(8, slurm)
-            job_line = batch_line(job([8], slurm, 30) | place(Site(), slurm))
-            for asked in (
-                shlex.join([command, "--test-only", *options, "true"]),
-                f"{job_line} --test-only --wrap true",
-            ):
-                said = cluster.call("sh", "-c", f"{asked} 2>&1 || true")
-                assert not any(word in said for word in REFUSED), (asked, said)
+    cards = [slurm for slurm in map(card, CLUSTERS) if slurm.scheduler == "slurm"]
+    for slurm, ranks in product(cards, WORLDS):
+        command, *options = step(ranks, slurm)
+        job_line = batch_line(job([ranks], slurm, 30) | place(Site(), slurm))
+        for asked in (
+            shlex.join([command, "--test-only", *options, "true"]),
+            f"{job_line} --test-only --wrap true",
+        ):
+            said = cluster.call("sh", "-c", f"{asked} 2>&1 || true")
+            assert not any(word in said for word in REFUSED), (asked, said)
 
 
 if __name__ == "__main__":
