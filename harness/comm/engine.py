@@ -212,11 +212,13 @@ def _bound(environ: Mapping[str, str]) -> bool:
 
 NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
 LOG_OF_NCCL, OWN_LOG = "NCCL_DEBUG_FILE", "harness-nccl-"
+LOGGING = ("NCCL_DEBUG", LOG_OF_NCCL)
+"""The variables by which a user directs NCCL's log; the harness then leaves it alone."""
 
 
 def _note_network(at: RankPlace) -> None:
     """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
-    if at.rank == 0 and not {"NCCL_DEBUG", LOG_OF_NCCL} & os.environ.keys():
+    if at.rank == 0 and not os.environ.keys() & LOGGING:
         sweep(Path(tempfile.gettempdir()), [f"{OWN_LOG}*"])  # where nobody asked for the network
         file, name = tempfile.mkstemp(prefix=f"{OWN_LOG}{owner_tag()}.")
         os.close(file)

@@ -172,6 +172,8 @@ def main() -> int:
     meeting.add_interfaces(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    for name in engine.LOGGING:  # a measurement always asks for the network
+        os.environ.pop(name, None)
     at = meeting.place(os.environ)
     meeting.choose_interface(options, at)
     device = engine.start(options.engine, at, meet=options.meeting)

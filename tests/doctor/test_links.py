@@ -1,11 +1,13 @@
 """The measurement of links: over every axis a world can have, in the words of a card, never over what people wrote."""
 
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
 from harness.cli import main
+from harness.doctor import links
 from harness.doctor.links import Measured, axes, check_network, measure, new_card, write_card
 from harness.errors import RunError, UserError
 from harness.ledger import AxisName
@@ -69,6 +71,23 @@ def test_links_over_another_network_than_the_cards_are_refused() -> None:
     with pytest.raises(RunError, match=r"chose the network Socket.*perlmutter names AWS Libfabric"):
         check_network(card, 8, "Socket")
     check_network(load_machine_card(ROOT, "local"), 8, "Socket")
+
+
+def test_the_network_is_asked_for_although_the_user_directs_the_log_of_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setattr("sys.argv", ["links", "--engine=nccl", f"--meeting={tmp_path}", f"--out={tmp_path}"])
+    levels: list[str | None] = []
+
+    def start(*_: object, **__: object) -> None:
+        levels.append(os.environ.get("NCCL_DEBUG"))
+        raise InterruptedError
+
+    monkeypatch.setattr("harness.comm.engine.start", start)
+    with pytest.raises(InterruptedError):
+        links.main()
+    assert levels == [None], "NCCL's own log can be switched on"
 
 
 def test_ranks_of_this_machine_measure_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
