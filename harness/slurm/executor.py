@@ -40,10 +40,13 @@ one that Slurm should have started again, counts as failed."""
 NEVER = re.compile(
     r"PartitionConfig|PartitionTimeLimit|PartitionNodeLimit|BadConstraints|DependencyNeverSatisfied|NodeNotInPartition"
     r"|AccountNotAllowed|QOSNotAllowed|QosNotAllowed|Invalid(Account|QOS)|AssociationNotFound"
-    r"|(QOS|Assoc)Max(Wall|Node|Cpu|CPU|GRES|Mem|Job)\w*(PerJob|PerNode)\w*|launch.failed.requeued.held",
+    r"|(QOS|Assoc)Max(Wall|Node|Cpu|CPU|GRES|Mem|Job)\w*(PerJob|PerNode)\w*",
     re.IGNORECASE,
 )
 """Reasons for which a pending job waits and that no other job's end removes."""
+HELD = re.compile(r"launch.failed.requeued.held")
+"""The reason of a job that its node would not start, as one that had begun there before the controller crashed. Slurm
+never starts that job again, and a new job may do better."""
 
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without types
@@ -135,11 +138,14 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # of a package without ty
         if state == "COMPLETED":
             self.report_job_success(active)
             return True
-        if state == "PENDING" and NEVER.search(reason):
+        held = HELD.search(reason) is not None
+        if state == "PENDING" and (held or NEVER.search(reason)):
             if lasted <= 0 or ask("scancel", number) is None:
                 return False
-            self._give_up(job)
-            told = f"Slurm job {number} can never start, and was cancelled: Slurm's reason is {reason}."
+            if not held:
+                self._give_up(job)
+            fault = "was not started by its node" if held else "can never start"
+            told = f"Slurm job {number} {fault}, and was cancelled: Slurm's reason is {reason}."
         elif state in FAILED or (state in (*REQUEUED, "GONE") and lasted > GRACE):
             told = f"Slurm job {number} ended: {state}{'' if reason in ('', 'None') else f' ({reason})'}."
         else:

@@ -5,6 +5,7 @@ The workflow is one of the test's own, whose jobs sleep: each is as long as the 
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,6 +74,26 @@ def test_an_outage_of_the_controller_loses_and_repeats_nothing(project: Project)
     assert process.wait(timeout=1800) == 0, project.output()
     assert begun(project) == {"begun-0": 1, "begun-1": 1}
     assert "No Slurm controller answers. Jobs go on" in project.output()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_job_whose_start_the_controller_forgot_is_submitted_again(project: Project, tmp_path: Path) -> None:
+    """A controller saves its state some seconds late. After a crash it starts the job anew, and the node refuses."""
+    state, kept = project.cluster.folder / "state", tmp_path / "state"
+    project.cluster.call("scontrol", "update", "PartitionName=ci", "State=DOWN")
+    process = start(project, jobs=1, seconds=1)
+    wait_until(lambda: in_queue(project) == ["PENDING PartitionDown"], 1500)
+    pending = time.time()
+    wait_until(lambda: any(file.stat().st_mtime > pending for file in state.glob("job_state")))
+    shutil.copytree(state, kept)
+    project.cluster.call("scontrol", "update", "PartitionName=ci", "State=UP")
+    wait_until(lambda: begun(project))
+    with project.cluster.outage():
+        shutil.copytree(kept, state, dirs_exist_ok=True)
+    assert process.wait(timeout=1800) == 0, project.output()
+    assert "launch failed requeued held" in project.output()
+    assert begun(project) == {"begun-0": 2}
 
 
 @pytest.mark.slow

@@ -29,9 +29,14 @@ def faulty(way: str, **more: Any) -> dict[str, Any]:
 
 
 def running(project: Project) -> list[str]:
-    """Jobs of Slurm in which a run's ranks are at work."""
+    """Jobs of Slurm in which a run's ranks are at work: those of the rule, as their comment says, with a step."""
+    runs = [
+        line.partition("|")[0]
+        for line in project.cluster.call("squeue", "-h", "-o", "%i|%k").splitlines()
+        if line.partition("|")[2].startswith("rule_run_")
+    ]
     steps = project.cluster.call("squeue", "--steps", "-h", "-o", "%i").split()
-    return sorted({step.partition(".")[0] for step in steps if step.partition(".")[2].isdigit()})
+    return [job for job in runs if any(re.fullmatch(rf"{job}\.\d+", step) for step in steps)]
 
 
 def half_way(project: Project, ranks: int) -> tuple["subprocess.Popen[str]", dict[str, Any]]:
