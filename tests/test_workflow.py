@@ -436,11 +436,16 @@ def test_the_workflow_is_used_from_elsewhere_and_as_a_module(project: Project, t
     own = project.folder / "own.smk"
     own.write_text(
         f"""
+from harness.slurm.executor import prepare
+
 module harness_runs:
     snakefile: "{ROOT / "workflows" / "Snakefile"}"
     config: {{"experiment": "workflows/experiments/smoke.yaml"}}
 
 use rule * from harness_runs as harness_*
+
+onstart:
+    prepare(workflow)
 
 rule mine:
     default_target: True

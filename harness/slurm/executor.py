@@ -8,6 +8,7 @@ and asks and cancels by itself. Only the Snakemake of a login node uses it (work
 import asyncio
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -21,6 +22,7 @@ from snakemake_executor_plugin_slurm.utils import get_job_wildcards
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+from harness.slurm.jobs import orphans
 from harness.slurm.resources import AGAIN, PARTITIONS, PATIENCE, UNREACHABLE, ask, forbidden, partitions_of
 
 FAILED = (
@@ -252,7 +254,38 @@ def install() -> None:
     ExecutorPluginRegistry().get_plugin("slurm").executor = SteadyExecutor
 
 
-def end_alike() -> None:
-    """Lets a SIGTERM end Snakemake as an interrupt does, which cancels its jobs; else it waits for them first."""
-    if threading.current_thread() is threading.main_thread():
+# Before the first job.
+
+
+def prepare(workflow: Any) -> None:
+    """Prepares a workflow for its jobs: the hook `onstart` of the main Snakefile.
+
+    A SIGTERM ends a Snakemake that submits jobs as an interrupt does, which cancels the jobs. By itself Snakemake would
+    wait for them.
+    """
+    if not workflow.local_exec and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _let_scheduler_rest(workflow.scheduler)
+    _wait_for_orphans()
+
+
+def _let_scheduler_rest(scheduler: Any) -> None:
+    """Drops Snakemake's usual limit of 100 new jobs a second; a limit that a user sets stays.
+
+    Each job that ends makes the scheduler of a limit look at all jobs once more in every timespan, to the end of the
+    workflow. After a hundred jobs it never rests, and takes a core from the run that is timed (snakemake, pull 3744).
+    """
+    limit = scheduler.job_rate_limiter
+    if limit and (limit.max_jobs, limit.timespan) == (100, 1):
+        scheduler.job_rate_limiter = None
+
+
+POLL_SECONDS = 10.0
+
+
+def _wait_for_orphans() -> None:
+    """Waits for the jobs of a Snakemake that was killed in this folder: their finished runs need not run again."""
+    while jobs := orphans(Path.cwd()):
+        ids = " ".join(jobs)
+        print(f"Waiting for jobs of an earlier Snakemake here; `scancel {ids}` ends them.", file=sys.stderr)
+        time.sleep(POLL_SECONDS)

@@ -18,13 +18,12 @@ from harness.slurm.executor import NEVER
 from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 SNAKEFILE = """
-from harness.slurm.executor import end_alike, install
+from harness.slurm.executor import install, prepare
 
 install()
 
 onstart:
-    if not workflow.local_exec:
-        end_alike()
+    prepare(workflow)
 
 rule all:
     input:
@@ -146,6 +145,20 @@ def test_an_interrupted_or_terminated_workflow_leaves_no_job(project: Project, s
     wait_until(lambda: in_queue(project) == [])
 
 
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_workflow_that_waits_for_an_earlier_one_can_be_ended(tmp_path: Path, sign: signal.Signals) -> None:
+    """A stand-in for squeue shows a job that a Snakemake left in the folder, and that does not end."""
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '7|harness_x|{tmp_path}'\n")
+    process = start_with_stand_in(tmp_path, "squeue", "--profile", str(ROOT / "slurm"))
+    try:
+        wait_until(lambda: "Waiting for jobs of an earlier" in (tmp_path / "output").read_text(), 120)
+        os.kill(process.pid, sign)
+        assert process.wait(timeout=60) != 0
+    finally:
+        process.kill()
+    assert not (tmp_path / "begun-0").exists() and not list(tmp_path.glob(".snakemake/locks/*"))
+
+
 FLUX = """#!/bin/sh
 echo "$*" >> {folder}/asked
 for last; do :; done
@@ -160,22 +173,34 @@ esac
 """A stand-in for Flux: a job is a process of this machine."""
 
 
+def start_with_stand_in(folder: Path, name: str, *words: str) -> "subprocess.Popen[bytes]":
+    """The sleepy workflow in a folder without Slurm, and a command of the folder before those of the machine."""
+    (folder / "sleepy.smk").write_text(SNAKEFILE)
+    (folder / name).chmod(0o755)
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        *words,
+        "-s",
+        "sleepy.smk",
+        "--config",
+        "jobs=1",
+        "seconds=1",
+    ]
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            command, cwd=folder, env={**os.environ, "PATH": path}, stdout=output, stderr=output
+        )
+
+
 def test_the_profile_for_flux_submits_and_sees_jobs_end(tmp_path: Path) -> None:
     (tmp_path / "workflows").symlink_to(ROOT / "workflows")
-    (tmp_path / "sleepy.smk").write_text(SNAKEFILE)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "flux").write_text(FLUX.format(folder=tmp_path))
-    (tmp_path / "bin" / "flux").chmod(0o755)
+    (tmp_path / "flux").write_text(FLUX.format(folder=tmp_path))
     words = ["--profile", "workflows/profiles/flux", "--seconds-between-status-checks", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *words, "-s", "sleepy.smk", "--config", "jobs=1", "seconds=1"],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr + (tmp_path / "output").read_text()
+    process = start_with_stand_in(tmp_path, "flux", *words)
+    assert process.wait(timeout=600) == 0, (tmp_path / "output").read_text()
     assert (tmp_path / "begun-0").read_text() == "begun\n"
     submitted, *others = (tmp_path / "asked").read_text().splitlines()
     line = "batch --nodes=1 --nslots=1 --cores-per-slot=1 --time-limit=5m --queue=ci --bank=nobody --output="

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +20,8 @@ import harness
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.experiment.paper_figures import paper_figures
-from harness.slurm.executor import batch_line, end_alike, install
-from harness.slurm.jobs import Ended, Jobs, bill_text, orphans
+from harness.slurm.executor import batch_line, install, prepare
+from harness.slurm.jobs import Ended, Jobs, bill_text
 from harness.slurm.resources import NAMES, PARTITIONS, ask, build, load_site, partitions_of, place, slurm_of
 from harness.spec.dataset import COMPUTED
 from harness.spec.root import imported_folder
@@ -34,7 +33,6 @@ SCHEMAS = {
     "config.schema.yaml": workflow.source_path("../schemas/config.schema.yaml"),
     "experiments.schema.yaml": workflow.source_path("../schemas/experiments.schema.yaml"),
 }
-POLL_SECONDS = 10
 # Snakemake removes a job's log before each attempt, which removes one name of a file: under the other it is kept, and the
 # next attempt appends to it. A file system without hard links keeps the last attempt alone.
 APPENDING = "touch {log}.attempts; ln -f {log}.attempts {log} 2> /dev/null || true; "
@@ -284,25 +282,6 @@ def order_options(wildcards):
     """The options of `harness data build` for the order: every key but the name."""
     keys = ("permutation", "seed", "partition", "parts")
     return " ".join(f"--{key} {wildcards[key]}" for key in keys)
-
-
-def wait_for_orphans():
-    """Wait for the jobs of a Snakemake that was killed in this folder: their finished runs need not run again."""
-    while jobs := orphans(Path.cwd()):
-        ids = " ".join(jobs)
-        print(f"Waiting for jobs of an earlier Snakemake here; `scancel {ids}` ends them.", file=sys.stderr)
-        time.sleep(POLL_SECONDS)
-
-
-def let_scheduler_rest(scheduler):
-    """Drop Snakemake's usual limit of 100 new jobs a second; a limit that a user sets stays.
-
-    Each job that ends makes the scheduler of a limit look at all jobs once more in every timespan, to the end of the
-    workflow. After a hundred jobs it never rests, and takes a core from the run that is timed (snakemake, pull 3744).
-    """
-    limit = scheduler.job_rate_limiter
-    if limit and (limit.max_jobs, limit.timespan) == (100, 1):
-        scheduler.job_rate_limiter = None
 
 
 def steps(wildcards):
