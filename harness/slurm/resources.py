@@ -7,6 +7,7 @@ a single rank has no `mpi`: Snakemake leaves out a key whose value is None.
 
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Collection, Mapping
 from math import ceil
@@ -281,9 +282,9 @@ PATIENCE, AGAIN = 30.0, 5.0
 def ask(*command: str, outage: float = 0.0) -> str | None:
     """The output of a command of Slurm; None if the command is absent or fails.
 
-    A controller that does not answer is asked again for `outage` seconds.
+    A controller that does not answer is asked again for `outage` seconds, which is said once.
     """
-    deadline = time.monotonic() + outage
+    deadline, silent = time.monotonic() + outage, False
     while True:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
@@ -297,4 +298,10 @@ def ask(*command: str, outage: float = 0.0) -> str | None:
             away = UNREACHABLE.search(done.stderr) is not None
         if not away or time.monotonic() > deadline:
             return None
+        if not silent:
+            silent = True
+            again = (
+                f"No Slurm controller answers {command[0]}: it is asked again for {outage / 60:.0f} minutes."
+            )
+            print(again, file=sys.stderr, flush=True)
         time.sleep(AGAIN)

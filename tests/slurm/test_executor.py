@@ -45,10 +45,10 @@ rule sleep:
 """
 
 
-def start(project: Project, **config: int) -> "subprocess.Popen[str]":
+def start(project: Project, *words: str, **config: int) -> "subprocess.Popen[str]":
     (project.folder / "sleepy.smk").write_text(SNAKEFILE)
-    words = [f"{key}={value}" for key, value in config.items()]
-    return project.start("snakemake", *QUICK, "-s", "sleepy.smk", "--config", *words)
+    told = [f"{key}={value}" for key, value in config.items()]
+    return project.start("snakemake", *QUICK, "-s", "sleepy.smk", *words, "--config", *told)
 
 
 def begun(project: Project) -> dict[str, int]:
@@ -98,8 +98,9 @@ def test_a_job_whose_start_the_controller_forgot_is_submitted_again(project: Pro
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_job_is_submitted_once_a_controller_answers(project: Project) -> None:
+    """Without its hook, which would wait for a controller before the first job."""
     with project.cluster.outage():
-        process = start(project, jobs=1, seconds=1)
+        process = start(project, "--no-hooks", jobs=1, seconds=1)
         wait_until(lambda: "will be submitted once one does" in project.output(), 1500)
     assert process.wait(timeout=1800) == 0, project.output()
     assert begun(project) == {"begun-0": 1}

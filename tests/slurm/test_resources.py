@@ -12,6 +12,7 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
+from harness.slurm import resources
 from harness.slurm.resources import (
     NAMES,
     Resources,
@@ -241,3 +242,27 @@ def test_a_wrong_key_of_the_site_is_refused_with_those_that_there_are(tmp_path: 
     (tmp_path / "config" / "site.yaml").write_text("acount: m1\n")
     with pytest.raises(ValueError, match=r"config/site\.yaml: acount.*Accepted keys: machine, account"):
         load_site(tmp_path)
+
+
+AWAY = """#!/bin/sh
+echo x >> {folder}/asked
+[ $(wc -l < {folder}/asked) -ge 3 ] && echo 7 && exit
+echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2
+exit 1
+"""
+"""A command that reaches no controller twice, and then does."""
+
+
+def test_a_controller_that_is_away_is_waited_for_which_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = tmp_path / "squeue"
+    command.write_text(AWAY.format(folder=tmp_path))
+    command.chmod(0o755)
+    monkeypatch.setattr(resources, "AGAIN", 0.0)
+    assert resources.ask(str(command)) is None and capsys.readouterr().err == ""
+    assert resources.ask(str(command), outage=600) == "7"
+    assert (
+        capsys.readouterr().err
+        == f"No Slurm controller answers {command}: it is asked again for 10 minutes.\n"
+    )
