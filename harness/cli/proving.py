@@ -328,7 +328,8 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.write is not None or options.machine is not None:
         raise UserError("doctor takes --machine and --write together with --links or --calibrate.")
     items = list(survey(options.root, say))
-    rows = [("MISSING" if item.missing else "ok", item.what, item.found) for item in items]
+    states = ["MISSING" if item.missing else "CHECK" if item.doubtful else "ok" for item in items]
+    rows = [(state, item.what, item.found) for state, item in zip(states, items, strict=True)]
     show(options, [asdict(item) for item in items], columns(rows))
     return 1 if any(item.missing for item in items) else 0
 

@@ -43,6 +43,8 @@ class Examined:
     what: str
     found: str
     missing: bool = False
+    doubtful: bool = False
+    """True for an item that may end runs, and that only the user can decide."""
 
 
 def answer(*command: str) -> str | None:
@@ -341,7 +343,8 @@ def _cluster() -> Iterator[Examined]:
     if memory and int(memory[0]) < SHORTEST_MEMORY:
         yield Examined(
             "MinJobAge",
-            f"{memory[0]} s: the executor will ask sacct, which shows cancelled jobs as running",
+            f"{memory[0]} s: squeue forgets ended jobs so soon that jobs without their outputs count as failed "
+            "minutes later",
         )
     if "SLURM_JOB_ID" in os.environ:
         yield _job()
@@ -398,6 +401,7 @@ def _card(root: Path) -> Iterator[Examined]:
             "interfaces",
             f"{', '.join(absent)} of the card {site.machine}: {place}",
             missing="SLURM_JOB_ID" in os.environ,
+            doubtful="SLURM_JOB_ID" not in os.environ,
         )
     if slurm.container and not shutil.which(slurm.container.runtime):
         yield Examined(
@@ -406,7 +410,9 @@ def _card(root: Path) -> Iterator[Examined]:
     loaded = {module.partition("/")[0] for module in os.environ.get("LOADEDMODULES", "").split(":")}
     if unloaded := [module for module in slurm.modules if module.partition("/")[0] not in loaded]:
         yield Examined(
-            "modules", f"not loaded: `module load {' '.join(unloaded)}`, unless a container has them"
+            "modules",
+            f"not loaded: `module load {' '.join(unloaded)}`, unless a container has them",
+            doubtful=True,
         )
 
 
@@ -438,7 +444,7 @@ def _card_on_cluster(root: Path, machine: str, site: Site) -> Iterator[Examined]
     if nodes > 1 and not file_system(place_of_runs).endswith("which nodes share"):
         state = f"{place_of_runs} is {file_system(place_of_runs)}, and the partition has {nodes} nodes"
         way_out = "`srun -N2 ls FOLDER` shows whether they see it; else move the checkout to a file system of all nodes"
-        yield Examined("shared folder", f"{state}: {way_out}")
+        yield Examined("shared folder", f"{state}: {way_out}", doubtful=True)
 
 
 def _shadowed(root: Path) -> Iterator[Examined]:
