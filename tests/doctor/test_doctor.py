@@ -1,10 +1,12 @@
 """What `harness doctor` says of Slurm, folders and profiles, by commands and files that tests put in their place."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.doctor.survey import Examined, file_system, slurm
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +68,7 @@ def test_an_account_that_slurm_does_not_know_is_missing(root: Path) -> None:
 
 
 def test_a_card_whose_nodes_could_not_meet_is_missing_its_interfaces(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("socket.gethostbyname", lambda _: "127.0.1.1")
     (root / "config" / "site.yaml").write_text("machine: cpu-cluster\n")
@@ -80,6 +82,8 @@ def test_a_card_whose_nodes_could_not_meet_is_missing_its_interfaces(
     assert not found.missing and "hsn0" in found.found and "lo" in found.found, "a login node may have others"
     assert found.doubtful and told(root)["modules"].doubtful
     assert told(root)["modules"].found.startswith("not loaded: `module load nccl`")
+    main(["doctor", "--root", str(root)])
+    assert re.search(r"^CHECK +modules +not loaded", capsys.readouterr().out, re.MULTILINE)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert told(root)["interfaces"].missing
 
