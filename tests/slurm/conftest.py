@@ -48,4 +48,8 @@ def project(cluster: Cluster, tmp_path: Path) -> Iterator[Project]:
     yield Project(tmp_path, cluster)
     cluster.call("scancel", "--user=root")
     wait_until(lambda: cluster.call("squeue", "-h") == "")
+    for node in cluster.call("sinfo", "-h", "-N", "-t", "drain", "-p", "wide", "-o", "%N").split():
+        cluster.call(
+            "scontrol", "update", f"NodeName={node}", "State=RESUME"
+        )  # Slurm drains one with a job twice
     wait_until(lambda: not alive(tmp_path))
