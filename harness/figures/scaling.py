@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -77,6 +78,7 @@ PLOT, SMALL, SLOT = 1.75, 0.95, 0.13  # inches: common axes, small axes, one cur
 BARE = 0.2  # inches: axes without any time, beneath the failures
 PLOT_WIDTH, SMALL_WIDTH = 2.6, 1.3  # about, in inches
 APART = 0.07  # inches between markers that would coincide
+NEAR = 0.3  # of the way to the next number of ranks: all markers of one number lie within
 THIN = ("*", "P", "d", (4, 1, 0), (3, 1, 0))  # markers that look smaller than they are
 IDEAL_BELOW = 4  # times below the fastest epoch that ideal lines are followed
 DOTTED: Dash = (0, (1, 1.6))
@@ -284,25 +286,31 @@ def _draw_others(axes: Axes, others: Sequence[Curve], measure: DrawnColumn) -> N
 
 
 def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Ground) -> list[Transform]:
-    """How each curve is moved sideways: not at all, unless markers of two curves would coincide."""
+    """How each curve is moved sideways: not at all, unless one of its markers would lie on that of another curve."""
     low, high = (math.log2(limit) for limit in axes.get_ylim())
-    by_x: dict[int, list[float]] = {}
-    for curve in own:
+    by_x: dict[int, list[tuple[float, int]]] = {}
+    for number, curve in enumerate(own):
         for x, y in measure.marks(curve):
-            by_x.setdefault(x, []).append((math.log2(y) - low) / (high - low) * ground.whole)
-    coincide = any(
-        upper - lower < APART
-        for places in by_x.values()
-        for lower, upper in zip(sorted(places), sorted(places)[1:], strict=False)
+            place = (math.log2(y) - low) / (high - low) * ground.whole
+            by_x.setdefault(x, []).append((place, number))
+    moved = sorted(
+        {
+            number
+            for marks in by_x.values()
+            for (lower, one), (upper, other) in pairwise(sorted(marks))
+            if upper - lower < APART
+            for number in (one, other)
+        }
     )
     left, right = (math.log2(limit) for limit in axes.get_xlim())
-    pitch = min(
-        (math.log2(b / a) for a, b in zip(ground.tried, ground.tried[1:], strict=False)), default=right - left
-    )
-    step = min(APART, 0.7 * pitch / (right - left) * ground.width / max(len(own), 1)) if coincide else 0.0
-    middle = (len(own) - 1) / 2
+    pitch = min((math.log2(b / a) for a, b in pairwise(ground.tried)), default=right - left)
+    room = NEAR * pitch / (right - left) * ground.width
+    step = min(APART, room / max(len(moved), 1))
+    places = {number: step * (n - (len(moved) - 1) / 2) for n, number in enumerate(moved)}
     scale: Any = axes.figure.dpi_scale_trans
-    return [axes.transData + ScaledTranslation(step * (n - middle), 0, scale) for n in range(len(own))]
+    return [
+        axes.transData + ScaledTranslation(places.get(number, 0.0), 0, scale) for number in range(len(own))
+    ]
 
 
 def _draw_curve(axes: Axes, curve: Curve, measure: DrawnColumn, place: Transform) -> None:

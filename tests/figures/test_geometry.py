@@ -273,6 +273,22 @@ def test_markers_of_strategies_stand_apart_or_are_listed(
             assert a == b or np.hypot(x - u, y - v) > 0.02 * figure.dpi, (axes.get_xlabel(), a, b)
 
 
+def test_markers_stand_at_their_number_of_ranks(figure_of: Callable[..., Figure]) -> None:
+    """Those that make room for others are moved by less than a sixth of the way to the next number."""
+    moved = 0
+    for axes in figure_of(KINDS[0], 7).axes:
+        across = axes.transData.transform([(tick, 1) for tick in axes.get_xticks()])[:, 0]
+        pitch = np.diff(across).min(initial=axes.bbox.width)
+        for line in axes.lines:
+            points = line.get_xydata()
+            if line.get_markersize() > 3 and len(points):
+                there, here = (to.transform(points)[:, 0] for to in (axes.transData, line.get_transform()))
+                by = np.nanmax(np.abs(here - there))  # a line may have gaps
+                assert by < pitch / 6
+                moved += by > 0.5
+    assert moved
+
+
 @pytest.mark.parametrize("count", SIZES)
 def test_ideal_lines_end_within_the_axes(count: int, figure_of: Callable[..., Figure]) -> None:
     dotted = 0
