@@ -114,7 +114,7 @@ def die_while_writing() -> None:
 
 
 def linger_while_writing() -> None:
-    """The disk of the record takes six seconds, in which the rank sleeps: some network file systems let it."""
+    """The disk of the record takes 3.5 seconds, in which the rank sleeps: some network file systems let it."""
     from harness import files
 
     real, slept = os.fsync, []
@@ -122,7 +122,7 @@ def linger_while_writing() -> None:
     def sync(handle: int) -> None:
         if not slept:
             slept.append(handle)
-            time.sleep(6)
+            time.sleep(3.5)
         real(handle)
 
     files.os.fsync = sync  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from tests.alive import alive
 
 ROOT = Path(__file__).parents[2]
 FAULTY = f"{Path(__file__).parent / 'faulty.py'}:Faulty"
-LIMITS = TimeLimits(still=4.0)  # runs have more, and what they do in vain then is the same
+LIMITS = TimeLimits(still=2.0)  # runs have more, and what they do in vain then is the same
 
 WAYS: dict[str, tuple[str, str, str]] = {
     "raise": ("failed", "ZeroDivisionError", "on purpose"),

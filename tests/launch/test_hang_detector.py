@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.launch import hang_detector
+from harness.launch import hang_detector, processes
 from harness.launch.hang_detector import LOOKS, TICKS, Hang, HangDetector
 from harness.launch.processes import Ranks, Watched
 
@@ -235,30 +235,33 @@ def watched(codes: Sequence[str], patience: float, limit: float) -> Watched:
 
 def test_a_starved_rank_is_not_blamed() -> None:
     with busy():
-        ended = watched([STARVED, SLEEP], patience=1.5, limit=5)
+        ended = watched([STARVED, SLEEP], patience=1.0, limit=3.5)
     assert (ended.hang, ended.expired) == (None, True)
 
 
 def test_sleeping_ranks_are_named_beside_starved_strangers() -> None:
     with busy():
-        assert watched([SLEEP, SLEEP], patience=1.5, limit=60).hang == Hang(())
+        assert watched([SLEEP, SLEEP], patience=1.0, limit=60).hang == Hang(())
 
 
 def test_a_stopped_rank_is_named_beside_one_that_spins() -> None:
     with Ranks([start(SPIN), start(SLEEP)]) as ranks:
         (_, second) = ranks._processes
         second.send_signal(signal.SIGSTOP)
-        ended = ranks.watch(HangDetector(1.5), 60, lambda: None)
+        ended = ranks.watch(HangDetector(1.0), 60, lambda: None)
     assert ended.hang == Hang((1,))
 
 
 @pytest.mark.parametrize("code", ["", "raise SystemExit(3)"])
-def test_a_rank_that_records_outlives_the_others_however_they_end(code: str, tmp_path: Path) -> None:
+def test_a_rank_that_records_outlives_the_others_however_they_end(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It sleeps longer than the patience and the grace of others, as on a slow network file system."""
+    monkeypatch.setattr(processes, "GRACE", processes.GRACE / 2)
     record = tmp_path / "record"
-    slow = f"import time; time.sleep(4.5); open({str(record)!r}, 'w')"
+    slow = f"import time; time.sleep(2.25); open({str(record)!r}, 'w')"
     with Ranks([start(slow), start(code)]) as ranks:
         begun = time.monotonic()
-        ended = ranks.watch(HangDetector(1.0, 600.0), 4, lambda: None, lambda: time.monotonic() > begun + 1)
+        ended = ranks.watch(HangDetector(0.5, 600.0), 2, lambda: None, lambda: time.monotonic() > begun + 0.5)
     assert record.exists() and ended.hang is None
     assert [death.code for death in ended.deaths] == [3] * bool(code)
