@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         head = versions(data, self.site.says)
         if fault == "slow head":
             return self._trickle_head()
-        data = {"gzip": gzip.compress(data, 1), "page": PAGE, "empty": b""}.get(fault, data)
+        data = gzip.compress(data, 1) if fault == "gzip" else {"page": PAGE, "empty": b""}.get(fault, data)
         total = len(data) + ("other total" in fault)
         conditional = fault != "no ranges" and self.headers.get("If-Range") in head.values()
         partial = bool(wanted) and (conditional or "blind" in fault)  # the blind see no If-Range
