@@ -275,8 +275,9 @@ def test_advice_ranks_what_fits_and_names_what_does_not() -> None:
 def test_no_prediction_is_below_the_seconds_of_its_words(name: str, machine: str) -> None:
     """So a grid that is left out for its words cannot have been among the fastest."""
     card, bounded = load_machine_card(ROOT, machine), 0
+    few_bins = {"bin_nodes": 20_000} if name == "g3" else {}  # the words are those of any number of bins
     for grid in load_strategy(name).grids(16):
-        choice = Ready(ready(name, dict(grid), PRODUCTS))
+        choice = Ready(ready(name, dict(grid), PRODUCTS, params=few_bins))
         try:
             if least := least_seconds(choice, card):
                 assert least <= predict(choice, card, ranks=[0]).seconds.value
