@@ -75,13 +75,25 @@ def fork_server() -> "Iterator[ForkServer]":
     from harness.launch.fork_server import ForkServer
 
     class Shared(ForkServer):
-        """A fork server that stays although pytest names the current test in the environment."""
+        """A fork server that stays although the environment changes from test to test."""
 
         def prepare(self, environment: Mapping[str, str]) -> None:
-            super().prepare({key: text for key, text in environment.items() if key != "PYTEST_CURRENT_TEST"})
+            mine = ("PYTEST_CURRENT_TEST", "HARNESS_RESULTS")  # the name of a test, and a folder of its own
+            super().prepare({key: text for key, text in environment.items() if key not in mine})
 
     with Shared() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def ranks_at_hand(fork_server: "ForkServer") -> Iterator[None]:
+    """`main(["run", ...])` in the tests of a module forks its ranks from the server of the session."""
+    from harness.launch.fork_server import ForkServer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForkServer, "__enter__", lambda _: fork_server)
+        patch.setattr(ForkServer, "__exit__", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -117,6 +117,7 @@ def test_advice_leaves_out_what_does_not_fit(capsys: pytest.CaptureFixture[str])
     assert "The full graph" not in page
 
 
+@pytest.mark.usefixtures("ranks_at_hand")
 def test_tuning_sets_what_was_measured_beside_what_was_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

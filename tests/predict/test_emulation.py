@@ -18,6 +18,7 @@ from harness.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 ETHERNET = load_machine_card(ROOT, "ethernet")
+pytestmark = pytest.mark.usefixtures("ranks_at_hand")
 RUN = [
     "run",
     "--strategy",

@@ -68,6 +68,7 @@ def test_ranks_agree_on_the_end_of_a_run(tmp_path: Path, fork_server: ForkServer
     assert run.record["summary"]["words_payload"] == run.record["summary"]["words_formula"]
 
 
+@pytest.mark.usefixtures("ranks_at_hand")
 def test_a_batch_survives_a_spec_that_diverges_and_one_that_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
