@@ -1,5 +1,6 @@
 """What all tests share: ranks that stay alive for the session, a study that is drawn once, repeatable examples."""
 
+import json
 import os
 import runpy
 import shutil
@@ -110,7 +111,10 @@ def synthetic() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A synthetic study with runs/, tables/ and figures/, made once for all workers; tests only read it."""
+    """A synthetic study with runs/, tables/ and figures/, made once for all workers; tests only read it.
+
+    drawn.json has the steps that the drawing announced.
+    """
     from harness.figures import draw_all
     from harness.locks import locked
     from harness.results.collect import collect
@@ -124,7 +128,9 @@ def study(synthetic: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
             synthetic.write_study(making / "runs")
             collect(making / "runs", making / "tables")
             write_claims(making / "tables" / "claims.parquet", synthetic.claims(), making / "tables")
-            draw_all(making / "tables", making / "figures")
+            announced: list[tuple[int, int, str]] = []
+            draw_all(making / "tables", making / "figures", lambda *step: announced.append(step))
+            (making / "drawn.json").write_text(json.dumps(announced))
             making.rename(folder)
     return folder
 

@@ -10,7 +10,6 @@ import pytest
 from harness.claims import Evaluator, Wanted, judge_all
 from harness.cli import main
 from harness.cli.options import Progress
-from harness.figures import draw_all
 from harness.figures.drawing import KINDS
 from harness.progress import OnStep
 from harness.report import write
@@ -43,8 +42,10 @@ def _collect(study: Path, folder: Path, on_step: OnStep) -> int:
     return len(collect(study / "runs", folder, on_step=on_step).runs) + len(RUN_TABLES)
 
 
-def _draw(study: Path, folder: Path, on_step: OnStep) -> int:
-    draw_all(study / "tables", folder, on_step)
+def _draw(study: Path, _: Path, on_step: OnStep) -> int:
+    """The steps of the study's own drawing."""
+    for step in json.loads((study / "drawn.json").read_text()):
+        on_step(*step)
     return len(KINDS)
 
 
