@@ -26,12 +26,12 @@ from harness.strategy import BlockCounts
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["architecture.svg", "architecture.md"])
-def test_the_map_of_the_house_is_the_house(name: str) -> None:
-    """`python docs/draw_architecture.py` makes both."""
+def test_the_map_of_the_house_is_the_house() -> None:
+    """`python docs/draw_architecture.py` makes the picture and the page."""
     made = runpy.run_path(str(ROOT / "docs" / "draw_architecture.py"))["made"]()
-    found = {path.name: data for path, data in made.items()}
-    assert (ROOT / "docs" / name).read_bytes() == found[name]
+    assert {path.name for path in made} == {"architecture.svg", "architecture.md"}
+    for path, data in made.items():
+        assert path.read_bytes() == data, path
 
 
 def test_the_pictures_of_strategies_are_their_layouts() -> None:
@@ -189,17 +189,17 @@ def test_a_quoted_message_is_one_of_the_code(quoted: str, all_texts: str) -> Non
 
 
 def test_the_map_of_the_tests_has_a_row_for_each_folder(tmp_path: Path) -> None:
-    """The report is one that pytest writes now; a report without tests changes no page."""
+    """The report is one that pytest writes now, of a test that imports little; without tests no page changes."""
     made, report = runpy.run_path(str(ROOT / "docs" / "map_tests.py")), tmp_path / "tests.xml"
     assert made["read"](report) == []
-    one = "tests/test_docs.py::test_many_messages_are_quoted"
+    one = "tests/test_floors.py::test_no_two_modules_share_a_name"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", one, f"--junit-xml={report}"]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     (mine,) = made["read"](report)
-    assert mine.place == "test_docs"
+    assert mine.place == "test_floors"
     page, timed = (ROOT / "docs" / "maintainers.md").read_text(), made["Timed"]
     written = made["with_table"](page, [mine, timed("cli", 7.0), timed("cli", 8.0)])
     assert "| `cli/` | 2 | 15 | harness data: a partitioned store is built" in written
-    assert "| `test_docs.py` | 1 | 0 | Pages that are made from the code" in written
+    assert "| `test_floors.py` | 1 | 0 | The import law: a floor imports only" in written
     assert "| all | 3 | 15 | |" in written
     assert made["with_table"](written, [mine]).count("| `cli/` |") == 0
