@@ -298,12 +298,17 @@ def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Faul
 
 
 def _out_of_memory_kills() -> int:
-    """The number of processes that the kernel of this machine has killed for want of memory; 0 if unknown."""
+    """The processes that the kernel has killed for want of memory, by all counters at hand.
+
+    One of them does not do: that of a control group has no processes of the groups within, nor that of a container
+    those outside. So a kill may count twice, and what tells is that the sum grew.
+    """
+    kills = 0
     for path, field in OOM_COUNTERS.items():
         with suppress(OSError, ValueError):
             counts = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
-            return int(counts.get(field, 0))
-    return 0
+            kills += int(counts.get(field, 0))
+    return kills
 
 
 # Runs one after the other, in the time that their job has. Runs that have a result are left alone.

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.launch import launch
 from harness.launch.hang_detector import Hang
 from harness.launch.processes import Death, Watched, find_cause, nobody_is_to_blame
 from harness.run import rank
@@ -154,3 +155,17 @@ def test_a_rank_of_a_step_that_lost_another_ends_after_it(
         monkeypatch.setattr("sys.argv", ["harness.run.rank", *folders, *words])
         assert rank.main() == 1
     assert slept == ([rank.AFTER_THE_CAUSE] if others is LOST else [])
+
+
+@pytest.mark.parametrize("rises", [0, 1, 2])
+def test_a_kill_for_memory_is_seen_by_whichever_counter_has_it(
+    rises: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a control group stays where the machine's own memory ran out, and some are not there."""
+    files = [tmp_path / name for name in ("group", "old-group", "machine")]
+    monkeypatch.setattr(launch, "OOM_COUNTERS", dict.fromkeys([tmp_path / "absent", *files], "oom_kill"))
+    for file in files:
+        file.write_text("oom 3\nunder_oom 0 of 2\noom_kill 4\n")
+    before = launch._out_of_memory_kills()
+    files[rises].write_text("oom 3\noom_kill 5\n")
+    assert launch._out_of_memory_kills() > before
