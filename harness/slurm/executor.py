@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,8 +251,16 @@ class _Resources(dict[str, Any]):
 
 
 def install() -> None:
-    """Lets the option `--executor slurm` of Snakemake start this executor."""
+    """Lets the option `--executor slurm` of Snakemake start this executor, and a SIGTERM end any Snakemake.
+
+    Snakemake's handler takes a lock. The thread that the signal interrupts may hold it, and would wait for itself: that
+    of a job's Snakemake does when the job's command has ended by the same signal. The handler has a thread of its own.
+    """
+    from snakemake.workflow import JobScheduler
+
     ExecutorPluginRegistry().get_plugin("slurm").executor = SteadyExecutor
+    graceful = JobScheduler.exit_gracefully
+    JobScheduler.exit_gracefully = lambda scheduler, *_: start_new_thread(graceful, (scheduler,))
 
 
 # Before the first job.

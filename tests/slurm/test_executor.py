@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+import snakemake.api
 
-from harness.slurm.executor import NEVER
+from harness.slurm.executor import NEVER, install
 from tests.slurm.project import QUICK, ROOT, Project, wait_until
 
 SNAKEFILE = """
@@ -169,6 +171,15 @@ def test_a_workflow_that_waits_for_an_earlier_one_can_be_ended(tmp_path: Path, s
     finally:
         process.kill()
     assert not (tmp_path / "begun-0").exists() and not list(tmp_path.glob(".snakemake/locks/*"))
+
+
+def test_a_sigterm_ends_a_snakemake_that_holds_its_own_lock() -> None:
+    install()
+    scheduler = object.__new__(snakemake.workflow.JobScheduler)
+    scheduler._lock, scheduler._open_jobs = threading.Lock(), threading.Semaphore(0)
+    with scheduler._lock:
+        scheduler.exit_gracefully(signal.SIGTERM, None)
+    assert scheduler._open_jobs.acquire(timeout=60) and scheduler._user_kill == "graceful"
 
 
 FLUX = """#!/bin/sh
