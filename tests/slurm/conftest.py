@@ -45,11 +45,12 @@ def project(cluster: Cluster, tmp_path: Path) -> Iterator[Project]:
     for card in (ROOT / "config" / "machines").glob("*.yaml"):
         (tmp_path / "config" / "machines" / card.name).symlink_to(card)
     (tmp_path / "config" / "machines" / "test-cluster.yaml").write_text(yaml.safe_dump(CARD))
-    yield Project(tmp_path, cluster)
+    project = Project(tmp_path, cluster)
+    yield project
+    project.stop()
     cluster.call("scancel", "--user=root")
     wait_until(lambda: cluster.call("squeue", "-h") == "")
+    # Slurm drains a node that was to start a job which it had.
     for node in cluster.call("sinfo", "-h", "-N", "-t", "drain", "-p", "wide", "-o", "%N").split():
-        cluster.call(
-            "scontrol", "update", f"NodeName={node}", "State=RESUME"
-        )  # Slurm drains one with a job twice
+        cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
     wait_until(lambda: not alive(tmp_path))

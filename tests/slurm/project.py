@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class Project:
 
     folder: Path
     cluster: Cluster
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def start(self, *command: str) -> "subprocess.Popen[str]":
         """A command on a login node: without any variable of a job, in a home with nothing in it."""
@@ -97,7 +98,7 @@ class Project:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         shell = f'cd {self.folder} && exec "$@"'
         with (self.folder / "output").open("a") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.cluster.inside("sh", "-c", shell, "sh", *command),
                 env={**kept, "HOME": str(home), "PATH": path, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
@@ -106,17 +107,21 @@ class Project:
                 text=True,
                 start_new_session=True,
             )
+        self.started.append(process)
+        return process
 
     def run(self, *command: str, code: int = 0, seconds: float = 1800) -> str:
         before = len(self.output())
-        process = self.start(*command)
-        try:
-            ended = process.wait(timeout=seconds)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        ended = self.start(*command).wait(timeout=seconds)
         assert ended == code, self.output()[before:]
         return self.output()[before:]
+
+    def stop(self) -> None:
+        """Ends what a test that failed has left at work: a Snakemake would submit jobs that are cancelled again."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def output(self) -> str:
         file = self.folder / "output"
@@ -134,8 +139,10 @@ class Project:
         return {path.parent.name: json.loads(path.read_text()) for path in found}
 
 
-def wait_until(holds: Callable[[], Any], seconds: float = 600) -> None:
+def wait_until(holds: Callable[[], Any], seconds: float = 600) -> Any:
+    """What holds at last."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not (held := holds()):
         assert time.monotonic() < deadline, "it did not come so far in time"
         time.sleep(0.1)
+    return held

@@ -28,23 +28,44 @@ def faulty(way: str, **more: Any) -> dict[str, Any]:
     return {"name": FAULTY, "params": {"way": way, **more}}
 
 
-def running(project: Project) -> list[str]:
-    """Jobs of Slurm in which a run's ranks are at work: those of the rule, as their comment says, with a step."""
+def running(project: Project, step: str = r"\d+") -> list[str]:
+    """Jobs of Slurm in which a run's ranks are at work: those of the rule, as their comment says, with a step.
+
+    A job has none between two runs. The number of a step is that of its run in the job.
+    """
     runs = [
         line.partition("|")[0]
         for line in project.cluster.call("squeue", "-h", "-o", "%i|%k").splitlines()
         if line.partition("|")[2].startswith("rule_run_")
     ]
     steps = project.cluster.call("squeue", "--steps", "-h", "-o", "%i").split()
-    return [job for job in runs if any(re.fullmatch(rf"{job}\.\d+", step) for step in steps)]
+    return [job for job in runs if any(re.fullmatch(rf"{job}\.{step}", other) for other in steps)]
 
 
-def half_way(project: Project, ranks: int) -> tuple["subprocess.Popen[str]", dict[str, Any]]:
-    """A workflow of two slow runs, one of them finished and the other at work; and the records until then."""
+def second_run(project: Project) -> str:
+    """The job whose first run is recorded and whose second run is at work, once it is."""
+    (job,) = wait_until(lambda: len(project.records()) == 1 and running(project, "1"), 1500)
+    return str(job)
+
+
+def half_way(project: Project, ranks: int) -> tuple["subprocess.Popen[str]", str, dict[str, Any]]:
+    """A workflow of two slow runs, one of them finished and the other at work; their job; the records until then."""
     words = project.experiment(run(faulty("slow"), ranks=ranks, launch=[0, 1]))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and bool(running(project)), 1500)
-    return process, project.records()
+    return process, second_run(project), project.records()
+
+
+def preempt(project: Project, job: str) -> str:
+    """Submits a more urgent job to the node of a job. Returns what Slurm says of that job once it has left the node."""
+    node = project.cluster.call("squeue", "-h", "-t", "all", "-j", job, "-o", "%B")
+    urgent = ["-p", "urgent", "-N1", "-w", node, "--ntasks-per-node=4", "-o", "/dev/null"]
+    project.cluster.call("sbatch", *urgent, "--wrap", "sleep 5")
+
+    def left() -> str | None:
+        said = project.cluster.call("scontrol", "show", "job", job)
+        return said if re.search(r"Restarts=1|JobState=COMPLETED", said) else None
+
+    return str(wait_until(left))
 
 
 @pytest.mark.timeout(3600)
@@ -83,8 +104,8 @@ def test_oom_and_timeout_are_results_and_are_not_tried_again(project: Project) -
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Project) -> None:
-    process, before = half_way(project, 2)
-    project.cluster.call("scancel", *running(project))
+    process, job, before = half_way(project, 2)
+    project.cluster.call("scancel", job)
     assert process.wait(timeout=1800) == 0, project.output()
     assert "CANCELLED" in project.output()
     assert {key: project.records()[key] for key in before} == before, "what was finished is as it was"
@@ -95,22 +116,8 @@ def test_a_cancelled_job_is_tried_again_and_d2_nobody_waits_for_it(project: Proj
 @pytest.mark.timeout(3600)
 def test_a_preempted_job_is_started_again(project: Project) -> None:
     """By Slurm itself, two minutes later."""
-    process, before = half_way(project, 4)
-    (job,) = running(project)
-    project.cluster.call(
-        "sbatch",
-        "-p",
-        "urgent",
-        "-w",
-        "n[1-2]",
-        "-N2",
-        "--ntasks-per-node=4",
-        "-o",
-        "/dev/null",
-        "--wrap",
-        "sleep 5",
-    )
-    wait_until(lambda: job not in running(project))
+    process, job, before = half_way(project, 4)
+    assert "Restarts=1" in preempt(project, job)
     assert process.wait(timeout=1800) == 0, project.output()
     assert {key: project.records()[key] for key in before} == before
     assert [record["status"] for record in project.records().values()] == ["ok", "ok"]
@@ -119,7 +126,7 @@ def test_a_preempted_job_is_started_again(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_runs_of_a_node_that_fails_are_tried_again(project: Project) -> None:
-    process, before = half_way(project, 4)
+    process, _, before = half_way(project, 4)
     project.cluster.lose("n2")
     project.cluster.repair("n2")
     assert process.wait(timeout=1800) == 0, project.output()
@@ -178,13 +185,10 @@ def test_a_hundred_runs_on_four_nodes_lose_and_repeat_nothing(project: Project) 
     with project.cluster.outage():
         time.sleep(30)
     until(35)
-    busy = running(project)[0]
-    node = project.cluster.call("squeue", "-h", "-j", busy, "-o", "%B")
-    urgent = ["-p", "urgent", "-N1", "-w", node, "--ntasks-per-node=4", "-o", "/dev/null"]
-    project.cluster.call("sbatch", *urgent, "--wrap", "sleep 5")
-    wait_until(lambda: busy not in running(project))
+    preempt(project, wait_until(lambda: running(project))[0])
     until(55)
-    node = project.cluster.call("squeue", "-h", "-j", running(project)[0], "-o", "%B")
+    busy = wait_until(lambda: running(project))[0]
+    node = project.cluster.call("squeue", "-h", "-t", "all", "-j", busy, "-o", "%B")
     project.cluster.lose(node)
     project.cluster.repair(node)
     until(100)
@@ -203,7 +207,7 @@ def test_a_hundred_runs_on_four_nodes_lose_and_repeat_nothing(project: Project) 
 def test_a_killed_snakemake_is_resumed_and_its_jobs_are_waited_for(project: Project) -> None:
     words = project.experiment(run(faulty("slow"), ranks=2, launch=[0, 1, 2]))
     process = project.start("snakemake", *QUICK, *words)
-    wait_until(lambda: len(project.records()) == 1 and running(project), 1500)
+    second_run(project)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = project.records()
