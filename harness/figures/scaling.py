@@ -288,29 +288,20 @@ def _draw_others(axes: Axes, others: Sequence[Curve], measure: DrawnColumn) -> N
 def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Ground) -> list[Transform]:
     """How each curve is moved sideways: not at all, unless one of its markers would lie on that of another curve."""
     low, high = (math.log2(limit) for limit in axes.get_ylim())
-    by_x: dict[int, list[tuple[float, int]]] = {}
-    for number, curve in enumerate(own):
-        for x, y in measure.marks(curve):
-            place = (math.log2(y) - low) / (high - low) * ground.whole
-            by_x.setdefault(x, []).append((place, number))
-    moved = sorted(
-        {
-            number
-            for marks in by_x.values()
-            for (lower, one), (upper, other) in pairwise(sorted(marks))
-            if upper - lower < APART
-            for number in (one, other)
-        }
+    marks = sorted(
+        (x, math.log2(y) / (high - low) * ground.whole, n)
+        for n, curve in enumerate(own)
+        for x, y in measure.marks(curve)
     )
+    near = [(a, b) for (x, low, a), (z, high, b) in pairwise(marks) if x == z and high - low < APART]
+    moved = sorted({n for pair in near for n in pair})
     left, right = (math.log2(limit) for limit in axes.get_xlim())
     pitch = min((math.log2(b / a) for a, b in pairwise(ground.tried)), default=right - left)
-    room = NEAR * pitch / (right - left) * ground.width
-    step = min(APART, room / max(len(moved), 1))
-    places = {number: step * (n - (len(moved) - 1) / 2) for n, number in enumerate(moved)}
+    step = min(APART, NEAR * pitch / (right - left) * ground.width / max(len(moved), 1))
+    shifts = dict.fromkeys(range(len(own)), 0.0)
+    shifts |= {n: step * (place - (len(moved) - 1) / 2) for place, n in enumerate(moved)}
     scale: Any = axes.figure.dpi_scale_trans
-    return [
-        axes.transData + ScaledTranslation(places.get(number, 0.0), 0, scale) for number in range(len(own))
-    ]
+    return [axes.transData + ScaledTranslation(shift, 0, scale) for shift in shifts.values()]
 
 
 def _draw_curve(axes: Axes, curve: Curve, measure: DrawnColumn, place: Transform) -> None:
