@@ -32,8 +32,10 @@ from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card
 from harness.figures.drawing import rendered, styled
 from harness.figures.palette import COLOURS, look_of
+from harness.graph.blocks import Blocks
 from harness.graph.partition_swap import ratio, swapped
 from harness.graph.partitioners import balanced_parts
+from harness.kernels.csr import Csr
 from harness.ledger import AxisName
 from harness.parallel.rotating_layout import FIRST
 from harness.predict.prediction import Prediction, predict
@@ -226,12 +228,9 @@ def balance_of_orders() -> None:
     table = Table("graph", *orders, "the densest row over a block's mean")
     rows = {}
     for name in ORDERED:
-        choice = DatasetChoice(name=name)
-        build(project_root(), choice)
-        blocks = open_dataset(project_root(), choice)
-        every = range(blocks.n)
+        blocks, A = opened(name)
         ratios = dict(balance(blocks, CUTS, 0))
-        longest = int(blocks.adjacency(every, every).rowptr.diff().max())
+        longest = int(A.rowptr.diff().max())
         rows[name] = [ratios[order] for order in orders]
         table.row(
             name, *(f"{ratio:.3f}" for ratio in rows[name]), f"{longest / CUTS / (blocks.nnz / CUTS**2):.3f}"
@@ -308,7 +307,6 @@ def recorded_pipelines() -> dict[str, dict[str, float]]:
 SWAPPED = (*ORDERED, "tiny-rmat", "sbm-4096", "reddit-shape", "amazon-shape", "coauthor-cs")
 PARTS_OF_G3 = (4, 8, 16)
 FORMS = {"as printed": False, "guarded": True}
-RATIO = "{:.3f}"
 
 
 def swaps() -> None:
@@ -318,17 +316,14 @@ def swaps() -> None:
     )
     points: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     for name in SWAPPED:
-        choice = DatasetChoice(name=name)
-        build(project_root(), choice)
-        blocks = open_dataset(project_root(), choice)
-        A = blocks.adjacency(range(blocks.n), range(blocks.n))
+        _, A = opened(name)
         for parts in PARTS_OF_G3:
             by_metis = balanced_parts(A, parts, 0)
             for form, guarded in FORMS.items():
                 found = swapped(A, by_metis, parts, guarded=guarded)
                 largest, every = max(found.after) / max(found.before), sum(found.after) / sum(found.before)
                 points.setdefault((form, found.stopped == "cycle"), []).append((every, largest))
-                ratios = (RATIO.format(number) for number in (ratio(found.after), largest, every))
+                ratios = (f"{number:.3f}" for number in (ratio(found.after), largest, every))
                 table.row(name, str(parts), form, str(found.swaps), found.stopped, *ratios)
     with styled():
         figure = Figure(figsize=(5.0, 2.8), layout="constrained")
@@ -352,15 +347,14 @@ def swaps() -> None:
 
 # What a paper counts as an edge.
 
-PAPERS = ("bulk-sampling", "cagnet", "g3", "plexus", "scalegnn")
-
 
 def edges() -> None:
     """Every number of edges or nonzeros that a paper prints of a graph, over its edges counted once."""
     table = Table("graph", "edges, each once", "paper", "claim", "called", "printed", "over each edge once")
     points: dict[str, dict[str, list[float]]] = {}
-    for paper in PAPERS:
-        for claim in read_claims(project_root(), paper)[paper]:
+    papers = read_claims(project_root())
+    for paper, claims in papers.items():
+        for claim in claims:
             if claim.category != "dataset" or claim.metric not in ("edges", "nnz"):
                 continue
             once, printed = load_card(project_root(), claim.dataset).edges, claim.number
@@ -379,11 +373,11 @@ def edges() -> None:
     with styled():
         figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         axes = figure.subplots()
-        for number, paper in enumerate(PAPERS):
+        for number, paper in enumerate(papers):
             places = [
-                (ratio, place + 0.16 * (number - 2))
+                (counted, place + 0.16 * (number - 2))
                 for place, graph in enumerate(points)
-                for ratio in points[graph].get(paper, [])
+                for counted in points[graph].get(paper, [])
             ]
             axes.plot(*zip(*places, strict=True), "o", markersize=4, color=COLOURS[number], label=paper)
         axes.set_yticks(range(len(points)), points)
@@ -393,6 +387,14 @@ def edges() -> None:
         axes.set_xlabel("printed number over the edges, each counted once")
         figure.legend(loc="outside right center")
         save(figure, "edges")
+
+
+def opened(name: str) -> tuple[Blocks, Csr]:
+    """A graph in the order of its dataset, built if it is not there; and its whole matrix."""
+    choice = DatasetChoice(name=name)
+    build(project_root(), choice)
+    blocks = open_dataset(project_root(), choice)
+    return blocks, blocks.adjacency(range(blocks.n), range(blocks.n))
 
 
 def save(figure: Figure, part: str) -> None:

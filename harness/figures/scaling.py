@@ -293,7 +293,7 @@ def _shifts(axes: Axes, own: Sequence[Curve], measure: DrawnColumn, ground: Grou
         for n, curve in enumerate(own)
         for x, y in measure.marks(curve)
     )
-    near = [(a, b) for (x, low, a), (z, high, b) in pairwise(marks) if x == z and high - low < APART]
+    near = [(a, b) for (x, lower, a), (z, upper, b) in pairwise(marks) if x == z and upper - lower < APART]
     moved = sorted({n for pair in near for n in pair})
     left, right = (math.log2(limit) for limit in axes.get_xlim())
     pitch = min((math.log2(b / a) for a, b in pairwise(ground.tried)), default=right - left)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from harness.documents import read_json
 from harness.errors import UserError
-from harness.figures.drawing import KINDS, divided, name_of, tables_digest
+from harness.figures.drawing import KINDS, divided, names_of, tables_digest
 from harness.figures.kind import read_tables
 from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
@@ -160,14 +160,12 @@ class Picture(NamedTuple):
     numbers: str
 
 
-def _pictures(figures: Path, kind: str, panels: Sequence[Panel], digest: str) -> list[Picture]:
+def _pictures(figures: Path, kind: str, some: Sequence[Panel], digest: str) -> list[Picture]:
     """The figures of one kind that were drawn: one for each dataset, or that of all if no dataset has its own."""
-    paths = {
-        name: figures / f"{name_of(kind, name)}.svg" for name in sorted({each.dataset for each in panels})
-    }
-    drawn = {name: path for name, path in paths.items() if path.is_file()}
-    if not drawn and (of_all := figures / f"{kind}.svg").is_file():
-        drawn = {"": of_all}
+    paths = {dataset: figures / f"{name}.svg" for dataset, name in names_of(kind, some).items()}
+    drawn = {dataset: path for dataset, path in paths.items() if path.is_file()}
+    if len(drawn) > 1:
+        del drawn[""]
     return [inlined(path, dataset, digest) for dataset, path in drawn.items()]
 
 

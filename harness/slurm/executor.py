@@ -47,7 +47,7 @@ NEVER = re.compile(
     re.IGNORECASE,
 )
 """Reasons for which a pending job waits and that no other job's end removes."""
-HELD = re.compile(r"launch.failed.requeued.held")
+HELD = re.compile(r"launch.failed.requeued.held", re.IGNORECASE)
 """The reason of a job that its node would not start, as one that had begun there before the controller crashed. Slurm
 never starts that job again, and a new job may do better."""
 

@@ -284,7 +284,7 @@ def ask(*command: str, outage: float = 0.0) -> str | None:
 
     A controller that does not answer is asked again for `outage` seconds, which is said once.
     """
-    deadline, silent = time.monotonic() + outage, False
+    deadline, told = time.monotonic() + outage, False
     while True:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
@@ -298,10 +298,12 @@ def ask(*command: str, outage: float = 0.0) -> str | None:
             away = UNREACHABLE.search(done.stderr) is not None
         if not away or time.monotonic() > deadline:
             return None
-        if not silent:
-            silent = True
-            again = (
-                f"No Slurm controller answers {command[0]}: it is asked again for {outage / 60:.0f} minutes."
+        if not told:
+            minutes = f"{outage / 60:.0f} minutes"
+            print(
+                f"No Slurm controller answers {command[0]}: it is asked again for {minutes}.",
+                file=sys.stderr,
+                flush=True,
             )
-            print(again, file=sys.stderr, flush=True)
+        told = True
         time.sleep(AGAIN)
