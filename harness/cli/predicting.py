@@ -178,6 +178,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     """Predicts the runs of an experiment; those that differ in their launch alone are one."""
     from harness.experiment.expand import expand, load_experiment
     from harness.experiment.scales import at_scale
+    from harness.predict.prediction import alike_together
     from harness.registry import load_strategy
     from harness.spec.machine_card import load_machine_card
     from harness.strategy import Ready, admit
@@ -186,7 +187,7 @@ def _predict_experiment(options: argparse.Namespace) -> int:
     know, predicts = _know(root, options), _predictor(root, options)
     specs = expand(root, at_scale(root, load_experiment(options.experiment), options.scale))
     firsts = (spec.model_copy(update={"launch": 0}) for spec in specs)
-    different = {spec.label: spec for spec in firsts}
+    different = {spec.label: spec for spec in alike_together(firsts)}
 
     def predicted(spec: "Spec") -> PricedEpoch:
         card, graph = load_machine_card(root, spec.machine.name), know(spec.dataset)
@@ -330,10 +331,11 @@ def _know(root: Path, options: argparse.Namespace) -> "KnowGraph":
 def _predictor(root: Path, options: argparse.Namespace) -> "Predictor":
     """Predicts from the twins of the graph, if there are any, what depends on the parts of the vertices."""
     from harness.experiment.known_graph import on_twins
-    from harness.predict.prediction import Prediction, predict
+    from harness.predict.prediction import MachineByMachine, Prediction
     from harness.predict.twins import TWINS, predict_from_twins
     from harness.strategy import Ready
 
+    predict = MachineByMachine()
     if not options.twins:
         return predict
     if len(options.twins) != TWINS:

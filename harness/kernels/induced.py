@@ -48,10 +48,15 @@ def by_tensors(A: Csr, rows: Tensor, cols: Tensor, diagonal: int, chance: float)
 def _shapes(A: Csr, rows: Tensor, cols: Tensor, diagonal: int) -> tuple[Csr, Csr]:
     """The expected shapes, with a loop at every vertex and all other nonzeros spread evenly."""
     loops = max(min(A.rows, A.cols - diagonal) - max(0, -diagonal), 0)
-    drawn = int(torch.isin(rows + diagonal, cols).sum())
+    drawn = _common(rows + diagonal, cols)
     off, places = max(A.nnz - loops, 0), A.rows * A.cols - loops
     nnz = drawn + (round(off * (len(rows) * len(cols) - drawn) / places) if places else 0)
     return _empty(A, len(rows), len(cols), nnz), _empty(A, len(cols), len(rows), nnz)
+
+
+def _common(x: Tensor, y: Tensor) -> int:
+    """The count of the numbers of x that y holds, too; y ascends."""
+    return int((torch.searchsorted(y, x, right=True) - torch.searchsorted(y, x)).sum())
 
 
 def _empty(A: Csr, rows: int, cols: int, nnz: int) -> Csr:

@@ -6,7 +6,7 @@ the time.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import exp, log, sqrt
@@ -33,7 +33,8 @@ from harness.predict.pricing import (
 )
 from harness.predict.timeline import Item, Message, Played, play
 from harness.replay import Replayed, replay
-from harness.spec.machine_card import MACHINES, Links, MachineCard
+from harness.spec.machine_card import MACHINES, Links, Machine, MachineCard
+from harness.spec.spec import Spec
 from harness.strategy import BlockCounts, Ready, ShapeBlocks, Strategy
 
 LATENCIES = np.isin(list(TimePart), (TimePart.INTRA_LATENCY, TimePart.LATENCY))
@@ -107,6 +108,39 @@ def predict(
     assert card.rates
     epochs = replayed_ranks(ready, ranks or extremes(ready), evaluation=evaluation)
     return priced(epochs, card, card.rates.cores_per_node)
+
+
+class MachineByMachine:
+    """A predictor of one run after the other: runs that differ in the name of their machine alone share replays.
+
+    Replays are kept of the last run only, so such runs have to follow each other (`alike_together`).
+    """
+
+    def __init__(self) -> None:
+        self._asked: tuple[Spec, Sequence[int] | None] | None = None
+        self._epochs: list[RankEpoch] = []
+
+    def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
+        check_card(card)
+        assert card.rates
+        asked = (_but_for_machine(ready.strategy.spec), ranks)
+        if asked != self._asked:
+            self._epochs, self._asked = replayed_ranks(ready, ranks or extremes(ready)), asked
+        return priced(self._epochs, card, card.rates.cores_per_node)
+
+
+def alike_together(specs: Iterable[Spec]) -> list[Spec]:
+    """The specs in their order, but each right behind those from which the name of its machine alone tells it."""
+    groups: dict[str, list[Spec]] = {}
+    for spec in specs:
+        groups.setdefault(_but_for_machine(spec).run_id, []).append(spec)
+    return [spec for group in groups.values() for spec in group]
+
+
+def _but_for_machine(spec: Spec) -> Spec:
+    """The spec with no more of its machine than its strategy can see: the device and the engine of the calls."""
+    seen = {"device": spec.machine.device, "engine": spec.machine.engine}
+    return spec.model_copy(update={"machine": Machine(name="", **seen)})
 
 
 def replayed_ranks(

@@ -9,13 +9,14 @@ import pytest
 
 from harness.cli import main
 from harness.experiment.known_graph import facts_of_card
+from harness.predict import prediction
 from harness.predict.predicted_record import recorded_prediction
-from harness.predict.prediction import predict
+from harness.predict.prediction import predict, replayed_ranks
 from harness.registry import load_strategy
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.record import read_record
-from harness.spec.machine_card import load_machine_card
+from harness.spec.machine_card import load_machine, load_machine_card
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.store.catalog import load_card
@@ -166,6 +167,31 @@ def test_the_runs_of_an_experiment_are_predicted_once_for_all_launches(
         for record in map(read_record, out.iterdir())
     }
     assert statuses == {"plexus": ("ok", "predicted"), "distdgl": ("refused", "predicted")}
+
+
+def test_runs_that_are_alike_on_several_machines_share_their_replays(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is what it would be alone: the same ranks, priced by its own card."""
+    mine, replayed, root = json.loads(experiment.read_text()), list[Spec](), project_root(None)
+    del mine["published"]["machine"], mine["published"]["runs"][1]
+    mine["published"]["runs"][0] |= {"machine": ["perlmutter", "frontier"], "grid": ["2x2x2", "4x2x1"]}
+    experiment.write_text(json.dumps(mine))
+
+    def counted(ready: Ready, *more: object, **settings: bool) -> list[prediction.RankEpoch]:
+        replayed.append(ready.strategy.spec)
+        return replayed_ranks(ready, *more, **settings)
+
+    monkeypatch.setattr(prediction, "replayed_ranks", counted)
+    data = json.loads(answer(capsys, "predict", "--experiment", str(experiment), "--json"))
+    assert [list(spec.grid.values()) for spec in replayed] == [[2, 2, 2], [4, 2, 1]]
+    assert [run["machine"] for run in data["predicted"]] == ["perlmutter", "frontier"] * 2
+    facts = facts_of_card(load_card(root, "ogbn-products"))
+    for run in data["predicted"]:
+        on = {"machine": load_machine(root, run["machine"]), "grid": run["grid"]}
+        strategy = admit(load_strategy("plexus"), replayed[0].model_copy(update=on), facts)
+        alone = predict(Ready(strategy), load_machine_card(root, run["machine"]))
+        assert run["seconds"] == vars(alone.seconds)
 
 
 def test_an_experiment_of_refused_runs_leaves_their_reasons(
