@@ -13,7 +13,7 @@ from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import whole_folders
 from harness.results.record import Record, find_run, read_record, read_records, remove_run, runs_under_way
-from harness.results.statuses import SETTLED, STATUSES
+from harness.results.schema import SETTLED, STATUSES
 from harness.spec.root import dataset_cards, project_root, results_folder
 
 CARDS = {

@@ -14,19 +14,17 @@ from matplotlib.patches import Patch
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import (
-    UNITS,
     Group,
     compose,
     frame,
     in_columns,
     places,
     ranks_and_grid,
-    three_digits,
-    unit_for,
     write_beside,
 )
 from harness.figures.palette import GROUPS, PAPER, STEPS, Fill
 from harness.figures.panels import Curve, Panel, titles
+from harness.figures.units import UNITS, three_digits, unit_for
 from harness.ledger import MOVING, SAMPLING, Op, Phase, TensorName
 from harness.results import epoch_parts
 

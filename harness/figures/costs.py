@@ -20,8 +20,6 @@ from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
 from harness.figures.page_layout import (
-    BYTES,
-    COUNTS,
     Cell,
     Group,
     Section,
@@ -30,13 +28,11 @@ from harness.figures.page_layout import (
     inches,
     places,
     ranks_and_grid,
-    scale_for,
-    three_digits,
-    unit_for,
     write_beside,
 )
 from harness.figures.palette import INK, PAPER, StrategyLook
 from harness.figures.panels import Curve, Panel, largest, titles
+from harness.figures.units import BYTES, COUNTS, scale_for, three_digits, unit_for
 
 QUANTITIES = {
     "seconds_to_target": "to the target",

@@ -11,61 +11,18 @@ from functools import lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pandas as pd
+from matplotlib import rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox, ScaledTranslation
 
 from harness.figures.palette import MUTED
-
-# Numbers for people: three significant digits, and the unit that suits the largest of some numbers.
-
-
-class Unit(NamedTuple):
-    """A unit of time, and how many of the unit a second has."""
-
-    name: str
-    per_second: float
-
-
-UNITS = (Unit("s", 1.0), Unit("ms", 1e3), Unit("µs", 1e6))
-
-
-def unit_for(seconds: float) -> Unit:
-    """The largest unit in which this time is at least one."""
-    return next((unit for unit in UNITS if seconds * unit.per_second >= 1), UNITS[-1])
-
-
-class Scale(NamedTuple):
-    """A word or a prefix for a number, and how many of what it counts make one."""
-
-    name: str
-    size: float
-
-
-COUNTS = (Scale("", 1.0), Scale("thousand ", 1e3), Scale("million ", 1e6), Scale("billion ", 1e9))
-BYTES = (Scale("bytes", 1.0), Scale("kB", 1e3), Scale("MB", 1e6), Scale("GB", 1e9), Scale("TB", 1e12))
-
-
-def scale_for(largest: float, scales: Sequence[Scale], plain: float = 1e4) -> Scale:
-    """No prefix up to the number `plain`, then the prefix that leaves up to three digits: 866 words, 12.3 thousand."""
-    if largest < plain:
-        return scales[0]
-    return next((scale for scale in scales[1:] if largest / scale.size < 1e3), scales[-1])
-
-
-def three_digits(value: float) -> str:
-    """12345 as 12,345; 123.4 as 123; 1.2345 as 1.23."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "–"
-    rounded = float(f"{value:.2e}")
-    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
-    return f"{value:,.{decimals}f}"
-
 
 # The size of text, in inches.
 
@@ -293,6 +250,7 @@ def _make_room(axes: Axes) -> None:
 
 
 SAMPLE = 0.36  # inches of a legend's line and the gap after it
+COVERED = 0.13  # inches by which a line is longer where the marker on it covers a part of the dashes
 LEGEND_GAP = 0.2
 
 
@@ -300,11 +258,12 @@ def _legend(figure: Figure, handles: Sequence[Artist], width: float) -> float:
     """Adds one legend for all panels, in as few lines as fit; returns its height with the gap below, in inches."""
     if not handles:
         return 0.0
+    longer = COVERED if any(map(_has_covered_dashes, handles)) else 0.0
+    sample, room = SAMPLE + longer, width - 2 * EDGE
     for handle in handles:
-        handle.set_label("\n".join(wrapped(str(handle.get_label()), width - 2 * EDGE - SAMPLE)))
-    sizes = [max(map(width_of, str(handle.get_label()).split("\n"))) for handle in handles]
+        handle.set_label("\n".join(wrapped(str(handle.get_label()), room - sample)))
+    sizes = [sample + max(map(width_of, str(handle.get_label()).split("\n"))) for handle in handles]
     count = len(handles)
-    room = width - 2 * EDGE
     columns = next((n for n in range(min(count, 8), 1, -1) if _legend_width(sizes, n) <= room), 1)
     legend = figure.legend(
         handles=list(handles),
@@ -312,34 +271,29 @@ def _legend(figure: Figure, handles: Sequence[Artist], width: float) -> float:
         ncols=columns,
         borderaxespad=0,
         borderpad=0,
-        columnspacing=1.4,
+        handlelength=rcParams["legend.handlelength"] + 72 * longer / SIZE,
     )
     renderer: Any = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     return float(legend.get_window_extent(renderer).height) / DPI + 0.1
 
 
+def _has_covered_dashes(handle: Artist) -> bool:
+    return isinstance(handle, Line2D) and handle.is_dashed() and handle.get_marker() not in ("", "None")
+
+
 def _legend_width(sizes: Sequence[float], columns: int) -> float:
-    """The width of a legend of so many columns, which are filled one after the other."""
+    """The width of a legend of entries of these widths, in so many columns, filled one after the other."""
     longer, rest = divmod(len(sizes), columns)
     ends, widths = 0, []
     for column in range(columns):
         begin, ends = ends, ends + longer + (column < rest)
-        widths.append(SAMPLE + max(sizes[begin:ends], default=0.0))
+        widths.append(max(sizes[begin:ends], default=0.0))
     return sum(widths) + LEGEND_GAP * (columns - 1)
 
 
 # The two logarithmic axes of a scaling figure: ticks at the tried numbers and at powers of two of a unit.
 
 TICK = 0.2  # inches between ticks of an upright axis
-
-
-def unit_of(times: Sequence[float]) -> Unit:
-    """The unit of the slowest epoch, or a smaller one if the fastest is under an eighth of it."""
-    if not times:
-        return UNITS[0]
-    units = UNITS[UNITS.index(unit_for(max(times))) :]
-    fine = next((unit for unit in units if min(times) * unit.per_second >= 1 / 8), units[-1])
-    return fine if max(times) * fine.per_second < 1e5 else unit_for(math.sqrt(min(times) * max(times)))
 
 
 def tried_axis(axes: Axes, tried: Sequence[int], label: str = "ranks", width: float = 2.6) -> None:

@@ -14,10 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import Cell, Section, compose, unit_for
+from harness.figures.page_layout import Cell, Section, compose
 from harness.figures.palette import MUTED, PAPER, StrategyLook, look_of_number
 from harness.figures.panels import VARIANT, Curve, Panel, counted, titles
 from harness.figures.scaling import DOTTED
+from harness.figures.units import unit_for
 
 DIMENSIONS = "dimensions"
 """The column with the number of axes along which a grid has several ranks."""

@@ -39,9 +39,7 @@ from harness.figures.page_layout import (
     octaves_axis,
     places,
     ranks_and_grid,
-    three_digits,
     tried_axis,
-    unit_of,
 )
 from harness.figures.palette import (
     DASHED,
@@ -69,6 +67,7 @@ from harness.figures.panels import (
     shown,
     titles,
 )
+from harness.figures.units import three_digits, unit_of
 
 MOST_TOGETHER = 6
 """Strategies on common axes."""

@@ -19,20 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import (
-    COUNTS,
-    Group,
-    compose,
-    frame,
-    in_columns,
-    places,
-    scale_for,
-    three_digits,
-    write_beside,
-)
+from harness.figures.page_layout import Group, compose, frame, in_columns, places, write_beside
 from harness.figures.palette import MUTED, PAPER
 from harness.figures.panels import Curve, DrawnColumn, Panel, data, followed, panels, titles
 from harness.figures.scaling import handles, sections
+from harness.figures.units import COUNTS, scale_for, three_digits
 from harness.spec.dataset import without_width
 
 SWEPT = {"graph.features": "width of the features", "model.layers": "layers", "ranks": "ranks"}

@@ -19,10 +19,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.figures.kind import FigureKind, Tables
-from harness.figures.page_layout import Cell, Section, across, compose, unit_for
+from harness.figures.page_layout import Cell, Section, across, compose
 from harness.figures.palette import GRID, MUTED, PAPER, StrategyLook
 from harness.figures.panels import Panel, counted, largest, titles
 from harness.figures.scaling import DOTTED, PLOT, SMALL
+from harness.figures.units import unit_for
 from harness.results.epoch_parts import Frames
 
 MOST_TOGETHER = 4

@@ -30,7 +30,7 @@ from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
 from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
-from harness.results.statuses import SETTLED
+from harness.results.schema import SETTLED
 from harness.run.fault import Fault, faults
 from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
 from harness.slurm.jobs import RunHistory, RunMinutes, run_minutes

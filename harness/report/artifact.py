@@ -19,8 +19,7 @@ from harness.files import replace_files
 from harness.progress import OnStep, silent, steps
 from harness.report import summary
 from harness.results.parquet import read_claims_of, read_collected
-from harness.results.schema import TABLES
-from harness.results.statuses import OK
+from harness.results.schema import OK, TABLES
 
 ALONE = ("constraints.txt", "pyproject.toml", "README.md", "LICENSE")
 """Files of the checkout that go along."""

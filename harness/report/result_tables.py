@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.figures.kind import Tables
-from harness.figures.page_layout import BYTES, Unit, scale_for, three_digits, unit_for
 from harness.figures.palette import place_of
 from harness.figures.panels import PARAMS, SETTINGS, Panel, counted, differing, in_words, unknown
+from harness.figures.units import BYTES, Unit, scale_for, three_digits, unit_for
 from harness.results import statistics
 from harness.results.schema import SOURCES
 

@@ -20,8 +20,7 @@ from harness.ledger import Direction, Op, Phase
 from harness.progress import OnStep, silent, steps
 from harness.results.collect import cause
 from harness.results.epoch_parts import TimedEpoch, middle_epochs
-from harness.results.schema import MISSING
-from harness.results.statuses import OK
+from harness.results.schema import MISSING, OK
 
 RANKS = 8
 """Ranks of a timeline; of more, the slowest and others at even distances are shown."""

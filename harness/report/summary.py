@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from harness.figures.page_layout import three_digits
 from harness.figures.palette import place_of
+from harness.figures.units import three_digits
 from harness.results.collect import cause
-from harness.results.schema import MISSING
+from harness.results.schema import MISSING, OK, STATUSES
 from harness.results.statistics import oversubscribed
-from harness.results.statuses import OK, STATUSES
 from harness.spec.dataset import DatasetChoice
 
 Runs = pd.DataFrame

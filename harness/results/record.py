@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.files import abandoned, remove_folder, whole_folder, whole_folders, write_synced
-from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES
-from harness.results.statuses import STATUSES
+from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import digest
 
 if TYPE_CHECKING:

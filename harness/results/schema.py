@@ -17,6 +17,11 @@ another number are refused."""
 
 MISSING = "missing"
 SOURCES = ("measured", "external", "emulated", "predicted", "published")
+OK, DIVERGED = "ok", "diverged"
+STATUSES = (OK, "oom", "timeout", DIVERGED, "failed", "refused")
+SETTLED = (OK, "oom", "timeout", DIVERGED)
+"""Statuses of runs that are not repeated. Training is deterministic, so a diverged run would diverge again; a refused
+or failed run may succeed later."""
 WARMUP_DROPPED, PAPER_EPOCHS = 2, 10
 
 INTEGER, NULLABLE, REAL, TEXT, TRUTH = "int64", "Int64", "float64", "str", "boolean"

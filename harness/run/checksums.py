@@ -17,7 +17,7 @@ from harness.comm.grid import Grid
 from harness.errors import RunError
 from harness.ledger import TensorName
 from harness.models import Operators
-from harness.results.statuses import DIVERGED
+from harness.results.schema import DIVERGED
 from harness.run.fault import Fault
 from harness.run.trainer import Epoch, Trainer
 from harness.strategy import Piece, Strategy

@@ -9,8 +9,7 @@ import pandas as pd
 from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
-from harness.results.schema import RUN_TABLES
-from harness.results.statuses import OK
+from harness.results.schema import OK, RUN_TABLES
 from harness.run.fault import Fault
 from harness.run.rank_tables import RankTables
 from harness.spec.spec import Spec, canonical_json

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.files import whole_folders
-from harness.results.statuses import SETTLED
+from harness.results.schema import SETTLED
 from harness.slurm.resources import (
     AROUND,
     OUTAGE,

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from harness.figures import scaling
 from harness.figures.drawing import styled
 from harness.figures.page_layout import Cell, compose
-from harness.figures.palette import look_of, sign_of
+from harness.figures.palette import DASHED, DOT_DASH, look_of, sign_of
 from harness.figures.panels import TARGET, Panel, panels, reaching, shown
 from harness.results.parquet import read_collected
-from harness.results.statuses import STATUSES
+from harness.results.schema import STATUSES
 
 Collected = Callable[[Callable[[Path], object]], Path]
 
@@ -155,6 +155,16 @@ def test_sources_are_told_apart(axes: Axes, products: Panel) -> None:
     assert {line.get_markeredgecolor() for line in (published,)} == {colour}
     assert published.get_markerfacecolor() != colour
     assert {line.get_marker() for line in (measured, predicted, published)} == {look_of("plexus").marker}
+
+
+def test_a_sample_in_the_legend_shows_the_dashes_of_its_source(products: Panel) -> None:
+    """A marker in its middle leaves one and a half periods of either pattern: with less, each looks like the other."""
+    with styled():
+        (legend,) = scaling.page([products], [shown(products, None)]).legends
+    (sample,) = [line for line in legend.get_lines() if line.get_label() == "plexus predicted"]
+    free = max(sample.get_xdata()) - min(sample.get_xdata()) - sample.get_markersize()
+    periods = [sum(pattern) * sample.get_linewidth() for _, pattern in (DASHED, DOT_DASH)]
+    assert free >= 1.5 * max(periods)
 
 
 def test_runs_of_other_programs_are_lines_with_hollow_markers(

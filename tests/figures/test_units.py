@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.figures.page_layout import three_digits, unit_for
+from harness.figures.units import three_digits, unit_for
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here
 from harness.results.collect import collect
 from harness.results.record import Record, read_record
-from harness.results.statuses import SETTLED
+from harness.results.schema import SETTLED
 from harness.spec.spec import Spec, canonical_json
 
 ROOT = Path(__file__).parents[2]
