@@ -139,8 +139,8 @@ def alike_together(specs: Iterable[Spec]) -> list[Spec]:
 
 def _but_for_machine(spec: Spec) -> Spec:
     """The spec with no more of its machine than its strategy can see: the device and the engine of the calls."""
-    seen = {"device": spec.machine.device, "engine": spec.machine.engine}
-    return spec.model_copy(update={"machine": Machine(name="", **seen)})
+    seen = Machine(name="", device=spec.machine.device, engine=spec.machine.engine)
+    return spec.model_copy(update={"machine": seen})
 
 
 def replayed_ranks(
