@@ -45,8 +45,11 @@ def with_table(page: str, tests: list[Timed]) -> str:
 
 
 def timed(case: ElementTree.Element) -> Timed:
-    """A case of a JUnit report, in which a module is a dotted name: tests.cli.test_data."""
-    _, place, *_ = case.attrib["classname"].split(".")
+    """A case of a JUnit report, in which a module is a dotted name: tests.cli.test_data.
+
+    A module that was skipped as a whole is a case of its own, without a class.
+    """
+    _, place, *_ = (case.attrib["classname"] or case.attrib["name"]).split(".")
     return Timed(place, float(case.attrib["time"]))
 
 

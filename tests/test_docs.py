@@ -197,6 +197,10 @@ def test_the_map_of_the_tests_has_a_row_for_each_folder(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     (mine,) = made["read"](report)
     assert mine.place == "test_floors"
+    report.write_text(
+        '<testsuite><testcase classname="" name="tests.report.test_browser" time="0"/></testsuite>'
+    )
+    assert [skipped.place for skipped in made["read"](report)] == ["report"]
     page, timed = (ROOT / "docs" / "maintainers.md").read_text(), made["Timed"]
     written = made["with_table"](page, [mine, timed("cli", 7.0), timed("cli", 8.0)])
     assert "| `cli/` | 2 | 15 | harness data: a partitioned store is built" in written
