@@ -20,23 +20,16 @@ MUTANTS = Path(__file__).parent / "mutants.py"
 BUILT_IN = [point.name for point in registered() if point.value.startswith("harness.strategies.")]
 
 
-RELATIVES = {
-    "bulk-sage": "bulk-ladies",
-    "cagnet-1d": "cagnet-1.5d",
-    "cagnet-2d": "cagnet-3d",
-    "cagnet-sa-1d": "cagnet-sa-1.5d",
-    "distdgl": "salient",
-    "graphsage": "salient",
-    "quiver": "massivegnn",
-}
-"""Strategies whose models and parameters are the code of another, on which a quick test tries them all."""
+WHOLE = ("g3", "plexus", "pyg", "salient")
+"""Strategies on which a quick test tries every case: a pipeline, blocks of three axes, samples that a thread draws, and
+the one that no fake GPU can run. Of the others it tries the ordinary cases: `make test-device` has all cases of a quick
+check on fake GPUs, and the slow tests have them on CPUs."""
 
 
 @pytest.mark.parametrize(
     ("name", "extent"),
     [
-        *((name, "quick") for name in BUILT_IN if name not in RELATIVES),
-        *(pytest.param(name, "quick", marks=pytest.mark.slow) for name in RELATIVES),
+        *(pytest.param(name, "quick", marks=[] if name in WHOLE else pytest.mark.slow) for name in BUILT_IN),
         *(pytest.param(name, "usual", marks=pytest.mark.slow) for name in BUILT_IN),
     ],
 )
@@ -46,14 +39,14 @@ def test_a_built_in_strategy_conforms(name: str, extent: Extent, pool) -> None:
     assert [finding for finding in findings if not finding.holds] == []
 
 
-@pytest.mark.parametrize("name", RELATIVES)
-def test_a_relative_conforms_on_every_grid(name: str, pool) -> None:
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in WHOLE])
+def test_a_built_in_strategy_conforms_on_every_grid(name: str, pool) -> None:
     findings = list(
         takewhile(lambda finding: finding.case.endswith(ORDINARY), check(name, pool.run, "quick"))
     )
-    assert {"losses equal serial", "gradients equal serial", "words equal the formula"} <= {
-        finding.law for finding in findings
-    }
+    laws = {finding.law for finding in findings}
+    assert {"words equal the formula", "equal to its replay"} <= laws
+    assert "losses equal serial" in laws or name == "pipegcn"  # whose rows are an epoch late
     assert [finding for finding in findings if not finding.holds] == []
 
 

@@ -34,7 +34,13 @@ def on(scale: str, name: str, **settings: Any) -> Ready:
 
 @pytest.mark.parametrize(
     ("name", "within"),
-    [("bns-gcn", 1.01), ("neutronstar", 1.03), ("cagnet-sa-1d", 1.01), ("distdgl", 1.2), ("salient", 1.45)],
+    [
+        ("bns-gcn", 1.01),
+        ("neutronstar", 1.03),
+        ("cagnet-sa-1d", 1.01),
+        ("distdgl", 1.2),
+        pytest.param("salient", 1.45, marks=pytest.mark.slow),
+    ],
 )
 def test_a_graph_is_predicted_from_twins_of_a_quarter_of_it_and_less(name: str, within: float) -> None:
     """Rows of a part grow with the graph. What samples have in common hangs on the law: their words are further off."""
