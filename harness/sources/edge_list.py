@@ -6,9 +6,10 @@ ignored. A comma or white space separates the columns; # or % starts a comment. 
 
 import re
 from collections.abc import Callable, Iterator
+from csv import QUOTE_MINIMAL, QUOTE_NONE, reader
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -57,7 +58,10 @@ class EdgeList(FileSource):
         text = FileIn(rest.folder / self.path)
         if self.names:
             with refusing(text.path, NAMES_EXPECTED):
-                return named_stream(text, self._begin(text), rest.weights, NAMES_EXPECTED, comments=True)
+                named = NamedText(text, self._begin(text), NAMES_EXPECTED, rest.weights, comments=True)
+                if not self.header:
+                    named.check_begin()
+                return named.stream()
         with refusing(text.path, EXPECTED):
             begin = self._begin(text)
             pieces = partial(self._pieces, text, begin, rest.weights is not None)
@@ -220,6 +224,11 @@ def _named_row_group(path: Path, columns: list[str], group: int, at_once: int) -
 
 NAMES_EXPECTED = "a line for each edge: two names, and perhaps a weight, separated by one tab, comma or space"
 ENDS = ["source", "target"]
+COLUMNS = {
+    *(("source", "target"), ("source", "destination"), ("src", "dst"), ("src", "dest"), ("from", "to")),
+    *(("head", "tail"), ("start", "end"), ("node1", "node2"), ("id1", "id2"), ("user1", "user2")),
+}
+"""Names of columns for the ends of edges, without signs and without an id at their end."""
 NamedChunks = Callable[[int], list[Callable[[], Iterator[list[Any]]]]]
 """Reads names of sources, names of targets and perhaps weights, as arrow arrays, in pieces."""
 
@@ -231,16 +240,108 @@ def without_numbers(names: bool, known: ValidationInfo) -> bool:
     return names
 
 
-def named_stream(
-    text: FileIn, begin: Begin, weights: Weighting | None, expected: str, *, comments: bool = False
-) -> Stream:
+class NamedText(NamedTuple):
     """A text of edges between names."""
 
-    def chunks(at_once: int) -> list[Callable[[], Iterator[list[Any]]]]:
-        how = expected, weights is not None, comments
-        return [partial(_named, text, lines, how) for lines in lines_of(text, at_once, begin)]
+    text: FileIn
+    begin: Begin
+    expected: str
+    weights: Weighting | None
+    comments: bool = False
+    """True if # or % begins a comment, and a comma may separate columns."""
 
-    return _numbered(text.path, chunks, weights, expected)
+    def stream(self) -> Stream:
+        return _numbered(self.text.path, self._chunks, self.weights, self.expected)
+
+    def check_begin(self) -> None:
+        """Refuses a first line of names of columns."""
+        if not (first := next(self._lines(), None)):
+            return
+        number, line, words = first
+        if tuple(re.sub("[^a-z0-9]|id$", "", word.lower()) for word in words[:2]) in COLUMNS:
+            raise UserError(
+                f"{self.text}, line {number}: {line!r} names columns: {IN_CARD['header']}. If it is an edge, move it "
+                "below another."
+            )
+
+    def _chunks(self, at_once: int) -> list[Callable[[], Iterator[list[Any]]]]:
+        return [partial(self._read, lines) for lines in lines_of(self.text, at_once, self.begin)]
+
+    def _read(self, lines: Lines) -> Iterator[list[Any]]:
+        """The first two columns of some lines, and the third if there are weights."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import csv
+
+        wanted = [*ENDS, *(["weight"] if self.weights else [])]
+        types = dict.fromkeys(ENDS, pa.binary()) | ({"weight": pa.float64()} if self.weights else {})
+        for chunk in lines():
+            data = chunk.tobytes()
+            if self.comments:
+                data = re.sub(rb"(?m)^[ \t]*[#%].*$", b"", data)
+            data = data.replace(b"\r\n", b"\n").lstrip(b"\n")
+            if not data.strip():
+                continue
+            first = data.split(b"\n", 1)[0].decode(errors="replace")
+            separator = self._separator(first)
+            further = range(len(_columns_of(first, separator)) - len(wanted))
+            try:
+                table = csv.read_csv(
+                    pa.BufferReader(data),
+                    csv.ReadOptions(
+                        column_names=[*wanted, *map("further {}".format, further)], use_threads=False
+                    ),
+                    csv.ParseOptions(delimiter=separator, quote_char='"' if separator == "," else False),
+                    csv.ConvertOptions(include_columns=wanted, column_types=types),
+                )
+            except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+                raise self._fault(str(error)) from None
+            around = [pc.any(pc.match_substring_regex(table[end], r"^\s|^$|\s$")).as_py() for end in ENDS]
+            if any(around) or (self.weights and table["weight"].null_count):
+                raise self._fault("a line has too little")
+            yield [table[name] for name in wanted]
+
+    def _fault(self, reason: str) -> UserError:
+        """The error for the first line that is no edge. Slow: reads line by line."""
+        columns, example = 0, ""
+        hint = f" If this line names the columns, {IN_CARD['header']}." if self.comments else ""
+        for number, line, words in self._lines():
+            columns, example = columns or len(words), example or clipped(line, 40)
+            if columns < len(ENDS) or len(words) != columns:
+                unlike = f" like {example!r}, the first" if columns >= len(ENDS) else ""
+                wrong = f"is not an edge{unlike}. Expected {self.expected}."
+            elif any(word != word.strip() or not word for word in words[:2]):
+                wrong = (
+                    f"has an end that is empty, or that has white space around it. Expected {self.expected}."
+                )
+            elif self.weights and not is_number("".join(words[2:3])):
+                wrong, hint = (
+                    "has no weight. Expected a number as its third column.",
+                    hint if words[2:] else "",
+                )
+            else:
+                hint = ""
+                continue
+            return UserError(f"{self.text}, line {number}: {clipped(line, 40)!r} {wrong}{hint}")
+        return UserError(f"{self.text} cannot be read: {reason.splitlines()[0]} Expected {self.expected}.")
+
+    def _lines(self) -> Iterator[tuple[int, str, list[str]]]:
+        """The lines with edges: number, text and columns."""
+        separator = ""
+        for raw, (_, number) in numbered_lines(self.text, self.begin):
+            line = raw.rstrip("\r\n")
+            if line and not (self.comments and re.match(r"[ \t]*[#%]", line)):
+                separator = separator or self._separator(line)
+                yield number, line, _columns_of(line, separator)
+
+    def _separator(self, line: str) -> str:
+        return next((each for each in ("\t, " if self.comments else "\t ") if each in line), " ")
+
+
+def _columns_of(line: str, separator: str) -> list[str]:
+    return next(
+        reader([line], delimiter=separator, quoting=QUOTE_MINIMAL if separator == "," else QUOTE_NONE)
+    )
 
 
 def _numbered(path: Path, chunks: NamedChunks, weights: Weighting | None, expected: str) -> Stream:
@@ -279,46 +380,3 @@ def _as_numbers(piece: Callable[[], Iterator[list[Any]]], names: Any) -> Iterato
     for source, target, *weight in piece():
         ends = (np.asarray(pc.index_in(end, names), dtype=np.int64) for end in (source, target))
         yield (*ends, *(np.asarray(each, dtype=np.float64) for each in weight))  # type: ignore[misc]
-
-
-def _named(text: FileIn, lines: Lines, how: tuple[str, bool, bool]) -> Iterator[list[Any]]:
-    """The first two columns of some lines, and the third if it is wanted."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    expected, weighted, comments = how
-    wanted = [*ENDS, *(["weight"] if weighted else [])]
-    types = {**dict.fromkeys(ENDS, pa.binary()), **({"weight": pa.float64()} if weighted else {})}
-    for chunk in lines():
-        data = chunk.tobytes()
-        if comments:
-            data = re.sub(rb"(?m)^[ \t]*[#%].*$", b"", data)
-        data = data.replace(b"\r\n", b"\n").lstrip(b"\n")
-        if not data.strip():
-            continue
-        first = data.split(b"\n", 1)[0]
-        separator = next((each for each in "\t, " if each.encode() in first), " ")
-        separator = " " if separator == "," and not comments else separator
-        further = range(first.count(separator.encode()) - 1 - weighted)
-        columns = [*wanted, *(f"further {number}" for number in further)]
-        try:
-            table = csv.read_csv(
-                pa.BufferReader(data),
-                csv.ReadOptions(column_names=columns, use_threads=False),
-                csv.ParseOptions(delimiter=separator, quote_char='"' if separator == "," else False),
-                csv.ConvertOptions(include_columns=wanted, column_types=types),
-            )
-        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            raise UserError(f"{text}: {str(error).splitlines()[0]} Expected {expected}.") from None
-        check_names(text, [table[end] for end in ENDS], expected)
-        if weighted and table["weight"].null_count:
-            raise UserError(f"{text} has no weights of edges: a line has none. Expected {expected}.")
-        yield [table[name] for name in wanted]
-
-
-def check_names(text: FileIn, ends: list[Any], expected: str) -> None:
-    """Refuses empty names."""
-    import pyarrow.compute as pc
-
-    if any(pc.min(pc.binary_length(end)).as_py() == 0 for end in ends):
-        raise UserError(f"{text}: a line begins with white space, or has two of them. Expected {expected}.")

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.sources.archive import FileIn
-from harness.sources.edge_list import named_stream
+from harness.sources.edge_list import NamedText
 from harness.sources.refusal import refusing
 from harness.sources.source import FileSource, Rest
 from harness.sources.stream import AT_ONCE, Edges, Stream, by_number, counted
@@ -83,4 +83,4 @@ class Triples(FileSource):
     def stream(self, rest: Rest) -> Stream:
         text = FileIn(rest.folder / self.path)
         with refusing(text.path, TRIPLES_EXPECTED):
-            return named_stream(text, START, rest.weights, TRIPLES_EXPECTED)
+            return NamedText(text, START, TRIPLES_EXPECTED, rest.weights).stream()

@@ -1,7 +1,8 @@
 """Numbers per vertex in a file of their own: features, labels or a split, as .npy, or as .csv, .tsv, .txt.
 
-Where vertices have names, a line of text begins with the name of its vertex, and lines are in any order. A vertex that
-is not named has no label and no part in a split; features are needed of all. An .npy is in the order of the names.
+A first line of text without a number names the columns. Where vertices have names, a line of text begins with the name
+of its vertex, and lines are in any order. A vertex that is not named has no label and no part in a split; features are
+needed of all. An .npy is in the order of the names.
 """
 
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.errors import UserError
 from harness.files import mapped_array
 from harness.graph.model import NO_LABEL, SPLITS, LabelTask
 from harness.sources.refusal import refusing
+from harness.sources.text import is_number
 from harness.validation import CLASSES, clipped
 
 NAMED_EXPECTED = "the name of a vertex and its numbers a line, separated by commas or white space"
@@ -113,8 +115,10 @@ def _by_name(path: Path, names: Any, missing: float | None) -> NDArray[Any]:
     rows, owners = _table(path, named=True)
     place = pc.index_in(owners, names)
     if place.null_count:
-        line = pc.index(place.is_null(), True).as_py()
-        raise UserError(f"{path}, line {line + 1}: {_shown(owners[line])} is no vertex of the graph.")
+        stranger = _shown(owners[pc.index(place.is_null(), True).as_py()])
+        raise UserError(
+            f"{path}: {stranger} is no vertex of the graph. Vertices are those that the edges name: leave its line out."
+        )
     place = np.asarray(place, dtype=np.int64)
     times = np.bincount(place, minlength=len(names))
     if len(wrong := np.flatnonzero(times > 1)):
@@ -146,8 +150,10 @@ def _named_rows(path: Path) -> tuple[NDArray[Any], Any]:
     import pandas as pd
     import pyarrow as pa
 
-    separator = "," if path.name.removesuffix(".gz").endswith(".csv") else r"\s+"
+    separator = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else _separator(path)
     words = pd.read_csv(path, sep=separator, header=None, comment="#", dtype=str, keep_default_na=False)
+    if not any(not word or is_number(word) for word in words.iloc[0, 1:]) and words.shape[1] > 1:
+        words = words.iloc[1:]
     numbers = words.iloc[:, 1:].apply(lambda column: pd.to_numeric(column.replace("", "nan")))
     if not numbers.shape[1]:
         raise ValueError("a line has a name and no number")
@@ -159,6 +165,11 @@ def _numbers(path: Path) -> NDArray[Any]:
         return np.asarray(mapped_array(path, "r"))
     import pandas as pd  # half a second that opening a drawn graph does not need
 
-    plain = path.name.removesuffix(".gz")
-    separator = "," if plain.endswith(".csv") else r"\s+"
-    return pd.read_csv(path, sep=separator, header=None, comment="#").to_numpy()
+    how: dict[str, Any] = {"sep": _separator(path), "comment": "#"}
+    begin = pd.read_csv(path, header=None, nrows=2, **how)  # an error if the first line is the shorter
+    names_columns = all(isinstance(word, str) for word in begin.iloc[0])
+    return np.asarray(pd.read_csv(path, header=0 if names_columns else None, **how))
+
+
+def _separator(path: Path) -> str:
+    return "," if path.name.removesuffix(".gz").endswith(".csv") else r"\s+"

@@ -55,8 +55,8 @@ def test_the_order_of_lines_changes_nothing(tmp_path):
         ("\n\n", "holds no edge"),
         ("a\tb\t1\nc\n", "Expected"),
         ("alone\n", "Expected"),
-        (" a b\n", "begins with white space"),
-        ("a\t\tb\n", "has two of them"),
+        (" a b\n", "line 1: 'a b' has an end that is empty"),
+        ("a\t\tb\n", "has an end that is empty"),
     ],
 )
 def test_lines_that_are_no_triples_are_refused(tmp_path, text, told):

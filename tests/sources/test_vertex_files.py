@@ -10,7 +10,13 @@ TABLE = np.array([[1.0, 2.5], [3.0, 4.0], [5.0, -1.0]])
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("t.csv", "1,2.5\n3,4\n5,-1\n"), ("t.txt", "# c\n1 2.5\n3 4\n5 -1\n")]
+    ("name", "text"),
+    [
+        ("t.csv", "1,2.5\n3,4\n5,-1\n"),
+        ("t.txt", "# c\n1 2.5\n3 4\n5 -1\n"),
+        ("t.csv", "height,weight\n1,2.5\n3,4\n5,-1\n"),
+        ("t.tsv", "# c\nx\ty\n1\t2.5\n3\t4\n5\t-1\n"),
+    ],
 )
 def test_text(tmp_path, name, text):
     (tmp_path / name).write_text(text)
@@ -45,7 +51,13 @@ def test_wrong_columns_are_refused(tmp_path, array, n, found):
     assert found in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "1 2\n3\n4 5 6\n", "a b\nc d\n1 2\n"])
+@pytest.mark.parametrize("text", ["true false\n" * 3, "NA nan\n1 0\n0 1\n"])
+def test_a_line_of_flags_or_of_gaps_names_no_column(tmp_path, text):
+    (tmp_path / "t.txt").write_text(text)
+    assert len(read_table(tmp_path / "t.txt", 3)) == 3
+
+
+@pytest.mark.parametrize("text", ["", "1 2\n3\n4 5 6\n", "a b\nc d\n1 2\n", "a\n1 2\n3 4\n5 6\n", "a b\n"])
 def test_wrong_text_is_refused(tmp_path, text):
     (tmp_path / "t.txt").write_text(text)
     with pytest.raises(UserError, match=r"t\.txt"):

@@ -306,9 +306,10 @@ def test_vertices_may_have_names(root, named, edges, harness, name, options):
 
 def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
     """Lines in any order; a vertex that is not named has no label and no part in the split."""
-    (named / "y.csv").write_text("".join(f"{NAMES[v]},{v % 5}\n" for v in range(N - 1, 0, -1)))
+    labelled = [f"{NAMES[v]},{v % 5}\n" for v in range(N - 1, 0, -1)]
+    (named / "y.csv").write_text("".join(["person,club\n", *labelled]))
     (named / "x.csv").write_text("".join(f"{name},{number},0.5\n" for number, name in enumerate(NAMES)))
-    (named / "split.csv").write_text("".join(f"{NAMES[v]},{1 + v % 3}\n" for v in range(1, 31)))
+    (named / "split.tsv").write_text("".join(f"{NAMES[v]}\t{1 + v % 3}\n" for v in range(1, 31)))
     brought = [f"--{option}={named / file}" for option, file in (("labels", "y.csv"), ("features", "x.csv"))]
     options = [
         "--edges",
@@ -317,7 +318,7 @@ def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
         "--header",
         *brought,
         "--split",
-        named / "split.csv",
+        named / "split.tsv",
     ]
     code, told = harness(*options)
     assert code == 0, told
@@ -333,11 +334,12 @@ def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
 @pytest.mark.parametrize(
     ("text", "option", "told"),
     [
-        ("person 01,2\nnobody,1\n", "labels", "line 2: nobody is no vertex of the graph"),
+        ("person 01,2\nnobody,1\n", "labels", "nobody is no vertex of the graph"),
         ("person 01,2\nperson 01,1\n", "labels", "names the vertex person 01 2 times"),
         ("person 01,0.5\n", "features", "has no line for the vertex"),
         ("person 01\n", "labels", "a name and no number"),
-        ("person 01,old\n", "labels", "cannot be read"),
+        ("person 01,old\n", "labels", "Expected numbers"),
+        ("person 01,2\nperson 02,old\n", "labels", "cannot be read"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(root, named, harness, text, option, told):
@@ -369,13 +371,27 @@ def test_names_and_weights_go_together(root, named, harness):
         (["--edges", "people.csv", "--names", "--vertices", "9"], "n and base are left out"),
         (["--edges", "edges.parquet", "--names"], "first two columns of text"),
         (["--edges", "empty.csv", "--names"], "holds no edge"),
-        (["--edges", "lone.csv", "--names"], "Expected a line for each edge: two names"),
+        (
+            ["--edges", "lone.csv", "--names"],
+            "lone.csv, line 3: 'c' is not an edge like 'a,b', the first. Expected a",
+        ),
+        (["--edges", "people.csv", "--names"], "line 1: 'from,to,calls' names columns"),
+        (["--edges", "calls.csv", "--names", "--weights", "raw"], "line 1: 'a,b,calls' has no weight"),
+        (["--edges", "calls.csv", "--names", "--weights", "raw"], "names the columns, set --header."),
+        (
+            ["--edges", "calls.csv", "--names", "--weights", "raw", "--header"],
+            "line 3: 'c,d,often' has no weight",
+        ),
+        (["--edges", "weightless.csv", "--names", "--weights", "raw"], "line 1: 'a,b' has no weight"),
     ],
 )
 def test_names_where_there_are_none_are_refused(root, files, named, harness, monkeypatch, options, told):
     monkeypatch.chdir(files)
     (files / "empty.csv").write_text("# nothing\n")
-    (files / "lone.csv").write_text("a,b\nc\n")
+    (files / "lone.csv").write_text("a,b\n# nothing\nc\n")
+    (files / "calls.csv").write_text("a,b,calls\na,b,2\nc,d,often\n")
+    (files / "weightless.csv").write_text("a,b\nc,d\n")
+    named.joinpath("people.csv").rename(files / "people.csv")
     code, said = harness(*options)
     assert code == 2
     assert told in said
