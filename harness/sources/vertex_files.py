@@ -40,7 +40,7 @@ def read_column(path: Path, n: int, names: Any = None, missing: float | None = N
     whole, column = _whole(table, np.int64)
     if not np.array_equal(whole, column):
         first = int(np.flatnonzero(whole != column)[0])
-        raise UserError(f"{path}, vertex {first}: {column[first, 0]} is not an integer.")
+        raise UserError(f"{path}, vertex {called(first, names)}: {column[first, 0]} is not an integer.")
     return whole[:, 0]
 
 
@@ -58,7 +58,7 @@ def read_split(path: Path, n: int, names: Any = None) -> NDArray[np.int64]:
     twice = np.flatnonzero(masks.sum(axis=1) > 1)
     if len(twice):
         raise UserError(
-            f"{path}, vertex {twice[0]}: its masks overlap. A vertex is in one of them, or in none."
+            f"{path}, vertex {called(twice[0], names)}: its masks overlap. A vertex is in one of them, or in none."
         )
     return masks @ np.array(list(SPLITS.values()), np.int64)
 
@@ -69,7 +69,7 @@ def read_label_sets(path: Path, n: int, names: Any = None) -> NDArray[np.int8]:
     if not np.array_equal(small, table):
         first = int(np.flatnonzero((small != table).any(axis=1))[0])
         raise UserError(
-            f"{path}, vertex {first}: labels of many classes are 0, 1, or -1 throughout for none."
+            f"{path}, vertex {called(first, names)}: labels of many classes are 0, 1, or -1 throughout for none."
         )
     return small
 
@@ -85,18 +85,19 @@ def classes_in(path: Path, *, named: bool = False) -> tuple[LabelTask, int]:
         raise UserError(f"{path} holds no labels. Expected one integer per vertex, or zeros and ones.")
     if table.shape[1] > 1:
         return "multi-label", table.shape[1]
-    labels = read_column(path, len(table), names.unique().sort() if named else None)
-    check_labels(path, labels, CLASSES)
+    known = names.unique().sort() if named else None
+    labels = read_column(path, len(table), known)
+    check_labels(path, labels, CLASSES, known)
     return "single-label", max(int(labels.max()), 0) + 1
 
 
-def check_labels(where: Path | str, labels: NDArray[Any], classes: int) -> None:
+def check_labels(where: Path | str, labels: NDArray[Any], classes: int, names: Any = None) -> None:
     """Refuses a number that is no class, and not -1 for none."""
     if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < classes):
         wrong = np.flatnonzero((labels < NO_LABEL) | (labels >= classes))
         raise UserError(
-            f"{where}, vertex {wrong[0]}: the label {labels[wrong[0]]} is none. Labels are 0 .. {classes - 1:,}, or "
-            f"{NO_LABEL} for a vertex without one."
+            f"{where}, vertex {called(wrong[0], names)}: the label {labels[wrong[0]]} is none. Labels are "
+            f"0 .. {classes - 1:,}, or {NO_LABEL} for a vertex without one."
         )
 
 
@@ -128,6 +129,11 @@ def _by_name(path: Path, names: Any, missing: float | None) -> NDArray[Any]:
     table = np.full((len(names), rows.shape[1]), 0 if missing is None else missing, rows.dtype)
     table[place] = rows
     return table
+
+
+def called(vertex: int, names: Any) -> str:
+    """The name of a vertex, or its number if it has none."""
+    return str(vertex) if names is None else _shown(names[int(vertex)])
 
 
 def _shown(name: Any) -> str:

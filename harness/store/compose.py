@@ -27,7 +27,14 @@ from harness.sources import Rest
 from harness.sources.refusal import IN_CARD
 from harness.sources.source import Generator
 from harness.sources.stream import Stream, stream_of
-from harness.sources.vertex_files import check_labels, read_column, read_label_sets, read_split, read_table
+from harness.sources.vertex_files import (
+    called,
+    check_labels,
+    read_column,
+    read_label_sets,
+    read_split,
+    read_table,
+)
 from harness.store.dataset_card import (
     AllTrain,
     DatasetCard,
@@ -165,7 +172,8 @@ class Contents:
                 )
                 y = self._given("labels", brought)
                 where = self._origin(card.labels)
-                return _checked_labels(card, where, torch.from_numpy(self._one_each(y, card.labels)))
+                labels = torch.from_numpy(self._one_each(y, card.labels))
+                return _checked_labels(card, where, labels, self.stream.names)
 
     def _split(self, y: Tensor) -> Tensor:
         card = self.card
@@ -182,8 +190,8 @@ class Contents:
                 wrong = (~torch.isin(parts, torch.arange(4))).nonzero()
                 if len(wrong):
                     raise UserError(
-                        f"{self._origin(card.split)}, vertex {int(wrong[0])}: {int(parts[wrong[0]])} is no part of a "
-                        "split: 0 none, 1 train, 2 valid, 3 test."
+                        f"{self._origin(card.split)}, vertex {called(int(wrong[0]), self.stream.names)}: "
+                        f"{int(parts[wrong[0]])} is no part of a split: 0 none, 1 train, 2 valid, 3 test."
                     )
                 return labelled_only(parts, y)
 
@@ -274,14 +282,14 @@ def _compare(card: DatasetCard, actual: dict[str, int]) -> None:
         )
 
 
-def _checked_labels(card: DatasetCard, where: str, y: Tensor) -> Tensor:
+def _checked_labels(card: DatasetCard, where: str, y: Tensor, names: Any) -> Tensor:
     if y.dim() != (2 if card.task == "multi-label" else 1):
         brought = "one class a vertex" if y.dim() == 1 else "sets of classes"
         raise UserError(
             f"dataset {card.name}: its card says task = {card.task}, but its source brings {brought}."
         )
     if y.dim() == 1:
-        check_labels(where, y.numpy(), card.classes)
+        check_labels(where, y.numpy(), card.classes, names)
         return y
     return _sets_of_classes(card, where, y)
 

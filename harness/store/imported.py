@@ -1,6 +1,8 @@
 """Imports a graph of the user: writes a card for its files, so that the graph has a name like any other dataset."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ from harness.sources.ogb import Ogb, benchmarks
 from harness.sources.pyg_file import PygFile
 from harness.sources.refusal import IN_CARD
 from harness.sources.source import Source
-from harness.sources.vertex_files import EXPECTED, classes_in
+from harness.sources.vertex_files import EXPECTED, called, classes_in
 from harness.spec.dataset import DatasetChoice
 from harness.spec.root import data_folder, dataset_cards, imported_folder
 from harness.store.build import build, removed_on_error
@@ -100,7 +102,8 @@ def import_graph(root: Path, request: ImportRequest, choice: DatasetChoice, mean
                 f"another dataset has the name {request.name}. Choose another, or remove {known[0]}."
             )
         with removed_on_error(root, card, choice, unless=bool(known)):
-            folder = build(root, choice, means=means, card=card)
+            with _called_by_name(card, root):
+                folder = build(root, choice, means=means, card=card)
             files = {path: yaml.safe_dump(fields, sort_keys=False).encode()}
             if listing := names_file(root, card):
                 names = contents(card, data_folder(root)).stream.names
@@ -130,6 +133,21 @@ def foreign_metric(source: Source) -> str | None:
 
 def _has_names(card: DatasetCard) -> bool:
     return card.source.kind == "triples" or getattr(card.source, "names", False)
+
+
+@contextmanager
+def _called_by_name(card: DatasetCard, root: Path) -> Iterator[None]:
+    """The error about an edge that weighs something else on its way back names its ends, if vertices have names."""
+    try:
+        yield
+    except UserError as error:
+        ends = re.search(r"edge from vertex (\d[\d,]*) to vertex (\d[\d,]*) weighs", str(error))
+        if not ends or not _has_names(card):
+            raise
+        names = contents(card, data_folder(root)).stream.names
+        source, target = (called(int(end.replace(",", "")), names) for end in ends.groups())
+        told = f"edge from vertex {source} to vertex {target} weighs"
+        raise UserError(str(error).replace(ends[0], told)) from error
 
 
 def _as_typed(message: str, request: ImportRequest) -> str:

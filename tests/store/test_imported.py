@@ -340,6 +340,9 @@ def test_what_belongs_to_vertices_goes_by_their_names(root, named, harness):
         ("person 01\n", "labels", "a name and no number"),
         ("person 01,old\n", "labels", "Expected numbers"),
         ("person 01,2\nperson 02,old\n", "labels", "cannot be read"),
+        ("person 02,1\nperson 01,0.5\n", "labels", "vertex person 01: 0.5 is not an integer"),
+        ("person 02,1\nperson 01,-3\n", "labels", "vertex person 01: the label -3 is none"),
+        ("person 02,1\nperson 01,7\n", "split", "vertex person 01: 7 is no part of a split"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(root, named, harness, text, option, told):
@@ -349,6 +352,13 @@ def test_names_that_do_not_fit_are_refused(root, named, harness, text, option, t
     assert code == 2
     assert told in said
     assert not list((root / "datasets").glob("*/*mine*"))
+
+
+def test_an_edge_that_weighs_something_else_on_its_way_back_is_told_by_names(root, named, harness):
+    (named / "calls.csv").write_text("zoe,99,1\n99,zoe,2\n")
+    code, told = harness("--edges", named / "calls.csv", "--names", "--weights", "raw")
+    assert code == 2
+    assert re.search("edge from vertex (zoe to vertex 99 weighs 1|99 to vertex zoe weighs 2)", told)
 
 
 def test_names_and_weights_go_together(root, named, harness):
