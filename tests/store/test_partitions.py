@@ -189,6 +189,7 @@ def test_of_two_processes_that_ask_at_once_one_computes(root, monkeypatch):
         return metis(*given)
 
     def second():
+        torch.set_num_threads(1)  # a fork lacks the threads of its parent
         begun.wait()
         sender.send(open_dataset(root, METIS).orders.p.tolist())
 
