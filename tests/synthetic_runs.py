@@ -214,13 +214,15 @@ def write_ok(runs: Path, spec: Spec, compute: float, talk: float = 0.0, **change
     return write_record(runs, spec.model_dump(mode="json"), make_record(spec, tables, **changes), tables)
 
 
-def write_failed(runs: Path, spec: Spec, status: str, kind: str, message: str) -> Path:
+def write_failed(
+    runs: Path, spec: Spec, status: str, kind: str, message: str, source: str = "measured"
+) -> Path:
     """A run that left no tables."""
     record = {
         "run_id": spec.run_id,
         "label": spec.label,
         "status": status,
-        "source": "measured",
+        "source": source,
         "summary": {},
         "provenance": {"started": 1.0, "finished": 2.0, "command": "harness run"},
         "error": {"rank": 3, "type": kind, "message": message, "trace": "Traceback: ..."},

@@ -77,6 +77,7 @@ def write(
         scoreboard=scoreboard(judged),
         kinds=[kind for kind in KINDS if pictures[kind.name]],
         pictures=pictures,
+        unsuccessful=summary.unsuccessful(runs),
         failures=summary.failures(runs),
         commits=summary.commits(runs),
         commands=commands,

@@ -53,7 +53,7 @@ def facts(runs: Runs) -> list[str]:
     done = int((planned.status == OK).sum())
     lines = [f"{done} of {_count(len(planned), 'run', 'runs')} succeeded"]
     for source, (one, more) in QUOTED.items():
-        number = int((runs.source == source).sum())
+        number = int(((runs.source == source) & (runs.status == OK)).sum())
         lines += [_count(number, one, more)] if number else []
     if len(setup := planned.setup_seconds[planned.status == OK].dropna()):
         lines.append(f"times exclude setup (opening, compiling: up to {three_digits(setup.max())} s a run)")
@@ -125,6 +125,22 @@ def coverage(runs: Runs) -> list[Coverage]:
         rows = [(name, [_cell(group, name, each) for each in ranks]) for name in strategies]
         tables.append(Coverage(str(dataset), ranks, rows))
     return tables
+
+
+def unsuccessful(runs: Runs) -> str:
+    """How many runs and how many predictions are not ok, by status; nothing if all are."""
+    failed = runs[runs.status != OK]
+    predicted = failed.source == "predicted"
+    lines = []
+    for some, nouns in (
+        (failed[~predicted], ("run", "runs")),
+        (failed[predicted], ("prediction", "predictions")),
+    ):
+        statuses = ", ".join(
+            f"{number} {status}" for status, number in sorted(some.status.value_counts().items())
+        )
+        lines += [f"{_count(len(some), *nouns)} did not succeed ({statuses})"] if len(some) else []
+    return "; ".join(lines)
 
 
 def failures(runs: Runs) -> list[Failure]:

@@ -312,6 +312,24 @@ def test_runs_of_other_programs_are_named_as_such(synthetic: SimpleNamespace, pa
     assert "Numbers of other programs (external) come from the programs' logs" in text
 
 
+def test_a_refused_prediction_is_neither_a_number_nor_a_run(
+    synthetic: SimpleNamespace, page_of: PageOf
+) -> None:
+    def fill(folder: Path) -> None:
+        specs = [synthetic.make_spec("bns-gcn", "tiny", {"p": 2}, seed=seed) for seed in range(5)]
+        synthetic.write_ok(folder, specs[0], 0.01)
+        synthetic.write_ok(folder, synthetic.make_spec("cagnet-1d", "tiny", {"p": 2}), 0.02)
+        synthetic.write_failed(folder, specs[1], "failed", "Died", "of SIGKILL")
+        synthetic.write_quoted(folder, specs[2], 0.02, "predicted")
+        for spec in specs[3:]:
+            synthetic.write_failed(folder, spec, "refused", "UserError", "unknown sizes", "predicted")
+
+    text = Elements(page_of(fill)).text
+    assert "2 of 3 runs succeeded" in text
+    assert "1 number predicted" in text
+    assert "1 run did not succeed (1 failed); 2 predictions did not succeed (2 refused)" in text
+
+
 def test_text_of_users_is_text(synthetic: SimpleNamespace, tmp_path: Path) -> None:
     """In the tables of the page, and in the figures too."""
     evil = "<script>alert('x')</script>"
