@@ -230,9 +230,9 @@ def write_failed(
     return write_record(runs, spec.model_dump(mode="json"), record, {})
 
 
-def write_quoted(runs: Path, spec: Spec, seconds: float, source: str) -> Path:
-    """A predicted or published number: a summary and nothing else."""
-    record = {"run_id": spec.run_id, "label": spec.label, "status": "ok", "source": source}
+def write_quoted(runs: Path, spec: Spec, seconds: float, source: str, **told: object) -> Path:
+    """A predicted or published number: a summary, and what else its record tells."""
+    record = {"run_id": spec.run_id, "label": spec.label, "status": "ok", "source": source, **told}
     summary = {"epoch_seconds_median": seconds}
     record |= {"summary": summary, "provenance": {}, "error": None}
     return write_record(runs, spec.model_dump(mode="json"), record, {})

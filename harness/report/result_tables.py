@@ -1,5 +1,6 @@
 """The tables of the page: the results of each panel, and the sizes of the graphs."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -215,19 +216,31 @@ SMALL = 1e6
 
 
 def answer(panel: Panel, tables: Tables) -> list[str]:
-    """The sentences that a reader wants first; none where nothing was measured or there is nothing to compare."""
+    """The sentences that a reader wants first: of measured runs or else of several strategies emulated or predicted.
+
+    None where nothing is to be compared.
+    """
     rows = statistics.configurations(panel.runs)
-    done = rows[(rows.source == "measured") & rows.seconds.notna()].sort_values("seconds", ignore_index=True)
+    timed = rows[rows.seconds.notna()].sort_values("seconds")
+    done = timed[timed.source == "measured"]
+    for source in ("emulated", "predicted"):
+        others = timed[timed.source == source]
+        done = others if len(done) < 2 and others["strategy.name"].nunique() > 1 else done
     if len(done) < 2:
         return []
+    done = done.reset_index(drop=True)
     done["details"] = _details(done)
     unit = unit_for(float(done.seconds.iloc[0]))
-    first, second = done.iloc[0], done.iloc[1]
+    first, others = done.iloc[0], done[done["strategy.name"] != done["strategy.name"].iloc[0]]
+    which, second = ("The next strategy", others.iloc[0]) if len(others) else ("Next", done.iloc[1])
     side = statistics.Side(panel.runs, tables.epochs, tables.ledgers)
-    apart = statistics.difference(_launched(panel, first), _launched(panel, second), side, side)
+    one, two = (_launched(panel, row) for row in (first, second))
+    apart = statistics.difference(one, two, side, side)
+    sure = _sure(first, second) if first.source == "measured" else _predicted(one, two)
     said = [
         f"Fastest: {_named(first)}, {three_digits(first.seconds * unit.per_second)} {unit.name} an epoch. "
-        f"Next: {_named(second)}, {three_digits(apart.ratio)} times as long{_between(apart)}. {_sure(first, second)}"
+        f"{which}: {_named(second)}, {three_digits(apart.ratio)} times as long{_between(apart)}.",
+        *([sure] if sure else []),
     ]
     return [*said, *_largest_part(apart), *_slower_than_one(panel, done)]
 
@@ -269,6 +282,24 @@ def _sure(first: Any, second: Any) -> str:
     if first.high < second.low:
         return f"Every launch of the first was faster than every launch of the next ({first.ok} and {second.ok})."
     return f"The ranges of their launches overlap ({first.ok} and {second.ok}), so the order is not sure."
+
+
+def _predicted(first: pd.DataFrame, second: pd.DataFrame) -> str:
+    """The intervals of two epochs that were emulated or predicted, if their records have them."""
+    one, two = (_interval(json.loads(runs.extra.iloc[0])) for runs in (first, second))
+    return (
+        f"Within the constants of the machine's card, the first takes {one}, and the next {two}."
+        if one and two
+        else ""
+    )
+
+
+def _interval(extra: dict[str, Any]) -> str:
+    low, high = (extra.get(f"predicted.seconds.{end}") for end in ("low", "high"))
+    if low is None or high is None:
+        return ""
+    unit = unit_for(high)
+    return f"{three_digits(low * unit.per_second)} to {three_digits(high * unit.per_second)} {unit.name}"
 
 
 def _slower_than_one(panel: Panel, done: pd.DataFrame) -> list[str]:
