@@ -220,18 +220,12 @@ def answer(panel: Panel, tables: Tables) -> list[str]:
 
     None where nothing is to be compared.
     """
-    rows = statistics.configurations(panel.runs)
-    timed = rows[rows.seconds.notna()].sort_values("seconds")
-    done = timed[timed.source == "measured"]
-    for source in ("emulated", "predicted"):
-        others = timed[timed.source == source]
-        done = others if len(done) < 2 and others["strategy.name"].nunique() > 1 else done
-    if len(done) < 2:
+    done = _compared(statistics.configurations(panel.runs))
+    if done is None:
         return []
-    done = done.reset_index(drop=True)
-    done["details"] = _details(done)
     unit = unit_for(float(done.seconds.iloc[0]))
-    first, others = done.iloc[0], done[done["strategy.name"] != done["strategy.name"].iloc[0]]
+    first = done.iloc[0]
+    others = done[done["strategy.name"] != first["strategy.name"]]
     which, second = ("The next strategy", others.iloc[0]) if len(others) else ("Next", done.iloc[1])
     side = statistics.Side(panel.runs, tables.epochs, tables.ledgers)
     one, two = (_launched(panel, row) for row in (first, second))
@@ -243,6 +237,16 @@ def answer(panel: Panel, tables: Tables) -> list[str]:
         *([sure] if sure else []),
     ]
     return [*said, *_largest_part(apart), *_slower_than_one(panel, done)]
+
+
+def _compared(rows: pd.DataFrame) -> pd.DataFrame | None:
+    """The configurations that an answer compares, the fastest first: all of one source."""
+    timed = rows[rows.seconds.notna()].sort_values("seconds")
+    for source in ("measured", "emulated", "predicted"):
+        some = timed[timed.source == source].reset_index(drop=True)
+        if len(some) > 1 and (source == "measured" or some["strategy.name"].nunique() > 1):
+            return some.assign(details=_details(some))
+    return None
 
 
 def _launched(panel: Panel, row: Any) -> pd.DataFrame:
@@ -286,7 +290,7 @@ def _sure(first: Any, second: Any) -> str:
 
 def _predicted(first: pd.DataFrame, second: pd.DataFrame) -> str:
     """The intervals of two epochs that were emulated or predicted, if their records have them."""
-    one, two = (_interval(json.loads(runs.extra.iloc[0])) for runs in (first, second))
+    one, two = (_interval(json.loads(runs.extra.iloc[0] or "{}")) for runs in (first, second))
     return (
         f"Within the constants of the machine's card, the first takes {one}, and the next {two}."
         if one and two

@@ -285,12 +285,11 @@ class NamedText(NamedTuple):
             first = data.split(b"\n", 1)[0].decode(errors="replace")
             separator = self._separator(first)
             further = range(len(_columns_of(first, separator)) - len(wanted))
+            columns = [*wanted, *(f"further {number}" for number in further)]
             try:
                 table = csv.read_csv(
                     pa.BufferReader(data),
-                    csv.ReadOptions(
-                        column_names=[*wanted, *map("further {}".format, further)], use_threads=False
-                    ),
+                    csv.ReadOptions(column_names=columns, use_threads=False),
                     csv.ParseOptions(delimiter=separator, quote_char='"' if separator == "," else False),
                     csv.ConvertOptions(include_columns=wanted, column_types=types),
                 )
@@ -315,10 +314,8 @@ class NamedText(NamedTuple):
                     f"has an end that is empty, or that has white space around it. Expected {self.expected}."
                 )
             elif self.weights and not is_number("".join(words[2:3])):
-                wrong, hint = (
-                    "has no weight. Expected a number as its third column.",
-                    hint if words[2:] else "",
-                )
+                wrong = "has no weight. Expected a number as its third column."
+                hint = hint if words[2:] else ""
             else:
                 hint = ""
                 continue

@@ -156,7 +156,7 @@ def _named_rows(path: Path) -> tuple[NDArray[Any], Any]:
     import pandas as pd
     import pyarrow as pa
 
-    separator = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else _separator(path)
+    separator = _separator(path, named=True)
     words = pd.read_csv(path, sep=separator, header=None, comment="#", dtype=str, keep_default_na=False)
     if not any(not word or is_number(word) for word in words.iloc[0, 1:]) and words.shape[1] > 1:
         words = words.iloc[1:]
@@ -177,5 +177,7 @@ def _numbers(path: Path) -> NDArray[Any]:
     return np.asarray(pd.read_csv(path, header=0 if names_columns else None, **how))
 
 
-def _separator(path: Path) -> str:
-    return "," if path.name.removesuffix(".gz").endswith(".csv") else r"\s+"
+def _separator(path: Path, *, named: bool = False) -> str:
+    """What stands between the columns of a text; names may have spaces where tabs separate."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix
+    return "," if suffix == ".csv" else "\t" if named and suffix == ".tsv" else r"\s+"

@@ -254,6 +254,17 @@ def test_what_was_not_measured_is_answered_with_its_intervals(
     assert text.count("Fastest:") == 1
 
 
+def test_numbers_without_intervals_are_answered_too(synthetic: SimpleNamespace, page_of: PageOf) -> None:
+    def fill(folder: Path) -> None:
+        for strategy, seconds in (("g3", 0.1), ("plexus", 0.2)):
+            spec = synthetic.make_spec(strategy, "tiny", {"p": 2})
+            synthetic.write_quoted(folder, spec, seconds, "predicted")
+
+    text = " ".join(Elements(page_of(fill)).text.split())
+    assert "The next strategy: plexus (predicted) on 2 ranks, 2.00 times as long." in text
+    assert "Within the constants" not in text
+
+
 def test_the_page_says_when_no_parallel_run_pays(synthetic: SimpleNamespace, page_of: PageOf) -> None:
     """With the reason that the tables know: a small graph, the share of communication, cores that ranks share."""
 
