@@ -1,362 +1,392 @@
-"""Everything to ask of a GPU, in the order of its worth. Prints markdown; without a part, writes results/gpu.md.
+"""Asks a GPU all that this project has to ask, in the order of its worth, and writes results/gpu.md.
 
-    python benchmarks/gpu.py                the parts, until 40 minutes are over; the next call goes on with the rest
-    python benchmarks/gpu.py kit products   some parts, printed; --only distdgl for one strategy
+    python benchmarks/gpu.py                        for at most 40 minutes; the next call goes on with what is left
+    python benchmarks/gpu.py --minutes 7            the same in a short call, as on a machine that is lent
+    python benchmarks/gpu.py kit waits              these parts, asked again
+    python benchmarks/gpu.py kit --only plexus g3   these rows of them
 
-- `rules`: what the fake GPUs of tests/device refuse and wait for, beside what this GPU refuses and waits for.
-- `kit`: the laws of every strategy by a quick check, over NCCL, with at most as many ranks as there are GPUs.
-- `worlds`: the same laws with up to four ranks on one GPU, whose messages gloo carries through the host.
-- `waits`: what makes the host wait in the third epoch of every strategy on one rank, by torch's own count, and the
-  calls to the driver that wait, by torch's profiler: one is the ledger's, after the epoch.
-- `products`: sparse times dense, each way of ours beside cuSPARSE and PyG's scatter, and the bytes to be moved beside a
-  copy's; and a dropout mask by one kernel beside tensor operations.
-- `epochs`: serial training beside PyG's GCNConv.
-- `strategies`: an epoch of every strategy on one rank: the time, the share of sampling, and memory at the peak beside
-  the bytes that the strategy says it holds all the time.
-- `samples`: an induced subgraph and its transpose, drawn on the device, beside PyG's `subgraph` there and scipy's
-  indexing on the host.
+Laws come first, several processes at a time, while the CPU builds graphs; then measurements, each of which has the GPU
+alone. A part has a share of the time, and an item of it a limit. Work is done in child processes: an item that raises,
+hangs, or kills its process costs its own row. The parts and their tables are in benchmarks/gpu_parts.py:
 
-Seconds end when the device has finished. Ways take turns; a number is a median. Needs a CUDA build of torch.
+PARTS
+
+Needs a CUDA or ROCm build of torch. Nothing has to be installed: a checkout on PYTHONPATH will do.
 """
 
-import re
-import runpy
+import argparse
+import faulthandler
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
 import sys
-import warnings
+import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from math import inf
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
-from time import monotonic, perf_counter
-from typing import Any, NamedTuple
+from threading import Lock
 
-import numpy as np
 import torch
-from epoch import PYG, Case, reference_models
-from measuring import Table, alternate, argument_parser, spec_of, trainer_of
-from one_gpu import on_one_gpu
-from record import keep_page
-from spmm import matrix, rmat
-from torch import Tensor
+from gpu_parts import FULL, PARTS, QUICK, BrokenLawError, Part, Size
+from measuring import argument_parser
+from record import origin
 
-from harness.check import check
-from harness.check.kit import ON_GPUS, Runner
-from harness.comm.engine import Engine, device_of, most_ranks
+from harness.comm.engine import Engine, device_of
+from harness.device import gpu_name
 from harness.errors import UserError
-from harness.kernels.csr import Csr, cast, on_device, row_of, to_scipy
-from harness.kernels.induced import induced_pair
-from harness.kernels.random import MASK, mask_by_tensors
-from harness.kernels.shuffle import distinct
-from harness.kernels.spmm import by_library, by_library_in_blocks, keep_for_products, spmm
-from harness.launch.worker_pool import Pool
-from harness.ledger import SAMPLING
-from harness.registry import load_strategy, registered
-from harness.run.trainer import Trainer
+from harness.files import write_text
+from harness.launch.fork_server import tie
 from harness.spec.root import project_root
-from harness.strategy.context import Measurements
 
-MINUTES, TURNS, WARM = 40, 20, 3
-MOST_ON_ONE_GPU = 4
-
-
-class Size(NamedTuple):
-    """How large the graphs are."""
-
-    dataset: str
-    scale: int
-    """Other graphs have 2^scale vertices."""
-    copied: int
-    """The numbers in the copy whose speed is the bound."""
-    batch: int
+MINUTES = 40
+SHORTEST = 10.0
+"""The seconds that must be left to start a process."""
+START = 60.0
+"""The seconds that a process may take before its first item begins."""
+FAULTY = 3
+"""The exit code of a child whose GPU no longer answers; what is left goes to another child."""
 
 
-FULL, QUICK = Size("rmat-17", 20, 1 << 28, 1024), Size("tiny-rmat", 8, 1 << 16, 64)
-STRATEGIES = sorted({entry.name for entry in registered()})
+@dataclass(frozen=True)
+class Answer:
+    """What was found of one item of a part."""
+
+    part: str
+    item: str
+    rows: list[list[str]]
+    seconds: float
+    error: str = ""
+    """What went wrong, in a line."""
+    refused: bool = False
+    """True if the error is a refusal with its reason: this machine lacks something."""
+    commit: str = ""
 
 
-def settled() -> float:
-    """The time when the device has finished all work."""
-    torch.cuda.synchronize()
-    return perf_counter()
+# Children. A child sends lines of JSON: ["row", cells] for each row, and ["end", error, refused] after each item.
 
 
-def medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The median seconds of each way; a way that this device lacks takes forever."""
-    possible = {}
-    for name, way in ways.items():
+def answer_items(part: Part, items: Sequence[str], size: Size, parent: int) -> None:
+    """Measures items, one after the other, in this process."""
+    tie(parent, signal.SIGKILL)()
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever libraries print is no answer
+    for item in items:
+        faulthandler.dump_traceback_later(max(part.each - 3, 1), exit=False)
+        error, refused = "", False
         try:
-            way()
-            possible[name] = way
-        except RuntimeError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-    seconds = alternate(possible, TURNS, warm=WARM, swap=True, clock=settled)
-    return {name: median(seconds.get(name, [inf])) for name in ways}
-
-
-def show_rules(_size: Size) -> None:
-    """Neither NCCL's rules nor races: a GPU answers a broken one by a hang or by chance."""
-    known = runpy.run_path(str(project_root() / "tests" / "device" / "test_rules.py"))
-    table = Table("action", "the fake GPU", "this GPU", "agree")
-    for broken, (kind, words) in known["REFUSED"].items():
-        try:
-            broken()
-            answer = "accepts it"
-        except Exception as error:  # whatever a GPU says is a row of the table
-            answer = f"{type(error).__name__}: {error}"
-        agrees = answer.startswith(kind.__name__) and re.search(words, answer) is not None
-        table.row(broken.__name__, kind.__name__, answer.split("\n")[0][:120].replace("|", "/"), agrees)
-    for name, (action, expected) in known["ACTIONS"].items():
-        action()  # the first call may load the kernel, for which the host waits too
-        stated = sum(count for what, count in expected.items() if what not in known["PINNED"])
-        seen = waits_in(action).total()
-        table.row(name, f"{stated} waits", f"{seen} waits", bool(stated) == bool(seen))
-
-
-def waits_in(action: Callable[[], object]) -> Counter[str]:
-    """The waits of the host in an action, by torch's own count: file and line."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        action()
-        torch.cuda.set_sync_debug_mode("default")
-    waits = [each for each in caught if "synchroniz" in str(each.message)]
-    return Counter(f"{Path(each.filename).name}:{each.lineno}" for each in waits)
-
-
-WAITING_CALL = re.compile(r"(cuda|hip)((Stream|Event|Device)Synchronize|Memcpy)$")
-"""The calls to a driver for which the host waits; copies that it queues have other names."""
-ACTION = "the action"
-
-
-def calls_that_wait(action: Callable[[], object]) -> int:
-    """The calls to the driver in an action for which the host waits, by torch's profiler."""
-    activities = torch.profiler.supported_activities()
-    with torch.profiler.profile(activities=activities) as profiler, torch.profiler.record_function(ACTION):
-        action()
-    events = profiler.events()
-    (span,) = (
-        event.time_range
-        for event in events
-        if event.name == ACTION and "cpu" in str(event.device_type).lower()
-    )
-    return sum(
-        WAITING_CALL.match(event.name) is not None and span.start <= event.time_range.start <= span.end
-        for event in events
-    )
-
-
-def show_kit(_size: Size) -> None:
-    laws_of_all(Engine.NCCL, lambda pool: pool.run, most_ranks(Engine.NCCL))
-
-
-def show_worlds(_size: Size) -> None:
-    laws_of_all(Engine.GLOO, lambda pool: partial(shared, pool), MOST_ON_ONE_GPU)
-
-
-def shared(pool: Pool, world: int, function: Callable[..., object], *arguments: object) -> list[Any]:
-    """The results of the ranks of a world that shares one GPU."""
-    return pool.run(world, on_one_gpu, function, *arguments)
-
-
-def laws_of_all(engine: Engine, runner: Callable[[Pool], Runner], most: int | None) -> None:
-    """A pool of ranks for each strategy, since a fault of the device ends all of its processes."""
-    print(f"At most {most} ranks.\n")
-    table = Table("strategy", "laws", "broken", "seconds", "the first that is broken")
-    for name in STRATEGIES:
-        begun, laws, broken = monotonic(), 0, []
-        try:
-            with Pool(engine=engine) as pool:
-                for finding in check(name, runner(pool), "quick", ON_GPUS, most):
-                    laws += 1
-                    broken += [] if finding.holds else [f"{finding.law}: {finding.detail}"]
-        except Exception as error:  # one strategy's fault is a row of the table
-            broken.append(f"{type(error).__name__}: {error}")
-        first = broken[0].replace("\n", " ").replace("|", "/") if broken else ""
-        table.row(name, laws, len(broken), f"{monotonic() - begun:.0f}", first[:300])
-
-
-def show_waits(size: Size) -> None:
-    table = Table("strategy", "waits", "where", "calls that wait")
-    for name, trainer in alone(size, table):
-        places = waits_in(trainer.epoch)
-        where = ", ".join(f"{place} {n}" for place, n in places.most_common())
-        table.row(name, places.total(), where, calls_that_wait(trainer.epoch))
-
-
-def show_products(size: Size) -> None:
-    device = device_of(Engine.NCCL, 0)
-    scale, X = size.scale, torch.ones(size.copied, device=device)
-    Y = torch.empty_like(X)
-    speed = 2 * X.nbytes / medians({"copy": lambda: Y.copy_(X)})["copy"]
-    print(f"A copy moves {speed / 1e9:,.0f} GB/s.\n")
-    table = Table(
-        *("graph", "type", "f", "ms", "GFLOP/s", "of a copy's speed"),
-        *("cuSPARSE over ours", "in blocks over ours", "PyG over ours"),
-    )
-    generator = torch.Generator().manual_seed(0)
-    for name, ends in (
-        (f"R-MAT 2^{scale}", rmat(np.random.default_rng(0), scale, 16)),
-        (f"uniform 2^{scale}", np.random.default_rng(0).integers(0, 1 << scale, (2, 16 << scale))),
-    ):
-        graph = matrix(1 << scale, *ends)
-        for dtype in (torch.float32, torch.bfloat16):
-            A = keep_for_products(on_device(cast(graph, dtype), device), Measurements(device, {}).choose)
-            row = row_of(A)
-            for width in (16, 64, 128, 256):
-                H = torch.rand(A.cols, width, generator=generator).to(device, dtype)
-                ours, *theirs = medians(products(A, row, H)).values()
-                moved = A.nnz * (H.itemsize * (width + 1) + 4) + A.rows * (H.itemsize * width + 8)
-                table.row(
-                    name,
-                    str(dtype)[6:],
-                    width,
-                    f"{1e3 * ours:.3f}",
-                    f"{2e-9 * A.nnz * width / ours:,.0f}",
-                    f"{moved / speed / ours:.2f}",
-                    *(f"{seconds / ours:.2f}" for seconds in theirs),
-                )
-
-    rows, cols = torch.arange(1 << scale, device=device), range(128)
-    key = 1, 2, 1 << 15
-    masks: dict[str, Callable[[], Tensor]] = {
-        "one kernel": lambda: MASK(rows, cols.start, cols.stop, *key),
-        "tensor operations": lambda: mask_by_tensors(rows, cols.start, cols.stop, *key),
-    }
-    alike = torch.equal(*(draw() for draw in masks.values()))
-    one, several = medians(masks).values()
-    bits = "the same bits" if alike else "OTHER BITS"
-    print(f"\nA mask of 2^{scale} x 128 takes {1e3 * one:.3f} ms by one kernel.")
-    print(f"Tensor operations make {bits} in {several / one:.1f} times that.")
-
-
-def products(A: Csr, row: Tensor, H: Tensor) -> dict[str, Callable[[], object]]:
-    """Ours by the faster way, cuSPARSE's whole and in blocks, and PyG's product, each with an output of its own."""
-    from torch_geometric.utils import scatter
-
-    col = A.col.long()
-    return {
-        "ours": lambda: spmm(A, H),
-        "cuSPARSE": lambda: by_library(A, H, None),
-        "in blocks": lambda: by_library_in_blocks(A, H, None),
-        "PyG": lambda: scatter(H.index_select(0, col) * A.val[:, None], row, dim_size=A.rows),
-    }
-
-
-def show_epochs(size: Size) -> None:
-    device = device_of(Engine.NCCL, 0)
-    table = Table("dataset", "hidden", "serial, ms", *(f"{name} over ours" for name in PYG))
-    for dataset in ("sbm-4096", size.dataset):
-        for hidden in (16, 128):
-            case = Case("serial", dataset, 1, hidden=hidden, order="combine_first")
-            models = reference_models(case.spec(), device)
-            ours = trainer_of(case.spec(), device=device).epoch
-            mine, *theirs = medians({"ours": ours, **{name: models[name].epoch for name in PYG}}).values()
-            table.row(dataset, hidden, f"{1e3 * mine:.2f}", *(f"{seconds / mine:.2f}" for seconds in theirs))
-
-
-def show_strategies(size: Size) -> None:
-    table = Table("strategy", "epoch, ms", "to serial", "sampling", "peak, MB", "held all the time, MB")
-    serial = 0.0
-    for name, trainer in alone(size, table):
-        torch.cuda.reset_peak_memory_stats()
-        epochs = [trainer.epoch() for _ in range(TURNS)]
-        seconds = median(epoch.seconds for epoch in epochs)
-        serial = seconds if name == "serial" else serial
-        sampled = sum(amounts.seconds for key, amounts in epochs[-1].entries.items() if key.phase in SAMPLING)
-        held = sum(trainer.strategy.memory(trainer.ctx.at, trainer.ctx.blocks.counts).values())
-        table.row(
-            name,
-            f"{1e3 * seconds:.2f}",
-            f"{seconds / serial:.2f}",
-            f"{sampled / epochs[-1].seconds:.0%}",
-            f"{torch.cuda.max_memory_allocated() / 1e6:,.1f}",
-            f"{held / 1e6:,.1f}",
-        )
-
-
-def alone(size: Size, table: Table) -> Iterator[tuple[str, Trainer]]:
-    """Every strategy on one rank after its first epochs, serial training first. One that cannot run is a row."""
-    device = device_of(Engine.NCCL, 0)
-    for name in sorted(STRATEGIES, key=lambda name: name != "serial"):
-        asked = {"strategy": {"name": name}, "dataset": size.dataset, "ranks": 1, "machine": "local-gpu"}
-        if load_strategy(name).mini_batches:
-            asked["training"] = {"batch": size.batch}
-        try:
-            trainer = trainer_of(spec_of(asked), device=device)
-            for _ in range(WARM - 1):
-                trainer.epoch()
-        except (UserError, ImportError, RuntimeError) as error:
-            table.row(name, error)
-            continue
-        yield name, trainer
-        del trainer
+            for row in part.measure(item, size):
+                print(json.dumps(["row", [str(cell) for cell in row]]), file=channel)
+        except BrokenLawError as law:
+            error = str(law)
+        except (UserError, ModuleNotFoundError) as refusal:
+            print(f"== {item}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            error, refused = str(refusal), True
+        except BaseException as failure:
+            print(f"== {item}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            error = f"{type(failure).__name__}: {failure}"
+        print(json.dumps(["end", error, refused]), file=channel)
+        if "CUDA error" in error or "AcceleratorError" in error:
+            os._exit(FAULTY)
         torch.cuda.empty_cache()
+    faulthandler.cancel_dump_traceback_later()
 
 
-def show_samples(size: Size) -> None:
-    from torch_geometric.utils import subgraph
-
-    device = device_of(Engine.NCCL, 0)
-    table = Table("graph", "sampled", "ours, ms", "PyG over ours", "scipy over ours")
-    scale = size.scale
-    graph = matrix(1 << scale, *rmat(np.random.default_rng(0), scale, 16))
-    A, of_scipy = on_device(graph, device), to_scipy(graph)
-    edges = torch.stack([row_of(A), A.col.long()])
-    for part in (3, 6):
-        S = distinct((0, 0), A.rows, A.rows >> part, device)
-        ways: Mapping[str, Callable[[], object]] = {
-            "ours": partial(induced_pair, A, S, S, 0, 1.0),
-            "PyG": partial(subgraph, S, edges, A.val, relabel_nodes=True, num_nodes=A.rows),
-            "scipy": partial(by_scipy, of_scipy, S.cpu().numpy()),
-        }
-        ours, *theirs = medians(ways).values()
-        over_ours = (f"{seconds / ours:.2f}" for seconds in theirs)
-        table.row(f"R-MAT 2^{scale}", f"1/{1 << part}", f"{1e3 * ours:.2f}", *over_ours)
+class TimeOverError(Exception):
+    """The time of the part, or of the call, is over."""
 
 
-def by_scipy(A: Any, S: Any) -> tuple[Any, Any]:
-    """The subgraph at some vertices and its transpose, on the host."""
-    sampled = A[S][:, S]
-    return sampled, sampled.T.tocsr()
+class Child:
+    """A process that answers items of a part."""
+
+    def __init__(self, part: str, items: Sequence[str], quick: bool, log: Path) -> None:
+        words = ["--child", str(os.getpid()), part, "--only", *items, *(["--quick"] if quick else [])]
+        path = os.pathsep.join(filter(None, [str(project_root()), os.environ.get("PYTHONPATH")]))
+        self._begun = time.monotonic()
+        self._part = part
+        with log.open("a") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", sys.argv[0], *words],  # a script may have put in parts of its own
+                cwd=project_root(),
+                env={"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._unread = b""
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the process and whatever it has started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+    def answer(self, item: str, limit: float, until: float) -> Answer | None:
+        """The answer of the next item; None if the process has ended between two items.
+
+        Raises TimeOverError at `until`. After `limit` seconds the item is an error, and the process is killed.
+        """
+        begun, rows = time.monotonic(), list[list[str]]()
+        end = begun + limit
+
+        def answer(error: str, refused: bool = False) -> Answer:
+            return Answer(self._part, item, rows, time.monotonic() - begun, error, refused)
+
+        while True:
+            try:
+                line = self._line(min(end, until))
+            except TimeOverError:
+                if time.monotonic() >= until:
+                    raise
+                self.kill()
+                return answer(f"still busy after {limit:.0f} s")
+            if line is None:
+                code = self._process.wait()
+                between_items = not rows and code in (0, FAULTY)
+                return None if between_items else answer(f"the process ended with exit code {code}")
+            kind, *content = json.loads(line)
+            if kind == "end":
+                return answer(*content)
+            rows.append(content[0])
+
+    def _line(self, until: float) -> bytes | None:
+        """The next line of the process, or None at its end."""
+        assert self._process.stdout
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(until - time.monotonic(), 0))
+            if not ready:
+                raise TimeOverError
+            more = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not more:
+                return None
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
 
 
-PARTS: dict[str, Callable[[Size], None]] = {
-    "rules": show_rules,
-    "kit": show_kit,
-    "worlds": show_worlds,
-    "waits": show_waits,
-    "products": show_products,
-    "epochs": show_epochs,
-    "strategies": show_strategies,
-    "samples": show_samples,
-}
+def ask(name: str, items: Sequence[str], quick: bool, log: Path, until: float) -> Iterator[Answer]:
+    """The answers of items, by one process after another, as far as time allows."""
+    waiting, part = list(items), PARTS[name]
+    while waiting and until - time.monotonic() > SHORTEST:
+        with Child(name, waiting, quick, log) as child:
+            limit = START + part.each
+            try:
+                while waiting and (answer := child.answer(waiting[0], limit, until)):
+                    yield answer
+                    del waiting[0]
+                    limit = part.each
+                    if child_has_ended(answer):
+                        break
+            except TimeOverError:
+                return
 
 
-def main() -> None:
-    parser = argument_parser(__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="tiny graphs, to see whether everything works")
-    parser.add_argument(
-        "--only", metavar="STRATEGY", choices=STRATEGIES, help="of the parts about strategies"
+def child_has_ended(answer: Answer) -> bool:
+    return answer.error.startswith(("still busy", "the process ended"))
+
+
+# The call.
+
+
+class Answers:
+    """All answers so far, kept in a file line by line, which the next call reads."""
+
+    def __init__(self, file: Path, machine: str, commit: str, keep: bool) -> None:
+        self._file, self._lock, self._commit = file, Lock(), commit
+        self.of: dict[tuple[str, str], Answer] = {}
+        lines = file.read_text().splitlines() if file.exists() else []
+        if lines and json.loads(lines[0]) == machine:
+            known = [Answer(**json.loads(line)) for line in lines[1:]]
+            self.of = {(each.part, each.item): each for each in known if keep or each.commit == commit}
+        lines = [json.dumps(machine), *(json.dumps(asdict(each)) for each in self.of.values())]
+        write_text(file, "\n".join(lines) + "\n")
+
+    def add(self, answer: Answer) -> None:
+        answer = Answer(**{**asdict(answer), "commit": self._commit})
+        with self._lock:
+            self.of[answer.part, answer.item] = answer
+            with self._file.open("a") as file:
+                file.write(json.dumps(asdict(answer)) + "\n")
+            told = answer.error or " ".join(answer.rows[-1][1:] if answer.rows else [])
+            state = "refused" if answer.refused else "ERROR" if answer.error else "ok"
+            print(
+                f"{answer.part} {answer.item}: {state} [{answer.seconds:.1f} s] {one_line(told, 160)}",
+                flush=True,
+            )
+
+    def left(self, part: str, items: Iterable[str]) -> list[str]:
+        return [item for item in items if (part, item) not in self.of]
+
+
+def one_line(text: str, most: int) -> str:
+    line = next((line for line in text.splitlines() if line.strip()), "").replace("|", "/")
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def ask_all(wanted: dict[str, list[str]], answers: Answers, options: argparse.Namespace, log: Path) -> None:
+    """Asks laws side by side while graphs are built, then measurements one after the other."""
+    begun, total = time.monotonic(), 60 * options.minutes
+
+    def run(name: str, items: Sequence[str]) -> None:
+        for answer in ask(name, items, options.quick, log, begun + PARTS[name].share * total):
+            answers.add(answer)
+
+    jobs = options.jobs or max(1, len(os.sched_getaffinity(0)) // 2)
+    with ThreadPoolExecutor(1) as host, ThreadPoolExecutor(jobs) as lanes:
+        building = [host.submit(run, name, items) for name, items in wanted.items() if name == "graphs"]
+        laws = []
+        for name, items in wanted.items():
+            if PARTS[name].shared and name != "graphs":
+                groups = [[item] for item in items] if PARTS[name].processes else [items]
+                laws += [lanes.submit(run, name, group) for group in groups]
+        for law in laws:
+            law.result()
+        for name, items in wanted.items():
+            if not PARTS[name].shared:
+                if PARTS[name].stores:
+                    wait(building)
+                run(name, items)
+    for each in building:
+        each.result()
+
+
+# The page.
+
+
+def page(answers: Answers, size: Size, about: str) -> str:
+    """All tables, with what is missing."""
+    commits = Counter(answer.commit for answer in answers.of.values())
+    several = f" Rows by commit: {', '.join(f'{n} of {each[:10]}' for each, n in commits.items())}."
+    text = (
+        f"# gpu\n\n{about}{several if len(commits) > 1 else ''}\n\n## Summary\n\n{summary(answers, size)}\n"
     )
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="start no part after this many")
+    for name, part in PARTS.items():
+        known = [answers.of[name, item] for item in part.items(size) if (name, item) in answers.of]
+        text += f"\n## {name}\n\n{part.question}\n\n" + (table(part, known) if known else "Not asked yet.\n")
+        missing = answers.left(name, part.items(size))
+        if known and missing:
+            text += f"\nNot asked yet: {', '.join(missing)}.\n"
+    return text
+
+
+def table(part: Part, known: Sequence[Answer]) -> str:
+    """The rows of a part, with a column of errors if there are any."""
+    errors = any(answer.error for answer in known)
+    titles = [*part.columns, *(["error"] if errors else [])]
+    lines = [titles, ["---"] * len(titles)]
+    for answer in known:
+        rows = answer.rows or [[answer.item]]
+        for number, row in enumerate(rows):
+            cells = [one_line(cell, 120) for cell in row] + [""] * (len(part.columns) - len(row))
+            last = number == len(rows) - 1
+            error = f"{'refused: ' if answer.refused else ''}{one_line(answer.error, 300)}" if last else ""
+            lines.append([*cells, *([error] if errors else [])])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def summary(answers: Answers, size: Size) -> str:
+    """A line for each part: how many items are well, which are not and why, and how many are left."""
+    lines = []
+    for name, part in PARTS.items():
+        items = part.items(size)
+        known = [answers.of[name, item] for item in items if (name, item) in answers.of]
+        bad = [answer for answer in known if answer.error and not answer.refused]
+        counts = [f"{len(known) - sum(bool(each.error) for each in known)} of {len(items)} without an error"]
+        counts += [f"{refused} refused"] if (refused := sum(each.refused for each in known)) else []
+        counts += [f"{len(items) - len(known)} not asked yet"] if len(known) < len(items) else []
+        lines.append(f"- {name}: {', '.join(counts)}")
+        kinds: dict[str, list[str]] = {}
+        for answer in bad:
+            kinds.setdefault(one_line(answer.error, 160), []).append(answer.item)
+        lines += [f"  - {', '.join(whose)}: {kind}" for kind, whose in kinds.items()]
+    return "\n".join(lines)
+
+
+def sources_digest(root: Path) -> str:
+    """A name for the code where no git tells the commit."""
+    digest = hashlib.sha256()
+    for top in ("harness", "strategies", "benchmarks"):
+        for path in sorted((root / top).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return f"sources-{digest.hexdigest()[:12]}"
+
+
+def parsed() -> argparse.Namespace:
+    shares = "\n".join(f"    {name:11} {part.question}" for name, part in PARTS.items())
+    parser = argument_parser((__doc__ or "").replace("PARTS", shares, 1))
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="ask these again (default: all that is left)"
+    )
+    parser.add_argument("--only", nargs="+", metavar="ITEM", help="only these items of the parts")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="the length of the call (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, help="the folder of gpu.md, of the answers and of the log")
+    parser.add_argument("--jobs", type=int, help="laws at a time (default: half of the cores)")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep answers of other commits, which the page names"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny graphs, to see whether everything works")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     try:
         device_of(Engine.NCCL, 0)
     except UserError as error:
         parser.error(str(error))
-    if options.only:
-        STRATEGIES[:] = [options.only]
-    if options.parts:
-        for part in options.parts:
-            PARTS[part](QUICK if options.quick else FULL)
+    size = QUICK if options.quick else FULL
+    known = {item for name in options.parts or PARTS for item in PARTS[name].items(size)}
+    if unknown := set(options.only or ()) - known:
+        parser.error(f"no item {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    return options
+
+
+def main() -> None:
+    options = parsed()
+    size = QUICK if options.quick else FULL
+    if options.child:
+        (name,) = options.parts
+        answer_items(PARTS[name], options.only, size, options.child)
         return
-    page = project_root() / "benchmarks" / "results" / "gpu.md"
-    quick = " --quick" if options.quick else ""
-    commands = [f"benchmarks/gpu.py {part}{quick}" for part in PARTS]
-    keep_page(page, commands, monotonic() + 60 * options.minutes)
+    root = project_root()
+    folder = options.out or (root / "build" / "gpu" if options.quick else root / "benchmarks" / "results")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = origin(root, {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
+    commit = about.partition("Commit ")[2].split()[:1]
+    machine = f"{gpu_name()}, torch {torch.__version__}{', quick' if options.quick else ''}"
+    log = folder / "gpu.log.part"
+    answers = Answers(
+        folder / "gpu.answers.part", machine, commit[0] if commit else sources_digest(root), options.keep
+    )
+    wanted = {}
+    for name in options.parts or PARTS:
+        items = [item for item in PARTS[name].items(size) if not options.only or item in options.only]
+        wanted[name] = items if options.parts else answers.left(name, items)
+    try:
+        ask_all(wanted, answers, options, log)
+    finally:
+        write_text(folder / "gpu.md", page(answers, size, about))
+    for name in options.parts or PARTS:
+        known = [answers.of[name, item] for item in PARTS[name].items(size) if (name, item) in answers.of]
+        print(f"\n{name}: {PARTS[name].question}\n\n{table(PARTS[name], known)}", end="")
+    print(f"\n{summary(answers, size)}\n\n{folder / 'gpu.md'}")
+    left = sum(len(answers.left(name, part.items(size))) for name, part in PARTS.items())
+    print(f"{left} items are left: the same command goes on with them." if left else "Nothing is left.")
 
 
 if __name__ == "__main__":

@@ -153,35 +153,3 @@ def test_doctor_says_what_is_wrong_with_a_gpu(on_gpus: Callable[..., list[Any]])
 def test_links_between_gpus_are_measured(with_gpus: Environment) -> None:
     done = harness(with_gpus, "doctor", "--links", "--machine", "local-gpu", "--ranks", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def run_list(environment: Environment, *parts: str, **more: str) -> list[str]:
-    """The lines that parts of the run list of a GPU print, on the smallest graphs."""
-    command = [sys.executable, "benchmarks/gpu.py", "--quick", *parts]
-    environment = {**environment, "PYTHONPATH": f"{environment['PYTHONPATH']}:{ROOT}", **more}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_the_run_list_of_a_gpu_works(with_gpus: Environment) -> None:
-    lines = run_list(with_gpus, "waits", "products", "epochs", "samples")
-    assert {"| cagnet-3d | 0 |  | 1 |", "| plexus | 0 |  | 1 |"} <= set(lines)
-    sampled = next(line for line in lines if line.startswith("| distdgl |"))
-    _, _, waits, _, calls, _ = (cell.strip() for cell in sampled.split("|"))
-    assert int(calls) == int(waits) + 1 > 1, "the ledger waits once after the epoch"
-    assert ["\n".join(lines).count(title) for title in ("GFLOP/s", "serial, ms", "sampled")] == [1, 1, 1]
-
-
-def test_a_gpu_is_held_against_the_fake_ones(with_gpus: Environment) -> None:
-    """The fake GPUs agree with themselves, by torch's own count of waits."""
-    actions = [line for line in run_list(with_gpus, "rules") if line.endswith(("True |", "False |"))]
-    assert len(actions) > 20
-    assert not [line for line in actions if line.endswith("False |")]
-
-
-def test_ranks_that_share_a_gpu_keep_every_law(with_gpus: Environment) -> None:
-    """Up to four of them, whose messages go through the host: reductions, all-to-alls and messages to one member."""
-    (row,) = [line for line in run_list(with_gpus, "worlds", "--only", "g3", FAKE_GPUS="1") if "g3" in line]
-    _, strategy, laws, broken, *_ = (cell.strip() for cell in row.split("|"))
-    assert (strategy, int(laws) > 100, broken) == ("g3", True, "0"), row
