@@ -1,7 +1,8 @@
 """The seconds of a replayed event on a machine, by the constants of the machine's card: kernels and calls.
 
 Kernels. A dense product and an elementwise kernel take the longer of their arithmetic and their memory traffic (a
-roofline), each at the share of the peak that kernels reach; a sparse product takes the sum of five terms of its shape.
+roofline), each at the share of the peak that kernels reach; a sparse product takes the sum of five terms of its shape,
+and of a sixth for the rows that a cache cannot hold, if the card names the cache.
 
 Calls. A ring of p members has p - 1 rounds, each with the latency of a message; an axis has the bandwidth of Plexus'
 equation 4.6, or a measured one. Small reductions go over a tree where a tree is faster. An all-to-all is bound by its
@@ -29,8 +30,8 @@ from harness.ledger.tape import Event, Product
 from harness.spec.machine_card import Constant, Links, MachineCard, Rates, SpmmTerms
 from harness.strategy import Words
 
-GB = 1 << 30
-"""The GB of a machine card."""
+GB, MB = 1 << 30, 1 << 20
+"""The GB and the MB of a machine card."""
 MICRO, NANO = 1e-6, 1e-9
 WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 FULL = 4
@@ -85,14 +86,19 @@ def constants(card: MachineCard) -> dict[str, tuple[float, tuple[TimePart, ...]]
         "links.host_gbs": (links.host_gbs, (TimePart.HOST,)),
         "links.host_latency_us": (links.host_latency_us, (TimePart.HOST_LATENCY,)),
     }
-    return {name: (constant.within, parts) for name, (constant, parts) in named.items() if constant}
+    within = {name: (constant.within, parts) for name, (constant, parts) in named.items() if constant}
+    # Two constants of one part share the wider of their intervals.
+    for name, other in (("rates.tflops", rates.tflops_half), ("rates.launch_us", links.call_us)):
+        factor, parts = within[name]
+        within[name] = max(factor, other.within) if other else factor, parts
+    return within
 
 
 # Kernels.
 
 
 def kernel_seconds(event: Event, rates: Rates) -> Seconds:
-    """The seconds of all kernels of an event and of the host's sampling, one after the other."""
+    """The seconds of all kernels of an event and of its sampling, one after the other."""
     seconds = np.zeros(len(TimePart))
     memory = rates.efficiency.value * GB * rates.memory_gbs.value
     seconds[TimePart.LAUNCH] = (event.kernels + len(event.products)) * MICRO * rates.launch_us.value
@@ -104,23 +110,35 @@ def kernel_seconds(event: Event, rates: Rates) -> Seconds:
             seconds[TimePart.SPMM] += spmm_seconds(product, rates.spmm) * width / FULL
             continue
         m, k, n = product.rows, product.inner, product.columns
-        peak = rates.efficiency.value * 1e12 * rates.tflops.value
+        rate = rates.tflops_half if width < FULL and rates.tflops_half else rates.tflops
+        peak = rates.efficiency.value * 1e12 * rate.value
         arithmetic = 2 * m * k * n / peak * max(width / FULL, 1)
         traffic = width * (m * k + k * n + m * n) / memory
         seconds[TimePart.ARITHMETIC if arithmetic > traffic else TimePart.MEMORY] += max(arithmetic, traffic)
     return seconds
 
 
-def spmm_terms(product: Product) -> tuple[float, float, float, float, float]:
-    """The factors of the five terms of a sparse product."""
+def spmm_terms(product: Product, cache_mb: float | None = None) -> tuple[float, ...]:
+    """The factors of the five terms of a sparse product, and of the sixth with a cache of this size."""
     m, n, entries = product.rows, product.columns, product.nonzeros
-    return entries * n, entries, m * n, m, 1
+    five = entries * n, entries, m * n, m, 1
+    return five if cache_mb is None else (*five, entries * n * share_missed(product, cache_mb))
+
+
+def share_missed(product: Product, cache_mb: float) -> float:
+    """The share of the rows of the dense matrix that a cache cannot hold. Rows that no nonzero reads do not count."""
+    rows_read = min(product.inner, product.nonzeros)
+    size, cache = rows_read * product.columns * WIDTH[product.values], cache_mb * MB
+    return 1 - cache / size if size > cache else 0.0
 
 
 def spmm_seconds(product: Product, terms: SpmmTerms) -> float:
-    """The seconds of a sparse product in float32."""
-    each = terms.entry_column, terms.entry, terms.row_column, terms.row, terms.call
-    return NANO * sum(term * factor for term, factor in zip(each, spmm_terms(product), strict=True))
+    """The seconds of a sparse product in float32. The type of the values decides only what fits the cache."""
+    each: tuple[float, ...] = (terms.entry_column, terms.entry, terms.row_column, terms.row, terms.call)
+    if terms.cache_mb is not None:
+        each = *each, terms.missed_column
+    factors = spmm_terms(product, terms.cache_mb)
+    return NANO * sum(term * factor for term, factor in zip(each, factors, strict=True))
 
 
 def copy_seconds(event: Event, links: Links) -> Seconds:
@@ -228,7 +246,7 @@ def call_seconds(moved: CallBytes, axis: AxisPlace, card: MachineCard) -> tuple[
         on_links[TimePart.NODE if leaving else TimePart.INTRA] = form.bytes / (GB * bandwidth(links, axis))
     on_cores = np.zeros(len(TimePart))
     if links.cpu_gbs is None:
-        on_links[TimePart.LAUNCH] = MICRO * rates.launch_us.value
+        on_links[TimePart.LAUNCH] = MICRO * (links.call_us or rates.launch_us).value
         return on_cores, on_links
     for latency in (TimePart.INTRA_LATENCY, TimePart.LATENCY):  # the time in which cores wake each other
         on_cores[latency], on_links[latency] = on_links[latency], 0.0

@@ -1,9 +1,9 @@
 """Machine cards: descriptions of the machines that runs are made for, from config/machines/NAME.yaml."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.documents import read_yaml
 from harness.validation import Frozen, unknown, validated
@@ -20,9 +20,11 @@ class Constant(Frozen):
 
 
 class SpmmTerms(Frozen):
-    """Nanoseconds of the product of a sparse matrix (m x k) with a dense one (k x n): the sum of five terms.
+    """Nanoseconds of the product of a sparse matrix (m x k) with a dense one (k x n): the sum of five or six terms.
 
-    No term is negative: a sum with a negative one predicts negative times wherever that term is large.
+    No term is negative: a sum with a negative one predicts negative times wherever that term is large. The sixth term
+    prices the rows of the dense matrix that are read from memory because the cache cannot hold them all. It needs the
+    size of the cache, and is left out on cards without one.
     """
 
     entry_column: float = Field(ge=0, allow_inf_nan=False)
@@ -33,9 +35,19 @@ class SpmmTerms(Frozen):
     """For each number of the result."""
     row: float = Field(ge=0, allow_inf_nan=False)
     call: float = Field(ge=0, allow_inf_nan=False)
+    missed_column: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """For each nonzero and column of the dense matrix, times the share of the dense matrix that exceeds the cache."""
+    cache_mb: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """The size of that cache in 2^20 bytes."""
     within: float = Field(ge=1, allow_inf_nan=False)
     """The true time lies between the sum divided and the sum multiplied by this."""
     source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _missed_column_needs_a_cache(self) -> Self:
+        if self.missed_column and self.cache_mb is None:
+            raise ValueError("missed_column needs cache_mb, the size of the cache in 2^20 bytes")
+        return self
 
 
 class Rates(Frozen):
@@ -43,6 +55,8 @@ class Rates(Frozen):
 
     tflops: Constant
     """The peak of dense products in float32, in 10^12 operations a second."""
+    tflops_half: Constant | None = None
+    """The same in bfloat16 and float16; None takes `tflops` for these."""
     memory_gbs: Constant
     """The peak bandwidth of the device's memory, in GB a second."""
     efficiency: Constant
@@ -50,7 +64,8 @@ class Rates(Frozen):
     launch_us: Constant
     """The time of a kernel that computes next to nothing."""
     sample_ns: Constant
-    """The time of an entry of A that the host samples, the numbering of its vertices included."""
+    """The time of an entry of A that is sampled, the numbering of its vertices included. Samplers draw where A is: on
+    the host, or on the GPU. The source says where it was measured."""
     spmm: SpmmTerms
     cores_per_node: int | None = Field(None, ge=1)
     """The cores that the ranks of a node share; None where every rank has a device of its own."""
@@ -83,6 +98,8 @@ class Links(Frozen):
     on the host itself."""
     host_latency_us: Constant | None = None
     """The time of a copy without bytes between a device and its host."""
+    call_us: Constant | None = None
+    """The least time of a call between devices, however few its bytes; None takes `launch_us`."""
     cpu_gbs: Constant | None = None
     """GB a second that a core receives and sends at once, where messages take time of the cores that compute."""
     measured: tuple[MeasuredLink, ...] = ()

@@ -21,8 +21,9 @@ from harness.predict.pricing import (
     kernel_seconds,
     placed,
     ring_seconds,
+    spmm_seconds,
 )
-from harness.spec.machine_card import MachineCard, list_machines, load_machine_card
+from harness.spec.machine_card import Constant, MachineCard, list_machines, load_machine_card
 from harness.strategy import Words
 
 ROOT = Path(__file__).parents[2]
@@ -200,6 +201,37 @@ def test_kernels_are_a_roofline_and_sparse_products_five_terms() -> None:
     assert kernel_seconds(double, RATES)[TimePart.SPMM] == pytest.approx(2 * seconds[TimePart.SPMM])
 
 
+@pytest.mark.parametrize(
+    ("inner", "values", "missed"),
+    [
+        (1 << 18, "float32", 0.0),  # 64 MiB, the size of the cache
+        (1 << 20, "float32", 0.75),
+        (1 << 20, "bfloat16", 0.5),
+        (1 << 26, "float32", 1 - 1 / 16),  # no more rows are read than there are nonzeros
+    ],
+)
+def test_rows_that_the_cache_cannot_hold_take_a_sixth_term(inner: int, values: str, missed: float) -> None:
+    entries, width = 1 << 22, 64
+    product = Product(1000, inner, width, entries, values, "int32")
+    cached = RATES.spmm.model_copy(update={"cache_mb": 64.0, "missed_column": 0.5})
+    more = spmm_seconds(product, cached) - spmm_seconds(product, RATES.spmm)
+    assert more == pytest.approx(1e-9 * 0.5 * missed * entries * width, abs=1e-12)
+
+
+def test_a_card_with_rates_for_half_precision_and_for_calls_prices_them_by_these() -> None:
+    half = CARD.rates.model_copy(update={"tflops_half": Constant(value=8, within=3, source="any")})  # type: ignore[union-attr]
+    for values, expected in (("float32", 64), ("bfloat16", 16), ("float64", 128)):
+        dense = Event(KEY, products=[Product(4000, 4000, 4000, 0, values, "")])
+        assert kernel_seconds(dense, half)[TimePart.ARITHMETIC] == pytest.approx(2e-3 * expected)
+    moved, axis = CallBytes(Op.ALL_REDUCE, 0, 0), on_axis(1, 4)
+    slow = card(call_us=constant(50, within=4))
+    assert on_links(moved, axis)[TimePart.LAUNCH] == pytest.approx(7e-6)
+    assert on_links(moved, axis, slow)[TimePart.LAUNCH] == pytest.approx(50e-6)
+    both = constants(slow.model_copy(update={"rates": half}))
+    assert (both["rates.tflops"][0], both["rates.launch_us"][0]) == (3, 4), "the wider interval of two"
+    assert (constants(CARD)["rates.tflops"][0], constants(CARD)["rates.launch_us"][0]) == (1.5, 1.5)
+
+
 def test_copies_take_the_link_of_the_host_where_there_is_one() -> None:
     linked = card(host_gbs=constant(20), host_latency_us=constant(10)).links
     assert linked
@@ -229,7 +261,7 @@ def test_a_constant_is_positive_and_has_an_interval_and_a_source(section: str, k
         MachineCard.model_validate(data)
 
 
-@pytest.mark.parametrize("term", ["entry_column", "entry", "row_column", "row", "call"])
+@pytest.mark.parametrize("term", ["entry_column", "entry", "row_column", "row", "call", "missed_column"])
 def test_a_term_of_a_product_is_not_negative(term: str) -> None:
     data = CARD.model_dump()
     data["rates"]["spmm"][term] = -1e-9

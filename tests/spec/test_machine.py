@@ -30,6 +30,7 @@ CARD: dict[str, Any] = {
         **dict.fromkeys(("tflops", "memory_gbs", "efficiency", "launch_us", "sample_ns"), CONSTANT),
         "spmm": {
             **dict.fromkeys(("entry_column", "entry", "row_column", "row", "call", "within"), 1.0),
+            **dict.fromkeys(("missed_column", "cache_mb"), 1.0),
             "source": "assumed",
         },
         "cores_per_node": 1,
@@ -78,6 +79,12 @@ def test_cards_of_clusters_turn_the_flight_recorder_of_nccl_on() -> None:
     for slurm in of_gpus:
         assert int(slurm.environment["TORCH_FR_BUFFER_SIZE"]) > 0
         assert slurm.environment["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+
+
+def test_a_term_for_what_the_cache_misses_needs_the_size_of_the_cache() -> None:
+    without = {key: value for key, value in CARD["rates"]["spmm"].items() if key != "cache_mb"}
+    with pytest.raises(UserError, match="missed_column needs cache_mb"):
+        validated(MachineCard, {**CARD, "rates": {**CARD["rates"], "spmm": without}}, "whole")
 
 
 def test_the_card_above_has_every_number_that_a_card_can_have() -> None:
