@@ -7,7 +7,7 @@ by events. `cuda` is torch's name for the GPUs of ROCm, too.
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,26 @@ def gpu_name() -> str | None:
 def gpu_identity(device: torch.device) -> str:
     """The name by which processes of one machine recognise the same GPU."""
     return str(torch.cuda.get_device_properties(device).uuid)
+
+
+class GpuFacts(NamedTuple):
+    """What the driver says of a GPU."""
+
+    name: str
+    memory: int
+    """Bytes."""
+    cache: int
+    """The bytes of the cache that all of its processors share (L2); 0 if this torch does not know."""
+
+
+def gpu_facts(device: torch.device) -> GpuFacts:
+    properties = torch.cuda.get_device_properties(device)
+    return GpuFacts(properties.name, properties.total_memory, getattr(properties, "L2_cache_size", 0))
+
+
+def free_bytes(device: torch.device) -> int:
+    """The free memory of a GPU, in bytes."""
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def settle(device: torch.device) -> None:

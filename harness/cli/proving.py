@@ -23,7 +23,8 @@ from harness.cli.options import (
 )
 from harness.doctor.survey import survey
 from harness.errors import RunError, UserError
-from harness.spec.root import project_root
+from harness.spec.root import project_root, results_folder
+from harness.validation import unknown
 
 if TYPE_CHECKING:
     from harness.check import Finding
@@ -291,7 +292,8 @@ def _add_doctor(verbs: Verbs) -> None:
         "Check this machine: what it can run, and what is missing.",
         "Prints a line for each item; the exit code is 1 if one is missing. With --links, measures the bandwidth and "
         "the latency between ranks instead, for about 30 seconds. With --calibrate, measures links and kernels, about "
-        "a minute on a quiet machine, and writes them into the card as the rates and links of predictions.",
+        "a minute on a quiet machine, and writes them into the card as the rates and links of predictions. On GPUs, "
+        "name a card whose device is a GPU, such as --machine local-gpu.",
     )
     doctor.add_argument(
         "--calibrate",
@@ -304,9 +306,8 @@ def _add_doctor(verbs: Verbs) -> None:
     doctor.add_argument(
         "--ranks",
         type=ranks,
-        default=2,
         metavar="P",
-        help="links and calibrate: the number of ranks (default 2)",
+        help="links and calibrate: the number of ranks (default 2; 1 for calibrate on a machine with a single GPU)",
     )
     doctor.add_argument(
         "--machine",
@@ -316,7 +317,7 @@ def _add_doctor(verbs: Verbs) -> None:
     doctor.add_argument(
         "--write",
         metavar="NAME",
-        help="links: write the measured links to a new card, config/machines/NAME.yaml",
+        help="links and calibrate: write the card with what was measured to a new card, config/machines/NAME.yaml",
     )
 
 
@@ -342,7 +343,7 @@ def _links(options: argparse.Namespace) -> int:
     name = options.machine or load_site(root).machine or "local"
     if options.write is not None:
         new_card(root, options.write)  # refused, if it is, before anything is measured
-    measured = measure(root, name, options.ranks, say)
+    measured = measure(root, name, options.ranks or 2, say)
     rows = [("ranks apart", "size", "GB/s")]
     rows += [(str(row.before), str(row.size), f"{row.gbs:.3g}") for row in measured.rows]
     text = f"{columns(rows)}\nlatency {measured.latency_us:.1f} us"
@@ -356,13 +357,32 @@ def _links(options: argparse.Namespace) -> int:
 def _calibrate(options: argparse.Namespace) -> int:
     import yaml
 
-    from harness.doctor.calibrate import calibrated, write_sections
+    from harness.doctor.calibrate import calibrated, default_ranks, write_new_card, write_sections
+    from harness.doctor.links import new_card
+    from harness.files import write_text
     from harness.slurm.resources import load_site
+    from harness.spec.machine_card import list_machines
 
     root = project_root(options.root)
     name = options.machine or load_site(root).machine or "local"
+    if name not in list_machines(root):
+        new = f"For a new card of that name: harness doctor --calibrate --machine local-gpu --write {name}"
+        raise unknown("machine", name, list_machines(root), new)
+    if options.write is not None:
+        new_card(root, options.write)  # refused, if it is, before anything is measured
     with Progress() as on_step:
-        sections = calibrated(root, name, options.ranks, say, on_step)
-    path = write_sections(root, name, sections)
-    show(options, sections, f"{yaml.safe_dump(sections, sort_keys=False, width=120)}\nwritten to {path}")
+        done = calibrated(root, name, options.ranks or default_ranks(root, name), say, on_step)
+    table = results_folder(root) / "calibrations" / f"{options.write or name}.csv"
+    table.parent.mkdir(parents=True, exist_ok=True)
+    write_text(table, done.table)
+    if options.write is None:
+        path = write_sections(root, name, done.sections)
+    else:
+        path = write_new_card(root, name, options.write, done)
+    text = [yaml.safe_dump(done.sections, sort_keys=False, width=120), *done.notes]
+    show(
+        options,
+        {**done.sections, "notes": done.notes},
+        "\n".join([*text, f"written to {path}, all times to {table}"]),
+    )
     return 0

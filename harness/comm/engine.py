@@ -1,6 +1,7 @@
 """Engines carry messages between ranks; a rank joins its world and leaves it through an engine.
 
-A world of one has no process group at all, whatever its engine. This file knows nothing of grids or ledgers.
+A world of one has no process group, whatever its engine, unless a measurement asks for one. This file knows nothing of
+grids or ledgers.
 """
 
 import os
@@ -47,10 +48,12 @@ def start(
     *,
     meet: "Path | dist.Store | None" = None,  # type: ignore[name-defined]
     timeout: timedelta = PATIENCE,
+    group_of_one: bool = False,
 ) -> torch.device:
     """Joins the world and returns the device of this rank.
 
     Ranks meet by the board of their launcher or through a file, which must not exist yet; or they have a store already.
+    With `group_of_one`, a world of one has a process group too, which a measurement of the engine needs.
     """
     if engine is Engine.SINGLE and at.world > 1:
         raise UserError(
@@ -58,7 +61,7 @@ def start(
             "Start one rank, or choose the engine gloo (CPU) or nccl (GPU)."
         )
     device = device_of(engine, at.local_rank)
-    if at.world == 1:
+    if at.world == 1 and not group_of_one:
         return device
     backend = engine.value
     if engine is Engine.REPLAY:

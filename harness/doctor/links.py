@@ -145,12 +145,12 @@ def links(measured: Measured, per_node: int, *, on_cores: bool = False) -> dict[
     }
 
 
-ASSUMED = "assumed"
+ASSUMED, MEASURED = "assumed", "measured by harness doctor"
 
 
 def constant(value: float, within: float, source: str = "") -> dict[str, Any]:
     """A constant of a card, measured now unless another source is named."""
-    measured = f"measured by harness doctor, {time.strftime('%Y-%m-%d')}"
+    measured = f"{MEASURED}, {time.strftime('%Y-%m-%d')}"
     return {"value": float(f"{value:.4g}"), "within": within, "source": source or measured}
 
 

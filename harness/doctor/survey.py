@@ -254,7 +254,7 @@ def _in_torch(tell: Tell) -> Iterator[Examined]:
 
 def _tested(devices: int) -> Examined:
     """The test of all GPUs. One that computes or sums wrongly would spoil every run."""
-    from harness.doctor.calibrate import wrong_with_gpus
+    from harness.doctor.self_test import wrong_with_gpus
 
     if wrong := wrong_with_gpus(devices):
         return Examined("self-test", "; ".join(wrong), missing=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.comm import engine
-from harness.doctor.calibrate import wrong_here
+from harness.doctor.self_test import wrong_here
 from harness.experiment.defaults import make_spec
 from harness.kernels import random, spmm
 from harness.launch.fork_server import ForkServer

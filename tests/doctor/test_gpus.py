@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.doctor import calibrate, survey
+from harness.doctor import self_test, survey
 from harness.doctor.survey import gpus
 
 NAMES = ("NVIDIA H100", "NVIDIA H100")
@@ -40,7 +40,7 @@ def for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _one, _other: False)
-    monkeypatch.setattr(calibrate, "wrong_with_gpus", lambda _gpus: [])
+    monkeypatch.setattr(self_test, "wrong_with_gpus", lambda _gpus: [])
 
 
 def told() -> dict[str, str]:
@@ -80,12 +80,12 @@ def test_devices_are_held_against_ranks_and_peers(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("two_gpus", "for_cuda")
 def test_a_gpu_that_fails_its_test_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told()["self-test"].startswith("kernels, sums over 2 GPUs and a small training")
-    monkeypatch.setattr(calibrate, "wrong_with_gpus", lambda gpus: [f"GPU {gpus - 1}: one", "two"])
+    monkeypatch.setattr(self_test, "wrong_with_gpus", lambda gpus: [f"GPU {gpus - 1}: one", "two"])
     assert (told()["self-test"], missing()) == ("GPU 1: one; two", ["self-test"])
 
 
 def test_ranks_that_cannot_start_are_told_in_words() -> None:
-    (words,) = calibrate.wrong_with_gpus(1)
+    (words,) = self_test.wrong_with_gpus(1)
     assert words.startswith("rank 0 of 1 failed first: UserError: The engine nccl needs a GPU")
 
 

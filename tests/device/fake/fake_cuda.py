@@ -187,7 +187,12 @@ def install() -> None:
         "get_device_name": lambda *_: "fake",
         "get_device_capability": lambda *_: (9, 0),
         "get_device_properties": lambda *_: SimpleNamespace(
-            name="fake", major=9, minor=0, total_memory=devices.limit(), multi_processor_count=1
+            name="fake",
+            major=9,
+            minor=0,
+            total_memory=devices.limit(),
+            multi_processor_count=1,
+            L2_cache_size=1 << 16,
         ),
         "Stream": lambda device=None: torch.Stream(device=torch.device("cuda", index(device))),
         "Event": partial(torch.Event, device="cuda"),

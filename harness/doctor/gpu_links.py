@@ -1,0 +1,131 @@
+"""Measures what one GPU can tell of links: copies to and from its host, and the least time of a call over NCCL.
+
+A world of one rank sends nothing, so the time of its calls is that of the host and of NCCL alone: a floor.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.comm import collectives, engine
+from harness.comm.collectives import Reduction, Started
+from harness.comm.engine import Engine
+from harness.comm.meeting import RankPlace
+from harness.device import forget_memory
+from harness.doctor.links import ASSUMED, GB, constant
+from harness.doctor.measurements import KernelTime, Measuring
+from harness.doctor.stopwatch import seconds_of
+from harness.doctor.term_fit import factor_of, fit_terms, held_out_ratios, median_and_factor
+from harness.launch.worker_pool import Pool
+from harness.predict.pricing import MICRO
+
+COPIED = tuple(1 << power for power in range(10, 29, 3))
+"""The bytes of copies between the host and its GPU."""
+SMALL, LARGE = 1 << 16, 1 << 20
+"""Copies of at most so many bytes are mostly latency, and those of at least so many mostly bandwidth."""
+
+
+def host_constants(measuring: Measuring) -> dict[str, Any]:
+    """The bandwidth and the latency of copies from and to pinned memory of the host, one at a time."""
+    sizes, seconds = list[int](), list[float]()
+    for done, size in enumerate(COPIED):
+        measuring.on_step(done, len(COPIED), f"copies of {size:,} bytes between host and GPU")
+        both = measuring.attempt(f"copies of {size:,} bytes", partial(_copies, measuring, size)) or []
+        sizes += [size] * len(both)
+        seconds += both
+    terms, taken = np.array([(size, 1.0) for size in sizes]), np.array(seconds)
+    per_byte, latency = fit_terms(terms, taken).tolist()
+    ratios, moved = held_out_ratios(terms, taken, [sizes]), np.array(sizes)
+    remark = "one GPU copies, from or to pinned memory"
+    return {
+        "host_gbs": measuring.constant(1 / per_byte / GB, factor_of(ratios[moved >= LARGE]), remark),
+        "host_latency_us": measuring.constant(latency / MICRO, factor_of(ratios[moved <= SMALL]), remark),
+    }
+
+
+def _copies(measuring: Measuring, size: int) -> list[float]:
+    """The seconds of a copy up and of one down."""
+    here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(size, dtype=torch.uint8, device=measuring.device)
+    return [
+        measuring.seconds("copy up", lambda: there.copy_(here, non_blocking=True), moved=size),
+        measuring.seconds("copy down", lambda: here.copy_(there, non_blocking=True), moved=size),
+    ]
+
+
+# The floor of a call.
+
+FEW, MANY = 4, 1 << 26
+"""The bytes of the calls."""
+LEAST_WITHIN = 2.0
+"""A call between several GPUs takes longer than one that sends nothing; how much longer, one GPU cannot tell."""
+PATIENCE = 60.0
+
+
+def call_constant(measuring: Measuring) -> dict[str, Any]:
+    """The least time of a call over NCCL, measured by a rank alone in a process of its own, which may hang or die."""
+    forget_memory(measuring.device)  # that process needs memory of the GPU too
+    with Pool(engine=Engine.NCCL, patience=PATIENCE) as pool:
+        (times,) = pool.run(1, times_of_calls)
+    measuring.times += times
+    value, within = median_and_factor([each.seconds for each in times if each.bytes == FEW], LEAST_WITHIN)
+    remark = "a floor: calls of a world of one over NCCL, which send nothing"
+    return {"call_us": measuring.constant(value / MICRO, max(within, LEAST_WITHIN), remark)}
+
+
+def times_of_calls() -> list[KernelTime]:
+    """The seconds of each collective, of few bytes and of many, in a world of one with a process group."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("default")  # the ranks of a pool take a warning for an error
+        meet = Path(folder) / "meeting"
+        device = engine.start(Engine.NCCL, RankPlace(), meet=meet, group_of_one=True)
+        try:
+            return [
+                KernelTime(name, seconds_of(call, device), bytes=size)
+                for size in (FEW, MANY)
+                for name, call in calls(torch.ones(size // 4, device=device)).items()
+            ]
+        finally:
+            engine.stop()
+            engine.network()  # removes the log of NCCL
+
+
+def calls(x: Tensor) -> dict[str, Callable[[], object]]:
+    """The collectives of a world of one on a buffer."""
+    group, sizes = dist.group.WORLD, [len(x)]
+    assert group is not None
+    started: dict[str, Callable[[], Started[Tensor]]] = {
+        "all_reduce": partial(collectives.all_reduce, group, x, Reduction.SUM, None, later=False),
+        "all_gather": partial(collectives.all_gather, group, x, sizes, None, None, later=False),
+        "reduce_scatter": partial(collectives.reduce_scatter, group, x, sizes, None, later=False),
+        "all_to_all": partial(collectives.all_to_all, group, x, sizes, sizes, None, later=False),
+        "broadcast": partial(collectives.broadcast_from_here, group, x, None, later=False),
+    }
+    return {name: partial(_finish, start) for name, start in started.items()}
+
+
+def _finish(start: Callable[[], Started[Tensor]]) -> Tensor:
+    call = start()
+    for work in call.works:
+        work.wait()
+    return call.land()
+
+
+def unmeasured_links(devices_per_node: int) -> dict[str, Any]:
+    """The links of a machine that nobody measured: intervals that hold PCIe and NVLink, Ethernet and InfiniBand."""
+    return {
+        "devices_per_node": devices_per_node,
+        "intra_gbs": constant(80.0, 4.0, f"{ASSUMED}: PCIe 4.0 to NVLink 4"),
+        "node_gbs": constant(12.0, 10.0, f"{ASSUMED}: 10 Gbit/s Ethernet to four NICs of 200 Gbit/s"),
+        "intra_latency_us": constant(3.0, 2.0, ASSUMED),
+        "latency_us": constant(8.0, 4.0, ASSUMED),
+        "all_to_all_share": constant(0.5, 2.0, ASSUMED),
+    }

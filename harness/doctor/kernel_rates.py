@@ -1,0 +1,202 @@
+"""Measures the rates of a device but those of sparse products: launches, elementwise kernels, dense products, sampling.
+
+A time that is longer than a launch is taken to be the launch and then the work of the kernel, as predictions price it.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from harness.check.case import check_graph
+from harness.comm.grid import Grid
+from harness.device import gpu_facts, is_gpu
+from harness.doctor.links import GB
+from harness.doctor.measurements import Measuring, beyond_launch
+from harness.doctor.spmm_rates import SCALES, UNKNOWN_CACHE, graphs, uniform_graph
+from harness.doctor.term_fit import median_and_factor
+from harness.ledger import AxisName, Ledger
+from harness.ledger.tape import Product, Tape
+from harness.predict.pricing import MICRO, NANO
+from harness.registry import load_strategy
+from harness.replay import Meter
+from harness.run.trainer import Trainer
+from harness.spec.machine_card import Machine
+from harness.spec.spec import Spec
+from harness.store.memory_store import MemoryStore
+from harness.strategy import Facts, facts_of
+
+ASSUMED, FASTEST_WITHIN = 1.5, 2.0
+"""Factors of intervals, assumed: where one size alone could be measured, and where memory bounds all products."""
+
+# Launches.
+
+TINY, KINDS = 50, ("gcn", "sage", "gat")
+"""The vertices of a graph whose kernels compute next to nothing, and the models that are trained on it."""
+
+
+def launch_constant(measuring: Measuring) -> dict[str, Any]:
+    """The seconds of a training step on a tiny graph, over the number of its kernels; the host's share is included."""
+    each = [measuring.attempt(f"a step of {kind}", partial(_launch, measuring, kind)) for kind in KINDS]
+    value, within = median_and_factor([seconds for seconds in each if seconds is not None], ASSUMED)
+    return measuring.constant(value / MICRO, within)
+
+
+def _launch(measuring: Measuring, kind: str) -> float:
+    graph = MemoryStore(check_graph(TINY))
+    spec = _spec(measuring.machine, "serial", {"p": 1}, 0, {"kind": kind})
+    strategy = load_strategy("serial")(spec, facts_of(graph))
+
+    def trainer(ledger: Ledger) -> Trainer:
+        return Trainer(strategy, Grid.build({AxisName.P: 1}, ledger, measuring.device), graph)
+
+    counted = Tape()
+    with Meter(counted):
+        trainer(counted).epoch()
+    kernels = sum(event.kernels + len(event.products) for event in counted.events)
+    timed = trainer(Ledger())
+    taken = measuring.seconds(
+        f"20 steps of {kind} with {kernels} kernels", lambda: [timed.epoch() for _ in range(20)]
+    )
+    return taken / 20 / kernels
+
+
+def _spec(
+    machine: Machine, strategy: str, grid: dict[str, int], batch: int, model: dict[str, Any] | None = None
+) -> Spec:
+    return Spec.model_validate(
+        {
+            "strategy": strategy,
+            "dataset": "check",
+            "ranks": 1,
+            "grid": grid,
+            "model": model or {},
+            "training": {"batch": batch},
+            "machine": machine.model_dump(),
+        }
+    )
+
+
+# Elementwise kernels and dense products.
+
+STREAMED = (1 << 14, 1 << 18, 1 << 22)
+"""The elements of elementwise kernels on a CPU; on a GPU, their bytes follow from its cache."""
+OF_CACHE = 1 / 4, 1, 4, 16
+LAYERS = ((1 << 12, 64, 64), (1 << 15, 128, 128), (1 << 17, 128, 16), (128, 1 << 15, 128))
+"""Rows by columns by columns of the dense products of layers, and of a gradient of weights."""
+LAYERS_ON_GPU = (
+    *((1 << 17, 128, 128), (1 << 17, 256, 256), (1 << 17, 256, 48), (256, 1 << 17, 256)),
+    *((1 << 15, 512, 512), (1 << 13, 1024, 1024), (4096, 4096, 4096)),
+)
+BOUND = 1.25
+"""A product is taken to be bound by arithmetic if it takes this many times as long as its bytes."""
+
+
+def memory_constant(measuring: Measuring, launch: float) -> dict[str, Any]:
+    """The bandwidth of elementwise kernels with one operand and with two."""
+    device, rates = measuring.device, []
+    sizes: Sequence[int] = STREAMED
+    if is_gpu(device):
+        cache = gpu_facts(device).cache or UNKNOWN_CACHE
+        sizes = [int(cache * share) // 4 for share in OF_CACHE]
+    for done, size in enumerate(sizes):
+        measuring.on_step(done, len(sizes), f"elementwise kernels of {size:,} numbers")
+        x, y = torch.rand(size, device=device), torch.rand(size, device=device)
+        for name, work, tensors in (
+            ("add", partial(torch.add, x, y), 3),
+            ("relu", partial(torch.relu, x), 2),
+        ):
+            moved = tensors * x.nbytes
+            rates.append(moved / beyond_launch(measuring.seconds(name, work, moved=moved), launch))
+    value, within = median_and_factor(rates, ASSUMED)
+    return measuring.constant(value / GB, within)
+
+
+def dense_constants(measuring: Measuring, launch: float, memory: float) -> dict[str, Any]:
+    """The rate of dense products as torch is set up; on a GPU, also that in bfloat16, and a remark on TF32.
+
+    `memory` is the bandwidth in bytes a second: products that it bounds say nothing of arithmetic.
+    """
+    if not is_gpu(measuring.device):
+        return {"tflops": measuring.constant(*_dense_rate(measuring, "float32", LAYERS, launch, memory))}
+    rate = partial(_dense_rate, measuring, layers=LAYERS_ON_GPU, launch=launch, memory=memory)
+    chosen = torch.get_float32_matmul_precision()
+    other = "high" if chosen == "highest" else "highest"
+
+    def rate_in_other_precision() -> tuple[float, float]:
+        try:
+            torch.set_float32_matmul_precision(other)
+            return rate("float32", name=f"dense, precision {other}")
+        finally:
+            torch.set_float32_matmul_precision(chosen)
+
+    value, within = rate("float32")
+    differing = measuring.attempt(f"dense products of precision {other}", rate_in_other_precision)
+    half = measuring.attempt("dense products in bfloat16", partial(rate, "bfloat16"))
+    remark = f"torch's float32 matmul precision is {chosen!r}"
+    remark += f", and {other!r} gives {differing[0]:.4g}" if differing else ""
+    constants = {"tflops": measuring.constant(value, within, remark)}
+    return constants | ({"tflops_half": measuring.constant(*half)} if half else {})
+
+
+def _dense_rate(
+    measuring: Measuring,
+    values: str,
+    layers: Sequence[tuple[int, int, int]],
+    launch: float,
+    memory: float,
+    name: str = "dense",
+) -> tuple[float, float]:
+    """10^12 operations a second, and the factor of the interval."""
+    rates, all_rates = [], []
+    for done, (m, k, n) in enumerate(layers):
+        measuring.on_step(done, len(layers), f"a dense product of {m} x {k} x {n} in {values}")
+        X, Y = (
+            torch.rand(*sizes, device=measuring.device).to(getattr(torch, values))
+            for sizes in ((m, k), (k, n))
+        )
+        product = Product(m, k, n, 0, values, "")
+        taken = beyond_launch(measuring.seconds(name, partial(torch.mm, X, Y), product), launch)
+        all_rates.append(2e-12 * m * k * n / taken)
+        if taken > BOUND * X.itemsize * (m * k + k * n + m * n) / memory:
+            rates.append(all_rates[-1])
+    if len(rates) > 1:
+        return median_and_factor(rates, ASSUMED)
+    measuring.notes.append(f"memory bounds dense products in {values}: the rate is that of the fastest")
+    return max(all_rates), FASTEST_WITHIN
+
+
+# Sampling.
+
+BATCHES = (512, 2048)
+"""The targets of mini-batches: so many that all else than drawing takes little time, where the host draws."""
+SAMPLED_SCALE, SAMPLED_DEGREE = 17, 24
+"""The graph that mini-batches are drawn from on a GPU; on a CPU, the first graph of sparse products."""
+
+
+def sampling_constant(measuring: Measuring) -> dict[str, Any]:
+    """The seconds of a sampled entry of GraphSAGE, whose sampler draws where the matrix is."""
+    device = measuring.device
+    if is_gpu(device):
+        A = uniform_graph(1 << SAMPLED_SCALE, SAMPLED_DEGREE << SAMPLED_SCALE, device)
+    else:
+        A = next(graphs(SCALES, device)).A
+    facts = Facts(A.rows, A.nnz, 1, 2, directed=True, labelled=A.rows, training=A.rows)
+    targets, each = torch.arange(A.rows, device=device), []
+    batches = sorted({min(batch, A.rows) for batch in BATCHES})
+    for done, batch in enumerate(batches):
+        measuring.on_step(done, len(batches), f"a mini-batch of {batch:,} targets")
+        spec = _spec(measuring.machine, "graphsage", {"d": 1}, batch)
+        sampled = partial(load_strategy("graphsage")(spec, facts).mini_batch, 0, 0, A, targets)
+        entries = sum(matrix.nnz for matrix in sampled().A)
+        each.append(measuring.seconds(f"a mini-batch of {entries} entries", sampled) / entries)
+    where = "drawn by graphsage on the GPU" if is_gpu(device) else "drawn by graphsage on the host"
+    value, within = median_and_factor(each, ASSUMED)
+    return measuring.constant(value / NANO, max(within, ASSUMED), where)
+
+
+def cores_per_node(device: torch.device) -> dict[str, int]:
+    """The cores that ranks share; none where every rank has a device of its own."""
+    return {} if is_gpu(device) else {"cores_per_node": len(os.sched_getaffinity(0))}
