@@ -26,7 +26,7 @@ from prediction import POINTS, terms_of_epoch
 from scipy.stats import spearmanr
 
 from harness.claims import Evaluator, read_claims
-from harness.doctor.calibrate import fit_terms
+from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec
 from harness.experiment.known_graph import facts_of_card

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from harness.comm.grid import Grid
-from harness.doctor.calibrate import fit_terms
+from harness.doctor.term_fit import fit_terms
 from harness.errors import UserError
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName

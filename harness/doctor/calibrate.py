@@ -88,9 +88,8 @@ def measured_on(device: torch.device) -> str:
     date = time.strftime("%Y-%m-%d")
     if not is_gpu(device):
         return f"{MEASURED}, {date}"
-    driver = (answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "").partition(
-        "\n"
-    )[0]
+    drivers = answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
+    driver = drivers.partition("\n")[0]  # one line for each GPU
     versions = [f"driver {driver}" if driver else "", gpu_build() or "", f"torch {torch.__version__}"]
     return f"{MEASURED} on {gpu_facts(device).name}, {', '.join(filter(None, versions))}, {date}"
 

@@ -39,7 +39,7 @@ NAMES = ("entry_column", "entry", "row_column", "row", "call", "missed_column")
 """The terms of `harness.predict.pricing.spmm_terms`, in order."""
 
 
-class Graph(NamedTuple):
+class SizedGraph(NamedTuple):
     """A matrix on the device, and how large its graph is."""
 
     scale: int
@@ -150,13 +150,15 @@ def scales_on_gpu(cache: float, free: int) -> list[int]:
     return sorted(scales, reverse=True)  # if the time ends, small graphs are left out
 
 
-def graphs(scales: Sequence[int], device: torch.device) -> Iterator[Graph]:
+def graphs(scales: Sequence[int], device: torch.device) -> Iterator[SizedGraph]:
     """Graphs with a power law and uniform ones, of few and of many entries in a row."""
     for scale in scales:
         for degree in DEGREES:
             generator = Rmat(scale, degree, seed=0)
-            yield Graph(scale, degree, _matrix(generator.n, generator.edges(range(generator.draws)), device))
-            yield Graph(scale, degree, uniform_graph(generator.n, generator.draws, device))
+            yield SizedGraph(
+                scale, degree, _matrix(generator.n, generator.edges(range(generator.draws)), device)
+            )
+            yield SizedGraph(scale, degree, uniform_graph(generator.n, generator.draws, device))
 
 
 def uniform_graph(n: int, draws: int, device: torch.device) -> Csr:

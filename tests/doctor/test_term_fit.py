@@ -94,7 +94,7 @@ def test_a_held_out_time_is_predicted_by_times_that_share_no_label() -> None:
     rng = np.random.default_rng(3)
     sizes, widths = np.repeat([0, 1, 2], 4), np.tile([5, 6, 7, 8], 3)
     terms, seconds = rng.random((12, 2)) + 0.1, rng.random(12) + 0.1
-    ratios = held_out_ratios(terms, seconds, [sizes, widths])
+    ratios = held_out_ratios(terms, seconds, [sizes.tolist(), widths.tolist()])
     for place in range(12):
         shares = (sizes == sizes[place]) | (widths == widths[place])
         others = np.where(shares, 1e3, seconds)
