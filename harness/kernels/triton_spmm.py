@@ -1,0 +1,197 @@
+"""Sparse times dense by kernels of our own for GPUs, in Triton. Needs the package `triton`: import it only on a GPU.
+
+    Z_i = sum_j a_ij H_j, or added to Z_i
+
+A program computes a tile of Z: some columns of one row, or of several rows side by side. An element of Z is one chain
+of additions in the order of the entries, bf16 in float32 and rounded once. A long row of `harness.kernels.row_schedule`
+has one chain for each piece, and a last chain over the sums of the pieces. No program adds to the sum of another, so
+the bits do not depend on the order in which programs run. A GPU fuses each product into its addition.
+Verifier (tests/kernels/test_triton_spmm.py): scipy; the chains in Python, bit by bit; the machine code for two GPUs.
+"""
+
+from math import gcd
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from harness.kernels.csr import Csr
+from harness.kernels.row_schedule import TURN, RowSchedule
+
+WARPS = 4
+THREADS = 32 * WARPS
+VECTOR_BYTES = 16
+"""The most bytes that a thread reads at once."""
+SUMS = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
+"""The type in which numbers are summed."""
+TRITON = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+assert TURN == 4, "a turn of the loop below adds four entries"
+
+
+class TileShape(NamedTuple):
+    """Compile-time constants of a kernel."""
+
+    rows: int
+    cols: int
+    vector: int
+    """The adjacent numbers of a row that a thread reads at once."""
+
+
+def tile_shape(width: int, dtype: torch.dtype) -> TileShape:
+    """Return the tile for a product of this width, of which a vector is a divisor: each row begins where one may."""
+    vector = gcd(width, VECTOR_BYTES // dtype.itemsize)
+    # With two threads to a row or more, the compiler passes columns and values without shared memory.
+    cols = max(triton.next_power_of_2(width), 2 * vector)
+    cols = min(cols, 32 * VECTOR_BYTES // dtype.itemsize)
+    return TileShape(max(THREADS * vector // cols, 1), cols, vector)
+
+
+def multiply_into(A: Csr, H: Tensor, Z: Tensor, schedule: RowSchedule, *, add: bool) -> None:
+    """Z = A H, or Z += A H. All operands are contiguous and on one GPU.
+
+    While the product is computed, a long row takes the memory of a row of sums for each of its pieces.
+    """
+    width = H.shape[1]
+    assert A.val.dtype == H.dtype == Z.dtype
+    assert H.shape[0] == A.cols and Z.shape == (A.rows, width)
+    assert all(x.is_contiguous() for x in (*A[:3], H, Z))
+    if A.nnz * width == 0:
+        if not add:
+            Z.zero_()
+        return
+    tile = tile_shape(width, H.dtype)
+    vectors, blocks = width // tile.vector, triton.cdiv(width, tile.cols)
+    options = {"COLS": tile.cols, "VECTOR": tile.vector, "SUM": TRITON[SUMS[H.dtype]]}
+    options |= {"num_warps": WARPS, "num_stages": 1}
+
+    def launch(result: Tensor, rows: Tensor, *, pieces: bool) -> None:
+        sum_rows[triton.cdiv(len(rows), tile.rows), blocks](
+            *(A.rowptr, A.col, A.val, H, result, rows, schedule.piece_number, len(rows), A.nnz, vectors),
+            ROWS=tile.rows,
+            PIECE=schedule.piece if pieces else 0,
+            ADD=add and not pieces,
+            **options,
+        )
+
+    if schedule.long:
+        sums = H.new_empty((len(schedule.piece_row), width), dtype=SUMS[H.dtype])
+        launch(sums, schedule.piece_row, pieces=True)
+        operands = sums, Z, schedule.order, schedule.first_piece, vectors
+        join_pieces[schedule.long, blocks](*operands, ADD=add, **options)
+    others = schedule.order[schedule.long : schedule.filled if add else None]  # an empty row adds nothing
+    if len(others):
+        launch(Z, others, pieces=False)
+
+
+# The kernels. They count a width in vectors, from which the compiler knows where a vector may begin.
+
+
+@triton.jit
+def row_bounds(
+    rowptr: tl.tensor, rows: tl.tensor, numbers: tl.tensor, task: tl.tensor, PIECE: tl.constexpr
+) -> tl.tensor:
+    """The row of a task, and the first entry and the number of entries to add: of the row, or of a piece of it."""
+    row = tl.load(rows + task).to(tl.int64)
+    first = tl.load(rowptr + row).to(tl.int64)
+    length = tl.load(rowptr + row + 1).to(tl.int64) - first
+    if PIECE > 0:
+        skipped = tl.load(numbers + task).to(tl.int64) * PIECE
+        first += skipped
+        length = tl.minimum(length - skipped, PIECE)
+    return row, first, length.to(tl.int32)
+
+
+@triton.jit
+def read_entries(
+    col: tl.tensor,
+    val: tl.tensor,
+    H: tl.tensor,
+    width: tl.tensor,
+    e: tl.tensor,
+    inside: tl.tensor,
+    f: tl.tensor,
+    within: tl.tensor,
+    SUM: tl.constexpr,
+) -> tl.tensor:
+    """The value of one entry in each row of the tile, and the row of H that it asks for: zeros unless `inside`."""
+    asked = tl.load(col + e).to(tl.int64)
+    value = tl.load(val + e).to(SUM)
+    h = tl.load(H + asked[:, None] * width + f, mask=inside & within, other=0.0).to(SUM)
+    return tl.where(inside, value[:, None], 0.0), h
+
+
+@triton.jit
+def sum_rows(
+    rowptr: tl.tensor,
+    col: tl.tensor,
+    val: tl.tensor,
+    H: tl.tensor,
+    result: tl.tensor,
+    rows: tl.tensor,
+    numbers: tl.tensor,
+    tasks: tl.tensor,
+    entries: tl.tensor,
+    width: tl.tensor,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    PIECE: tl.constexpr,
+    ADD: tl.constexpr,
+    SUM: tl.constexpr,
+) -> None:
+    """Compute rows of Z; or, with pieces, the sum of each piece in a row of its own."""
+    f = (tl.program_id(1) * COLS + tl.arange(0, COLS))[None, :]
+    within = f < width * VECTOR
+    task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = (task < tasks)[:, None]
+    task = tl.minimum(task, tasks - 1)
+    # Twice, since Triton 3.7 does not compile a vector that both addresses loads and masks a tile.
+    _, first, _ = row_bounds(rowptr, rows, numbers, task, PIECE)
+    row, _, length = row_bounds(rowptr, rows, numbers, task[:, None], PIECE)
+    place = result + (task[:, None] if PIECE > 0 else row) * width * VECTOR + f
+    total = tl.load(place, mask=there & within, other=0.0).to(SUM) if ADD else tl.full((ROWS, COLS), 0.0, SUM)
+    width *= VECTOR
+    last = entries - 1
+    for k in range(0, tl.max(length), 4):
+        # All reads come before the first sum, which waits for them.
+        e0 = tl.minimum(first + k, last)
+        e1 = tl.minimum(first + k + 1, last)
+        e2 = tl.minimum(first + k + 2, last)
+        e3 = tl.minimum(first + k + 3, last)
+        a0, h0 = read_entries(col, val, H, width, e0, k < length, f, within, SUM)
+        a1, h1 = read_entries(col, val, H, width, e1, k + 1 < length, f, within, SUM)
+        a2, h2 = read_entries(col, val, H, width, e2, k + 2 < length, f, within, SUM)
+        a3, h3 = read_entries(col, val, H, width, e3, k + 3 < length, f, within, SUM)
+        total += a0 * h0
+        total += a1 * h1
+        total += a2 * h2
+        total += a3 * h3
+    tl.store(place, total.to(result.dtype.element_ty), mask=there & within)
+
+
+@triton.jit
+def join_pieces(
+    sums: tl.tensor,
+    Z: tl.tensor,
+    rows: tl.tensor,
+    first_piece: tl.tensor,
+    width: tl.tensor,
+    COLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    ADD: tl.constexpr,
+    SUM: tl.constexpr,
+) -> None:
+    """Compute the rows of Z that are long: the sums of their pieces, added in order."""
+    number = tl.program_id(0)
+    f = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    within = f < width * VECTOR
+    place = Z + tl.load(rows + number).to(tl.int64) * width * VECTOR + f
+    total = tl.load(place, mask=within, other=0.0).to(SUM) if ADD else tl.full((COLS,), 0.0, SUM)
+    first = tl.load(first_piece + number).to(tl.int64)
+    end = tl.load(first_piece + number + 1).to(tl.int64)
+    for piece in range(first, end):
+        total += tl.load(sums + piece * width * VECTOR + f, mask=within, other=0.0)
+    tl.store(place, total.to(Z.dtype.element_ty), mask=within)

@@ -1,0 +1,93 @@
+"""The machine code of the kernels in Triton, compiled here for GPUs that are elsewhere: run by test_triton_spmm.py."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from harness.kernels.csr import cast, from_coo
+from harness.kernels.row_schedule import schedule_rows
+from harness.kernels.triton_spmm import multiply_into
+
+A100, H100, MI300 = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+class Absent:
+    """The driver of a GPU that is not in this machine. Triton keeps its compiled kernels by the device."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self.get_current_target = lambda: target
+        self.get_current_device = lambda: target
+        self.get_current_stream = lambda _device: 0
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """The kernels that a product compiles, by name, instead of running them."""
+    compiled: list[tuple[str, Any]] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *operands: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        compiled.append((self.fn.__name__, run(self, *operands, grid=grid, warmup=True, **options)))
+
+    monkeypatch.setattr(JITFunction, "run", compile_only)
+    return compiled
+
+
+def compile_product(target: GPUTarget, dtype: torch.dtype, width: int, *, wide: bool, add: bool) -> None:
+    driver.set_active(Absent(target))
+    row, col = torch.tensor([0] * 40 + [2, 2]), torch.arange(42)
+    A = cast(from_coo(row, col, torch.ones(42), (4, 64)), dtype)
+    A = A._replace(col=A.col.long()) if wide else A._replace(rowptr=A.rowptr.int())
+    H, Z = torch.ones(64, width, dtype=dtype), torch.ones(4, width, dtype=dtype)
+    multiply_into(A, H, Z, schedule_rows(A.rowptr, 16), add=add)
+
+
+NAMES = ["sum_rows", "join_pieces", "sum_rows"]
+READS = {
+    (torch.float32, 1): "b32",
+    (torch.float32, 16): "v4.b32",
+    (torch.float32, 41): "b32",
+    (torch.float32, 100): "v4.b32",
+    (torch.float64, 128): "v2.b64",
+    (torch.bfloat16, 256): "v4.b32",
+}
+"""By type and width, how a thread reads a row of H: by 16 bytes, or number by number where the width is odd."""
+
+
+@pytest.mark.parametrize(("dtype", "width"), READS, ids=str)
+def test_an_h100_reads_16_bytes_at_once_and_spills_nothing(kernels, tmp_path, dtype, width):
+    compile_product(H100, dtype, width, wide=False, add=width != 16)
+    assert [name for name, _ in kernels] == NAMES
+    for name, kernel in kernels:
+        code, file = kernel.asm["ptx"], tmp_path / "kernel.cubin"
+        file.write_bytes(kernel.asm["cubin"])
+        usage = subprocess.run(
+            [CUOBJDUMP, "-res-usage", file], capture_output=True, text=True, check=True
+        ).stdout
+        registers, stack, local = (int(n) for n in re.findall(r"(?:REG|STACK|LOCAL):(\d+)", usage))
+        assert (stack, local) == (0, 0)
+        assert registers <= 64
+        assert not re.search(r"\b(atom|red)\.", code)
+        if name == "sum_rows":
+            assert code.count(f"ld.global.{READS[dtype, width]} ") >= 4
+            assert "fma.rn" in code
+            assert not re.search(r"\bmul(\.rn)?\.f(32|64)", code)
+    if dtype == torch.bfloat16:
+        assert all("cvt.rn.bf16" in kernel.asm["ptx"] for _, kernel in kernels[1:])
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"), [(A100, torch.float32), (H100, torch.bfloat16), (MI300, torch.bfloat16)], ids=str
+)
+def test_wide_indices_compile_for_other_gpus(kernels, target, dtype):
+    compile_product(target, dtype, 64, wide=True, add=True)
+    assert [(name, kernel.metadata.target) for name, kernel in kernels] == [(name, target) for name in NAMES]

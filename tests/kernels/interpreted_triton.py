@@ -1,0 +1,128 @@
+"""The kernels in Triton by Triton's interpreter, which runs them on the CPU: run by test_triton_spmm.py.
+
+Values are short, so that a product is exact in float32 and a fused addition has the bits of an addition alone.
+"""
+
+import pytest
+import torch
+
+from harness.kernels.csr import Csr, cast, from_coo, to_scipy
+from harness.kernels.random import Purpose, integers
+from harness.kernels.row_schedule import PIECE as PIECE_OF_A_GPU
+from harness.kernels.row_schedule import schedule_rows
+from harness.kernels.triton_spmm import SUMS, multiply_into
+
+PIECE = 8
+LENGTHS = (0, 3, PIECE, 1, PIECE + 1, 0, 5 * PIECE + 3, PIECE - 1, 2 * PIECE, 4, 12, 0)
+"""Empty rows, short rows, rows of one piece and a bit, of whole pieces and of many; more rows than a tile is high."""
+COLS = 23
+WIDTHS = (1, 1, 3, 16, 16, 17, 64, 64, 130, 128, 256)
+"""Every second one is added to a matrix."""
+
+
+def short_numbers(seed: int, *shape: int) -> torch.Tensor:
+    size = torch.Size(shape).numel()
+    return ((integers(seed, Purpose.TEST, range(size), below=8192) - 4096) / 4096).reshape(shape)
+
+
+def matrix(dtype: torch.dtype, lengths: tuple[int, ...] = LENGTHS, cols: int = COLS) -> Csr:
+    row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64))
+    col = integers(1, Purpose.EDGES, range(len(row)), below=cols)
+    return cast(from_coo(row, col, short_numbers(2, len(row)), (len(lengths), cols)), dtype)
+
+
+def multiply(A: Csr, H: torch.Tensor, Z: torch.Tensor | None, piece: int = PIECE) -> torch.Tensor:
+    result = H.new_full((A.rows, H.shape[1]), torch.nan) if Z is None else Z.clone()
+    multiply_into(A, H, result, schedule_rows(A.rowptr, piece), add=Z is not None)
+    return result
+
+
+def chains(A: Csr, H: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
+    """A H by the stated order: a chain of additions for each row or each piece, and one over the sums of pieces."""
+    wide = SUMS[H.dtype]
+    result = torch.zeros(A.rows, H.shape[1], dtype=wide) if Z is None else Z.to(wide, copy=True)
+    for i in range(A.rows):
+        entries = range(int(A.rowptr[i]), int(A.rowptr[i + 1]))
+        if len(entries) <= PIECE:
+            for e in entries:
+                result[i] += A.val[e].to(wide) * H[A.col[e]].to(wide)
+            continue
+        for start in range(0, len(entries), PIECE):
+            piece = torch.zeros(H.shape[1], dtype=wide)
+            for e in entries[start : start + PIECE]:
+                piece += A.val[e].to(wide) * H[A.col[e]].to(wide)
+            result[i] += piece
+    return result
+
+
+@pytest.mark.parametrize(("width", "add"), [(width, number % 2 == 1) for number, width in enumerate(WIDTHS)])
+def test_float32_has_the_bits_of_the_chains(width, add):
+    A, H = matrix(torch.float32), short_numbers(3, COLS, width).float()
+    Z = short_numbers(4, A.rows, width).float() if add else None
+    once, again = (multiply(A, H, Z) for _ in range(2))
+    assert torch.equal(once, chains(A, H, Z))
+    assert torch.equal(again, once)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("width", "add"), [(3, True), (16, False), (65, True)])
+def test_other_types_have_the_values_of_the_chains(dtype, width, add):
+    """The interpreter cuts the last bits of bf16 off, where a GPU rounds: a difference of less than one in the last."""
+    A, H = matrix(dtype), short_numbers(3, COLS, width).to(dtype)
+    Z = short_numbers(4, A.rows, width).to(dtype) if add else None
+    expected, result = chains(A, H, Z), multiply(A, H, Z)
+    error = (result.double() - expected.double()).abs()
+    unit = torch.finfo(dtype).eps if dtype == torch.bfloat16 else 0.0
+    assert bool((error <= unit * expected.double().abs()).all())
+
+
+def test_values_are_scipy_s_with_the_usual_pieces():
+    A = matrix(torch.float64, (0, 700, 2, 1300, 512, 513, 1))
+    H = short_numbers(3, COLS, 17).double()
+    result = multiply(A, H, None, PIECE_OF_A_GPU)
+    assert torch.allclose(result, torch.from_numpy(to_scipy(A) @ H.numpy()), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("pointers", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("columns", [torch.int32, torch.int64], ids=str)
+def test_indices_of_both_types_give_the_same_bits(pointers, columns):
+    A, H = matrix(torch.float32), short_numbers(3, COLS, 4).float()
+    other = A._replace(rowptr=A.rowptr.to(pointers), col=A.col.to(columns))
+    assert torch.equal(multiply(other, H, None), chains(A, H, None))
+
+
+@pytest.mark.parametrize("lengths", [(), (0, 0, 0), (0, 1), (1,)], ids=str)
+@pytest.mark.parametrize("width", [0, 1, 5])
+def test_matrices_with_little_or_nothing_in_them(lengths, width):
+    A, H = matrix(torch.float32, lengths), short_numbers(3, COLS, width).float()
+    for Z in (None, short_numbers(4, A.rows, width).float()):
+        assert torch.equal(multiply(A, H, Z), chains(A, H, Z))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # numpy's, of inf times 0
+def test_numbers_that_are_not_finite_stay_in_their_rows():
+    A, H = matrix(torch.float32), short_numbers(3, COLS, 5).float()
+    A.val[int(A.rowptr[3])] = torch.nan  # a row of one entry, beside a row of a whole piece
+    A.val[-1] = torch.inf
+    ordinary = [i for i in range(A.rows) if i not in (3, 10)]
+    assert torch.equal(multiply(A, H, None)[ordinary], chains(A, H, None)[ordinary])
+    assert multiply(A, H, None)[3].isnan().all()
+    assert not multiply(A, H, None)[10].isfinite().any()
+
+
+def test_numbers_beyond_two_to_the_31_are_found():
+    """H has 2^31 and some numbers, of which only the rows that are asked for are ever touched."""
+    width, rows = 128, (1 << 24) + 3
+    H = torch.empty(rows, width, dtype=torch.bfloat16)
+    H[[0, rows - 1]] = torch.tensor([[1.0], [2.0]]).bfloat16()
+    A = from_coo(torch.tensor([0, 1, 1]), torch.tensor([rows - 1, 0, rows - 1]), torch.ones(3), (2, rows))
+    assert multiply(cast(A, torch.bfloat16), H, None)[:, [0, -1]].tolist() == [[2.0, 2.0], [3.0, 3.0]]
+
+
+def test_operands_that_do_not_fit_are_refused():
+    A, H = matrix(torch.float32), short_numbers(3, COLS, 4).float()
+    for operand in (H[1:], H.double(), H.T.contiguous().T):
+        with pytest.raises(AssertionError):
+            multiply(A, operand, None)
+    with pytest.raises(KeyError):
+        multiply(cast(A, torch.float16), H.half(), None)

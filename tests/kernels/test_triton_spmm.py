@@ -1,0 +1,37 @@
+"""The kernels in Triton without a GPU: their values and bits by Triton's interpreter, and their machine code.
+
+Each file runs in a process of its own, since Triton decides when it is imported whether it interprets.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the package triton is not installed"
+)
+
+
+def run_tests_of(name: str, folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name)],
+        cwd=HERE.parents[1],
+        env={**os.environ, "TRITON_CACHE_DIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+
+
+def test_kernels_have_the_bits_of_their_chains_of_additions(tmp_path: Path) -> None:
+    run_tests_of("interpreted_triton.py", tmp_path, TRITON_INTERPRET="1")
+
+
+def test_kernels_compile_for_gpus_into_wide_reads_without_atomics(tmp_path: Path) -> None:
+    run_tests_of("compiled_triton.py", tmp_path, TRITON_INTERPRET="0")
