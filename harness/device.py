@@ -4,10 +4,13 @@ A GPU works beside the host, on streams: what is issued to one stream is done in
 by events. `cuda` is torch's name for the GPUs of ROCm, too.
 """
 
-from collections.abc import Callable
-from functools import partial
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from itertools import combinations
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -137,6 +140,61 @@ def elementwise_kernel(source: str, **numbers: int) -> Callable[..., Tensor]:
     """
     kernel: Callable[..., Tensor] = torch.cuda.jiterator._create_jit_fn(source, **numbers)
     return kernel
+
+
+@cache
+def runs_triton() -> bool:
+    """True if the package `triton` can compile kernels for the GPU of this process."""
+    try:
+        from triton.runtime import driver
+
+        driver.active.get_current_target()
+    except ImportError:
+        return False
+    except Exception as error:  # its errors about compilers and drivers have many types
+        reason = str(error).partition("\n")[0]
+        warnings.warn(f"Triton cannot be used on this GPU: {type(error).__name__}: {reason}", stacklevel=2)
+        return False
+    return True
+
+
+# Determinism.
+
+NO_FIXED_ORDER = "does not have a deterministic implementation"
+"""What torch says of an operation whose bits may differ from run to run, after the name of the operation."""
+
+
+@contextmanager
+def deterministic() -> Iterator[set[str]]:
+    """Ask torch for operations that give the same bits in every run. The set collects those for which it has none.
+
+    Operations without a deterministic implementation run as usual, without a warning. Deterministic ones may take more
+    time and memory, so a run does not ask for them by itself. cuBLAS reads its setting when it is first used.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
+    without: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def collect(message: Warning | str, *place: Any) -> None:
+            operation, found, _ = str(message).partition(f" {NO_FIXED_ORDER}")
+            without.add(operation) if found else show(message, *place)
+
+        warnings.filterwarnings("always", f".* {NO_FIXED_ORDER}")
+        warnings.showwarning = collect  # type: ignore[assignment]
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        memory.fill_uninitialized_memory = False  # nobody reads it
+        try:
+            yield without
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            memory.fill_uninitialized_memory = fills
 
 
 # Time, and streams.

@@ -1,6 +1,7 @@
 """A case of the kit: a spec and a graph, trained by the strategy on every rank and by the dense reference."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -12,6 +13,7 @@ from harness.check.account import Seen, seen_in_epoch
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
+from harness.device import deterministic, is_gpu
 from harness.graph.model import (
     NO_LABEL,
     TEST,
@@ -149,6 +151,8 @@ class RankResult:
     persistent_bytes: dict[TensorName, int]
     chosen: dict[str, str]
     """The choices by measured time, on which the bits depend."""
+    unordered: set[str]
+    """The operations without a deterministic implementation that ran although torch was asked for one."""
 
 
 def train_rank(
@@ -156,10 +160,24 @@ def train_rank(
 ) -> RankResult:
     """Trains one rank of the case; called on every rank of a world.
 
-    `chosen` are the choices of every rank in an earlier training of the case.
+    `chosen` are the choices of every rank in an earlier training of the case. A case that is trained twice asks a GPU
+    for deterministic operations.
     """
-    strategy, tape = case.strategy(), Tape()
     device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
+    asked = deterministic() if case.again and is_gpu(device) else nullcontext(set[str]())
+    with asked as unordered:
+        result = _train_rank(case, epochs, device, composed_from, chosen)
+    return replace(result, unordered=unordered)
+
+
+def _train_rank(
+    case: Case,
+    epochs: int,
+    device: torch.device,
+    composed_from: int | None,
+    chosen: Sequence[Mapping[str, str]],
+) -> RankResult:
+    strategy, tape = case.strategy(), Tape()
     grid = Grid.build(strategy.grid, tape, device, composed_from, strategy.wire)
     trainer = Trainer(strategy, grid, case.store(), chosen[grid.rank] if chosen else None)
     with Meter(tape):
@@ -187,6 +205,7 @@ def train_rank(
         unaccounted=unaccounted,
         persistent_bytes=trainer.ctx.memory.persistent_bytes(),
         chosen=trainer.ctx.measured.chosen,
+        unordered=set(),
     )
 
 

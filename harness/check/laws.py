@@ -1,7 +1,7 @@
 """The laws of a strategy, each checked on every rank of a case."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -334,13 +334,20 @@ def adds_up(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def repeats(case: Case, once: Sequence[RankResult], again: Sequence[RankResult]) -> Finding:
-    """The same seed gives the same bits, and so do calls that are composed out of rounds."""
+    """The same seed gives the same bits, and so do calls that are composed out of rounds.
+
+    On a GPU torch is asked for deterministic operations; the detail names those for which it has none.
+    """
     wrong = [
         line
         for number, (mine, theirs) in enumerate(zip(once, again, strict=True))
         for line in _other_bits(case.strategy(), number, mine, theirs)
     ]
-    return finding("same seed, same bits", case, wrong, f"{len(once)} ranks, twice, once in rounds")
+    found = finding("same seed, same bits", case, wrong, f"{len(once)} ranks, twice, once in rounds")
+    unordered = set().union(*(rank.unordered for rank in (*once, *again)))
+    if not unordered:
+        return found
+    return replace(found, detail=f"{found.detail}; not deterministic here: {', '.join(sorted(unordered))}")
 
 
 def _other_bits(strategy: Strategy, number: int, once: RankResult, again: RankResult) -> Iterator[Mismatch]:

@@ -17,10 +17,11 @@ from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 from torch.utils.weak import WeakIdKeyDictionary
 
-from harness.device import GPU_KERNELS, on_gpu
+from harness.device import GPU_KERNELS, NO_FIXED_ORDER, on_gpu, runs_triton
 from harness.kernels.csr import Csr
+from harness.kernels.row_schedule import RowSchedule, schedule_rows
 
-# A product has one way on a CPU; on a GPU, several for a wide result. Verifier (tests/kernels/test_multiply.py): scipy.
+# A product has one way on a CPU, and several on a GPU. Verifier (tests/kernels/test_multiply.py): scipy.
 
 
 def multiply(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -46,24 +47,85 @@ def by_library_in_blocks(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
     return Z
 
 
+def by_triton(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
+    """Our kernels for a GPU, `harness.kernels.triton_spmm`, which give the same bits in every run."""
+    from harness.kernels.triton_spmm import multiply_into
+
+    Z = H.new_empty((A.rows, H.shape[1])) if add_to is None else add_to
+    multiply_into(A, H.contiguous(), Z, _schedule(A), add=add_to is not None)
+    return Z
+
+
 BLOCK = 64
 """The columns of a block."""
 Way = Callable[[Csr, Tensor, Tensor | None], Tensor]
 Choose = Callable[[str, Mapping[str, Callable[[], object]]], str]
 """Names the fastest of several ways to compute the same, and keeps the answer under a name."""
-WAYS: dict[str, Way] = {"library": by_library, f"library, {BLOCK} columns at a time": by_library_in_blocks}
+LIBRARY, TRITON = "library", "triton"
+WAYS: dict[str, Way] = {
+    LIBRARY: by_library,
+    f"library, {BLOCK} columns at a time": by_library_in_blocks,
+    TRITON: by_triton,
+}
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2**-7}
+"""By type, the largest difference between two ways, as a share of the largest number."""
 
 
 def _way_on_gpu(A: Csr, H: Tensor) -> Way:
-    """The way that was measured to be faster for a kept matrix and this width; the library for any other."""
-    kept, width = KEPT.get(A.rowptr), H.shape[1]
-    if width <= BLOCK or kept is None or kept.choose is None:
+    """The way that was measured to be the fastest for a kept matrix and this width; the library for any other.
+
+    If torch was asked for deterministic algorithms, the way that has one order of additions, where it works.
+    """
+    kept, deterministic = KEPT.get(A.rowptr), torch.are_deterministic_algorithms_enabled()
+    if not deterministic and (kept is None or kept.choose is None):
         return by_library
-    if width not in kept.ways:
-        what = f"product of {A.rows} x {A.cols} with {A.nnz} entries by {width} columns"
-        ways = {name: partial(way, A, H.contiguous(), None) for name, way in WAYS.items()}
-        kept.ways[width] = kept.choose(what, ways)
-    return WAYS[kept.ways[width]]
+    chosen = kept.ways if kept else {}
+    product = H.shape[1], deterministic
+    if product not in chosen:
+        chosen[product] = _choose_way(A, H, None if deterministic or not kept else kept.choose)
+    return WAYS[chosen[product]]
+
+
+def _choose_way(A: Csr, H: Tensor, choose: Choose | None) -> str:
+    """The name of the fastest way to A H that works here; without `choose`, of the deterministic way."""
+    ways = _working_ways(A, H)
+    if choose is None:
+        if TRITON not in ways:
+            warnings.warn(f"The library's sparse product {NO_FIXED_ORDER}.", stacklevel=2)
+        return TRITON if TRITON in ways else LIBRARY
+    if len(ways) == 1:
+        return LIBRARY
+    what = f"product of {A.rows} x {A.cols} with {A.nnz} entries by {H.shape[1]} columns"
+    name = choose(what, {name: partial(way, A, H, None) for name, way in ways.items()})
+    return name if name in ways else LIBRARY  # the choice of an earlier run may not work here
+
+
+def _working_ways(A: Csr, H: Tensor) -> dict[str, Way]:
+    """The library, and the other ways that run on this device and agree with the library on this product."""
+    ways: dict[str, Way] = {LIBRARY: by_library}
+    for name, way in WAYS.items():
+        is_same = name == LIBRARY or (way is by_library_in_blocks and H.shape[1] <= BLOCK)
+        if is_same or (way is by_triton and not runs_triton()):
+            continue
+        if fault := _fault(way, A, H):
+            warnings.warn(f"Sparse products by {name!r} are left out on this GPU: {fault}", stacklevel=2)
+        else:
+            ways[name] = way
+    return ways
+
+
+def _fault(way: Way, A: Csr, H: Tensor) -> str | None:
+    """What is wrong with A H by this way, compared with the library; None if it is right. Takes no third product."""
+    try:
+        Z = way(A, H, None)
+        largest = torch.linalg.vector_norm(Z, torch.inf)
+        difference = torch.linalg.vector_norm(torch.addmm(Z, _sparse(A), H, beta=-1, out=Z), torch.inf)
+        of_result, beside_library = torch.stack((largest, difference)).tolist()
+    except Exception as error:  # a compiler, a driver and an allocator have errors of many types
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if of_result < torch.inf and beside_library <= TOLERANCES.get(H.dtype, 0.0) * of_result:
+        return None
+    return f"it differs from the library by {beside_library:.1e} in numbers up to {of_result:.1e}"
 
 
 def by_tiles(A: Csr, H: Tensor, add_to: Tensor | None) -> Tensor:
@@ -104,6 +166,16 @@ def _sparse(A: Csr) -> Tensor:
     return kept.tensor
 
 
+def _schedule(A: Csr) -> RowSchedule:
+    """The schedule of the rows of A, which is not made twice for a matrix that is kept."""
+    kept = KEPT.get(A.rowptr)
+    if kept is None:
+        return schedule_rows(A.rowptr)
+    if kept.schedule is None:
+        kept.schedule = schedule_rows(A.rowptr)
+    return kept.schedule
+
+
 def _pointers(A: Csr) -> Tensor:
     """The row pointers of A in the type of its columns: the library takes indices of one type."""
     return A.rowptr.to(_columns(A).dtype)
@@ -121,15 +193,16 @@ def _sparse_tensor(A: Csr, pointers: Tensor) -> Tensor:
 
 @dataclass
 class Kept:
-    """What is made for the library of a matrix that is multiplied in every step: of its indices, then of all."""
+    """What is made of a matrix that is multiplied in every step: of its indices, then of all."""
 
     col: Tensor
     val: Tensor
     choose: Choose | None = None
     pointers: Tensor | None = None
     tensor: Tensor | None = None
-    ways: dict[int, str] = field(default_factory=dict)
-    """By the width of a product, the fastest way on a GPU."""
+    schedule: RowSchedule | None = None
+    ways: dict[tuple[int, bool], str] = field(default_factory=dict)
+    """The way on a GPU, by the width of a product and whether it is deterministic."""
 
 
 KEPT: MutableMapping[Tensor, Kept] = WeakIdKeyDictionary()

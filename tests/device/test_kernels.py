@@ -10,8 +10,9 @@ from harness.check.case import check_graph
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.kernels import cast, on_device, transpose
+from harness.kernels.csr import Csr
 from harness.kernels.random import MASK, mask_by_tensors
-from harness.kernels.spmm import BLOCK, WAYS, aggregate, keep_for_products, spmm
+from harness.kernels.spmm import BLOCK, WAYS, aggregate, by_library, keep_for_products, spmm
 from harness.ranges import balanced
 from harness.strategies.sampling.bulk import Algorithm1, Bulk
 from harness.strategies.sampling.clusters import JoinedClusters
@@ -135,6 +136,36 @@ def chosen_ways() -> tuple[dict[str, str], list[bool]]:
     spmm(kept, torch.rand(N, BLOCK + 1, dtype=torch.float64, device=device))
     assert set(again.chosen.values()) == {"library"}, "an earlier choice stays"
     return measured.chosen, equal
+
+
+def choices_of_three_ways() -> dict[str, str]:
+    """The choices where a third way does nothing after its first result, and a fourth one raises."""
+    device = engine.device_of(Engine.NCCL, 0)
+    A = on_device(cast(check_graph(N).A, torch.float64), device)
+    measured = Measurements(device, {})
+    results: dict[int, torch.Tensor] = {}
+
+    def third(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
+        if H.shape[1] in results:
+            return results[H.shape[1]]
+        results[H.shape[1]] = by_library(A, H, add_to)
+        return results[H.shape[1]].clone()
+
+    def fourth(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
+        raise RuntimeError("no compiler")
+
+    keep_for_products(A, measured.choose)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(WAYS, "third", third)
+        patch.setitem(WAYS, "fourth", fourth)
+        for width in (4, 3 * BLOCK):
+            spmm(A, torch.ones(N, width, dtype=torch.float64, device=device))
+    return measured.chosen
+
+
+def test_a_third_way_wins_where_it_is_faster(on_gpus: Callable[..., list[Any]]) -> None:
+    chosen = on_gpus(1, choices_of_three_ways)[0]
+    assert list(chosen.values()) == ["third", "third"]
 
 
 def test_a_wide_product_takes_the_faster_way(on_gpus: Callable[..., list[Any]]) -> None:

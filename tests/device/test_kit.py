@@ -103,6 +103,9 @@ def conforms(on_gpus: OnGpus, name: str, known: Collection[str] = (), most: int 
     assert len(findings) > 20
     assert not [f"{each.law}: {each.detail}" for each in findings if not each.holds]
     assert not waited
+    for each in findings:
+        if each.law == "same seed, same bits":
+            assert each.detail.endswith("; not deterministic here: The library's sparse product")
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in ELSEWHERE])

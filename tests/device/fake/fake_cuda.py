@@ -215,6 +215,7 @@ def install() -> None:
         setattr(torch.cuda, name, answer)
     torch.version.cuda = os.environ.get("FAKE_CUDA")  # given one, torch warns of what its build lacks
     torch._C._cuda_jiterator_compile_and_launch_kernel = elementwise
+    sys.modules["triton"] = None  # type: ignore[assignment]  # its kernels are machine code; importing it is an error
     devices.listen(note)
     import fake_nccl
 

@@ -1,0 +1,150 @@
+"""The choice among the ways to a product on a GPU: which ways are measured, which one is taken, and what is kept.
+
+The library and the fake ways run on the CPU here, as they do on fake GPUs (tests/device/test_kernels.py).
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from harness.device import NO_FIXED_ORDER, deterministic
+from harness.kernels import spmm
+from harness.kernels.csr import Csr, from_coo
+from harness.kernels.spmm import BLOCK, KEPT, LIBRARY, TRITON, WAYS, by_library, keep_for_products
+from harness.strategy.context import Measurements
+
+IN_BLOCKS = f"library, {BLOCK} columns at a time"
+Product = Callable[[Csr, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+def matrix() -> Csr:
+    return from_coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+
+
+def multiply(A: Csr, width: int) -> torch.Tensor:
+    H = torch.arange(3.0 * width).reshape(3, width)
+    return spmm._way_on_gpu(A, H)(A, H, None)
+
+
+class Chooser:
+    """Chooses the last way, and keeps the names that it was offered."""
+
+    def __init__(self) -> None:
+        self.offered: dict[str, list[str]] = {}
+
+    def __call__(self, what: str, ways: Mapping[str, Callable[[], object]]) -> str:
+        for way in ways.values():
+            way()
+        self.offered[what] = list(ways)
+        return list(ways)[-1]
+
+
+@pytest.fixture(autouse=True)
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spmm, "runs_triton", lambda: False)
+
+
+def right(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
+    return by_library(A, H, add_to)
+
+
+def raises(_A: Csr, _H: torch.Tensor, _add_to: torch.Tensor | None) -> torch.Tensor:
+    raise RuntimeError("out of resource: shared memory\nand many more lines")
+
+
+def altered(change: Callable[[torch.Tensor], object]) -> Product:
+    """A way whose results are altered."""
+
+    def way(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
+        Z = by_library(A, H, add_to)
+        change(Z)
+        return Z
+
+    return way
+
+
+def test_right_ways_are_measured_and_the_choice_is_kept(monkeypatch):
+    monkeypatch.setitem(WAYS, "third", right)
+    choose = Chooser()
+    A = keep_for_products(matrix(), choose)
+    for _ in range(2):
+        for width in (4, BLOCK + 1):
+            expected = by_library(A, torch.arange(3.0 * width).reshape(3, width), None)
+            assert torch.equal(multiply(A, width), expected)
+    what = "product of 3 x 3 with 3 entries by {} columns"
+    assert choose.offered == {
+        what.format(4): [LIBRARY, "third"],
+        what.format(BLOCK + 1): [LIBRARY, IN_BLOCKS, "third"],
+    }
+    assert set(KEPT[A.rowptr].ways.values()) == {"third"}
+
+
+def test_other_matrices_use_the_library(monkeypatch):
+    monkeypatch.setitem(WAYS, "third", raises)
+    A = matrix()
+    assert spmm._way_on_gpu(A, torch.ones(3, 4)) is by_library
+    assert spmm._way_on_gpu(keep_for_products(A), torch.ones(3, 4)) is by_library
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        (raises, "RuntimeError: out of resource: shared memory$"),
+        (altered(lambda Z: Z[0, 0].add_(0.5)), "differs from the library by 5.0e-01 in numbers up to"),
+        (altered(lambda Z: Z[0, 0].fill_(torch.nan)), "differs from the library by nan"),
+        (altered(lambda Z: Z[0, 0].fill_(torch.inf)), "differs from the library by inf"),
+    ],
+    ids=["raises", "other number", "nan", "inf"],
+)
+def test_wrong_ways_are_left_out_with_a_warning(monkeypatch, way, reason):
+    monkeypatch.setitem(WAYS, "third", way)
+    choose = Chooser()
+    A = keep_for_products(matrix(), choose)
+    with pytest.warns(UserWarning, match=f"by 'third' are left out on this GPU: .*{reason}"):
+        multiply(A, 4)
+    assert choose.offered == {}, "the library alone need not be measured"
+    multiply(A, 4)  # warns no more
+
+
+def test_choices_of_an_earlier_run_are_taken_unless_they_do_not_work_here(monkeypatch):
+    monkeypatch.setitem(WAYS, "third", right)
+    what = "product of 3 x 3 with 3 entries by 4 columns"
+    for name, taken in ((LIBRARY, LIBRARY), ("third", "third"), (TRITON, LIBRARY), ("of old", LIBRARY)):
+        measured = Measurements(torch.device("cpu"), {what: name})
+        A = keep_for_products(matrix(), measured.choose)
+        multiply(A, 4)
+        assert KEPT[A.rowptr].ways == {(4, False): taken}
+        assert measured.chosen == {what: name}
+
+
+def test_deterministic_products_take_the_way_that_has_one_order(monkeypatch):
+    """For matrices that are not kept too; a choice by time is kept beside it."""
+    monkeypatch.setitem(WAYS, TRITON, right)
+    monkeypatch.setitem(WAYS, "third", right)
+    A = keep_for_products(matrix(), Chooser())
+    with deterministic() as without:
+        for each in (A, matrix()):
+            assert spmm._way_on_gpu(each, torch.ones(3, 4)) is WAYS[TRITON]
+    assert not without
+    assert spmm._way_on_gpu(A, torch.ones(3, 4)) is WAYS["third"]
+
+
+def test_deterministic_products_by_the_library_are_named():
+    with deterministic() as without:
+        multiply(matrix(), 4)
+    assert without == {"The library's sparse product"}
+
+
+def test_asking_for_determinism_collects_what_torch_does_not_have_and_ends(recwarn):
+    """`put_` has no deterministic form on any device."""
+    with deterministic() as without:
+        assert torch.are_deterministic_algorithms_enabled()
+        for _ in range(2):
+            torch.zeros(4).put_(torch.tensor([1]), torch.ones(1))
+        warnings.warn("another matter", stacklevel=1)
+    assert without == {"put_"}
+    assert not torch.are_deterministic_algorithms_enabled()
+    warnings.warn(f"put_ {NO_FIXED_ORDER}", stacklevel=1)
+    assert [str(each.message) for each in recwarn] == ["another matter", f"put_ {NO_FIXED_ORDER}"]
