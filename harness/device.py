@@ -143,7 +143,7 @@ def elementwise_kernel(source: str, **numbers: int) -> Callable[..., Tensor]:
 
 
 @cache
-def runs_triton() -> bool:
+def can_run_triton() -> bool:
     """True if the package `triton` can compile kernels for the GPU of this process."""
     try:
         from triton.runtime import driver
@@ -165,7 +165,7 @@ NO_FIXED_ORDER = "does not have a deterministic implementation"
 
 
 @contextmanager
-def deterministic() -> Iterator[set[str]]:
+def prefer_determinism() -> Iterator[set[str]]:
     """Ask torch for operations that give the same bits in every run. The set collects those for which it has none.
 
     Operations without a deterministic implementation run as usual, without a warning. Deterministic ones may take more

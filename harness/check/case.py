@@ -13,7 +13,7 @@ from harness.check.account import Seen, seen_in_epoch
 from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.grid import Grid
-from harness.device import deterministic, is_gpu
+from harness.device import is_gpu, prefer_determinism
 from harness.graph.model import (
     NO_LABEL,
     TEST,
@@ -164,7 +164,7 @@ def train_rank(
     for deterministic operations.
     """
     device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
-    asked = deterministic() if case.again and is_gpu(device) else nullcontext(set[str]())
+    asked = prefer_determinism() if case.again and is_gpu(device) else nullcontext(set[str]())
     with asked as unordered:
         result = _train_rank(case, epochs, device, composed_from, chosen)
     return replace(result, unordered=unordered)

@@ -17,7 +17,7 @@ from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 from torch.utils.weak import WeakIdKeyDictionary
 
-from harness.device import GPU_KERNELS, NO_FIXED_ORDER, on_gpu, runs_triton
+from harness.device import GPU_KERNELS, NO_FIXED_ORDER, can_run_triton, on_gpu
 from harness.kernels.csr import Csr
 from harness.kernels.row_schedule import RowSchedule, schedule_rows
 
@@ -88,6 +88,7 @@ def _way_on_gpu(A: Csr, H: Tensor) -> Way:
 
 def _choose_way(A: Csr, H: Tensor, choose: Choose | None) -> str:
     """The name of the fastest way to A H that works here; without `choose`, of the deterministic way."""
+    H = H.contiguous()
     ways = _working_ways(A, H)
     if choose is None:
         if TRITON not in ways:
@@ -105,7 +106,7 @@ def _working_ways(A: Csr, H: Tensor) -> dict[str, Way]:
     ways: dict[str, Way] = {LIBRARY: by_library}
     for name, way in WAYS.items():
         is_same = name == LIBRARY or (way is by_library_in_blocks and H.shape[1] <= BLOCK)
-        if is_same or (way is by_triton and not runs_triton()):
+        if is_same or (way is by_triton and not can_run_triton()):
             continue
         if fault := _fault(way, A, H):
             warnings.warn(f"Sparse products by {name!r} are left out on this GPU: {fault}", stacklevel=2)
@@ -115,7 +116,7 @@ def _working_ways(A: Csr, H: Tensor) -> dict[str, Way]:
 
 
 def _fault(way: Way, A: Csr, H: Tensor) -> str | None:
-    """What is wrong with A H by this way, compared with the library; None if it is right. Takes no third product."""
+    """What is wrong with A H by this way, against the library; None if it is right. Holds one result at a time."""
     try:
         Z = way(A, H, None)
         largest = torch.linalg.vector_norm(Z, torch.inf)

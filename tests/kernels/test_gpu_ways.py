@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from harness.device import NO_FIXED_ORDER, deterministic
+from harness.device import NO_FIXED_ORDER, prefer_determinism
 from harness.kernels import spmm
 from harness.kernels.csr import Csr, from_coo
 from harness.kernels.spmm import BLOCK, KEPT, LIBRARY, TRITON, WAYS, by_library, keep_for_products
@@ -43,7 +43,7 @@ class Chooser:
 
 @pytest.fixture(autouse=True)
 def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spmm, "runs_triton", lambda: False)
+    monkeypatch.setattr(spmm, "can_run_triton", lambda: False)
 
 
 def right(A: Csr, H: torch.Tensor, add_to: torch.Tensor | None) -> torch.Tensor:
@@ -124,7 +124,7 @@ def test_deterministic_products_take_the_way_that_has_one_order(monkeypatch):
     monkeypatch.setitem(WAYS, TRITON, right)
     monkeypatch.setitem(WAYS, "third", right)
     A = keep_for_products(matrix(), Chooser())
-    with deterministic() as without:
+    with prefer_determinism() as without:
         for each in (A, matrix()):
             assert spmm._way_on_gpu(each, torch.ones(3, 4)) is WAYS[TRITON]
     assert not without
@@ -132,14 +132,14 @@ def test_deterministic_products_take_the_way_that_has_one_order(monkeypatch):
 
 
 def test_deterministic_products_by_the_library_are_named():
-    with deterministic() as without:
+    with prefer_determinism() as without:
         multiply(matrix(), 4)
     assert without == {"The library's sparse product"}
 
 
 def test_asking_for_determinism_collects_what_torch_does_not_have_and_ends(recwarn):
     """`put_` has no deterministic form on any device."""
-    with deterministic() as without:
+    with prefer_determinism() as without:
         assert torch.are_deterministic_algorithms_enabled()
         for _ in range(2):
             torch.zeros(4).put_(torch.tensor([1]), torch.ones(1))
