@@ -1,5 +1,6 @@
 """Kernels on fake GPUs: samples are those of the host to the bit, and a product converts no index twice."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -155,7 +156,7 @@ def choices_of_three_ways() -> dict[str, str]:
         raise RuntimeError("no compiler")
 
     keep_for_products(A, measured.choose)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
         patch.setitem(WAYS, "third", third)
         patch.setitem(WAYS, "fourth", fourth)
         for width in (4, 3 * BLOCK):
