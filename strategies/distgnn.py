@@ -35,12 +35,14 @@ from harness.kernels.parts import scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import Halo
 from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, dense_memory, sum_gradients
+from harness.spec.spec import Spec
 from harness.strategy import (
     LONG,
     WORD,
     Context,
     Coordinates,
     Counts,
+    Facts,
     MessageParams,
     Promise,
     Words,
@@ -52,39 +54,47 @@ P = AxisName.P
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
 
-class CopiesOfRanks(NamedTuple):
-    """The copies of all ranks, and the rank of every entry of A."""
+class RankShare(NamedTuple):
+    """The share of one rank in the vertex cut."""
 
-    copies: Tensor
-    """Whether a rank has a copy of a vertex, (P, n)."""
-    parts: Tensor
-    """The rank of every entry, row by row."""
-
-    def of_rank(self, own: int, blocks: Sequence[range]) -> tuple[list[Tensor], list[Tensor]]:
-        """The vertices M by the ranks that have copies, and K by the ranks of their masters."""
-        others = [q for q in range(len(blocks)) if q != own]
-        M, K = ([torch.empty(0, dtype=torch.int64)] * len(blocks) for _ in range(2))
-        for q in others:
-            M[q] = vertices(self.copies[q], blocks[own])
-            K[q] = vertices(self.copies[own], blocks[q])
-        return M, K
+    entries: Tensor
+    """Whether the rank has an entry of A, row by row."""
+    M: list[Tensor]
+    """The vertices M, by the rank that has the copy."""
+    K: list[Tensor]
+    """The vertices K, by the rank of the master."""
 
 
-def vertices(held: Tensor, rows: range) -> Tensor:
-    """The vertices among these that are held."""
-    return held[rows.start : rows.stop].nonzero()[:, 0] + rows.start
+class ShareSizes(NamedTuple):
+    """The sizes of a share, for formulas."""
+
+    entries: int
+    in_cut: bool
+    """Whether the store has a vertex cut, which keeps both entries of an undirected edge on one rank."""
+    M: list[int]
+    """The rows of M in each bin; in one bin without a delay."""
+    K: list[int]
 
 
-def cut_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range]) -> CopiesOfRanks:
-    """The vertex cut; without one in the store, an edge is on the rank of one of its ends, by the parity of the two."""
+def share_of(A: Csr, edge_parts: Tensor | None, blocks: Sequence[range], own: int) -> RankShare:
+    """The share of a rank. Without a cut in the store, an entry is on the rank of its row or its column, by parity."""
     require_entries(A, "distgnn", "its copies depend on every edge", "choose another strategy")
     row, col = row_of(A), A.col.long()
     owner = torch.repeat_interleave(torch.arange(len(blocks)), torch.tensor(list(map(len, blocks))))
     parts = torch.where((row + col) % 2 == 0, owner[row], owner[col]) if edge_parts is None else edge_parts
-    copies = torch.zeros(len(blocks), A.rows, dtype=torch.bool)
-    for rank, vertex in ((parts.long(), row), (parts.long(), col), (owner, torch.arange(A.rows))):
-        copies[rank, vertex] = True
-    return CopiesOfRanks(copies, parts)
+    rows, entries = blocks[own], parts == own
+    M, K = ([torch.empty(0, dtype=torch.int64)] * len(blocks) for _ in range(2))
+    copies = torch.zeros(A.rows, dtype=torch.bool)
+    copies[row[entries]] = copies[col[entries]] = True
+    copied = torch.zeros(len(blocks), len(rows), dtype=torch.bool)
+    for vertex in (row, col):
+        mine = owner[vertex] == own
+        copied[parts[mine].long(), vertex[mine] - rows.start] = True
+    for q, block in enumerate(blocks):
+        if q != own:
+            M[q] = copied[q].nonzero()[:, 0] + rows.start
+            K[q] = copies[block.start : block.stop].nonzero()[:, 0] + block.start
+    return RankShare(entries, M, K)
 
 
 class DelayBin(NamedTuple):
@@ -110,15 +120,16 @@ class CopiedRows(RowOperators):
     def __init__(self, ctx: Context, strategy: "DistGnn") -> None:
         blocks, own, everyone = strategy.blocks(), ctx.at[P], range(ctx.facts.vertices)
         A, hold = ctx.blocks.host_block(everyone, everyone), partial(ctx.memory.hold, TensorName.INDEX)
-        cut = strategy.cut(A, ctx.blocks.edge_parts(everyone))
-        M, K = cut.of_rank(own, blocks)
+        edge_parts = ctx.blocks.edge_parts(everyone)
+        mine, M, K = share = share_of(A, edge_parts, blocks, own)
+        sizes = strategy.note_sizes(own, share, in_cut=edge_parts is not None)
         super().__init__(ctx, strategy, over=(P,), beyond=torch.cat(K))
         self.strategy, self.masters, self.late = strategy, len(self.rows), dict[tuple[Direction, int], Late]()
         V, place = torch.cat([as_indices(self.rows, torch.device("cpu")), *K]), torch.empty(A.rows).long()
-        place[V], mine = torch.arange(len(V)), cut.parts == own
+        place[V] = torch.arange(len(V))
         A_VV = from_coo(place[row_of(A)[mine]], place[A.col.long()[mine]], A.val[mine], (len(V), len(V)))
         self.A_VV = self.A_T_VV = ctx.memory.hold_matrix(A_VV)
-        if ctx.facts.directed:
+        if strategy.transposes(sizes):
             self.A_T_VV = ctx.memory.hold_matrix(transpose(A_VV))
         leaving, self.V = torch.cat(M) - self.rows.start, V.to(self.device)
         self.S_NM = ctx.memory.hold_matrix(scatter_matrix(leaving, self.masters, ctx.dtype), TensorName.INDEX)
@@ -226,7 +237,11 @@ class DistGnn(RowStrategy):
         """With a delay, each copy is left with its own gradient; or gradients are added up as late as aggregates."""
 
     params: Params
-    known_cut: CopiesOfRanks | None = None
+
+    def __init__(self, spec: Spec, facts: Facts) -> None:
+        super().__init__(spec, facts)
+        self.sizes = dict[int, ShareSizes]()
+        """The sizes of the shares that were counted, by rank: a share is found in the whole graph."""
 
     def refuse(self) -> str | None:
         if self.spec.training.features:
@@ -275,14 +290,29 @@ class DistGnn(RowStrategy):
         """Which of these vertices are in a bin."""
         return vertices % max(self.delay, 1) == number
 
-    def cut(self, A: Csr, edge_parts: Tensor | None) -> CopiesOfRanks:
-        """The vertex cut of the graph, made once."""
-        self.known_cut = self.known_cut or cut_of(A, edge_parts, self.blocks())
-        return self.known_cut
+    def note_sizes(self, rank: int, share: RankShare, *, in_cut: bool) -> ShareSizes:
+        """Counts the share of a rank."""
+        bins = range(max(self.delay, 1))
+        M, K = ([sum(int(self.in_bin(each, b).sum()) for each in lists) for b in bins] for lists in share[1:])
+        self.sizes[rank] = ShareSizes(int(share.entries.sum()), in_cut, M, K)
+        return self.sizes[rank]
 
-    def counted(self, at: Coordinates, counts: Counts) -> tuple[CopiesOfRanks, list[Tensor], list[Tensor]]:
-        cut = self.known_cut or self.cut(counts.whole(), counts.edge_parts())
-        return cut, *cut.of_rank(at[P], self.blocks())
+    def sizes_of(self, at: Coordinates, counts: Counts) -> ShareSizes:
+        """The sizes of a rank's share, counted once."""
+        if known := self.sizes.get(at[P]):
+            return known
+        edge_parts = counts.edge_parts()
+        share = share_of(counts.whole(), edge_parts, self.blocks(), at[P])
+        return self.note_sizes(at[P], share, in_cut=edge_parts is not None)
+
+    def transposes(self, sizes: ShareSizes) -> bool:
+        """Whether a rank holds the transpose of its piece A_p besides A_p.
+
+        Pieces of a symmetric A add up to A^T too, which suffices if all copies add up at once. A copy that is left with
+        its own sum, or with a late one, needs its own A_p^T. That is A_p only if a cut keeps both entries of an edge
+        together: by parity, (i, j) and (j, i) are on different ranks.
+        """
+        return self.facts.directed or (self.promised() is not Promise.EXACT and not sizes.in_cut)
 
     def operators(self, ctx: Context) -> CopiedRows:
         return CopiedRows(ctx, self)
@@ -293,8 +323,8 @@ class DistGnn(RowStrategy):
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """For every sum, M rows arrive at masters and K at copies, of the epoch's bin; dW; one word for the loss."""
         words, number = Words(self.grid), epoch % max(self.delay, 1)
-        _, *lists = self.counted(at, counts)
-        M, K = (sum(int(self.in_bin(each, number).sum()) for each in some) for some in lists)
+        sizes = self.sizes_of(at, counts)
+        M, K = sizes.M[number], sizes.K[number]
         for direction, layer, width in () if self.alone else self.sums():
             up, down = self.ways(layer, direction)
             words.put(direction, layer, Op.ALL_TO_ALL, P, self.moves(direction), width * (M * up + K * down))
@@ -303,10 +333,10 @@ class DistGnn(RowStrategy):
 
     def memory(self, at: Coordinates, counts: Counts) -> dict[TensorName, int]:
         """A of this rank's edges and its transpose; X of all copies; M and S; what has arrived of other copies."""
-        (cut, *lists), precision = self.counted(at, counts), self.spec.precision
-        N, (M, K) = len(self.rows(at)), (sum(map(len, each)) for each in lists)
-        word, matrix = WORD[precision], csr_bytes(N + K, int((cut.parts == at[P]).sum()), precision)
-        held = {**dense_memory(self, at), TensorName.A: matrix * len(self.sides())}
+        sizes, precision = self.sizes_of(at, counts), self.spec.precision
+        N, M, K = len(self.rows(at)), sum(sizes.M), sum(sizes.K)
+        word, matrix = WORD[precision], csr_bytes(N + K, sizes.entries, precision)
+        held = {**dense_memory(self, at), TensorName.A: matrix * (1 + self.transposes(sizes))}
         held[TensorName.X] += word * K * self.facts.features
         held[TensorName.INDEX] = LONG * (M + (M + K) * bool(self.delay)) + csr_bytes(N, M, precision)
         for direction, _, width in self.sums() if self.delay else ():

@@ -1,5 +1,6 @@
 """DistGNN is serial training where copies add up at once; else dense training by the recurrence of its bins."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,17 +11,18 @@ from torch.nn.functional import cross_entropy
 
 from harness.check.case import Case, train_rank
 from harness.check.laws import ScipyCounts
-from harness.check.reference import dense_matrix, train_densely
+from harness.check.reference import matrix_of, train_densely
 from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.graph.partition import partitioned
-from harness.ledger import Direction, Ledger, Op
+from harness.ledger import Direction, Ledger, Op, TensorName
+from harness.models import Part
 from harness.models.weights import initial_weight
 from harness.replay import replay
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
 from harness.strategies.distgnn import DistGnn
-from harness.strategy import BlockCounts, Promise
+from harness.strategy import BlockCounts, Promise, csr_bytes
 
 PARTS = 3
 
@@ -97,18 +99,36 @@ def delayed(
     return torch.where(is_master[..., None], total, torch.where(is_copy, x + rest, torch.zeros_like(x)))
 
 
-def dense_losses(case: Case, epochs: int) -> list[float]:
-    """The losses of dense training by the recurrence, with the rows of every rank's copies."""
-    store, spec, strategy = case.store(), case.spec, strategy_of(case)
-    everyone, facts = range(store.n), strategy.facts
-    A, parts = dense_matrix(store), torch.zeros(store.n, store.n, dtype=torch.int64)
-    pattern, edge_parts = store.adjacency(everyone, everyone), store.edge_parts(everyone)
-    assert edge_parts is not None
-    row = torch.repeat_interleave(torch.arange(store.n), pattern.rowptr.diff())
+def part_of_entries(case: Case) -> Tensor:
+    """The rank of every entry of A, (n, n): by the store's cut; else that of the row if row + column is even."""
+    store, owner = case.store(), owner_of(case)
+    everyone, vertex = range(store.n), torch.arange(store.n)
+    if (edge_parts := store.edge_parts(everyone)) is None:
+        even = (vertex[:, None] + vertex) % 2 == 0
+        return torch.where(even, owner[:, None], owner)
+    pattern, parts = store.adjacency(everyone, everyone), torch.zeros(store.n, store.n, dtype=torch.int64)
+    row = torch.repeat_interleave(vertex, pattern.rowptr.diff())
     parts[row, pattern.col.long()] = edge_parts.long()
+    return parts
+
+
+def owner_of(case: Case) -> Tensor:
+    """The rank of every vertex's master."""
+    blocks = strategy_of(case).facts.blocks(PARTS)
+    return torch.cat([torch.full((len(rows),), p) for p, rows in enumerate(blocks)])
+
+
+def dense_losses(case: Case, epochs: int) -> list[float]:
+    """The losses of dense training by the recurrence, with the rows of every rank's copies.
+
+    Every rank multiplies by its own entries of A, and autograd by their transpose.
+    """
+    store, spec, strategy = case.store(), case.spec, strategy_of(case)
+    everyone, owner, parts = range(store.n), owner_of(case), part_of_entries(case)
+    A = matrix_of(spec.model.kind, store)
     of_part = torch.stack([A * (parts == p) for p in range(PARTS)])
     copies = torch.stack([(each != 0).any(dim=0) | (each != 0).any(dim=1) for each in of_part])
-    owner = torch.cat([torch.full((len(rows),), p) for p, rows in enumerate(facts.blocks(PARTS))])
+    copies[owner, torch.arange(store.n)] = True
     X = store.feature_block(everyone, range(store.features)).double()
     labels, trains = store.labels(everyone), store.split(everyone) == 1
     trains &= labels >= 0
@@ -116,18 +136,23 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
         initial_weight(spec.seed, number, weight, *map(range, weight.shape)).requires_grad_()
         for number, weight in enumerate(strategy.weights)
     ]
+    layers: list[dict[Part, Tensor]] = [{} for _ in strategy.shapes]
+    for weight, W in zip(strategy.weights, weights, strict=True):
+        layers[weight.layer][weight.part] = W
     optimizer = torch.optim.SGD(weights, lr=0.5)
     gradients = spec.strategy.params.get("gradients", "own")
-    states: list[dict[str, Any]] = [{"forward": {}, "backward": {}, "gradients": gradients} for _ in weights]
+    states: list[dict[str, Any]] = [{"forward": {}, "backward": {}, "gradients": gradients} for _ in layers]
     losses, delay = [], strategy.delay
     for epoch in range(epochs):
         H = X * copies[..., None]
-        for layer, W in enumerate(weights):
-            T = of_part @ H
+        for layer, of_layer in enumerate(layers):
+            first = spec.model.order == "combine_first"
+            T = of_part @ (H @ of_layer[Part.CONVOLUTION] if first else H)
             if not strategy.alone:
                 T = CopiedSum.apply(T, (copies, owner), delay, epoch, states[layer])
-            H = T @ W
-            H = H.relu() if layer + 1 < len(weights) else H
+            Z = T if first else T @ of_layer[Part.CONVOLUTION]
+            H = Z + H @ of_layer[Part.ROOT] if Part.ROOT in of_layer else Z
+            H = H.relu() if layer + 1 < len(layers) else H
         Z = H[owner, torch.arange(store.n)]
         loss = cross_entropy(Z[trains], labels[trains])
         optimizer.zero_grad()
@@ -137,18 +162,74 @@ def dense_losses(case: Case, epochs: int) -> list[float]:
     return losses
 
 
+LATE: list[dict[str, Any]] = [
+    {"delay": 1},
+    {"delay": 3},
+    {"delay": 2, "gradients": "delayed"},
+    {"aggregates": "none"},
+]
+GRAPHS = list(product(["libra", "block", "metis", "random"], [False, True], ["gcn", "sage"]))
+SYMMETRIC = ("block", False, "gcn")
+"""A symmetric matrix whose pieces are not: every choice of parameters is tried quickly on it."""
+OTHERS = [
+    ("libra", True, "gcn", 1),
+    ("libra", False, "sage", 2),
+    ("metis", False, "gcn", 3),
+    ("random", True, "sage", 0),
+]
+"""The other graphs that are tried quickly, each with one choice of parameters."""
+
+
 @pytest.mark.parametrize(
-    "params",
-    [{"delay": 1}, {"delay": 3}, {"delay": 2, "gradients": "delayed"}, {"aggregates": "none"}],
+    ("partition", "directed", "kind", "params"),
+    [
+        pytest.param(
+            *graph, params, marks=[] if graph == SYMMETRIC or (*graph, number) in OTHERS else pytest.mark.slow
+        )
+        for graph in GRAPHS
+        for number, params in enumerate(LATE)
+    ],
     ids=str,
 )
-def test_training_is_dense_training_by_the_recurrence(ranks, params: dict[str, Any]) -> None:
-    case = case_of(**params)
-    expected = dense_losses(case, 10)
-    exact = train_densely(case.strategy(), case.store(), 10).losses
-    assert expected != pytest.approx(exact, rel=1e-3) and case.strategy().promised() is Promise.APPROXIMATE
-    for result in ranks(PARTS, train_rank, case, 10):
+def test_training_is_dense_training_by_the_recurrence(
+    ranks, partition: str, directed: bool, kind: str, params: dict[str, Any]
+) -> None:
+    case = case_of(PARTS, partition, directed=directed, model={"kind": kind}, **params)
+    expected = dense_losses(case, 6)
+    exact = train_densely(case.strategy(), case.store(), 6).losses
+    assert expected != pytest.approx(exact, rel=1e-6) and case.strategy().promised() is Promise.APPROXIMATE
+    for result in ranks(PARTS, train_rank, case, 6):
         assert result.losses == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "params", [pytest.param(each, marks=pytest.mark.slow) for each in LATE[:-1]] + LATE[-1:], ids=str
+)
+def test_training_that_combines_first_is_dense_training_by_the_recurrence(
+    ranks, params: dict[str, Any]
+) -> None:
+    case = case_of(PARTS, "block", directed=False, model={"order": "combine_first"}, **params)
+    for result in ranks(PARTS, train_rank, case, 6):
+        assert result.losses == pytest.approx(dense_losses(case, 6), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("partition", "params", "matrices"),
+    [("libra", {"delay": 1}, 1), ("block", {"delay": 1}, 2), ("block", {"delay": 0}, 1)],
+    ids=str,
+)
+def test_an_undirected_graph_has_a_second_matrix_only_where_pieces_are_not_symmetric(
+    partition: str, params: dict[str, Any], matrices: int
+) -> None:
+    case = case_of(PARTS, partition, directed=False, **params)
+    strategy, counts = strategy_of(case), ScipyCounts(case.store())
+    for rank in range(PARTS):
+        at = strategy.coordinates(rank)
+        sizes = strategy.sizes_of(at, counts)
+        rows = len(strategy.rows(at)) + sum(sizes.K)
+        assert strategy.memory(at, counts)[TensorName.A] == matrices * csr_bytes(
+            rows, sizes.entries, "float64"
+        )
 
 
 def test_the_words_are_those_of_the_copies() -> None:
