@@ -39,7 +39,7 @@ from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, grid_text
 from harness.store.memory_store import MemoryStore
-from harness.strategy import Strategy, admit, facts_of
+from harness.strategy import Piece, Strategy, admit, facts_of
 
 # The graph that strategies are tested on has every property that could reveal an error. It is directed, so that A
 # and A^T differ; no grid divides its prime number of vertices; some vertices are isolated; the training mask is
@@ -207,6 +207,35 @@ def _train_rank(
         chosen=trainer.ctx.measured.chosen,
         unordered=set(),
     )
+
+
+NEARBY = 1e-6
+"""The distance to the weights whose losses are compared: its square and the rounding of a loss are far below 1e-9."""
+
+
+def direction(number: int, piece: Piece) -> Tensor:
+    """A piece of a matrix of random signs, the direction in which the number-th weight is moved."""
+    drawn = rectangle(number, Purpose.TEST, piece.rows, piece.cols, piece.cols.stop)
+    return torch.where(drawn < 0.5, -1.0, 1.0).double()
+
+
+def nearby_losses(case: Case) -> list[float]:
+    """Returns the losses of first epochs that begin with one weight moved, there and back, for each weight in turn.
+
+    Called on every rank of a world.
+    """
+    strategy = case.strategy()
+    device = engine.device_of(Engine(case.spec.machine.engine), engine.rank())
+    grid = Grid.build(strategy.grid, Tape(), device, wire=strategy.wire)
+    pieces, losses = strategy.weights_of(grid.rank), []
+    for number, piece in enumerate(pieces):
+        for distance in (NEARBY, -NEARBY):
+            trainer = Trainer(strategy, grid, case.store())
+            with torch.no_grad():
+                trainer.weights[number].add_(distance * direction(number, piece).to(device))
+            losses.append(trainer.epoch().loss.item())
+            grid.settle()
+    return losses
 
 
 def _unaccounted(epoch: Epoch, tape: Tape) -> float:

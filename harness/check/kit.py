@@ -12,11 +12,12 @@ from typing import Any, Literal, get_args
 import torch
 
 from harness.check.batches import multiplier_of, unbiased, unbiased_batches, unbiased_messages
-from harness.check.case import Case, RankResult, train_rank
+from harness.check.case import Case, RankResult, nearby_losses, train_rank
 from harness.check.laws import (
     Finding,
     adds_up,
     broken,
+    equal_to_differences,
     equal_to_formula,
     equal_to_replay,
     equal_to_serial,
@@ -143,6 +144,16 @@ def _with_params(name: str, small: dict[AxisName, int], params: dict[str, Any]) 
     return replace(_case(name, small, choices, strategy=strategy), again=True)
 
 
+def _in_both_kinds(case: Case) -> Iterator[Case]:
+    """The case, and if no matrix describes its steps also the case of an undirected graph.
+
+    A is symmetric then, and the piece of a rank need not be.
+    """
+    yield case
+    if (strategy := _accepted(case)) and not strategy.mini_batches and multiplier_of(case) is None:
+        yield replace(case, name=f"{case.name}, undirected", directed=False, again=False)
+
+
 PECULIARITIES: list[dict[str, Any]] = [
     {"training": TRAINING.model_copy(update={"features": True})},
     {"order": {"permutation": "double"}},
@@ -175,7 +186,7 @@ def _at_once(name: str, strategy: type[Strategy], small: dict[AxisName, int]) ->
         for key, values in choices.items():
             if values and (not together or _accepted(_with_params(name, small, together | {key: values[0]}))):
                 together[key] = values.pop(0)
-        yield _with_params(name, small, together)
+        yield from _in_both_kinds(_with_params(name, small, together))
 
 
 def _accumulated(
@@ -209,7 +220,8 @@ def _with_uneven_parts(name: str, strategy: type[Strategy], small: dict[AxisName
 def _one_by_one(name: str, strategy: type[Strategy], small: dict[AxisName, int]) -> Iterator[Case]:
     """Each other choice of a parameter, and each peculiarity, by itself."""
     for key, values in _choices(strategy).items():
-        yield from (_with_params(name, small, {key: value}) for value in values)
+        for value in values:
+            yield from _in_both_kinds(_with_params(name, small, {key: value}))
     yield _case(name, small, "combine first", model=MODEL.model_copy(update={"order": "combine_first"}))
     yield _case(name, small, "one layer", model=ModelChoice(layers=1, hidden=10))
     yield replace(_case(name, small, "five layers, twice", model=ModelChoice(layers=5, hidden=4)), again=True)
@@ -324,6 +336,8 @@ def _findings(
         return
     if serial := _serial(case, strategy):
         yield from equal_to_serial(case, ranks, serial)
+    elif not strategy.rounding:
+        yield equal_to_differences(case, ranks, run(case.spec.ranks, nearby_losses, case)[0])
     if UNBIASED not in known:
         yield from _unbiased(case, strategy)
     yield equal_to_formula(case, ranks)

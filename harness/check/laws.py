@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.check.account import Sent
-from harness.check.case import Case, RankResult
+from harness.check.case import NEARBY, Case, RankResult, direction
 from harness.check.mismatch import Mismatch, of_losses, of_tensors, source_of, summary
 from harness.check.reference import Trained
 from harness.comm.axis import ROUNDED
@@ -62,6 +62,10 @@ class ScipyCounts:
 TOLERANCE = 1e-12
 """The limit of ||x - y|| / ||y|| in double precision. Right strategies have stayed below 1e-14."""
 
+DIFFERENCE = 1e-3
+"""The limit of the error of a derivative, as a share of the gradient's norm. Right strategies have stayed below 1e-7;
+more than that is left for a ReLU that the moved weight turns on or off."""
+
 ROUNDINGS = 8
 """The limit for strategies that round messages, as a multiple of one rounding error."""
 
@@ -89,6 +93,8 @@ LOOK = {
     "losses near serial": "the set of `operators`: the forward pass, and which numbers travel rounded",
     "gradients equal serial": "the set of `operators`: the backward pass at this tensor, and what is summed over which "
     "axis; A^T where A is",
+    "gradients equal differences": "the set of `operators`: the backward pass at this tensor, and what is summed over "
+    "which axis; A^T where A is",
     "parameters equal serial": "the set of `operators`: what differs from step to step, in `of_step` or `settle`, and "
     "sums of gradients",
     "outputs equal serial": "the set of `operators` that is made for the whole graph, with which the harness evaluates",
@@ -196,6 +202,29 @@ def _near_serial(case: Case, ranks: Sequence[RankResult], serial: Trained, round
     """A strategy that rounds messages has nearly the same losses. The drift of weights depends on the training."""
     wrong, worst = _wrong_losses(ranks, serial, ROUNDINGS * rounding)
     return finding("losses near serial", case, wrong, f"{worst:.0e}, rounded by {rounding:.0e}")
+
+
+def equal_to_differences(case: Case, ranks: Sequence[RankResult], nearby: Sequence[float]) -> Finding:
+    """The first epoch's gradients are derivatives of its loss: the slope of the losses at weights to both sides.
+
+    This holds whatever a strategy leaves out or takes from earlier epochs, of which the first has none.
+    """
+    strategy, wrong, worst = case.strategy(), list[Mismatch](), 0.0
+    pieces = [strategy.weights_of(number) for number in range(len(ranks))]
+    for number, weight in enumerate(strategy.weights):
+        gradient = torch.zeros(weight.shape, dtype=torch.float64)
+        for rank, of_rank in zip(ranks, pieces, strict=True):
+            _part(gradient, of_rank[number])[:] = rank.gradients[number]
+        ahead, behind = nearby[2 * number : 2 * number + 2]
+        slope = (ahead - behind) / (2 * NEARBY)
+        got = float((gradient * direction(number, Piece(*map(range, weight.shape)))).sum())
+        error = abs(got - slope) / max(float(gradient.norm()), abs(slope), 1e-300)
+        worst = max(worst, error)
+        if not error <= DIFFERENCE:
+            what = f"the loss's slope along random signs of {weight}"
+            allowed = f"{got:.6g} by the gradient (allowed are {DIFFERENCE:.0e} of its norm)"
+            wrong.append(Mismatch(None, "epoch 0", what, f"{slope:.6g} by differences", allowed))
+    return finding("gradients equal differences", case, wrong, f"{worst:.0e}")
 
 
 def _wrong_losses(

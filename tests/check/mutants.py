@@ -16,6 +16,7 @@ from harness.kernels import Csr
 from harness.ledger import AxisName, Direction, Op, TensorName
 from harness.models import Hits
 from harness.strategies.cagnet.oned import OneD, WholeRows
+from harness.strategies.distgnn import CopiedRows, DistGnn
 from harness.strategies.halo.bns import Bns, BoundarySampler
 from harness.strategies.halo.partition_parallel import (
     Exchange,
@@ -216,6 +217,20 @@ class UnscaledSampler(BoundarySampler):
         assert isinstance(A, PartMatrices)
         A_NK = A.A_NK._replace(val=A.A_NK.val * self.strategy.params.p)
         return part._replace(matrices=A._replace(A_NK=A_NK))
+
+
+class OwnTransposeRows(CopiedRows):
+    """Takes the piece of a symmetric A for symmetric."""
+
+    def __init__(self, ctx: Context, strategy: DistGnn) -> None:
+        super().__init__(ctx, strategy)
+        if not ctx.facts.directed:
+            self.A_T_VV = self.A_VV
+
+
+class OwnTranspose(DistGnn):
+    def operators(self, ctx: Context) -> CopiedRows:
+        return OwnTransposeRows(ctx, self)
 
 
 class OneSampleForAll(ScaleGNN):
