@@ -87,8 +87,12 @@ class RowStrategy(Strategy):
         """True if each row of H and G is on one rank, and each entry of A is multiplied by the rank of its row."""
         return False
 
+    def power(self, layer: int) -> int:
+        """The number of products with A in a layer."""
+        return 1
+
     def least_words(self, at: Coordinates, counts: Counts) -> float:
-        """The boundary at the narrower width of each layer, and one sum of all weights' gradients.
+        """The boundary at the narrower width of each product with A, and one sum of all weights' gradients.
 
         A X of features that never change needs to be computed once only, so a first layer of these counts nothing.
         For a pair of ranks, rows of G or partial sums of dH travel, whichever are fewer.
@@ -103,7 +107,9 @@ class RowStrategy(Strategy):
         turned = [counts.filled(own, block, transposed=True) for block in others]
         partial_sums = [counts.filled(block, own) for block in others]
         backward = map(min, turned, partial_sums)
-        narrow = sum(min(shape) for layer, shape in enumerate(self.shapes) if self.wants_dH(layer))
+        narrow = sum(
+            self.power(layer) * min(shape) for layer, shape in enumerate(self.shapes) if self.wants_dH(layer)
+        )
         trained = sum(rows * cols for _, _, (rows, cols) in self.weights)
         return float(narrow * (sum(forward) + sum(backward)) + trained)
 

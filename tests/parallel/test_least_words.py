@@ -1,19 +1,43 @@
 """The lower bound of the boundary is reached by the halo exchange, and lies below all others of its kind."""
 
+from itertools import product
 from math import inf
 from typing import Any
 
 import pytest
 
 from harness.check.case import CLASSES, Case
+from harness.check.kit import _choices
 from harness.check.laws import ScipyCounts
+from harness.errors import UserError
 from harness.parallel.row_strategy import RowStrategy
-from harness.registry import load_strategy
+from harness.registry import load_strategy, registered
 from harness.run.recording import words_by_memory
 from harness.spec.spec import Spec
 from harness.strategy import Coordinates, Strategy
 
 PARTS = 4
+
+
+FULL_GRAPH = [
+    point.name
+    for point in registered()
+    if point.value.startswith("harness.strategies.") and not load_strategy(point.name).mini_batches
+]
+
+
+def case_of(
+    name: str, grid: dict[Any, int], params: dict[str, Any], *, directed: bool = False, hidden: int
+) -> Case:
+    spec = {
+        "strategy": {"name": name, "params": params},
+        "dataset": {"name": "check"},
+        "ranks": PARTS,
+        "grid": grid,
+        "machine": {"name": "test"},
+        "model": {"layers": 3, "hidden": hidden},
+    }
+    return Case("test", Spec.model_validate(spec), vertices=83, directed=directed)
 
 
 def made(
@@ -66,6 +90,40 @@ def test_no_strategy_of_the_kind_sends_less(name: str, directed: bool, hidden: i
 def test_replicas_and_samples_may_send_less_and_have_no_bound(name: str, params: dict[str, Any]) -> None:
     strategy, counts = made(name, **params)
     assert {strategy.least_words(at, counts) for at in all_ranks(strategy)} == {0.0}
+
+
+@pytest.mark.parametrize("name", FULL_GRAPH)
+@pytest.mark.parametrize("directed", [False, True])
+def test_no_choice_of_parameters_on_any_grid_sends_fewer_words_than_the_bound(
+    name: str, directed: bool
+) -> None:
+    """The words of the formula, to which `harness check` holds what is sent; of small models of growing widths."""
+    strategy = load_strategy(name)
+    choices = [{}, *({key: value} for key, values in _choices(strategy).items() for value in values)]
+    tried = 0
+    for grid, params, hidden in product(strategy.grids(PARTS), choices, (3, 20)):
+        case = case_of(name, grid, params, directed=directed, hidden=hidden)
+        try:
+            ready = case.strategy()
+        except UserError:
+            continue
+        tried, counts = tried + 1, ScipyCounts(case.store())
+        for rank in range(PARTS):
+            at = ready.coordinates(rank)
+            assert ready.least_words(at, counts) <= sum(ready.words(at, counts).values()), (grid, params)
+    assert tried or name == "serial"
+
+
+def test_the_products_of_a_decoupled_model_are_all_of_the_width_of_its_last_layer() -> None:
+    case = case_of("compose", {"row": PARTS, "col": 1}, {"decoupled": True}, hidden=20)
+    strategy, counts = case.strategy(), ScipyCounts(case.store())
+    assert isinstance(strategy, RowStrategy)
+    for at in all_ranks(strategy):
+        others = [block for block in strategy.blocks() if block != strategy.rows(at)]
+        boundary = sum(counts.filled(strategy.rows(at), other) for other in others)
+        trained = sum(a * b for a, b in strategy.shapes)
+        assert strategy.least_words(at, counts) <= 2 * 3 * CLASSES * boundary + trained
+        assert strategy.least_words(at, counts) > trained
 
 
 def test_memory_bounds_words_only_where_it_is_far_smaller_than_the_products() -> None:
