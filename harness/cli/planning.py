@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,38 +190,32 @@ class JudgedGrid(NamedTuple):
 def _judged(
     options: argparse.Namespace, grids: list[dict["AxisName", int]], on_step: OnStep
 ) -> "Iterator[JudgedGrid]":
-    """Every grid, admitted or refused, with the predicted times of rank 0 if the machine card has rates and links."""
+    """Every grid, admitted or refused, with the times of `harness predict` if the machine card has rates and links."""
+    from harness.experiment.known_graph import known_graph
     from harness.predict.prediction import predict
     from harness.registry import load_strategy
+    from harness.spec.dataset import DatasetChoice
     from harness.spec.machine_card import load_machine_card
+    from harness.store.build import open_dataset
     from harness.strategy import Ready, admit
 
-    root, facts, strategy = project_root(options.root), _facts(options), load_strategy(options.strategy)
+    root, strategy = project_root(options.root), load_strategy(options.strategy)
+    know = cache(partial(known_graph, root, from_card=options.from_card))
+    if not options.from_card:
+        open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset"))
     specs = [requested(root, argparse.Namespace(**{**vars(options), "grid": grid})) for grid in grids]
     card = load_machine_card(root, specs[0].machine.name)
     for spec in steps(specs, lambda spec: f"judging {grid_text(spec.grid)}", on_step):
         grid = spec.grid
         try:
-            ready = Ready(admit(strategy, spec, facts))
-            predicted = predict(ready, card, ranks=[0]) if card.rates and card.links else None
+            graph = know(spec.dataset)
+            ready = Ready(admit(strategy, spec, graph.facts), graph.blocks)
+            predicted = predict(ready, card) if card.rates and card.links else None
         except UserError as refusal:
             yield JudgedGrid(grid, str(refusal))
         else:
             times = (predicted.seconds.value, predicted.waiting) if predicted else ()
             yield JudgedGrid(grid, None, *times)
-
-
-def _facts(options: argparse.Namespace) -> "Facts":
-    from harness.experiment.known_graph import facts_of_card
-    from harness.spec.dataset import DatasetChoice
-    from harness.store.build import open_dataset
-    from harness.store.catalog import load_card
-    from harness.strategy import facts_of
-
-    root = project_root(options.root)
-    if options.from_card:
-        return facts_of_card(load_card(root, options.dataset))
-    return facts_of(open_dataset(root, validated(DatasetChoice, {"name": options.dataset}, "--dataset")))
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ def emulate(folder: Path, card: MachineCard) -> Emulated:
     facts = _facts(record)
     epochs = tape_epochs(record, spec, facts)
     spec = spec.model_copy(update={"machine": spec.machine.model_copy(update={"name": card.name})})
-    return Emulated(spec, facts, priced(epochs, card, None))
+    return Emulated(spec, facts, priced(epochs, card))
 
 
 def tape_epochs(record: Record, spec: Spec, facts: Facts) -> list[RankEpoch]:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -105,9 +105,7 @@ def predict(
     Sizes are exact if the blocks of the graph are at hand; else they are expected from its facts.
     """
     check_card(card)
-    assert card.rates
-    epochs = replayed_ranks(ready, ranks or extremes(ready), evaluation=evaluation)
-    return priced(epochs, card, card.rates.cores_per_node)
+    return priced(replayed_ranks(ready, ranks or extremes(ready), evaluation=evaluation), card)
 
 
 class MachineByMachine:
@@ -122,11 +120,10 @@ class MachineByMachine:
 
     def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction:
         check_card(card)
-        assert card.rates
         asked = (_but_for_machine(ready.strategy.spec), ranks)
         if asked != self._asked:
             self._epochs, self._asked = replayed_ranks(ready, ranks or extremes(ready)), asked
-        return priced(self._epochs, card, card.rates.cores_per_node)
+        return priced(self._epochs, card)
 
 
 def alike_together(specs: Iterable[Spec]) -> list[Spec]:
@@ -180,10 +177,10 @@ def _heaviest(strategy: Strategy, blocks: Blocks | None) -> set[int]:
     return {nonzeros.index(max(nonzeros))}
 
 
-def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: int | None) -> Prediction:
-    """The prediction for some ranks of a world, which share so many cores, if any."""
+def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: float | None = None) -> Prediction:
+    """The prediction for some ranks of a world, which share `cores`; by default their part of those of the card."""
     on_card = [OnCard(epoch, card) for epoch in epochs]
-    played = play([each.items for each in on_card], cores)
+    played = play([each.items for each in on_card], _cores_of(epochs, card) if cores is None else cores)
     last, line = max(zip(on_card, played, strict=True), key=lambda pair: pair[0].seconds(pair[1]))
     seconds, parts = last.seconds(line), np.zeros(len(TimePart))
     entries, waiting = defaultdict[Key, float](float), 0.0
@@ -206,6 +203,20 @@ def priced(epochs: "Sequence[RankEpoch]", card: MachineCard, cores: int | None) 
         peak_bytes(epochs),
         shares,
     )
+
+
+def _cores_of(epochs: "Sequence[RankEpoch]", card: MachineCard) -> float | None:
+    """The cores that the ranks which are played have among the cores of their nodes; None for a core or GPU each.
+
+    All ranks of a node share its cores. The ranks that are played have their part of the cores: if 2 of 8 ranks are
+    played, a quarter.
+    """
+    assert card.rates and card.links
+    if card.rates.cores_per_node is None or epochs[0].measured:
+        return None
+    world = epochs[0].strategy.spec.ranks
+    nodes = ceil(world / card.links.devices_per_node)
+    return card.rates.cores_per_node * nodes * len(epochs) / world
 
 
 def peak_bytes(epochs: "Sequence[RankEpoch]") -> int:

@@ -126,7 +126,7 @@ class _Messages:
         return max((self._ended.get(message, inf) for message in needed), default=0.0)
 
 
-def play(ranks: Sequence[Sequence[Item]], cores: int | None = None) -> list[Played]:
+def play(ranks: Sequence[Sequence[Item]], cores: float | None = None) -> list[Played]:
     """Plays ranks from a common start. `cores` are shared by all of them; None: each has a device of its own."""
     everyone = [_Rank(items) for items in ranks]
     messages, now = _Messages(everyone), 0.0

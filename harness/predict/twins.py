@@ -44,16 +44,15 @@ def predict_from_twins(
 ) -> Prediction:
     """Predicts an epoch on a graph by the same strategy on three twins, the smallest first."""
     check_card(card)
-    assert card.rates and len(twins) == TWINS
+    assert len(twins) == TWINS
     _check_sizes(strategy, twins)
-    ranks, cores = ranks or extremes(twins[-1]), card.rates.cores_per_node
+    ranks = ranks or extremes(twins[-1])
     counted = [replayed_ranks(each, ranks) for each in twins]
     sizes = [each.strategy.facts.vertices for each in (*twins, Ready(strategy))]
     bent, straight = (
         priced(
             [_grown(strategy, each, growth(sizes, bends=bends)) for each in zip(*counted, strict=True)],
             card,
-            cores,
         )
         for bends in (True, False)
     )

@@ -123,7 +123,7 @@ def test_steps_that_are_not_replayed_are_as_the_last() -> None:
     few = predict(Ready(strategy, STORE), PERLMUTTER)
     ranks = frozenset(range(2))
     every = [RankEpoch(strategy, replay(strategy, rank, STORE), ranks) for rank in ranks]
-    assert few.seconds.value == pytest.approx(priced(every, PERLMUTTER, None).seconds.value, rel=0.02)
+    assert few.seconds.value == pytest.approx(priced(every, PERLMUTTER).seconds.value, rel=0.02)
 
 
 @pytest.mark.parametrize("name", list_machines(ROOT))
