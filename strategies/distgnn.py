@@ -20,7 +20,7 @@ vertices of N with copies elsewhere, once for each copy; F features in, H featur
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -35,14 +35,12 @@ from harness.kernels.parts import scatter_matrix
 from harness.ledger import AxisName, Direction, Op, Phase, TensorName
 from harness.parallel.halo import Halo
 from harness.parallel.row_strategy import RowOperators, RowStrategy, as_indices, dense_memory, sum_gradients
-from harness.spec.spec import Spec
 from harness.strategy import (
     LONG,
     WORD,
     Context,
     Coordinates,
     Counts,
-    Facts,
     MessageParams,
     Promise,
     Words,
@@ -238,10 +236,10 @@ class DistGnn(RowStrategy):
 
     params: Params
 
-    def __init__(self, spec: Spec, facts: Facts) -> None:
-        super().__init__(spec, facts)
-        self.sizes = dict[int, ShareSizes]()
+    @cached_property
+    def sizes(self) -> dict[int, ShareSizes]:
         """The sizes of the shares that were counted, by rank: a share is found in the whole graph."""
+        return {}
 
     def refuse(self) -> str | None:
         if self.spec.training.features:
