@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from inspect import signature
 from itertools import combinations
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -213,6 +214,52 @@ class GpuClock:
 
     def between(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
         return float(earlier.elapsed_time(later)) / 1e3
+
+
+class GraphClock(GpuClock):
+    """Events inside a CUDA graph: every replay records them again."""
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True, external=True)
+        event.record()
+        return event
+
+
+class DeviceGraph:
+    """Work on a GPU that is issued once, while it is captured in a CUDA graph, and runs in every replay.
+
+    Nothing runs during the capture. Tensors that are made in it keep their memory as long as the graph exists; tensors
+    that were made before must be kept by the caller. Numbers of the host are those of the capture.
+    """
+
+    def __init__(self) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+
+    def capture(self, issue: Callable[[], T]) -> T:
+        """Capture what `issue` issues to the current stream, and return its result, which the first replay fills."""
+        failed: Exception | None = None
+        issued: list[T] = []
+        try:
+            # Other threads may go on, as that of NCCL which watches earlier calls.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                try:
+                    issued.append(issue())
+                except Exception as error:  # the end of a capture that failed raises an error of its own
+                    failed = error
+        except RuntimeError as error:
+            failed = failed or error
+        if failed:
+            raise failed
+        return issued[0]
+
+    def replay(self) -> None:
+        """Run the captured work on the current stream."""
+        self._graph.replay()
+
+
+def has_graph_events() -> bool:
+    """True if this torch has events that a CUDA graph records, as `GraphClock` needs."""
+    return "external" in signature(torch.cuda.Event).parameters
 
 
 class SideStream:

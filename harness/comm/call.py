@@ -72,7 +72,10 @@ class Landed(Pending[T]):
 
 
 def _note_end(work: Work | Flight, ledger: Ledger, key: Key, left: Any) -> bool:
-    """Asks the library to note the end of a flight. False for gloo's messages, whose end cannot be dated."""
+    """Asks the library to note the end of a flight. False for gloo's messages, whose end cannot be dated, and in a CUDA
+    graph: the library would note it on a stream that the graph does not wait for."""
+    if ledger.capturing:
+        return False
     try:
         future = work.get_future()
     except RuntimeError:

@@ -80,6 +80,12 @@ def key_of(seed: Seed, purpose: Purpose) -> tuple[int, int]:
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
+def signed_key(seed: Seed, purpose: Purpose) -> tuple[int, int]:
+    """The key as two numbers of int64 with the same bits."""
+    first, second = key_of(seed, purpose)
+    return int(signed(first)), int(signed(second))
+
+
 def bits_by_tensors(index: Tensor, first: int | Tensor, second: int | Tensor) -> Tensor:
     """`bits` with tensor operations, under one key or a key for each index.
 
@@ -141,14 +147,17 @@ def rectangle(
     return uniform(seed, purpose, rectangle_index(rows, cols, total_cols, start), dtype).view(shape)
 
 
-def mask(seed: Seed, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
+def mask(seed: Seed | Tensor, purpose: Purpose, rows: Tensor, cols: range, below: int) -> Tensor:
     """A rectangle of truth values, each true in `below` of 2^16 cases, on the device of the rows.
 
     Four columns share 64 bits. The matrix may have up to 2^22 columns. The rectangle is one operator, so a replay
-    counts one kernel, as a GPU starts.
+    counts one kernel, as a GPU starts. On a GPU, the key may be given in a tensor in place of the seed (`signed_key`).
     """
     assert cols.step == 1 and cols.stop <= 1 << 22 and 0 < below <= 1 << LANE_BITS
-    first, second = map(signed, key_of(seed, purpose))
+    if isinstance(seed, Tensor):
+        first_1, second_1 = seed.split(1)
+        return mask_on_gpu(rows, cols.start, cols.stop, first_1, second_1, below)
+    first, second = signed_key(seed, purpose)
     drawn: Tensor = MASK(rows, cols.start, cols.stop, first, second, below)
     return drawn
 
@@ -204,10 +213,15 @@ def mask_by_tensors(rows: Tensor, start: int, stop: int, first: int, second: int
     return drawn[:, skipped : skipped + stop - start].le(below - half - 1)
 
 
-def mask_on_gpu(rows: Tensor, start: int, stop: int, first: int, second: int, below: int) -> Tensor:
+def mask_on_gpu(
+    rows: Tensor, start: int, stop: int, first: int | Tensor, second: int | Tensor, below: int
+) -> Tensor:
     """The mask in one pass: a GPU's kernel makes eight truth values of a byte at a time, as one whole number."""
     bytes_of_row = torch.arange(start // TRUTHS, -(-stop // TRUTHS), device=rows.device)
-    drawn = _mask_kernel()(rows[:, None], bytes_of_row, first=first, second=second, below=below)
+    if isinstance(first, Tensor):
+        drawn = _mask_kernel_of_key()(rows[:, None], bytes_of_row, first, second, below=below)
+    else:
+        drawn = _mask_kernel()(rows[:, None], bytes_of_row, first=first, second=second, below=below)
     skipped = start % TRUTHS
     return drawn.view(torch.bool)[:, skipped : skipped + stop - start]
 
@@ -215,6 +229,12 @@ def mask_on_gpu(rows: Tensor, start: int, stop: int, first: int, second: int, be
 @cache
 def _mask_kernel() -> Callable[..., Tensor]:
     return elementwise_kernel(MASK_SOURCE, first=0, second=0, below=0)
+
+
+@cache
+def _mask_kernel_of_key() -> Callable[..., Tensor]:
+    """The same kernel, which reads its key from the device."""
+    return elementwise_kernel(MASK_SOURCE, below=0)
 
 
 TRUTHS = 8

@@ -7,6 +7,7 @@ from harness.ledger.ledger import Clock as Clock
 from harness.ledger.ledger import HostClock as HostClock
 from harness.ledger.ledger import Key as Key
 from harness.ledger.ledger import Ledger as Ledger
+from harness.ledger.ledger import Recording as Recording
 from harness.ledger.ledger import Scope as Scope
 from harness.ledger.ledger import apply as apply
 from harness.ledger.ledger import clock_for as clock_for

@@ -11,8 +11,9 @@ moves time to another key, and leaving the scope moves time back:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -124,12 +125,28 @@ Scope = _Scope | _NoScope
 START = Key(Phase.OTHER, NOBODY, Direction.FORWARD)
 
 
+class Recording(NamedTuple):
+    """What a ledger recorded of an epoch, with marks that are yet to be turned into seconds."""
+
+    moves: Sequence[tuple[Key, Any]]
+    flights: Sequence[tuple[Key, Any, Any]]
+    amounts: Mapping[Key, Amounts]
+    end: Any
+
+    def between(self, begun: Any, end: Any) -> Recording:
+        """The same epoch, begun and ended at other marks, as a replay of a captured epoch is."""
+        (first, _), *moves = self.moves
+        return self._replace(moves=[(first, begun), *moves], end=end)
+
+
 class Ledger:
     """The entries of the epoch in progress, and the key that is current."""
 
     def __init__(self, clock: Clock | None = None, *, recording: bool = True) -> None:
         self.clock: Clock = clock or HostClock()
         self.recording = recording
+        self.capturing = False
+        """True while an epoch is captured in a CUDA graph, of which notes by the library's own threads are no part."""
         self.here = START
         self.slices: list[tuple[Key, float]] = []
         """The last epoch in order: each current key, and the seconds until the next key."""
@@ -227,19 +244,36 @@ class Ledger:
 
     def stop(self) -> dict[Key, Amounts]:
         """Closes the epoch and returns its entries, whose seconds add up to the length of the epoch."""
-        end = self.clock.mark()
+        return self.read(self.close())
+
+    def close(self) -> Recording:
+        """Closes the epoch without waiting for the device. Its entries can be read later, and more than once."""
+        recording = Recording(self._moves, self._flights, self._amounts, self.clock.mark())
+        self._amounts, self._moves, self._flights = {}, [], []
+        return recording
+
+    def read(self, recording: Recording) -> dict[Key, Amounts]:
+        """Waits until the device has done a recorded epoch, and returns its entries."""
         self.clock.settle()
-        between = self.clock.between
-        marks = [mark for _, mark in self._moves[1:]] + [end]
-        self.slices = [
-            (key, between(since, until)) for (key, since), until in zip(self._moves, marks, strict=True)
-        ]
+        between, moves = self.clock.between, recording.moves
+        marks = [*(mark for _, mark in moves[1:]), recording.end]
+        self.slices = [(key, between(since, until)) for (key, since), until in zip(moves, marks, strict=True)]
+        self._amounts = {key: replace(amounts) for key, amounts in recording.amounts.items()}
         for key, seconds in self.slices:
             self.add(key, seconds=seconds)
-        for key, issued, done in self._flights:
+        for key, issued, done in recording.flights:
             self.add(key, in_flight_seconds=between(issued, done))
-        entries, self._amounts, self._moves, self._flights = self._amounts, {}, [], []
+        entries, self._amounts = self._amounts, {}
         return entries
+
+    @contextmanager
+    def in_graph(self, clock: Clock) -> Iterator[None]:
+        """Inside, an epoch is captured in a CUDA graph, and marks are those of a clock that the graph reads again."""
+        outside, self.clock, self.capturing = self.clock, clock, True
+        try:
+            yield
+        finally:
+            self.clock, self.capturing = outside, False
 
 
 # The backward pass of an operator is charged to the phase and layer of its forward pass, with direction backward.

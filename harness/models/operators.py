@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from harness.kernels.random import LANE_BITS, Purpose, mask
+from harness.kernels.random import LANE_BITS, Purpose, mask, signed_key
 from harness.models.weights import Part
 
 
@@ -101,14 +101,20 @@ class AttentionOperators(Operators, Protocol):
 
 
 def dropout_mask(
-    seed: tuple[int, int, int, int], vertices: Tensor, features: range, rate: float
+    seed: tuple[int, int, int, int] | Tensor, vertices: Tensor, features: range, rate: float
 ) -> tuple[Tensor, float]:
-    """The mask of kept elements, (vertices, features), and their scale. `seed`: seed, step, group and layer.
+    """The mask of kept elements, (vertices, features), and their scale. `seed`: seed, step, group and layer, or their
+    key on the device.
 
     The rate is rounded to a multiple of 2^-16, and so is the scale: the expectation is exact.
     """
     kept = round((1 - rate) * (1 << LANE_BITS))
     return mask(seed, Purpose.DROPOUT, vertices, features, kept), (1 << LANE_BITS) / kept
+
+
+def dropout_key(seed: tuple[int, int, int, int]) -> tuple[int, int]:
+    """The key of a mask as two numbers of int64, which `dropout_mask` takes in a tensor on the device."""
+    return signed_key(seed, Purpose.DROPOUT)
 
 
 def dropped(H: Tensor, kept: Tensor, scale: float) -> Tensor:

@@ -18,7 +18,7 @@ from harness.comm.axis import Axis
 from harness.kernels.random import Index
 from harness.ledger import NOBODY, AxisName, Direction, Op, Phase, TensorName
 from harness.models import Hits, Part, Skip, Weight
-from harness.models.operators import dropout_mask, dropped
+from harness.models.operators import dropout_key, dropout_mask, dropped
 from harness.parallel.halo import Boundary
 from harness.parallel.label_loss import label_loss
 from harness.strategy import (
@@ -162,7 +162,7 @@ class LayerOperators:
         self.ledger, self.kernels = ctx.ledger, ctx.kernels
         self.model, self.seed, self.group = ctx.spec.model, ctx.spec.seed, group
         self.device, self.vertices = ctx.device, vertices
-        self.step = step
+        self.numbers, self.step = ctx.numbers, step
         """The training step of the dropout masks; None outside training."""
 
     def of_step(self, step: int) -> Self:
@@ -206,7 +206,11 @@ class LayerOperators:
     def mask(self, layer: int, H_NH: Tensor) -> tuple[Tensor, float]:
         """The mask of the elements that dropout keeps in this rank's piece, and their factor."""
         assert self.step is not None
-        at = (self.seed, self.step, self.group, layer)
+        at: tuple[int, int, int, int] | Tensor = (self.seed, self.step, self.group, layer)
+        if self.numbers.capturing:
+            at = self.numbers.on_device(
+                self.step, lambda step: dropout_key((self.seed, step, self.group, layer))
+            )
         return dropout_mask(at, self.rows_of(layer), self.features(layer, H_NH), self.model.dropout)
 
     def rows_of(self, layer: int) -> Tensor:

@@ -259,6 +259,7 @@ RUNS = TableSchema(
             ("training.batch", NULLABLE, "vertices of a mini-batch; 0: the full graph"),
             ("training.target", REAL, "accuracy on test vertices at which training stops; 0: never"),
             ("training.recompute", TRUTH, "whether layers were computed once more in the backward pass"),
+            ("training.cuda_graph", TRUTH, "whether timed epochs were replayed from a CUDA graph"),
             (
                 "measure.utilisation_ms",
                 NULLABLE,

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from harness.comm.grid import Grid
+from harness.device import is_gpu
 from harness.graph.blocks import Blocks
+from harness.kernels.step_numbers import StepNumbers
 from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, Operators, Weight, by_part
 from harness.models.weights import initial_weight
+from harness.run.epoch_graph import EpochGraph, require_graphs
 from harness.run.load import Window, windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
@@ -45,6 +48,10 @@ def initial(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
     return ctx.memory.hold(TensorName.W, W).requires_grad_()
 
 
+ORDINARY_EPOCHS = 2
+"""The epochs before a CUDA graph is captured: the second has what the first leaves behind, and kernels are chosen."""
+
+
 class Trainer:
     """A strategy at work on one rank."""
 
@@ -70,18 +77,39 @@ class Trainer:
         features = [self.operators.inputs()] if ctx.spec.training.features else []
         self.parameters = self.weights + features
         """All trained tensors, in the order of `Strategy.parameters_of`."""
-        self.optimizer = OPTIMIZERS[ctx.spec.training.optimizer](self.parameters, ctx.spec.training)
+        optimizers = GPU_OPTIMIZERS if is_gpu(ctx.device) else OPTIMIZERS
+        self.optimizer = optimizers[ctx.spec.training.optimizer](
+            self.parameters, ctx.spec.training, ctx.numbers
+        )
+        self.graph: EpochGraph | None = None
+        """The steady epoch in a CUDA graph, once it was captured."""
+        self._captures = ctx.spec.training.cuda_graph and is_gpu(ctx.device)
+        if self._captures:
+            require_graphs()
         self.output_is_finite = torch.ones((), dtype=torch.bool, device=ctx.device)
         """True if all outputs of the last evaluation were finite, on this rank."""
 
     def epoch(self) -> Epoch:
-        """Takes all steps of an epoch; full-graph training has one."""
+        """Takes all steps of an epoch; full-graph training has one.
+
+        With `training.cuda_graph` the first two epochs are ordinary. The third is captured, which trains nothing and is
+        not timed, and replayed, as all later ones are.
+        """
         ledger, width = self.ctx.ledger, self.ctx.spec.measure.utilisation_ms / 1e3
+        if self._captures and self.graph is None and self.taken == ORDINARY_EPOCHS * self.steps:
+            self.graph = EpochGraph(self.strategy.name, self.ctx, self.take_steps)
+            self.taken -= self.steps
         begun, since = ledger.clock.mark(), perf_counter()
-        ledger.start()
-        losses = [self.step() for _ in range(self.steps)]
-        done = ledger.clock.mark()
-        entries = ledger.stop()
+        if self.graph is None:
+            ledger.start()
+            losses = self.take_steps()
+            done = ledger.clock.mark()
+            entries = ledger.stop()
+        else:
+            losses = self.graph.replay()
+            self.taken += self.steps
+            done = ledger.clock.mark()
+            entries = ledger.read(self.graph.recording.between(begun, done))
         return Epoch(
             ledger.clock.between(begun, done),
             torch.stack(losses),
@@ -89,6 +117,10 @@ class Trainer:
             since,
             windows(ledger.slices, width) if width else [],
         )
+
+    def take_steps(self) -> list[Tensor]:
+        """Takes the steps of an epoch and returns their losses."""
+        return [self.step() for _ in range(self.steps)]
 
     def step(self) -> Tensor:
         """Runs forward, backward and the update; returns the loss before the update."""
@@ -134,7 +166,9 @@ class Trainer:
 class Descent:
     """Stochastic gradient descent: W -= lr (dW + decay W)."""
 
-    def __init__(self, weights: Sequence[Tensor], training: Training) -> None:
+    def __init__(
+        self, weights: Sequence[Tensor], training: Training, _numbers: StepNumbers | None = None
+    ) -> None:
         self.weights, self.lr, self.decay = weights, training.lr, training.weight_decay
 
     @torch.no_grad()
@@ -154,21 +188,56 @@ class Adam(Descent):
 
     BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
-    def __init__(self, weights: Sequence[Tensor], training: Training) -> None:
-        super().__init__(weights, training)
+    def __init__(
+        self, weights: Sequence[Tensor], training: Training, numbers: StepNumbers | None = None
+    ) -> None:
+        super().__init__(weights, training, numbers)
         self.means = [torch.zeros_like(W, requires_grad=False) for W in weights]
         self.squares = [torch.zeros_like(W, requires_grad=False) for W in weights]
         self.steps = [0] * len(weights)
 
     def update(self, number: int, W: Tensor, dW: Tensor) -> None:
+        mean, square = self.advance(number, dW)
+        unbiased_1, unbiased_2 = self.corrections(self.steps[number])
+        root = (square.sqrt() / unbiased_2**0.5).add_(self.EPSILON)
+        W.addcdiv_(mean, root, value=-self.lr / unbiased_1)
+
+    def advance(self, number: int, dW: Tensor) -> tuple[Tensor, Tensor]:
+        """Takes a gradient into the means of the weight of this number, and returns both."""
         mean, square = self.means[number], self.squares[number]
         self.steps[number] += 1
         mean.lerp_(dW, 1 - self.BETA_1)
         square.mul_(self.BETA_2).addcmul_(dW, dW, value=1 - self.BETA_2)
-        unbiased_1, unbiased_2 = (1 - beta ** self.steps[number] for beta in (self.BETA_1, self.BETA_2))
-        root = (square.sqrt() / unbiased_2**0.5).add_(self.EPSILON)
-        W.addcdiv_(mean, root, value=-self.lr / unbiased_1)
+        return mean, square
+
+    def corrections(self, step: int) -> tuple[float, float]:
+        """The share of both means that is not their start at zero."""
+        return 1 - self.BETA_1**step, 1 - self.BETA_2**step
+
+
+class FoldedAdam(Adam):
+    """Adam on a GPU, in as many kernels. All that differs from step to step is in two numbers, which a CUDA graph can
+    read from the device; kernels round alike whether a number is an argument or a tensor."""
+
+    def __init__(
+        self, weights: Sequence[Tensor], training: Training, numbers: StepNumbers | None = None
+    ) -> None:
+        super().__init__(weights, training)
+        self.numbers = numbers or StepNumbers(weights[0].device)
+
+    def update(self, number: int, W: Tensor, dW: Tensor) -> None:
+        mean, square = self.advance(number, dW)
+        factor, term = self.numbers.take(self.steps[number], self.folded)
+        W.addcdiv_(mean, square.sqrt().mul_(factor).add_(term), value=-1)
+
+    def folded(self, step: int) -> tuple[float, float]:
+        """The factor of the root of the square, and the term that is added: both divided by the rate of the step."""
+        unbiased_1, unbiased_2 = self.corrections(step)
+        rate = self.lr / unbiased_1
+        return 1 / (rate * unbiased_2**0.5), self.EPSILON / rate
 
 
 OPTIMIZERS = {"adam": Adam, "sgd": Descent}
 """The optimizer of every name in a spec."""
+GPU_OPTIMIZERS = {"adam": FoldedAdam, "sgd": Descent}
+"""The optimizers on a GPU."""

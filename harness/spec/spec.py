@@ -118,11 +118,14 @@ class Training(Frozen):
     """The test accuracy at which training stops after an evaluation; 0 never stops training."""
     recompute: bool = False
     """All layers but the last keep nothing but their input; the backward pass computes them again, with messages."""
+    cuda_graph: bool = False
+    """Epochs after the first two are replayed from a CUDA graph: the same numbers, with one launch an epoch."""
 
     @model_serializer(mode="wrap")
-    def _without_recomputation(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run that keeps its activations has the id that it had before they could be recomputed."""
-        return {key: value for key, value in dumped(self).items() if key != "recompute" or value}
+    def _without_later_keys(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that leaves a newer key at false has the id that it had before there was such a key."""
+        newer = ("recompute", "cuda_graph")
+        return {key: value for key, value in dumped(self).items() if key not in newer or value}
 
 
 class Measure(Frozen):

@@ -43,6 +43,7 @@ def admit(strategy: type[Strategy], spec: Spec, facts: Facts) -> Strategy:
         _foreign_model(ready)
         or _foreign_weights(ready)
         or _foreign_training(ready)
+        or _foreign_graph(ready)
         or ready.refuse()
         or _misfit(ready)
     )
@@ -95,6 +96,33 @@ def _foreign_training(strategy: Strategy) -> str | None:
             f"training.batch = {batch}: it trains on mini-batches, and needs to know of how many vertices, "
             f"from 1 to the {vertices} of the graph"
         )
+    return None
+
+
+WARM_UP = 2
+"""The ordinary epochs before a CUDA graph is captured (`harness.run.trainer`), which are not to be timed."""
+
+
+def _foreign_graph(strategy: Strategy) -> str | None:
+    """The reason why the epochs of the spec cannot be replayed from a CUDA graph."""
+    spec, way_out = strategy.spec, "leave training.cuda_graph at false"
+    if not spec.training.cuda_graph:
+        return None
+    if spec.machine.engine != "nccl":
+        return (
+            f"a CUDA graph holds kernels of GPUs and calls of NCCL, and the machine {spec.machine.name} has device "
+            f"{spec.machine.device} and engine {spec.machine.engine}: {way_out}, or choose a machine with GPUs"
+        )
+    if not strategy.can_be_captured:
+        differ = "its mini-batches" if strategy.mini_batches else "with these parameters its epochs"
+        return f"{differ} differ, and a CUDA graph repeats one epoch: {way_out}"
+    if spec.training.warmup < WARM_UP:
+        return (
+            f"training.warmup = {spec.training.warmup}: the first {WARM_UP} epochs are not replayed from the CUDA "
+            f"graph, and would be timed: set training.warmup to at least {WARM_UP}"
+        )
+    if spec.measure.tape:
+        return f"measure.tape records kernel by kernel, and a CUDA graph is replayed as a whole: {way_out}"
     return None
 
 

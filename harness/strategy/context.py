@@ -1,7 +1,8 @@
 """A strategy's view of its run on one rank.
 
 A strategy asks `blocks` for pieces of the graph, keeps tensors in `memory`, computes with `kernels`, communicates over
-the axes of `grid`, and notes in `measured` what the run's record should tell.
+the axes of `grid`, and notes in `measured` what the run's record should tell. Numbers that differ from step to step and
+that kernels read come from `numbers`, so that a CUDA graph of one step serves all.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
 from harness.graph.blocks import Blocks, multiplied
 from harness.kernels.recorded import Kernels, autotune
+from harness.kernels.step_numbers import StepNumbers
 from harness.spec.spec import Spec
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
@@ -62,6 +64,7 @@ class Context:
         self.device = grid.device
         self.dtype: torch.dtype = getattr(torch, spec.precision)
         self.kernels = Kernels(grid.ledger)
+        self.numbers = StepNumbers(self.device)
         self.measured = Measurements(self.device, chosen or {})
         self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose)
         self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)

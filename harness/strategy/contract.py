@@ -218,6 +218,16 @@ class Strategy(ABC):
         """The epochs at the start that are unlike all later ones, as those that fill caches; predictions skip them."""
         return 0
 
+    @property
+    def can_be_captured(self) -> bool:
+        """True if a CUDA graph of one training step serves all later ones: each is the same function of the weights.
+
+        So are the steps over the full graph of a strategy whose numbers are exact. Numbers that such a step computes
+        from its own number come from `Context.numbers`.
+        """
+        alike = self.promised() in (Promise.EXACT, Promise.OTHER_MODEL)
+        return alike and not self.mini_batches and self.opening == 0
+
     def words_of_epoch(self, at: Coordinates, counts: Counts, epoch: int) -> Words:
         """Payload words of one epoch, counted from 0 through warm-up. Epochs differ if their mini-batches do, or if
         some rows are not sent in every epoch."""

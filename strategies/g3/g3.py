@@ -105,6 +105,11 @@ class G3(RowStrategy):
         """True if the matrices and the embeddings of bins that wait are kept outside the device's memory."""
         return self.params.bins_on == "host" and self.spec.machine.device != "cpu"
 
+    @property
+    def can_be_captured(self) -> bool:
+        """False with bins on the host: every step copies them through pinned memory of its own."""
+        return super().can_be_captured and not self.outside
+
     def refuse(self) -> str | None:
         if self.spec.training.features:
             return "features are fetched from other ranks once: train them with bns-gcn"

@@ -59,6 +59,40 @@ class HangingRows(WholeRows):
         return super().convolve(layer, H_NF, W_FH)
 
 
+class CountingHostRows(WholeRows):
+    """A number of the host grows with every layer that was computed, and none of the results shows it."""
+
+    computed = 0
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        CountingHostRows.computed += 1
+        return super().convolve(layer, H_NF, W_FH) * (1 + CountingHostRows.computed % 17)
+
+
+class ReallocatingRows(WholeRows):
+    """An evaluation puts a new tensor in the place of one that the steps read."""
+
+    def __init__(self, ctx: Context, strategy: OneD) -> None:
+        super().__init__(ctx, strategy)
+        self.kept = {"factor": torch.ones(1, device=ctx.device)}
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        Z_NH = super().convolve(layer, H_NF, W_FH) * self.kept["factor"]
+        if self.step is None:
+            self.kept["factor"] = self.kept["factor"].clone()
+        return Z_NH
+
+
+class OtherStreamRows(WholeRows):
+    """Half of the work goes to a stream that waits for the device's events of another epoch."""
+
+    def convolve(self, layer: int, H_NF: Tensor, W_FH: Tensor) -> Tensor:
+        Z_NH = super().convolve(layer, H_NF, W_FH)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.ones(2, device=Z_NH.device).mul_(2)
+        return Z_NH
+
+
 class HostIndex(OneD):
     name = "planted-host-index"
 
@@ -92,3 +126,24 @@ class Hanging(OneD):
 
     def operators(self, ctx: Context) -> WholeRows:
         return HangingRows(ctx, self)
+
+
+class CountingHost(OneD):
+    name = "planted-counting-host"
+
+    def operators(self, ctx: Context) -> WholeRows:
+        return CountingHostRows(ctx, self)
+
+
+class Reallocating(OneD):
+    name = "planted-reallocating"
+
+    def operators(self, ctx: Context) -> WholeRows:
+        return ReallocatingRows(ctx, self)
+
+
+class OtherStream(OneD):
+    name = "planted-other-stream"
+
+    def operators(self, ctx: Context) -> WholeRows:
+        return OtherStreamRows(ctx, self)

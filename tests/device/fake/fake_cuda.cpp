@@ -4,8 +4,8 @@
 // the memory of its operands. So `x.is_cuda`, kernels registered for CUDA and autograd's device threads are those of a
 // GPU. Counted are the operations for which a host waits: copies to it, and results whose shape depends on values.
 //
-// Reading order: the order of streams, memory, crossing (device tensors as host tensors, and back), examine (a GPU's
-// refusals and waits), run_on_host (the fallback of all operators), streams and events, hooks.
+// Reading order: the order of streams, memory, crossing (device tensors as host tensors, and back), graphs, examine (a
+// GPU's refusals and waits), run_on_host (the fallback of all operators), streams and events, hooks.
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -15,7 +15,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
+#include <memory>
 #include <set>
 
 using at::Tensor;
@@ -34,7 +36,11 @@ static std::mutex lock;
 static PyObject* listener = nullptr;  // called with a word for each wait of the host
 static thread_local int quiet = 0;
 
+struct Graph;
+static std::shared_ptr<Graph> capture;  // the graph that is captured now
+
 static void report(const std::string& wait) {
+  TORCH_CHECK(!capture || wait.ends_with("pinned"), "CUDA error: operation not permitted when stream is capturing (", wait, ")");
   if (quiet || !listener) return;
   py::gil_scoped_acquire gil;
   auto answer = py::reinterpret_steal<py::object>(PyObject_CallFunction(listener, "s", wait.c_str()));
@@ -113,9 +119,12 @@ struct Place {
 };
 using Places = std::vector<Place>;
 
+static bool is_captured(Key stream);
+
 static void launch(const std::string& name, DeviceIndex index, const Places& read, const Places& written) {
   std::lock_guard<std::mutex> held(order);
   auto own = current_key(index);
+  TORCH_CHECK(!capture || is_captured(own), name, " on stream ", own & 0xffffffff, " is no part of the graph that is captured");
   auto& ticks = known[own];
   merge(ticks, known_by_host);
   auto now = ++ticks[own];
@@ -199,8 +208,12 @@ struct DeviceAllocator final : c10::Allocator {
 };
 static DeviceAllocator device_allocator;
 
+static void keep_for_graph(const c10::Storage& made);
+
 static c10::Storage device_storage(const c10::Storage& host, DeviceIndex index) {
-  return {c10::Storage::use_byte_size_t{}, host.nbytes(), shown_on_device(host, index), &device_allocator, true};
+  c10::Storage made(c10::Storage::use_byte_size_t{}, host.nbytes(), shown_on_device(host, index), &device_allocator, true);
+  if (capture) keep_for_graph(made);
+  return made;
 }
 
 static c10::Storage host_storage(const c10::Storage& device) {
@@ -316,6 +329,116 @@ static IValue each_tensor(const IValue& value, F f) {
   return value;
 }
 
+// ------------------------------------------------------------------------------------------------------------- graphs
+//
+// A graph is a list of operators with their operands. Nothing of it has run when the capture ends: operators do run while
+// they are captured, for the shapes of their results alone, and afterwards memory that was there before has its old bytes
+// and that of the graph is ones, which are NaN. What the graph allocates stays at its address as long as the graph does; all
+// other memory has to be kept by whoever owns it. Numbers of the host are those of the capture.
+//
+// A capture has one stream, and those that wait for its events. Work on any other stream is an error meanwhile; so is a wait
+// of the host, and the end of the capture while a stream has work that the first one does not wait for.
+
+struct Graph {
+  Key origin = 0;
+  std::set<Key> streams;
+  std::map<c10::StorageImpl*, c10::Storage> own;
+  std::map<c10::StorageImpl*, std::pair<c10::Storage, std::string>> before;  // memory that was there, and its bytes
+  std::vector<std::function<void()>> nodes;
+};
+
+static bool is_captured(Key stream) { return capture && capture->streams.count(stream); }
+static void keep_for_graph(const c10::Storage& made) { capture->own.emplace(made.unsafeGetStorageImpl(), made); }
+
+// A tensor that a graph will write: its bytes return when the capture ends.
+static void will_write(const Tensor& x) {
+  if (!capture || !x.defined() || is_csr(x)) return;
+  auto storage = x.storage();
+  if (capture->own.count(storage.unsafeGetStorageImpl()) || capture->before.count(storage.unsafeGetStorageImpl())) return;
+  std::string bytes(static_cast<const char*>(storage.data()), storage.nbytes());
+  capture->before.emplace(storage.unsafeGetStorageImpl(), std::pair{storage, std::move(bytes)});
+}
+
+// A tensor of a graph, without its memory unless that is the graph's own. A number of the host is a constant.
+struct Held {
+  Tensor constant;
+  c10::Storage own;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> others;
+  std::vector<Held> parts;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  c10::ScalarType type = c10::kFloat;
+  c10::Device device{c10::kCPU};
+
+  explicit Held(const Tensor& x) {
+    if (!x.defined() || (!on_device(x) && !x.is_pinned())) {
+      if (x.defined()) constant = x.clone();
+      return;
+    }
+    device = x.device(), type = x.scalar_type(), sizes = x.sizes().vec();
+    if (is_csr(x)) {
+      for (auto& part : {csr(x)->compressed_indices(), csr(x)->plain_indices(), csr(x)->values()}) parts.emplace_back(part);
+      return;
+    }
+    strides = x.strides().vec(), offset = x.storage_offset();
+    auto found = capture->own.find(x.storage().unsafeGetStorageImpl());
+    if (found != capture->own.end()) own = found->second;
+    else others = x.storage().getWeakStorageImpl();
+  }
+  c10::Storage storage() const {
+    if (own) return own;
+    auto alive = others->lock();
+    TORCH_CHECK(alive, "a graph uses memory that was freed after its capture: shape ", sizes, ", type ", type);
+    return c10::Storage(alive);
+  }
+  Tensor tensor() const {
+    if (!own && !others && parts.empty()) return constant;
+    if (!parts.empty())
+      return csr_of(DispatchKey::SparseCsrCUDA, device, parts[0].tensor(), parts[1].tensor(), parts[2].tensor(), sizes);
+    auto keys = c10::DispatchKeySet(device.is_cuda() ? DispatchKey::CUDA : DispatchKey::CPU);
+    auto made = at::detail::make_tensor<c10::TensorImpl>(storage(), keys, c10::scalarTypeToTypeMeta(type));
+    made.unsafeGetTensorImpl()->set_storage_offset(offset);
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+    return made;
+  }
+  // The bytes of a result, into the memory that it had when it was captured; a view of an operand has them already.
+  void receive(const Tensor& made, Places& places) const {
+    if (is_csr(made)) {
+      parts[0].receive(csr(made)->compressed_indices(), places);
+      parts[1].receive(csr(made)->plain_indices(), places);
+      parts[2].receive(csr(made)->values(), places);
+    } else if (own && made.defined() && made.storage().data() != own.data()) {
+      TORCH_CHECK(made.sizes() == c10::IntArrayRef(sizes) && made.storage().nbytes() == own.nbytes(), "a result has another shape");
+      std::memcpy(own.mutable_data(), made.storage().data(), own.nbytes());
+      places.push_back({own.data()});
+    }
+  }
+};
+
+static std::shared_ptr<Graph> begin_capture() {
+  TORCH_CHECK(!capture, "a graph is being captured already");
+  auto origin = current_key(current_device);
+  TORCH_CHECK(current_stream[current_device], "CUDA graphs must be captured on a non-default stream.");
+  capture = std::make_shared<Graph>();
+  capture->origin = origin;
+  capture->streams = {origin};
+  return capture;
+}
+
+static void end_capture() {
+  auto graph = std::move(capture);
+  capture = nullptr;
+  for (auto& [_, kept] : graph->before) std::memcpy(kept.first.mutable_data(), kept.second.data(), kept.second.size());
+  for (auto& [_, storage] : graph->own)
+    if (storage.nbytes()) std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
+  graph->before.clear();
+  std::lock_guard<std::mutex> held(order);
+  bool joined = true;
+  for (auto stream : graph->streams) joined &= known[graph->origin][stream] >= known[stream][stream];
+  for (auto& [_, ticks] : known) merge(known_by_host, ticks);  // none of this work was done
+  TORCH_CHECK(joined, "CUDA error: capturing stream has unjoined work");
+}
+
 // ------------------------------------------------------------------------------------------------------------ examine
 
 using Names = std::set<std::string>;
@@ -367,11 +490,43 @@ static bool examine(const c10::FunctionSchema& schema, const std::vector<IValue>
 
 // ------------------------------------------------------------------------------------------- the fallback of operators
 
+static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// An operator with its operands, whose tensors are filled in when it runs.
+struct Node {
+  c10::OperatorHandle op;
+  std::vector<IValue> args;
+  std::vector<Held> operands, results;
+
+  Node(const c10::OperatorHandle& op, const std::vector<IValue>& given) : op(op) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      const auto* alias = op.schema().arguments()[i].alias_info();
+      args.push_back(each_tensor(given[i], [&](const Tensor& x) {
+        if (alias && alias->isWrite()) will_write(x);
+        operands.emplace_back(x);
+        return Tensor();
+      }));
+    }
+  }
+  void run() const {
+    torch::jit::Stack stack;
+    size_t next = 0;
+    for (auto& arg : args) stack.push_back(each_tensor(arg, [&](const Tensor&) { return operands[next++].tensor(); }));
+    run_on_host(op, &stack);
+    Places written;
+    next = 0;
+    for (auto& result : stack) each_tensor(result, [&](const Tensor& x) { return results[next++].receive(x, written), x; });
+    if (!written.empty()) launch(op.schema().name(), current_device, {}, written);
+  }
+};
+
 static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto taken = schema.arguments().size(), given = schema.returns().size();
   std::vector<IValue> args(stack->end() - taken, stack->end());
   const bool waits = examine(schema, args);
+  const bool kernel = schema.name().rfind("aten::empty", 0) != 0;  // memory alone is handed out by no kernel
+  auto node = capture && kernel ? std::make_shared<Node>(op, args) : nullptr;
   Crossing crossing;
   Places read, written;
   bool sparse = false, result_on_device = false;
@@ -401,6 +556,10 @@ static void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   for (auto i = before; i < crossing.storages.size(); ++i) written.push_back({crossing.storages[i].first.data()});
   launch(schema.name(), crossing.index, read, written);
   if (waits) host_waited(crossing.index);
+  if (!node) return;
+  for (auto it = stack->end() - given; it != stack->end(); ++it)
+    each_tensor(*it, [&](const Tensor& x) { return node->results.emplace_back(x), x; });
+  capture->nodes.push_back([node] { node->run(); });
 }
 
 static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
@@ -409,6 +568,13 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   if (leaves) report(queued ? "device to host, pinned" : "device to host");
   else if (arrives && !src._is_zerotensor() && src.numel() > 0)
     report(queued ? "host to device, pinned" : "host to device");
+  if (capture) {
+    will_write(self);
+    capture->nodes.push_back([to = Held(self), from = Held(src), non_blocking] {
+      auto target = to.tensor();
+      copy_(target, from.tensor(), non_blocking);
+    });
+  }
   Crossing crossing;
   at::AutoDispatchBelowADInplaceOrView guard;
   crossing.in(self).copy_(crossing.in(src), non_blocking);
@@ -453,6 +619,7 @@ static std::atomic<c10::StreamId> last_stream{0};
 struct Recorded {
   std::chrono::steady_clock::time_point time;
   Ticks ticks;
+  Graph* graph;  // in which it stands for a dependency alone
 };
 
 static Ticks ticks_of(DeviceIndex index, c10::StreamId id) {
@@ -503,10 +670,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, DeviceIndex) const noexcept override { delete static_cast<Recorded*>(event); }
   void record(void** event, const c10::Stream& stream, DeviceIndex, c10::EventFlag) const override {
     if (!*event) *event = new Recorded;
-    *static_cast<Recorded*>(*event) = {std::chrono::steady_clock::now(), ticks_of(stream.device_index(), stream.id())};
+    auto key = key_of(stream.device_index(), stream.id());
+    *static_cast<Recorded*>(*event) = {std::chrono::steady_clock::now(), ticks_of(stream.device_index(), stream.id()),
+                                       is_captured(key) ? capture.get() : nullptr};
   }
   void block(void* event, const c10::Stream& stream) const override {
-    wait_for(stream.device_index(), stream.id(), static_cast<Recorded*>(event)->ticks);
+    auto* recorded = static_cast<Recorded*>(event);
+    auto key = key_of(stream.device_index(), stream.id());
+    TORCH_CHECK(!recorded->graph || recorded->graph == capture.get(), "CUDA error: operation not permitted on an event last recorded in a capturing stream");
+    TORCH_CHECK(recorded->graph || !is_captured(key), "CUDA error: dependency created on uncaptured work in another stream");
+    if (recorded->graph) capture->streams.insert(key);
+    wait_for(stream.device_index(), stream.id(), recorded->ticks);
   }
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const c10::Stream&) const override { return true; }
@@ -523,6 +697,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     report("synchronize device");
   }
   double elapsedTime(void* a, void* b, DeviceIndex) const override {
+    for (auto* event : {static_cast<Recorded*>(a), static_cast<Recorded*>(b)})
+      TORCH_CHECK(event && !event->graph, "CUDA error: invalid resource handle (an event without a time)");
     auto between = static_cast<Recorded*>(b)->time - static_cast<Recorded*>(a)->time;
     return std::chrono::duration<double, std::milli>(between).count();
   }
@@ -607,6 +783,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       for (auto& place : places)
         if (keep && memories.count(place.memory)) memories[place.memory].recorded.insert(current_key(current_device));
   }, "work on the current stream that reads and writes the memory of these tensors, and may keep it until it is done");
+  py::class_<Held>(m, "Held").def(py::init<const Tensor&>()).def("tensor", &Held::tensor);
+  py::class_<Graph, std::shared_ptr<Graph>>(m, "Graph").def("replay", [](const Graph& graph) {
+    for (auto& node : graph.nodes) node();
+  });
+  m.def("begin_capture", begin_capture);
+  m.def("end_capture", end_capture);
+  m.def("is_capturing", [] { return capture != nullptr; });
+  m.def("add_node", [](py::function run) { capture->nodes.push_back([run] { run(); }); }, "a function that a graph calls");
+  m.def("will_write", [](const std::vector<Tensor>& xs) { for (auto& x : xs) will_write(x); });
   m.def("device_count", [] { return devices.load(); });
   m.def("set_device_count", [](int count) { devices = std::min(count, MOST_DEVICES); });
   m.def("current_stream", [](int index) { return current_stream[index]; });

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -86,12 +86,20 @@ def elementwise(
     assert results == 1 and all(x.dtype == torch.int64 for x in tensors)
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     made = torch.zeros(shape, dtype=torch.int64, device=tensors[0].device)
-    loaded().touch(name, tensors, [made], False)
-    with unseen():
-        operands = [loaded().host(x).expand(shape).contiguous() for x in tensors]
-        pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*operands, loaded().host(made))]
     words = [ctypes.c_int64(number) for number in numbers.values()]
-    compiled_kernel(source, name, len(tensors), len(words))(ctypes.c_int64(made.numel()), *pointers, *words)
+    kernel = compiled_kernel(source, name, len(tensors), len(words))
+
+    def run(made: Any, *tensors: Any) -> None:
+        loaded().touch(name, tensors, [made], False)
+        with unseen():
+            operands = [loaded().host(x).expand(shape).contiguous() for x in tensors]
+            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*operands, loaded().host(made))]
+        kernel(ctypes.c_int64(made.numel()), *pointers, *words)
+
+    if loaded().is_capturing():
+        held = [loaded().Held(x) for x in (made, *tensors)]
+        loaded().add_node(lambda: run(*(x.tensor() for x in held)))
+    run(made, *tensors)
     return made
 
 
@@ -153,6 +161,46 @@ def file_of_project(name: str) -> str | None:
     return str(file.relative_to(PROJECT)) if inside else None
 
 
+class Event:
+    """An event of `torch.cuda`, whose own class nobody can derive from. An external one is recorded by every replay."""
+
+    def __init__(self, enable_timing: bool = False, *, external: bool = False) -> None:
+        import torch
+
+        self._event, self._external = torch.Event(device="cuda", enable_timing=enable_timing), external
+
+    def record(self) -> None:
+        if self._external and loaded().is_capturing():
+            loaded().add_node(self._event.record)
+        else:
+            self._event.record()
+
+    def wait(self, stream: Any) -> None:
+        stream.wait_event(self._event)
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+    def elapsed_time(self, later: "Event") -> float:
+        return float(self._event.elapsed_time(later._event))
+
+
+class CUDAGraph:
+    """Work that is issued once and run by every `replay`; `torch.cuda.graph` is torch's own."""
+
+    def capture_begin(self, *_pool: Any, **_options: Any) -> None:
+        self._graph = loaded().begin_capture()
+
+    def capture_end(self) -> None:
+        loaded().end_capture()
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def reset(self) -> None:
+        del self._graph
+
+
 def install() -> None:
     """Makes the devices those of `torch.cuda`, and the messages those of NCCL."""
     import torch
@@ -172,6 +220,8 @@ def install() -> None:
         return torch.Stream(stream_id=number, device_index=device, device_type=int(kind))
 
     def synchronize(_device: Any = None) -> None:
+        if devices.is_capturing():
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         devices.synchronize()
         note("synchronize device")
 
@@ -195,13 +245,14 @@ def install() -> None:
             L2_cache_size=1 << 16,
         ),
         "Stream": lambda device=None: torch.Stream(device=torch.device("cuda", index(device))),
-        "Event": partial(torch.Event, device="cuda"),
+        "Event": Event,
+        "CUDAGraph": CUDAGraph,
         "stream": lambda stream: nullcontext() if stream is None else stream,
         "current_stream": lambda device=None: stream_of(index(device), devices.current_stream(index(device))),
         "default_stream": lambda device=None: stream_of(index(device), 0),
         "set_sync_debug_mode": lambda mode: setattr(debug, "sync", mode),
         "synchronize": synchronize,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": devices.is_capturing,
         "empty_cache": lambda: None,
         "memory_allocated": lambda device=None: devices.allocated(index(device)),
         "max_memory_allocated": lambda device=None: devices.peak(index(device)),
@@ -213,6 +264,7 @@ def install() -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch._C._host_emptyCache = lambda: None  # type: ignore[attr-defined]
     torch.version.cuda = os.environ.get("FAKE_CUDA")  # given one, torch warns of what its build lacks
     torch._C._cuda_jiterator_compile_and_launch_kernel = elementwise
     sys.modules["triton"] = None  # type: ignore[assignment]  # its kernels are machine code; importing it is an error

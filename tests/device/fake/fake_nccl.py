@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from fake_cuda import loaded, place
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 TYPES = {
     dtype: number
@@ -64,6 +66,7 @@ class Later(dist.Work):
     def __init__(self, done: Any, land: Callable[[], None], buffers: Sequence[Tensor] = ()) -> None:
         super().__init__()
         self._done = done
+        self.before_wait: Callable[[], None] = lambda: None
         self._land: Callable[[], None] | None = land
         with unseen():
             for buffer in buffers:
@@ -71,6 +74,7 @@ class Later(dist.Work):
 
     def wait(self, timeout: Any = None) -> bool:
         """The host does not wait, but the current stream does."""
+        self.before_wait()
         if self._done is not None:
             torch.cuda.current_stream().wait_event(self._done)
         land, self._land = self._land, None
@@ -100,6 +104,31 @@ def hidden(done: Any, buffers: Sequence[Tensor], carry: Callable[[Sequence[Tenso
             buffer.copy_(copy)
 
     return Later(done, land, buffers)
+
+
+Call = Callable[..., Later]
+
+
+def captured(call: Call) -> Call:
+    """A call that a graph issues again in every replay, in which its wait is a node of its own."""
+
+    @wraps(call)
+    def issue(group: "FakeNccl", *operands: Any, **options: Any) -> Later:
+        if not loaded().is_capturing():
+            return call(group, *operands, **options)
+        loaded().will_write([x for x in tree_leaves(operands) if isinstance(x, Tensor)])
+        held = tree_map_only(Tensor, loaded().Held, operands)
+        under_way: list[Later] = []
+
+        def reissue() -> None:
+            under_way[:] = [call(group, *tree_map_only(loaded().Held, lambda x: x.tensor(), held), **options)]
+
+        loaded().add_node(reissue)
+        work = call(group, *operands, **options)
+        work.before_wait = lambda: loaded().add_node(lambda: under_way.pop().wait())
+        return work
+
+    return issue
 
 
 class FakeNccl(dist.ProcessGroup):
@@ -197,6 +226,7 @@ class FakeNccl(dist.ProcessGroup):
 
     # Collectives.
 
+    @captured
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Later:
         (x,), done = self._issued(written=tensors)
         self._agree("all_reduce", TYPES[x.dtype], x.numel())
@@ -205,6 +235,7 @@ class FakeNccl(dist.ProcessGroup):
             options.reduceOp = opts.reduceOp
         return hidden(done, [x], lambda copies: self._wait(self._gloo.allreduce(list(copies), options)))
 
+    @captured
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Later:
         is_root = opts.rootRank == self._rank
         (x,), done = self._issued(read=tensors) if is_root else self._issued(written=tensors)
@@ -215,6 +246,7 @@ class FakeNccl(dist.ProcessGroup):
             return Later(done, lambda: None)
         return hidden(done, [x], lambda copies: self._wait(self._gloo.broadcast(list(copies), opts)))
 
+    @captured
     def _allgather_base(self, out: Tensor, x: Tensor, opts: Any = None) -> Later:
         if out.dtype != x.dtype:
             raise NcclError("output tensor must have the same type as input tensor")
@@ -233,6 +265,7 @@ class FakeNccl(dist.ProcessGroup):
 
     all_gather_single = _allgather_base
 
+    @captured
     def allgather(self, outs: Sequence[Sequence[Tensor]], xs: Sequence[Tensor], opts: Any = None) -> Later:
         """Uneven sizes are broadcasts from each member; every member knows all sizes."""
         (x, *parts), done = self._issued(xs, *outs)
@@ -253,6 +286,7 @@ class FakeNccl(dist.ProcessGroup):
 
         return hidden(done, parts, carry)
 
+    @captured
     def _reduce_scatter_base(self, out: Tensor, x: Tensor, opts: Any = None) -> Later:
         if out.dtype != x.dtype or x.numel() != out.numel() * self._size:
             raise NcclError("input tensor must be the same size as output size times world size")
@@ -269,6 +303,7 @@ class FakeNccl(dist.ProcessGroup):
 
     reduce_scatter_single = _reduce_scatter_base
 
+    @captured
     def alltoall_base(
         self, out: Tensor, x: Tensor, receive: Sequence[int], send: Sequence[int], opts: Any = None
     ) -> Later:
@@ -291,12 +326,14 @@ class FakeNccl(dist.ProcessGroup):
 
     all_to_all_single = alltoall_base
 
+    @captured
     def barrier(self, opts: Any = None) -> Later:
         self._agree("barrier")
         return Later(None, lambda: None)
 
     # Messages between two members match in the order of their calls: NCCL has no tags.
 
+    @captured
     def send(self, tensors: Sequence[Tensor], to: int, tag: int) -> Later:
         (x,), done = self._issued(read=tensors)
         number = self._sent[to] = self._sent.get(to, 0) + 1
@@ -306,6 +343,7 @@ class FakeNccl(dist.ProcessGroup):
         work = self._gloo.send([copy], to, number)
         return Later(done, lambda: self._wait(work))
 
+    @captured
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int) -> Later:
         (x,), done = self._issued(written=tensors)
         number = self._received[source] = self._received.get(source, 0) + 1

@@ -1,0 +1,61 @@
+"""A steady epoch of one rank in a CUDA graph, and what its ledger recorded while the epoch was captured.
+
+The amounts of an epoch are known when its work is issued. Its times are those of events inside the graph, which every
+replay records again.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from harness.device import DeviceGraph, GraphClock, has_graph_events
+from harness.errors import UserError
+from harness.ledger import Recording
+from harness.strategy import Context
+
+
+class EpochGraph:
+    """An epoch that was captured once and is replayed."""
+
+    def __init__(self, name: str, ctx: Context, issue: Callable[[], list[Tensor]]) -> None:
+        """`issue` takes the steps of an epoch of the strategy `name`, and returns their losses."""
+        self._numbers, self._graph = ctx.numbers, DeviceGraph()
+        ledger = ctx.ledger
+
+        def issue_and_record() -> list[Tensor]:
+            ledger.start()
+            return issue()
+
+        self._numbers.capturing = True
+        try:
+            with ledger.in_graph(GraphClock()):
+                self._losses = self._graph.capture(issue_and_record)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise UserError(
+                f"An epoch of {name} cannot be captured in a CUDA graph, in which the host may neither wait for the "
+                f"device nor issue work to streams that the epoch does not wait for: {error}. "
+                "Leave training.cuda_graph at false."
+            ) from error
+        finally:
+            self._numbers.capturing = False
+        self.recording: Recording = ledger.close()
+        """What the ledger recorded; its first mark and its end are those of a replay."""
+
+    def replay(self) -> list[Tensor]:
+        """Run the next epoch and return the losses of its steps."""
+        self._numbers.renew()
+        self._graph.replay()
+        return self._losses
+
+
+def require_graphs() -> None:
+    """Refuse a torch whose events cannot be read after a graph has recorded them."""
+    if not has_graph_events():
+        raise UserError(
+            f"training.cuda_graph: this torch ({torch.__version__}) cannot time the kernels of a CUDA graph, because "
+            "torch.cuda.Event does not accept external=True. "
+            "Install a newer torch, or leave training.cuda_graph at false."
+        )
