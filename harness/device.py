@@ -241,7 +241,7 @@ class DeviceGraph:
         issued: list[T] = []
         try:
             # Other threads may go on, as that of NCCL which watches earlier calls.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
                 try:
                     issued.append(issue())
                 except Exception as error:  # the end of a capture that failed raises an error of its own

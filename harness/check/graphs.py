@@ -1,7 +1,6 @@
 """Training with a CUDA graph and without: whether both compute the same, and the seconds of an epoch.
 
-`compare_graph` runs on every rank of a world, on GPUs. Tests call it on fake GPUs; `benchmarks/gpu.py` may call it on real
-ones.
+`compare_graph` runs on every rank of a world of GPUs. Tests call it on fake GPUs.
 """
 
 import gc

@@ -30,7 +30,7 @@ class StepNumbers:
         return self.on_device(step, compute) if self.capturing else compute(step)
 
     def on_device(self, step: int, compute: Compute) -> Tensor:
-        """Return the tensor that holds `compute(step)` in the first replay, and the next step's numbers in each later one."""
+        """Return a tensor that holds `compute(step)` in the first replay, and the next numbers in each later one."""
         if (step, compute) not in self._tensors:
             numbers = compute(step)
             dtype = torch.int64 if isinstance(numbers[0], int) else torch.float64
