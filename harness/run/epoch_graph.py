@@ -56,6 +56,6 @@ def require_graphs() -> None:
     if not has_graph_events():
         raise UserError(
             f"training.cuda_graph: this torch ({torch.__version__}) cannot time the kernels of a CUDA graph, because "
-            "torch.cuda.Event does not accept external=True. "
+            "its events do not accept external=True. "
             "Install a newer torch, or leave training.cuda_graph at false."
         )

@@ -87,6 +87,26 @@ def test_runs_are_those_of_cpus(with_gpus: Environment, tmp_path: Path) -> None:
         assert (memory.persistent_bytes.sum() > 0).all()
 
 
+def test_a_run_with_a_cuda_graph_is_one_without(with_gpus: Environment, tmp_path: Path) -> None:
+    """The whole loop of a rank: warm-up, evaluations between replays, checksums, windows of utilisation."""
+    asked = {
+        name: {
+            "strategy": "plexus",
+            "training": {"warmup": 2, "evaluate_every": 2, "cuda_graph": name == "graph"},
+            "measure": {"utilisation_ms": 5},
+        }
+        for name in ("plain", "graph")
+    }
+    plain, graph = launched(with_gpus, "local-gpu", tmp_path, asked).values()
+    assert [each.record["status"] for each in (plain, graph)] == ["ok", "ok"], graph.record["error"]
+    for table, columns in (
+        ("epochs", ["epoch", "loss"]),
+        ("ledger", ["epoch", "op", "calls", "words_payload", "bytes"]),
+    ):
+        one, other = (each.table(table)[columns] for each in (plain, graph))
+        assert one.equals(other), table
+
+
 def test_two_ranks_need_two_gpus(with_gpus: Environment, tmp_path: Path) -> None:
     record, _ = run_on("local-gpu", with_gpus, tmp_path, "--strategy", "cagnet-1d", FAKE_GPUS="1")
     assert record["status"] == "refused"
