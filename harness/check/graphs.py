@@ -17,7 +17,8 @@ from harness.comm.engine import Engine
 from harness.comm.grid import Grid
 from harness.device import forget_memory
 from harness.ledger import Amounts, Key, Ledger, clock_for
-from harness.run.trainer import ORDINARY_EPOCHS, Epoch, Trainer
+from harness.run.trainer import Epoch, Trainer
+from harness.strategy.admit import ORDINARY_EPOCHS
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from harness.run.epoch_graph import EpochGraph, require_graphs
 from harness.run.load import Window, windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
+from harness.strategy.admit import ORDINARY_EPOCHS
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,6 @@ def initial(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
     """A piece of the number-th matrix of the model as training begins: the same for every strategy and grid."""
     W = initial_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
     return ctx.memory.hold(TensorName.W, W).requires_grad_()
-
-
-ORDINARY_EPOCHS = 2
-"""The epochs before a CUDA graph is captured: the second has what the first leaves behind, and kernels are chosen."""
 
 
 class Trainer:

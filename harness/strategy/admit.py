@@ -99,8 +99,8 @@ def _foreign_training(strategy: Strategy) -> str | None:
     return None
 
 
-WARM_UP = 2
-"""The ordinary epochs before a CUDA graph is captured (`harness.run.trainer`), which are not to be timed."""
+ORDINARY_EPOCHS = 2
+"""The epochs before a CUDA graph is captured, which are not timed: the second has what the first leaves behind."""
 
 
 def _foreign_graph(strategy: Strategy) -> str | None:
@@ -116,10 +116,10 @@ def _foreign_graph(strategy: Strategy) -> str | None:
     if not strategy.can_be_captured:
         differ = "its mini-batches" if strategy.mini_batches else "with these parameters its epochs"
         return f"{differ} differ, and a CUDA graph repeats one epoch: {way_out}"
-    if spec.training.warmup < WARM_UP:
+    if spec.training.warmup < ORDINARY_EPOCHS:
         return (
-            f"training.warmup = {spec.training.warmup}: the first {WARM_UP} epochs are not replayed from the CUDA "
-            f"graph, and would be timed: set training.warmup to at least {WARM_UP}"
+            f"training.warmup = {spec.training.warmup}: the first {ORDINARY_EPOCHS} epochs are not replayed from the "
+            f"CUDA graph, and would be timed: set training.warmup to at least {ORDINARY_EPOCHS}"
         )
     if spec.measure.tape:
         return f"measure.tape records kernel by kernel, and a CUDA graph is replayed as a whole: {way_out}"
