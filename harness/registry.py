@@ -1,15 +1,18 @@
 """Finds strategies: by the entry-point group `harness.strategies`, or as path/to/file.py:Class while developing.
 
 Names come from package metadata, so a listing imports no strategy and no torch. Built-in strategies are registered
-like foreign strategies.
+like foreign strategies. In a checkout they are read from its pyproject.toml: it need not be installed, and what an
+earlier or another installation recorded does not matter.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 import traceback
+from collections.abc import Collection
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +23,10 @@ from harness.validation import clipped, shown, unknown
 if TYPE_CHECKING:
     from harness.strategy.contract import Strategy
 
+DISTRIBUTION = "parallel-gnn-harness"
 GROUP = "harness.strategies"
+PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+"""The project file of the checkout that holds this module. An installed wheel has none."""
 GUIDE = (
     "`harness new strategy NAME` makes a whole one; docs/add-a-strategy.md lists its attributes and methods."
 )
@@ -29,8 +35,40 @@ GUIDE = (
 @cache
 def registered() -> list[EntryPoint]:
     """Every registered strategy, built-in or foreign, as installed when a process first asks."""
-    points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
+    installed = _installed_with_harness()
+    foreign = [point for point in entry_points(group=GROUP) if point not in installed]
+    built_in = _declared_in(PYPROJECT) or installed
+    if not built_in:
+        raise UserError(
+            f"The built-in strategies are unknown: the package {DISTRIBUTION} is not installed, and there is no "
+            f"{PYPROJECT}. Install it (`pip install {DISTRIBUTION}`), or put a whole checkout on PYTHONPATH."
+        )
+    points = {(point.name, point.value): point for point in (*foreign, *built_in)}
     return [points[key] for key in sorted(points)]
+
+
+def _installed_with_harness() -> Collection[EntryPoint]:
+    """The strategies that the installed harness registered, wherever it is; none if it is not installed."""
+    try:
+        return distribution(DISTRIBUTION).entry_points.select(group=GROUP)
+    except PackageNotFoundError:
+        return ()
+
+
+def _declared_in(pyproject: Path) -> Collection[EntryPoint]:
+    """The strategies that this file registers; none if it is absent or the project file of something else."""
+    try:
+        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(
+            f"{pyproject}, which registers the built-in strategies, cannot be read: {error}"
+        ) from error
+    if project.get("name") != DISTRIBUTION:
+        return ()
+    declared = project.get("entry-points", {}).get(GROUP, {})
+    return [EntryPoint(name, value, GROUP) for name, value in declared.items()]
 
 
 def load_strategy(name: str) -> type[Strategy]:

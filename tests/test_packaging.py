@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 import harness
 from harness.errors import EXTRAS
+from tests.python_path import with_python_path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -129,13 +130,14 @@ def test_an_installed_wheel_finds_its_strategies_as_it_would_find_foreign_ones(
 ) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = """
-from importlib.metadata import entry_points
 import harness
+from harness.registry import registered
 print(harness.__file__)
-for point in entry_points(group="harness.strategies"):
+for point in registered():
     print(point.name, point.load().name)
 """
-    where, *found = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).splitlines()
+    environment = with_python_path(tmp_path)
+    where, *found = run(sys.executable, "-c", code, cwd=tmp_path, **environment).splitlines()
     assert Path(where).is_relative_to(tmp_path)
     assert set(found) == {f"{name} {name}" for name in PROJECT["entry-points"]["harness.strategies"]}
 

@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import __version__
+
 PACKAGES = (
     "torch",
     "numpy",
@@ -20,7 +22,6 @@ PACKAGES = (
     "torch-geometric",
     "pandas",
     "pyarrow",
-    "parallel-gnn-harness",
 )
 SETTINGS = (
     "OMP_",
@@ -163,7 +164,7 @@ def _versions() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return versions
+    return versions | {"parallel-gnn-harness": __version__}
 
 
 def cpu_name() -> str:
