@@ -6,15 +6,18 @@
 `comparison`, `compose`, `links`, `network`, `slope`, `batch`, `pipelines`, `plexus`, `prediction`, `rivals`, `sampling`
 and `scalegnn` need root. One thread, and the allocator's settings of config/machines/local.yaml, as the launcher gives
 them. A page grows by the output of each command. If the recording of a page is stopped, the next one on the same commit
-continues with the commands that are missing.
+continues with the commands that are missing. Outside of a git repository a hash of the code stands for the commit.
 """
 
 import os
 import subprocess
 import sys
+from hashlib import sha256
+from itertools import chain
 from math import inf
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from measuring import SPEED_LOST, argument_parser
 
@@ -39,6 +42,7 @@ SCHEMES = [
     ("cagnet-sa-1.5d", 4, "2x2"),
 ]
 
+FOLDERS_OF_CODE = ("harness", "strategies", "benchmarks")
 TESTBED_COMMANDS = ("benchmarks/testbed up", "benchmarks/testbed down")
 
 
@@ -182,21 +186,23 @@ def main() -> None:
 
 
 def keep_page(page: Path, commands: list[str], until: float = inf) -> None:
-    """Runs the commands that an unfinished page of this commit lacks, and then puts the page in its place.
+    """Run the commands that an unfinished page of this code lacks, then put the page in its place.
 
     After `until`, by the monotonic clock, no command is started: the page stays unfinished.
     """
     root = project_root()
-    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": ".", **load_machine(root, "local").allocator}
+    settings = {"OMP_NUM_THREADS": "1", **load_machine(root, "local").allocator}
     os.environ.update(settings)
+    # Benchmarks find this checkout first, installed or not, and then whatever the caller put on the path.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     unfinished = page.with_suffix(".md.part")
     page.parent.mkdir(exist_ok=True)
-    title, about = f"# {page.stem}", origin(root, settings)
-    commit = about.partition("Commit ")[2].split()[0]
+    facts = provenance(root)
+    version = version_of_code(root, facts["commit"])
     text = unfinished.read_text() if unfinished.exists() else ""
-    if f"Commit {commit}" not in text:
-        text = f"{title}\n\n{about}\n"
+    if version not in text:
+        text = f"# {page.stem}\n\n{origin(facts, version, settings)}\n"
     done = text.count("\n    python ")
     if open_testbed := standing(commands[:done]):
         ran(root, open_testbed)
@@ -222,16 +228,25 @@ def standing(commands: list[str]) -> str | None:
     return testbeds[-1] if testbeds and "testbed up" in testbeds[-1] else None
 
 
-def origin(root: Path, settings: dict[str, str]) -> str:
-    """A paragraph with the machine, the commit, the versions and the settings of the numbers below."""
-    facts = provenance(root)
+def version_of_code(root: Path, commit: str | None) -> str:
+    """Return what identifies the code on a page: the commit or, outside of a git repository, a hash of the files."""
+    if commit is not None:
+        return f"Commit {commit[:10]}"
+    digest = sha256()
+    for path in sorted(chain(*(root.glob(f"{folder}/**/*.py") for folder in FOLDERS_OF_CODE))):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return f"No commit: code {digest.hexdigest()[:10]}"
+
+
+def origin(facts: dict[str, Any], version: str, settings: dict[str, str]) -> str:
+    """Return a paragraph with the machine, code, versions and settings of the numbers below."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu = f", {facts['gpu']}" if facts["gpu"] else ""
     state = ", with changes" if facts["dirty"] else ""
     versions = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
     return (
         f"{facts['cores']} cores of {facts['cpu']}, {gib:.0f} GiB{gpu}, load {facts['load_average']:.1f} at the start. "
-        f"Commit {facts['commit'][:10]}{state}. {versions}. "
+        f"{version}{state}. {versions}. "
         + " ".join(f"{key}={value}" for key, value in settings.items())
         + "."
     )
