@@ -1,7 +1,7 @@
 """Compiled loops beside the same work by scipy or torch, one thread. Prints markdown.
 
     MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
-        OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/loops.py
+        OMP_NUM_THREADS=1 python benchmarks/loops.py
 
 Graphs have 2^14, 2^17 and 2^20 vertices of degree 16, uniform or R-MAT. A sample has an eighth of the vertices; a block
 lacks a quarter of the columns. A cell is the competitor's time over ours, the median over turns in which the two

@@ -1,7 +1,7 @@
 """The cost of mini-batches: ScaleGNN's drawing and building against scipy, sampling with a prefetch, the fused kernel;
 and the epochs of systems that sample, in pairs.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/minibatches.py
+    OMP_NUM_THREADS=1 python benchmarks/minibatches.py
 
 - `block`: draws a sample of an R-MAT graph and builds the sampled block and its transpose, of the whole matrix and of
   one of 2 x 2 blocks. Beside it stands scipy's A[S][:, S] of the same block, without a transpose and for a given

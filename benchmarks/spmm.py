@@ -1,7 +1,7 @@
 """Sparse times dense beside a tiled C kernel (benchmarks/spmm.c), and beside the ways of libraries. Prints markdown.
 
     MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \\
-        OMP_NUM_THREADS=1 PYTHONPATH=. python benchmarks/spmm.py
+        OMP_NUM_THREADS=1 python benchmarks/spmm.py
 
 gcc compiles the C kernel for this machine into a temporary folder. In a cell, the C kernel and ours take turns in both
 orders. The ratio is the median of the turns' ratios, seconds in C over our seconds: above 1, ours is faster. Our

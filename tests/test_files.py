@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from harness.errors import RunError, UserError
 from harness.files import DATASETS, HashedFile, check_room, remove_folder, whole_folder
+from tests.python_path import CHECKOUT, with_python_path
 
 ARRAY = np.arange(1000)
 
@@ -114,7 +114,7 @@ def killed(program):
             "-c",
             f"import os, pathlib, shutil, signal\nimport harness.files as files\n{program}",
         ],
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        env=with_python_path(CHECKOUT),
         check=False,
     )
     assert done.returncode == -signal.SIGKILL

@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.python_path import with_python_path
+
 ROOT = Path(__file__).parents[1]
 DATASETS = ["tiny-sbm", "tiny-rmat", "tiny-lattice"]
 LOCAL = ["--profile", "workflows/profiles/local"]
@@ -38,7 +40,7 @@ class Project:
         }
         return kept | {
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(self.folder / "poison"),
+            "PYTHONPATH": with_python_path(self.folder / "poison")["PYTHONPATH"],
             "HOME": str(self.folder / "home"),
             "STUB_JOURNAL": str(self.folder / "journal"),
             **extra,

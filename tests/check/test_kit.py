@@ -1,7 +1,6 @@
 """The kit holds for the built-in strategies, sees every mutant, and serves plugins from elsewhere."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from harness.check import Extent, check
 from harness.registry import registered
+from tests.python_path import with_python_path
 
 ORDINARY = "directed, prime, partial mask"
 """The name of the cases that a check begins with: the usual model, on a grid of every size."""
@@ -138,7 +138,7 @@ def test_the_kit_serves_a_plugin_of_another_package(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[harness.strategies]\nmine = elsewhere.mine:Mine\n")
     done = subprocess.run(
         [sys.executable, "-m", "harness", "check", "mine", "--quick", "--json"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=with_python_path(tmp_path),
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,6 +1,5 @@
 """The claims of papers: every one is judged or says why not, and verdicts follow from numbers alone."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from harness.experiment.expand import expand, load_experiment
 from harness.experiment.scales import at_scale
 from harness.results.parquet import read_claims_of, to_arrow, to_bytes
 from harness.results.schema import RUNS, TEXT, TRUTH
+from tests.python_path import with_python_path
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = read_claims(ROOT)
@@ -196,7 +196,7 @@ for number in (1, 2):
 
 def test_findings_are_computed_as_their_page_has_them(tmp_path: Path) -> None:
     """The tables are those of the record, and a drawing has the same bytes twice."""
-    where = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    where = with_python_path(ROOT / "benchmarks")
     command = [sys.executable, "-c", FINDINGS, str(tmp_path)]
     printed = subprocess.run(command, env=where, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     page = (ROOT / "benchmarks" / "results" / "findings.md").read_text().splitlines()

@@ -11,6 +11,7 @@ import pytest
 
 from harness.comm.engine import Engine
 from harness.launch.worker_pool import Pool
+from tests.python_path import with_python_path
 
 FAKE = Path(__file__).parent / "fake"
 
@@ -27,8 +28,7 @@ def with_gpus() -> dict[str, str]:
     build["BUILT"].mkdir(parents=True, exist_ok=True)
     with locked(build["BUILT"] / "lock"):
         build["built"]()
-    paths = [str(FAKE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return with_python_path(FAKE)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from harness.cli import main
+from tests.python_path import folders_of_packages
 from tests.test_packaging import LINKS_OF_A_PROJECT, files_of, run
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,7 @@ def test_an_installed_wheel_runs_outside_of_a_checkout(wheel: Path, tmp_path: Pa
     clean, project = tmp_path / "clean", tmp_path / "project"
     run(sys.executable, "-m", "venv", "--without-pip", str(clean))
     site = clean / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    others = [path for path in sys.path if path.endswith("site-packages")] or [sysconfig.get_path("purelib")]
-    (site / "dependencies.pth").write_text("\n".join(others))
+    (site / "dependencies.pth").write_text("\n".join(map(str, folders_of_packages())))
     pip = [sys.executable, "-m", "pip", "--python", str(clean / "bin/python"), "install", "--quiet"]
     run(*pip, "--disable-pip-version-check", "--no-deps", "--no-index", str(wheel))
     harness = str(clean / "bin/harness")

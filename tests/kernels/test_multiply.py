@@ -5,7 +5,6 @@ import mmap
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numba
 import numpy as np
@@ -19,6 +18,7 @@ from harness.kernels.csr import Csr, cast, from_coo, row_of, to_scipy
 from harness.kernels.jit import share_bounds
 from harness.kernels.random import Purpose, integers, uniform
 from harness.kernels.spmm import by_library, by_library_in_blocks, by_tiles, inner_products, multiply
+from tests.python_path import CHECKOUT, with_python_path
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 FULL = tiles.VECTOR_BYTES // 4 * tiles.MOST_VECTORS
@@ -248,6 +248,6 @@ assert products.multiply_rows.signatures
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        env=with_python_path(CHECKOUT),
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,6 +13,7 @@ from harness.launch import fork_server
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.rank_starter import rank_starter
 from harness.spec.machine_card import load_machine, start_seconds
+from tests.python_path import with_python_path
 
 QUICK = """
     import os, sys, types
@@ -41,8 +42,7 @@ def settings(folder: Path, **modules: str) -> Mapping[str, str]:
     """The environment of a fork server that finds these modules before all others, and Python's own too."""
     for name, code in {"program": PROGRAM, **modules}.items():
         (folder / f"{name}.py").write_text(dedent(code))
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path}
+    return with_python_path(folder)
 
 
 def started(folder: Path, waiting: Waiting = Waiting(), **modules: str) -> Child:  # noqa: B008

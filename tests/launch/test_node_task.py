@@ -14,6 +14,7 @@ import pytest
 from harness.launch.node_task import ENDED, devices
 from tests.alive import alive
 from tests.launch.test_fork_server import QUICK, settings
+from tests.python_path import with_python_path
 from tests.slurm.project import wait_until
 
 RANK = """
@@ -178,7 +179,7 @@ def test_a_task_with_other_settings_runs_its_rank_by_itself(tmp_path: Path) -> N
 def test_a_node_whose_imports_fail_says_so(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: no such file')")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+    environment = with_python_path(tmp_path, SLURM_PROCID="0", SLURM_NTASKS="2")
     environment |= {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "HARNESS_BOARD": f"{tmp_path.name} here 1"}
     command = [sys.executable, "-m", "harness.launch.node_task", "rank"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)

@@ -23,6 +23,7 @@ from harness.errors import RunError
 from harness.launch.fork_server import Waiting
 from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
+from tests.python_path import CHECKOUT, with_python_path
 
 P, COUNT = AxisName.P, TensorName.COUNT
 
@@ -207,9 +208,8 @@ def abandoned(tmp_path: Path) -> Iterator[list[int]]:
             Pool().run(2, work, sys.argv[1])
         """)
     )
-    root = Path(__file__).parents[2]
     parent = subprocess.Popen(
-        [sys.executable, tmp_path / "away.py", tmp_path], env={**os.environ, "PYTHONPATH": str(root)}
+        [sys.executable, tmp_path / "away.py", tmp_path], env=with_python_path(CHECKOUT)
     )
     pids: list[int] = []
     try:
@@ -242,10 +242,8 @@ def test_a_pool_removes_the_folders_of_dead_ones_and_its_own(tmp_path: Path) -> 
     for owner in (ended.pid, os.getpid()):
         (tmp_path / f"ranks-{platform.node()}-{owner}.left").mkdir()
     code = "import os; from harness.launch.worker_pool import Pool; p = Pool(); print(*os.listdir(os.environ['HERE']))"
-    place = {"TMPDIR": str(tmp_path), "HERE": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **place}, capture_output=True, text=True
-    )
+    place = with_python_path(CHECKOUT, TMPDIR=str(tmp_path), HERE=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
     assert len(done.stdout.split()) == 2, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [f"ranks-{platform.node()}-{os.getpid()}.left"]
 
@@ -259,12 +257,9 @@ def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:
             os.kill(os.getpid(), 9)
         """)
     )
-    root = Path(__file__).parents[2]
     code = "import os; from harness.launch.worker_pool import Pool; Pool().run(1, os.getpid)"
-    path = os.pathsep.join(map(str, (tmp_path, root)))
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    place = with_python_path(tmp_path, CHECKOUT)
+    done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
     assert "RunError: Ranks could not be started: the fork server" in done.stderr
     assert "killed by SIGKILL while it was starting Python" in done.stderr
 
@@ -273,7 +268,7 @@ def test_a_pool_whose_server_hangs_in_an_import_has_the_limit_of_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", with_python_path(tmp_path)["PYTHONPATH"])
     waiting = Waiting(2.5, "; raise start_seconds")
     with Pool(waiting=waiting) as pool, pytest.raises(RunError) as caught:
         pool.run(2, os.getpid)
@@ -303,7 +298,7 @@ def test_functions_and_classes_of_a_program_pass_both_ways(tmp_path: Path) -> No
     )
     done = subprocess.run(
         [sys.executable, tmp_path / "program.py"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=with_python_path(CHECKOUT),
         capture_output=True,
         text=True,
     )

@@ -1,6 +1,5 @@
 """Kernels are ready before the first epoch that counts, and a run has the same bits with that and without."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from harness.ledger import Ledger
 from harness.run.open_run import make_ready, open_run
 from harness.run.trainer import Trainer
 from harness.spec.spec import Spec
+from tests.python_path import with_python_path
 
 ROOT = Path(__file__).parents[2]
 WATCHED = """
@@ -88,7 +88,7 @@ def test_nothing_is_compiled_in_an_epoch_that_counts(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(asked("graphsaint-node", 1, batch=50).model_dump_json())
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(tmp_path), str(ROOT)],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)},
+        env=with_python_path(ROOT, NUMBA_CACHE_DIR=str(tmp_path / "cache")),
         capture_output=True,
         text=True,
         check=False,
