@@ -24,8 +24,12 @@ def missing_package(error: ModuleNotFoundError) -> UserError | None:
     package = (error.name or "").partition(".")[0]
     for extra, packages in EXTRAS.items():
         if package in packages:
-            way_out = f"pip install 'parallel-gnn-harness[{extra}]'"
             return UserError(
-                f"This needs the package {package}, which is not installed. Install it: {way_out}"
+                f"This needs the package {package}, which is not installed. Install it: {install_extra(extra)}"
             )
     return None
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs the packages of an extra."""
+    return f"pip install 'parallel-gnn-harness[{extra}]'"

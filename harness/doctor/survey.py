@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.errors import UserError
+from harness.errors import EXTRAS, UserError, install_extra
 from harness.slurm.resources import (
     AROUND,
     PARTITIONS,
@@ -77,18 +77,16 @@ def survey(given: str | None, tell: Tell) -> Iterator[Examined]:
 
 # Python, its packages, and the tools beside it.
 
-NEEDED = (
-    "torch",
-    "numpy",
-    "scipy",
-    "numba",
-    "pandas",
-    "pyarrow",
-    "matplotlib",
-    "seaborn",
-    "snakemake",
-    "jinja2",
-)
+NEEDED = ("torch", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pyyaml")
+"""The packages without which nothing runs."""
+PURPOSES = {
+    "plots": "figures and reports need it",
+    "partition": "partitions by METIS or as a hypergraph need it",
+    "ogb": "graphs of the Open Graph Benchmark need it",
+    "pyg": "the strategy pyg and files of PyTorch Geometric need it",
+    "slurm": "workflows need it, on the machine from which they are submitted",
+}
+"""What the packages of an extra are for. A machine that does none of this, such as a compute node, lacks nothing."""
 OLDEST = (3, 11)
 USEFUL = {"nvidia-ml-py": "records will not say how busy a GPU is"}
 TOOLS = {
@@ -103,6 +101,10 @@ def software() -> Iterator[Examined]:
         installed = _version(name)
         state = installed or f"not installed: pip install {name}"
         yield Examined(name, state, missing=installed is None)
+    for extra, packages in EXTRAS.items():
+        absent = f"not installed; only {PURPOSES[extra]}: {install_extra(extra)}"
+        for name in packages:
+            yield Examined(name, _version(name) or absent)
     for name, loss in USEFUL.items():
         yield Examined(name, _version(name) or f"not installed: {loss}")
     for tool, loss in TOOLS.items():

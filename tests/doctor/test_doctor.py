@@ -1,15 +1,23 @@
 """What `harness doctor` says of Slurm, folders and profiles, by commands and files that tests put in their place."""
 
+import json
 import os
 import re
+import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from harness.cli import main
+from harness.doctor import survey
 from harness.doctor.survey import Examined, file_system, slurm
+from harness.errors import EXTRAS
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ANSWERS = {
     "srun": "",
     "scontrol": "ClusterName             = test\nMinJobAge               = 20 sec\nSLURM_VERSION           = 22.05.8",
@@ -136,3 +144,52 @@ def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
     assert file_system(tmp_path / "results", mounts) == "on nfs4, which nodes share"
     assert file_system(tmp_path / "local" / "x", mounts) == "on xfs, which other nodes may not see"
     assert file_system(Path("/etc"), mounts) == "on ext4, which other nodes may not see"
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
+    """Every package is installed in the version 1.0, except these."""
+
+    def version(name: str) -> str:
+        if name in absent:
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(survey, "version", version)
+
+
+def surveyed(capsys: pytest.CaptureFixture[str], root: Path) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """The exit code of `harness doctor`, its items as JSON has them, and the state of each in its text."""
+    codes = [main(["doctor", "--root", str(root), "--json"])]
+    items = {item["what"]: item for item in json.loads(capsys.readouterr().out)}
+    codes.append(main(["doctor", "--root", str(root)]))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert codes[0] == codes[1]
+    return codes[0], items, {what: state for state, what, *_ in lines}
+
+
+def test_a_package_of_an_extra_is_not_missing_and_its_purpose_and_extra_are_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compute node submits no workflow and draws no figure."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    extras = {name: extra for extra, names in EXTRAS.items() for name in names}
+    without(monkeypatch, *extras)
+    code, items, states = surveyed(capsys, root)
+    assert code == 0
+    for name, extra in extras.items():
+        told = items[name]["found"]
+        assert not items[name]["missing"] and states[name] == "ok"
+        assert told.startswith("not installed; only ")
+        assert told.endswith(f": pip install 'parallel-gnn-harness[{extra}]'")
+    assert "only workflows need it" in items["snakemake"]["found"]
+
+
+@pytest.mark.parametrize("name", [Requirement(line).name for line in PROJECT["dependencies"]])
+def test_a_package_that_every_run_needs_is_missing(
+    name: str, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, name)
+    code, items, states = surveyed(capsys, root)
+    assert code == 1 and items[name]["missing"] and states[name] == "MISSING"
+    assert items[name]["found"] == f"not installed: pip install {name}"
+    assert [what for what, state in states.items() if state == "MISSING"] == [name]
