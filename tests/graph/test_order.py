@@ -6,6 +6,7 @@ import torch
 
 from harness.graph.order import orders, permuted
 from harness.kernels.csr import from_scipy, to_scipy
+from tests.random_matrices import random_matrix
 
 
 @pytest.mark.parametrize("n", [1, 2, 211])
@@ -49,9 +50,8 @@ def test_a_shuffled_vertex_may_land_anywhere():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_permuted_is_numpys(seed):
-    from scipy import sparse
 
-    M = sparse.random_array((23, 23), density=0.2, rng=np.random.default_rng(seed), format="csr")
+    M = random_matrix(23, 0.2, seed)
     maps = orders("double", 23, seed)
     moved = permuted(from_scipy(M), maps.p, maps.q)
     np.testing.assert_array_equal(to_scipy(moved).toarray(), M.toarray()[maps.p][:, maps.q])

@@ -2,18 +2,18 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from scipy import sparse
 
 from harness.graph.partition import volumes
 from harness.kernels.csr import from_scipy
+from tests.random_matrices import random_matrix
 
 
 @pytest.mark.parametrize("bounds", [(0, 31), (0, 10, 10, 25, 31), (0, 31, 31), tuple(range(32))])
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
 def test_volumes_are_scipys(bounds, density):
-    M = sparse.random_array((31, 31), density=density, rng=np.random.default_rng(0), format="csr")
+    M = random_matrix(31, density, 0)
     expected = []
     for start, stop in pairwise(bounds):
         there = set(M[start:stop].nonzero()[1].tolist())

@@ -12,10 +12,11 @@ from harness.errors import UserError
 from harness.sources.metis import Metis
 from harness.sources.source import Rest
 from harness.sources.stream import whole
+from tests.random_matrices import random_matrix
 
 
 def symmetric(n, seed):
-    matrix = sp.random_array((n, n), density=0.2, rng=np.random.default_rng(seed)).tocsr()
+    matrix = random_matrix(n, 0.2, seed)
     return sp.csr_array(
         ((matrix + matrix.T) > 0).astype(int) - sp.diags_array(matrix.diagonal() > 0, dtype=int)
     )

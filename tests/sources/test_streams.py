@@ -3,7 +3,6 @@
 import gzip
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from harness.sources.rmat import Rmat, RmatSource
 from harness.sources.sbm import SbmSource
 from harness.sources.stream import counted
 from harness.sources.text import START, pairs_of
+from tests.random_matrices import random_matrix
 
 AT_ONCE = (1, 3, 100)
 TEXTS = {
@@ -111,7 +111,7 @@ def test_pairs_are_those_of_the_lines(tmp_path_factory, pairs, at_once):
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
 @pytest.mark.parametrize("field", ["pattern", "real"])
 def test_matrices_in_text(tmp_path, name, symmetry, field, at_once):
-    M = sparse.random_array((23, 23), density=0.1, rng=np.random.default_rng(1))
+    M = random_matrix(23, 0.1, 1)
     M = {"general": M, "symmetric": M + M.T, "skew-symmetric": M - M.T}[symmetry].tocoo()
     if field == "pattern":
         symmetry = symmetry.removeprefix("skew-")
@@ -141,9 +141,7 @@ def test_what_is_drawn(tmp_path, source, at_once):
 
 
 def test_arrays(tmp_path):
-    sparse.save_npz(
-        tmp_path / "g.npz", sparse.random_array((9, 9), density=0.3, rng=np.random.default_rng(1)).tocsr()
-    )
+    sparse.save_npz(tmp_path / "g.npz", random_matrix(9, 0.3, 1))
     check(Npz(kind="npz", path="g.npz"), tmp_path, at_once=4)
 
 
