@@ -8,6 +8,7 @@
 #   make test-slurm those that submit to a Slurm, which they start for themselves: as root, with Debian's packages
 #   make test-slurm-later the same on the Slurm of Debian 13, which mmdebstrap brings into build/debian-13
 #   make test-network asks the publishers of graphs; skipped where there is no network
+#   make test-versions some tests with the oldest and with the newest versions, each in an environment in build/versions
 #   make test-all   all tests; with HARNESS_SLURM_TEST=1 those on a Slurm too
 #   make bench      measures speed beside named competitors; fails if a fifth of a ratio was lost since the last landing
 #   make lint       style, layout, types, spelling, and the site
@@ -44,7 +45,7 @@ export OMP_NUM_THREADS ?= 1
 help:
 	@sed -n '/^#/!q; s/^#  *make/make/p' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: help docs test-map smoke papers resume test test-device test-slurm test-slurm-later test-network test-all bench lint format setup clean
+.PHONY: help docs test-map smoke papers resume test test-device test-slurm test-slurm-later test-network test-versions test-all bench lint format setup clean
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake all verify $(WORKFLOW)
@@ -72,6 +73,9 @@ test-slurm-later: $(INSTALLED)
 
 test-network: $(INSTALLED)
 	HARNESS_NETWORK_TEST=1 $(BIN)/pytest -q -rs tests/fetch/test_publishers.py
+
+test-versions:
+	tests/versions.sh build/versions
 
 test-all: $(INSTALLED)
 	HARNESS_SLURM_TEST= $(BIN)/pytest -q -n $(WORKERS) --dist worksteal

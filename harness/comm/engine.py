@@ -175,6 +175,10 @@ def _fake_store() -> dist.Store:  # type: ignore[name-defined]
     """The library's store for a process group that sends nothing; importing it registers the backend `fake`."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta"):
+        # Older releases of torch register their collectives on shapes only when this module is imported.
+        from torch.distributed._tools import fake_collectives  # noqa: F401
+
     return FakeStore()
 
 
