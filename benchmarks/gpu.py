@@ -16,7 +16,6 @@ Needs a CUDA or ROCm build of torch. Nothing has to be installed: a checkout on 
 
 import argparse
 import faulthandler
-import hashlib
 import json
 import os
 import select
@@ -28,20 +27,21 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from threading import Lock
 
 import torch
 from gpu_parts import FULL, PARTS, QUICK, BrokenLawError, Part, Size
 from measuring import argument_parser
-from record import origin
+from record import origin, version_of_code
 
 from harness.comm.engine import Engine, device_of
 from harness.device import gpu_name
 from harness.errors import UserError
 from harness.files import write_text
 from harness.launch.fork_server import tie
+from harness.run.provenance import provenance
 from harness.spec.root import project_root
 
 MINUTES = 40
@@ -49,6 +49,7 @@ SHORTEST = 10.0
 """The seconds that must be left to start a process."""
 START = 60.0
 """The seconds that a process may take before its first item begins."""
+LOG = "gpu.log.part"
 FAULTY = 3
 """The exit code of a child whose GPU no longer answers; what is left goes to another child."""
 
@@ -65,7 +66,7 @@ class Answer:
     """What went wrong, in a line."""
     refused: bool = False
     """True if the error is a refusal with its reason: this machine lacks something."""
-    commit: str = ""
+    version: str = ""
 
 
 # Children. A child sends lines of JSON: ["row", cells] for each row, and ["end", error, refused] after each item.
@@ -104,12 +105,13 @@ class TimeOverError(Exception):
 class Child:
     """A process that answers items of a part."""
 
-    def __init__(self, part: str, items: Sequence[str], quick: bool, log: Path) -> None:
-        words = ["--child", str(os.getpid()), part, "--only", *items, *(["--quick"] if quick else [])]
+    def __init__(self, part: str, items: Sequence[str], quick: bool, folder: Path) -> None:
+        words = ["--child", str(os.getpid()), part, "--only", *items, "--out", str(folder)]
+        words += ["--quick"] if quick else []
         path = os.pathsep.join(filter(None, [str(project_root()), os.environ.get("PYTHONPATH")]))
         self._begun = time.monotonic()
         self._part = part
-        with log.open("a") as errors:
+        with (folder / LOG).open("a") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", sys.argv[0], *words],  # a script may have put in parts of its own
                 cwd=project_root(),
@@ -178,11 +180,11 @@ class Child:
         return line
 
 
-def ask(name: str, items: Sequence[str], quick: bool, log: Path, until: float) -> Iterator[Answer]:
+def ask(name: str, items: Sequence[str], quick: bool, folder: Path, until: float) -> Iterator[Answer]:
     """The answers of items, by one process after another, as far as time allows."""
     waiting, part = list(items), PARTS[name]
     while waiting and until - time.monotonic() > SHORTEST:
-        with Child(name, waiting, quick, log) as child:
+        with Child(name, waiting, quick, folder) as child:
             limit = START + part.each
             try:
                 while waiting and (answer := child.answer(waiting[0], limit, until)):
@@ -205,18 +207,19 @@ def child_has_ended(answer: Answer) -> bool:
 class Answers:
     """All answers so far, kept in a file line by line, which the next call reads."""
 
-    def __init__(self, file: Path, machine: str, commit: str, keep: bool) -> None:
-        self._file, self._lock, self._commit = file, Lock(), commit
+    def __init__(self, file: Path, machine: str, version: str, keep: bool) -> None:
+        self._file, self._lock, self._version = file, Lock(), version
         self.of: dict[tuple[str, str], Answer] = {}
         lines = file.read_text().splitlines() if file.exists() else []
-        if lines and json.loads(lines[0]) == machine:
+        header = [machine, *(field.name for field in fields(Answer))]
+        if lines and json.loads(lines[0]) == header:
             known = [Answer(**json.loads(line)) for line in lines[1:]]
-            self.of = {(each.part, each.item): each for each in known if keep or each.commit == commit}
-        lines = [json.dumps(machine), *(json.dumps(asdict(each)) for each in self.of.values())]
+            self.of = {(each.part, each.item): each for each in known if keep or each.version == version}
+        lines = [json.dumps(header), *(json.dumps(asdict(each)) for each in self.of.values())]
         write_text(file, "\n".join(lines) + "\n")
 
     def add(self, answer: Answer) -> None:
-        answer = Answer(**{**asdict(answer), "commit": self._commit})
+        answer = Answer(**{**asdict(answer), "version": self._version})
         with self._lock:
             self.of[answer.part, answer.item] = answer
             with self._file.open("a") as file:
@@ -237,20 +240,20 @@ def one_line(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def ask_all(wanted: dict[str, list[str]], answers: Answers, options: argparse.Namespace, log: Path) -> None:
+def ask_all(wanted: dict[str, list[str]], answers: Answers, options: argparse.Namespace) -> None:
     """Asks laws side by side while graphs are built, then measurements one after the other."""
     begun, total = time.monotonic(), 60 * options.minutes
 
     def run(name: str, items: Sequence[str]) -> None:
-        for answer in ask(name, items, options.quick, log, begun + PARTS[name].share * total):
+        for answer in ask(name, items, options.quick, options.out, begun + PARTS[name].share * total):
             answers.add(answer)
 
     jobs = options.jobs or max(1, len(os.sched_getaffinity(0)) // 2)
     with ThreadPoolExecutor(1) as host, ThreadPoolExecutor(jobs) as lanes:
-        building = [host.submit(run, name, items) for name, items in wanted.items() if name == "graphs"]
+        building = [host.submit(run, name, items) for name, items in wanted.items() if name == "data"]
         laws = []
         for name, items in wanted.items():
-            if PARTS[name].shared and name != "graphs":
+            if PARTS[name].shared and name != "data":
                 groups = [[item] for item in items] if PARTS[name].processes else [items]
                 laws += [lanes.submit(run, name, group) for group in groups]
         for law in laws:
@@ -269,10 +272,10 @@ def ask_all(wanted: dict[str, list[str]], answers: Answers, options: argparse.Na
 
 def page(answers: Answers, size: Size, about: str) -> str:
     """All tables, with what is missing."""
-    commits = Counter(answer.commit for answer in answers.of.values())
-    several = f" Rows by commit: {', '.join(f'{n} of {each[:10]}' for each, n in commits.items())}."
+    versions = Counter(answer.version for answer in answers.of.values())
+    several = f" Rows by version: {', '.join(f'{n} of {each}' for each, n in versions.items())}."
     text = (
-        f"# gpu\n\n{about}{several if len(commits) > 1 else ''}\n\n## Summary\n\n{summary(answers, size)}\n"
+        f"# gpu\n\n{about}{several if len(versions) > 1 else ''}\n\n## Summary\n\n{summary(answers, size)}\n"
     )
     for name, part in PARTS.items():
         known = [answers.of[name, item] for item in part.items(size) if (name, item) in answers.of]
@@ -316,15 +319,6 @@ def summary(answers: Answers, size: Size) -> str:
     return "\n".join(lines)
 
 
-def sources_digest(root: Path) -> str:
-    """A name for the code where no git tells the commit."""
-    digest = hashlib.sha256()
-    for top in ("harness", "strategies", "benchmarks"):
-        for path in sorted((root / top).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return f"sources-{digest.hexdigest()[:12]}"
-
-
 def parsed() -> argparse.Namespace:
     shares = "\n".join(f"    {name:11} {part.question}" for name, part in PARTS.items())
     parser = argument_parser((__doc__ or "").replace("PARTS", shares, 1))
@@ -349,6 +343,8 @@ def parsed() -> argparse.Namespace:
         device_of(Engine.NCCL, 0)
     except UserError as error:
         parser.error(str(error))
+    usual = Path("build", "gpu") if options.quick else Path("benchmarks", "results")
+    options.out = (options.out or project_root() / usual).absolute()
     size = QUICK if options.quick else FULL
     known = {item for name in options.parts or PARTS for item in PARTS[name].items(size)}
     if unknown := set(options.only or ()) - known:
@@ -358,27 +354,24 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     options = parsed()
-    size = QUICK if options.quick else FULL
+    size = (QUICK if options.quick else FULL)._replace(folder=options.out)
     if options.child:
         (name,) = options.parts
         answer_items(PARTS[name], options.only, size, options.child)
         return
-    root = project_root()
-    folder = options.out or (root / "build" / "gpu" if options.quick else root / "benchmarks" / "results")
+    root, folder = project_root(), options.out
     folder.mkdir(parents=True, exist_ok=True)
-    about = origin(root, {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
-    commit = about.partition("Commit ")[2].split()[:1]
+    facts = provenance(root)
+    version = version_of_code(root, facts["commit"])
+    about = origin(facts, version, {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
     machine = f"{gpu_name()}, torch {torch.__version__}{', quick' if options.quick else ''}"
-    log = folder / "gpu.log.part"
-    answers = Answers(
-        folder / "gpu.answers.part", machine, commit[0] if commit else sources_digest(root), options.keep
-    )
+    answers = Answers(folder / "gpu.answers.part", machine, version, options.keep)
     wanted = {}
     for name in options.parts or PARTS:
         items = [item for item in PARTS[name].items(size) if not options.only or item in options.only]
         wanted[name] = items if options.parts else answers.left(name, items)
     try:
-        ask_all(wanted, answers, options, log)
+        ask_all(wanted, answers, options)
     finally:
         write_text(folder / "gpu.md", page(answers, size, about))
     for name in options.parts or PARTS:

@@ -24,18 +24,24 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from epoch import PYG, Case, reference_models
+from epoch import PYG, reference_models
+from epoch import Case as SerialCase
 from measuring import alternate, spec_of, trainer_of
 from one_gpu import on_one_gpu
 from torch import Tensor
 
 from harness.check import check
+from harness.check.case import Case
+from harness.check.graphs import compare_graph
 from harness.check.kit import ON_GPUS
 from harness.comm import collectives
 from harness.comm.collectives import Reduction
 from harness.comm.engine import Engine, device_of, most_ranks
 from harness.device import gpus, uploaded
+from harness.doctor.calibrate import calibrated, new_card_text
+from harness.documents import read_yaml
 from harness.errors import UserError
+from harness.files import write_text
 from harness.kernels.csr import Csr, cast, from_coo, on_device, row_of, to_scipy
 from harness.kernels.induced import induced_pair
 from harness.kernels.random import MASK, Purpose, mask, mask_by_tensors
@@ -43,12 +49,17 @@ from harness.kernels.shuffle import distinct
 from harness.kernels.spmm import WAYS, inner_products, keep_for_products, spmm
 from harness.launch.worker_pool import Pool
 from harness.ledger import SAMPLING
+from harness.predict.prediction import predict
 from harness.registry import load_strategy, registered
 from harness.results.record import read_record
 from harness.run.open_run import open_run
 from harness.run.trainer import Trainer
+from harness.spec.machine_card import MachineCard
 from harness.spec.root import project_root
+from harness.spec.spec import Spec
+from harness.strategy import Ready
 from harness.strategy.context import Measurements
+from harness.validation import validated
 
 TURNS, WARM = 10, 3
 EPOCH_SECONDS = 3.0
@@ -62,7 +73,7 @@ class BrokenLawError(Exception):
 
 
 class Size(NamedTuple):
-    """How large the graphs are."""
+    """How large the graphs are, and where parts leave files."""
 
     dataset: str
     epochs: tuple[str, ...]
@@ -73,6 +84,7 @@ class Size(NamedTuple):
     """Numbers in the copy whose speed is the bound."""
     dense: int
     batch: int
+    folder: Path = Path()
 
 
 FULL = Size("rmat-17", ("sbm-4096", "rmat-17", "rmat-21"), 20, 1 << 28, 8192, 4096)
@@ -96,7 +108,7 @@ class Part:
     processes: bool = False
     """True if each item has its own process, several at a time."""
     stores: bool = False
-    """True if the part opens graphs that the part `graphs` builds."""
+    """True if the part opens graphs that the part `data` builds."""
 
 
 def device() -> torch.device:
@@ -107,6 +119,10 @@ def device() -> torch.device:
 def strategies(*first: str) -> tuple[str, ...]:
     """The names of all strategies, some of them first."""
     return (*first, *sorted({entry.name for entry in registered()} - set(first)))
+
+
+def full_graph_strategies(_size: Size) -> list[str]:
+    return [name for name in strategies("serial") if not load_strategy(name).mini_batches]
 
 
 # Basics: what the project needs of the software and of the GPU.
@@ -411,6 +427,23 @@ def ask_waits(item: str, _size: Size) -> Iterator[Row]:
     yield item, places.total(), where, calls_that_wait(trainer.epoch)
 
 
+def ask_cuda_graphs(item: str, _size: Size) -> Iterator[Row]:
+    """A small training with and without a CUDA graph. What a graph gains on large graphs is a column of `epochs`."""
+    spec = {
+        "strategy": {"name": item},
+        "dataset": "check",
+        "ranks": 1,
+        "grid": load_strategy(item).grids(1)[0],
+        "model": {"layers": 3, "hidden": 8},
+        "machine": ON_GPUS.model_dump(),
+    }
+    compared = compare_graph(Case("graph", Spec.model_validate(spec), 211))
+    times = f"{1e3 * compared.seconds:.2f}", f"{1e3 * compared.graph_seconds:.2f}"
+    yield item, *times, compared.same_losses, compared.same_parameters, compared.same_amounts
+    if not compared.same:
+        raise BrokenLawError("a CUDA graph changes the training")
+
+
 # Measurements.
 
 
@@ -429,7 +462,7 @@ def medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         try:
             ways[name]()
             possible[name] = ways[name]
-        except (RuntimeError, ImportError) as error:
+        except (RuntimeError, ImportError, UserError) as error:
             print(f"{name}: {error}", file=sys.stderr)
     seconds = alternate(possible, TURNS, warm=WARM, swap=True, clock=finished)
     return {name: median(seconds.get(name, [inf])) for name in ways}
@@ -538,12 +571,50 @@ def epoch_items(size: Size) -> list[str]:
 def ask_epochs(item: str, _size: Size) -> Iterator[Row]:
     dataset, hidden = item.split()
     torch.cuda.reset_peak_memory_stats()
-    case = Case("serial", dataset, 1, hidden=int(hidden), order="combine_first")
-    models = reference_models(case.spec(), device())
-    ours = trainer_of(case.spec(), device=device()).epoch
-    mine, *others = medians({"ours": ours, **{name: models[name].epoch for name in PYG}}).values()
+    spec = SerialCase("serial", dataset, 1, hidden=int(hidden), order="combine_first").spec()
+    models = reference_models(spec, device())
+    on_gpus = {
+        "machine": ON_GPUS,
+        "training": spec.training.model_copy(update={"cuda_graph": True}),
+    }
+    graph = trainer_of(spec.model_copy(update=on_gpus), device=device())
+    ways = {
+        "ours": trainer_of(spec, device=device()).epoch,
+        "with a CUDA graph": graph.epoch,
+        **{name: models[name].epoch for name in PYG},
+    }
+    mine, *others = medians(ways).values()
     peak = f"{torch.cuda.max_memory_allocated() / 1e6:,.0f}"
     yield dataset, hidden, f"{1e3 * mine:.2f}", *(f"{seconds / mine:.2f}" for seconds in others), peak
+
+
+CARD = "gpu-card.yaml"
+
+
+def ask_card(_item: str, size: Size) -> Iterator[Row]:
+    """Calibrates a card, and leaves it and all times beside the page."""
+    done = calibrated(project_root(), "local-gpu", 1, lambda what: print(what, file=sys.stderr, flush=True))
+    write_text(size.folder / CARD, new_card_text(project_root(), "local-gpu", done))
+    write_text(size.folder / "gpu-card.csv", done.table)
+    for section in ("rates", "links"):
+        for name, each in done.sections.get(section, {}).items():
+            value = each.get("value", each) if isinstance(each, dict) else each
+            within, source = (
+                each.get(key, "") if isinstance(each, dict) else "" for key in ("within", "source")
+            )
+            yield f"{section}.{name}", value, within, source
+    for note in done.notes:
+        yield "note", note, "", ""
+
+
+def predicted_seconds(name: str, size: Size) -> float | None:
+    """The epoch by the card of this GPU, if that was calibrated."""
+    path = size.folder / CARD
+    if not path.exists():
+        return None
+    card = validated(MachineCard, {"name": "gpu", **read_yaml(path, str(path))}, str(path))
+    strategy, blocks = open_run(project_root(), spec_of(asked_of(name, size)))
+    return predict(Ready(strategy, blocks), card).seconds.value
 
 
 def asked_of(name: str, size: Size) -> dict[str, Any]:
@@ -577,9 +648,10 @@ def ask_strategies(item: str, size: Size) -> Iterator[Row]:
     serial, trainer = serial_seconds(size), trainer_alone(item, size)
     seconds, sampled = median_epoch(trainer)
     held = sum(trainer.strategy.memory(trainer.ctx.at, trainer.ctx.blocks.counts).values())
-    peak = torch.cuda.max_memory_allocated()
+    peak, predicted = torch.cuda.max_memory_allocated(), predicted_seconds(item, size)
     yield (
-        *(item, f"{1e3 * seconds:.2f}", f"{seconds / serial:.2f}", f"{sampled:.0%}", trainer.steps),
+        *(item, f"{1e3 * seconds:.2f}", f"{seconds / serial:.2f}"),
+        *(f"{predicted / seconds:.2f}" if predicted else "no card", f"{sampled:.0%}", trainer.steps),
         *(f"{peak / 1e6:,.1f}", f"{held / 1e6:,.1f}"),
     )
 
@@ -605,14 +677,14 @@ def by_scipy(A: Any, S: Any) -> tuple[Any, Any]:
     return sampled, sampled.T.tocsr()
 
 
-# Graphs: the stores and partitions that other parts open, built on the CPU while laws have the GPU.
+# Data: the stores and partitions that other parts open, built on the CPU while laws have the GPU.
 
 
-def graph_items(size: Size) -> list[str]:
+def data_items(size: Size) -> list[str]:
     return [*dict.fromkeys((size.dataset, *size.epochs)), "partitions"]
 
 
-def ask_graphs(item: str, size: Size) -> Iterator[Row]:
+def ask_data(item: str, size: Size) -> Iterator[Row]:
     begun = monotonic()
     if item == "partitions":
         for name in strategies():
@@ -638,11 +710,11 @@ WORLDS_FIRST = (
 )
 
 PARTS: dict[str, Part] = {
-    "graphs": Part(
+    "data": Part(
         "How long does it take to build the graphs?",
         ("graph", "seconds"),
-        graph_items,
-        ask_graphs,
+        data_items,
+        ask_data,
         share=0.7,
         each=300,
     ),
@@ -693,6 +765,13 @@ PARTS: dict[str, Part] = {
         ask_waits,
         share=0.55,
     ),
+    "cuda-graphs": Part(
+        "Does training with a CUDA graph have the same bits as without?",
+        ("strategy", "epoch, ms", "replayed, ms", "same losses", "same weights", "same ledger"),
+        full_graph_strategies,
+        ask_cuda_graphs,
+        share=0.55,
+    ),
     "peaks": Part(
         "How fast are the simplest operations?",
         ("operation", "speed"),
@@ -715,7 +794,11 @@ PARTS: dict[str, Part] = {
     ),
     "epochs": Part(
         "Is a serial epoch as fast as PyG's GCNConv? Above 1, ours is faster.",
-        ("dataset", "hidden", "serial, ms", *(f"{name} / ours" for name in PYG), "peak of all, MB"),
+        (
+            *("dataset", "hidden", "serial, ms", "with a CUDA graph / ours"),
+            *(f"{name} / ours" for name in PYG),
+            "peak of all, MB",
+        ),
         epoch_items,
         ask_epochs,
         stores=True,
@@ -723,14 +806,32 @@ PARTS: dict[str, Part] = {
         each=90,
         shared=False,
     ),
+    "card": Part(
+        "What are the constants of this GPU's card?",
+        ("constant", "value", "within", "source"),
+        lambda _: ["card"],
+        ask_card,
+        share=0.95,
+        each=150,
+        shared=False,
+    ),
     "strategies": Part(
         "What does an epoch of each strategy take on one rank?",
-        ("strategy", "epoch, ms", "over serial", "sampling", "steps", "peak, MB", "held all the time, MB"),
+        (
+            "strategy",
+            "epoch, ms",
+            "over serial",
+            "predicted / measured",
+            "sampling",
+            "steps",
+            "peak, MB",
+            "held all the time, MB",
+        ),
         lambda _: strategies("serial"),
         ask_strategies,
         stores=True,
         share=1.0,
-        each=40,
+        each=60,
         shared=False,
     ),
     "samples": Part(

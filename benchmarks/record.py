@@ -14,9 +14,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from itertools import chain
-from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from measuring import SPEED_LOST, argument_parser
@@ -185,11 +183,8 @@ def main() -> None:
         print(page, flush=True)
 
 
-def keep_page(page: Path, commands: list[str], until: float = inf) -> None:
-    """Run the commands that an unfinished page of this code lacks, then put the page in its place.
-
-    After `until`, by the monotonic clock, no command is started: the page stays unfinished.
-    """
+def keep_page(page: Path, commands: list[str]) -> None:
+    """Run the commands that an unfinished page of this code lacks, then put the page in its place."""
     root = project_root()
     settings = {"OMP_NUM_THREADS": "1", **load_machine(root, "local").allocator}
     os.environ.update(settings)
@@ -207,9 +202,7 @@ def keep_page(page: Path, commands: list[str], until: float = inf) -> None:
     if open_testbed := standing(commands[:done]):
         ran(root, open_testbed)
     code = 0
-    for number, command in enumerate(commands[done:], done):
-        if monotonic() > until:
-            sys.exit(f"{unfinished} lacks {len(commands) - number} parts, for which there was no time.")
+    for command in commands[done:]:
         printed, code = ran(root, command)
         if code not in (0, SPEED_LOST):
             sys.exit(

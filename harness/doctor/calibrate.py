@@ -157,11 +157,17 @@ def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
 
 
 def write_new_card(root: Path, machine: str, name: str, done: Calibration) -> Path:
-    """Writes config/machines/NAME.yaml: the card of `machine` with what was measured, which its description names."""
-    path, source = new_card(root, name), MACHINES / f"{machine}.yaml"
+    """Writes config/machines/NAME.yaml: the card of `machine` with what was measured."""
+    path = new_card(root, name)
+    write_text(path, new_card_text(root, machine, done))
+    return path
+
+
+def new_card_text(root: Path, machine: str, done: Calibration) -> str:
+    """The card of `machine` with what was measured, which its description names."""
+    source = MACHINES / f"{machine}.yaml"
     what = "rates, memory and links" if "rates" in done.sections else "memory and links"
     description = f"{done.device}, {what} by harness doctor --calibrate, {time.strftime('%Y-%m-%d')}"
     document = read_yaml(root / source, str(source)) | {"description": description} | done.sections
     origin = f"# {machine}.yaml as calibrated. Every constant names its source; `assumed` was not measured."
-    write_text(path, f"{origin}\n{yaml.safe_dump(document, sort_keys=False, width=120)}")
-    return path
+    return f"{origin}\n{yaml.safe_dump(document, sort_keys=False, width=120)}"
