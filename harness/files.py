@@ -11,9 +11,10 @@ import platform
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from uuid import uuid4
@@ -169,24 +170,96 @@ def sibling(path: Path) -> Path:
     return path.with_name(f".{path.name}.{owner_tag()}.{uuid4().hex[:8]}.part")
 
 
+# Leftovers: what processes that were killed leave, and how their death is known.
+#
+# The name of an unfinished file says which process writes it. A process id has a meaning only within one boot of a
+# machine and one PID namespace, and the kernel uses ids again: so the name holds these and the start of the process.
+
+OWNER = r"(?P<host>.+)-(?P<realm>[0-9a-f]{8})-(?P<pid>[0-9]{1,9})-(?P<start>[0-9]{1,20})"
+UNFINISHED = re.compile(rf"\..+\.{OWNER}\.[0-9a-f]{{8}}\.part(\.json)?")
+"""The names that `sibling` gives; a download keeps its notes next to such a file."""
+FORGOTTEN = 30 * 24 * 3600.0
+"""Seconds without a change after which a file of a process that cannot be asked counts as left over."""
+
+
 def owner_tag() -> str:
     """The name of this process in the names of its unfinished files, by which `sweep` sees whether it lives."""
-    return f"{platform.node()}-{os.getpid()}"
+    return f"{platform.node()}-{_realm()}-{os.getpid()}-{_start_of(os.getpid()) or 0}"
 
 
-def sweep(folder: Path, patterns: Sequence[str] = (".*.part*", "launch-*")) -> None:
-    """Removes the unfinished files and folders that dead processes of this machine left in a folder."""
-    for path in chain.from_iterable(map(folder.glob, patterns)):
+def scratch_names(prefix: str) -> re.Pattern[str]:
+    """The names of the temporary files and folders that a process makes with `prefix` and `owner_tag`."""
+    return re.compile(rf"{re.escape(prefix)}{OWNER}\.[a-z0-9_]{{8}}")
+
+
+SCRATCH = "launch-"
+"""The beginning of the names of the folders in which launchers work, next to the folder of runs."""
+SCRATCH_NAMES = scratch_names(SCRATCH)
+
+
+def sweep(folder: Path, names: re.Pattern[str] | None = None) -> None:
+    """Removes the unfinished files and folders that dead processes left in a folder, and nothing else."""
+    for path in leftovers(folder, names):
         if abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 path.unlink()
 
 
+def leftovers(folder: Path, names: re.Pattern[str] | None = None) -> list[Path]:
+    """The unfinished files and folders in a folder, whether or not their processes live."""
+    patterns = (names,) if names else (UNFINISHED, SCRATCH_NAMES)
+    try:
+        return [path for path in folder.iterdir() if any(each.fullmatch(path.name) for each in patterns)]
+    except OSError:
+        return []
+
+
 def abandoned(path: Path) -> bool:
-    """True if the process that made an unfinished file is dead; processes of other machines may always live."""
-    owner = re.search(re.escape(platform.node()) + r"-(\d+)\.", path.name)
-    return owner is not None and not Path(f"/proc/{owner[1]}").exists()
+    """True if the process that made an unfinished file is dead.
+
+    Whether a process of another machine, container or boot lives cannot be seen from here: its file counts as abandoned
+    once nothing in it has changed for a month.
+    """
+    owner = re.search(rf"(?:^|[.-]){OWNER}\.", path.name)
+    if owner is None:
+        return False
+    if owner["realm"] != _realm():
+        return _last_change(path) < time.time() - FORGOTTEN
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass  # the process of another user, whose start may be hidden
+    start = _start_of(int(owner["pid"]))
+    return start is not None and start != int(owner["start"])
+
+
+def _realm() -> str:
+    """A short name of this boot of this machine and of this PID namespace, in which process ids have their meaning."""
+    words = [platform.node()]
+    with suppress(OSError):
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        words.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
+
+
+def _start_of(pid: int) -> int | None:
+    """The time at which a process started, in ticks of the kernel; None if it cannot be read."""
+    try:  # the second field is the name of the program, which may hold anything
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _last_change(path: Path) -> float:
+    """The latest change of a file, or of anything in a folder; never, if it cannot be seen."""
+    try:
+        return max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    except OSError:
+        return inf
 
 
 @contextmanager

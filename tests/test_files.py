@@ -13,8 +13,19 @@ import sys
 import numpy as np
 import pytest
 
+from harness import files
 from harness.errors import RunError, UserError
-from harness.files import DATASETS, HashedFile, check_room, remove_folder, whole_folder
+from harness.files import (
+    DATASETS,
+    HashedFile,
+    abandoned,
+    check_room,
+    owner_tag,
+    remove_folder,
+    sibling,
+    sweep,
+    whole_folder,
+)
 from tests.python_path import CHECKOUT, with_python_path
 
 ARRAY = np.arange(1000)
@@ -190,3 +201,112 @@ def test_a_place_that_cannot_hold_folders_is_a_wrong_request(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="HARNESS_DATASETS"):
         write(tmp_path / "file" / "s")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "launch-{host}-20231.notes",
+        "launch-{host}-99999999.tar",
+        "launch-{host}-99999999.ab12cd34",
+        "launch-{tag}.ab12cd34.tar",
+        "launch-{tag}",
+        ".thesis.{host}-4000000.part",
+        ".thesis.{host}-4000000.0123abcd.part",
+        ".thesis.{tag}.part",
+        "thesis.{tag}.0123abcd.part",
+        ".thesis.{tag}.0123abcd.part.pdf",
+    ],
+)
+def test_sweep_leaves_files_that_only_resemble_leftovers(tmp_path, name):
+    dead = re.sub(r"-\d+-\d+$", "-4000000-1", owner_tag())
+    path = tmp_path / name.format(host=files.platform.node(), tag=dead)
+    for own in (path, path.with_name(f"{path.name}s")):
+        own.mkdir()
+        (own / "chapter.tex").touch()
+    sweep(tmp_path)
+    assert (path / "chapter.tex").exists()
+    assert (path.with_name(f"{path.name}s") / "chapter.tex").exists()
+
+
+def leftover_of(tag, folder):
+    path = folder / f"launch-{tag}.ab12cd34"
+    path.mkdir()
+    (path / "spec.json").touch()
+    return path
+
+
+def test_sweep_removes_the_scratch_of_a_dead_process_and_no_other(tmp_path):
+    host, realm, pid, start = owner_tag().rsplit("-", 3)
+    mine = leftover_of(owner_tag(), tmp_path)
+    dead = leftover_of(f"{host}-{realm}-4000000-{start}", tmp_path)
+    reused = leftover_of(f"{host}-{realm}-{pid}-{int(start) - 1}", tmp_path)
+    elsewhere = leftover_of(f"{host}-{'0' * 8}-4000000-{start}", tmp_path)
+    assert [abandoned(each) for each in (mine, dead, reused, elsewhere)] == [False, True, True, False]
+    sweep(tmp_path)
+    assert everything(tmp_path) == sorted([mine.name, elsewhere.name])
+
+
+def test_a_scratch_of_another_boot_is_swept_once_nothing_changed_for_a_month(tmp_path):
+    path = leftover_of(f"vm-{'0' * 8}-1-1", tmp_path)
+    for each in (path / "spec.json", path):
+        os.utime(each, (0, 0))
+    (path / "log").touch()
+    os.utime(path, (0, 0))
+    assert not abandoned(path), "one of its files was written today"
+    (path / "log").unlink()
+    os.utime(path, (0, 0))
+    sweep(tmp_path)
+    assert everything(tmp_path) == []
+
+
+IN_A_NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+
+
+def test_sweep_spares_a_live_process_of_another_pid_namespace(tmp_path):
+    """Two containers with one hostname share a folder: the ids of one mean nothing in the other."""
+    if subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system makes no PID namespaces for its users")
+    program = (
+        "import os, sys; from pathlib import Path; from harness.files import owner_tag, sibling\n"
+        "os.fork() and (os.wait(), os._exit(0))\n"  # the first process of a namespace has an id that is always taken
+        f"folder = Path({str(tmp_path)!r}); sibling(folder / 'record').touch()\n"
+        "(folder / f'launch-{owner_tag()}.ab12cd34').mkdir(); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [*IN_A_NAMESPACE, sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        before = everything(tmp_path)
+        sweep(tmp_path)
+        assert everything(tmp_path) == before
+        assert len(before) == 2
+        other.communicate(b"")
+
+
+def test_sweep_sees_the_death_of_another_users_process(tmp_path, monkeypatch):
+    """Where other users' processes are hidden, a signal is refused, and their start cannot be read."""
+    path = leftover_of(owner_tag(), tmp_path)
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(files.os, "kill", refuse)
+    monkeypatch.setattr(files, "_start_of", lambda _: None)
+    assert not abandoned(path)
+
+
+def test_names_that_siblings_give_are_swept_after_a_kill(tmp_path):
+    path = tmp_path / "a.b-1-2.part"
+    killed(
+        f"path = files.sibling(pathlib.Path({str(path)!r})); path.touch()\n"
+        "path.with_name(path.name + '.json').touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert len(everything(tmp_path)) == 2
+    assert sibling(path).parent == tmp_path
+    sweep(tmp_path)
+    assert everything(tmp_path) == []

@@ -22,7 +22,7 @@ from harness.comm import collectives, meeting
 from harness.comm.meeting import TORCHRUN, RankPlace
 from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
-from harness.files import owner_tag, sweep
+from harness.files import owner_tag, scratch_names, sweep
 
 
 class Engine(StrEnum):
@@ -226,7 +226,7 @@ LOGGING = ("NCCL_DEBUG", LOG_OF_NCCL)
 def _note_network(at: RankPlace) -> None:
     """Lets NCCL on rank 0 write its choices to a file of this machine, unless the user directs its log."""
     if at.rank == 0 and not os.environ.keys() & LOGGING:
-        sweep(Path(tempfile.gettempdir()), [f"{OWN_LOG}*"])  # where nobody asked for the network
+        sweep(Path(tempfile.gettempdir()), scratch_names(OWN_LOG))  # where nobody asked for the network
         file, name = tempfile.mkstemp(prefix=f"{OWN_LOG}{owner_tag()}.")
         os.close(file)
         os.environ.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", LOG_OF_NCCL: name})

@@ -28,7 +28,7 @@ from harness.comm.grid import Grid
 from harness.device import settle
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
-from harness.files import owner_tag, sweep, write_text
+from harness.files import SCRATCH, owner_tag, sweep, write_text
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
@@ -59,7 +59,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
     folder.mkdir(parents=True, exist_ok=True)
     sweep(folder)
     tell(f"measuring all-reduces between {ranks} ranks over {card.engine}, about 30 s")
-    with tempfile.TemporaryDirectory(prefix=f"launch-{owner_tag()}.", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=folder) as name:
         out, log = Path(name) / "measured.json", Path(name) / "log"
         program = ["harness.doctor.links", "--engine", card.engine]
         program += ["--meeting", str(Path(name) / "meeting"), "--out", str(out)]

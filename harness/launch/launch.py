@@ -7,6 +7,7 @@ such as a lost node, goes on no record, and the run can be tried again.
 
 import json
 import os
+import platform
 import signal
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 from harness.comm.meeting import RankPlace, on_one_machine, place
 from harness.errors import RunError, UserError
-from harness.files import owner_tag, refusals, sweep
+from harness.files import SCRATCH, owner_tag, refusals, sweep
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
@@ -121,7 +122,7 @@ def _recorded(
         runs.mkdir(parents=True, exist_ok=True)
         sweep(runs)
         sweep(runs.parent)
-        folder = tempfile.TemporaryDirectory(prefix=f"launch-{owner_tag()}.", dir=runs.parent)
+        folder = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{owner_tag()}.", dir=runs.parent)
     with folder as name, _ending_on_sigterm():
         scratch = Path(name)
         with refusals(scratch):
@@ -364,7 +365,7 @@ def series(
 def turns(specs: Sequence[Spec]) -> list[BlockPlace]:
     """The turn of each run: the runs of one launch that this process starts are a block."""
     job = os.environ.get("SLURM_JOB_ID")
-    allocation = f"job-{job}" if job else f"{owner_tag()}-{time.time():.0f}"
+    allocation = f"job-{job}" if job else f"{platform.node()}-{os.getpid()}-{time.time():.0f}"
     taken = Counter[int]()
     found = []
     for spec in specs:

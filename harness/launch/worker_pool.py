@@ -29,7 +29,7 @@ from harness.comm import engine
 from harness.comm.engine import Engine
 from harness.comm.meeting import RankPlace
 from harness.errors import RunError
-from harness.files import owner_tag, sweep
+from harness.files import owner_tag, scratch_names, sweep
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.processes import POLL_SECONDS, STACKS
 from harness.run.fault import Fault, answer_for_stacks, describe, stacks_of
@@ -203,7 +203,7 @@ class Pool:
         self._patience, self._waiting, self._engine = patience, waiting, engine
         self._server, self._environment = ForkServer(), {**os.environ, **ENVIRONMENT}
         self._workers: list[_Worker] = []
-        sweep(Path(tempfile.gettempdir()), ["ranks-*"])  # which pools that were killed have left
+        sweep(Path(tempfile.gettempdir()), scratch_names("ranks-"))  # which pools that were killed have left
         self._temporary = tempfile.TemporaryDirectory(
             prefix=f"ranks-{owner_tag()}.", ignore_cleanup_errors=True
         )

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
-from harness.files import abandoned, remove_folder, whole_folder, whole_folders, write_synced
+from harness.files import (
+    SCRATCH_NAMES,
+    UNFINISHED,
+    abandoned,
+    leftovers,
+    remove_folder,
+    whole_folder,
+    whole_folders,
+    write_synced,
+)
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import digest
 
@@ -151,11 +160,11 @@ def _labelled(runs: Path, ids: list[str]) -> str:
 def runs_under_way(runs: Path) -> set[str]:
     """The ids of runs that processes, which may live, execute or write now: by scratch folders, and hidden folders."""
     ids = set()
-    for scratch in runs.absolute().parent.glob("launch-*"):
+    for scratch in leftovers(runs.absolute().parent, SCRATCH_NAMES):
         if not abandoned(scratch):
             with suppress(OSError, ValueError):
                 ids.add(digest(json.loads((scratch / "spec.json").read_text())))
-    for partial in runs.glob(".*.part"):
+    for partial in leftovers(runs, UNFINISHED):
         if not abandoned(partial) and (name := re.match(r"\.([^.]+)\.", partial.name)):
             ids.add(name[1])
     return ids
