@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -152,6 +153,34 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read_regular_file(path: Path, most: int) -> bytes:
+    """The bytes of a file. An OSError for more than `most` bytes, and for a pipe or a device, which may never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return data
+
+
+def text_at_end(path: Path, most: int) -> str:
+    """The last `most` bytes of a file as text; empty without the file. A log may be larger than the memory."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
+            return file.read(most).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def text_at_begin(path: Path, most: int) -> str:
+    """The first `most` bytes of a file as text."""
+    with path.open("rb") as file:
+        return file.read(most).decode(errors="replace")
 
 
 def sha256_of(path: Path) -> str:

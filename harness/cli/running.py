@@ -23,6 +23,7 @@ from harness.cli.predicting import PricedEpoch, priced_epochs
 from harness.documents import read_json
 from harness.errors import UserError
 from harness.external.programs import PROGRAMS
+from harness.files import text_at_begin
 from harness.results.record import read_record
 from harness.slurm.jobs import predicted
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
@@ -340,11 +341,19 @@ def _record_logs(
     return 0 if record["status"] == "ok" else 1
 
 
+LONGEST_LOG = 1 << 28
+
+
 def _text_of(log: Path) -> str:
     try:
-        return log.read_text(errors="replace")
+        text = text_at_begin(log, LONGEST_LOG + 1)
     except OSError as error:
         raise UserError(f"The log {log} cannot be read: {error.strerror}.") from None
+    if len(text) > LONGEST_LOG:
+        raise UserError(
+            f"The log {log} has more than {LONGEST_LOG:,} bytes. Give one with the lines of options and epochs alone."
+        )
+    return text
 
 
 def _external_text(record: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from harness.comm import collectives, meeting
 from harness.comm.meeting import TORCHRUN, RankPlace
 from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
-from harness.files import owner_tag, scratch_names, sweep
+from harness.files import owner_tag, scratch_names, sweep, text_at_begin
 
 
 class Engine(StrEnum):
@@ -221,6 +221,8 @@ NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$", re.MULTILINE)
 LOG_OF_NCCL, OWN_LOG = "NCCL_DEBUG_FILE", "harness-nccl-"
 LOGGING = ("NCCL_DEBUG", LOG_OF_NCCL)
 """The variables by which a user directs NCCL's log; the harness then leaves it alone."""
+LOG_READ = 1 << 22
+"""The bytes of NCCL's log that are read: it names its network when it starts."""
 
 
 def _note_network(at: RankPlace) -> None:
@@ -237,7 +239,7 @@ def network() -> str | None:
     log = Path(os.environ.get(LOG_OF_NCCL, ""))
     if not log.is_file():
         return None
-    found = network_of(log.read_text(errors="replace"))
+    found = network_of(text_at_begin(log, LOG_READ))
     if log.name.startswith(OWN_LOG):
         log.unlink()  # NCCL still writes to it, and nobody reads on
     return found

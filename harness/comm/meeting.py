@@ -158,7 +158,9 @@ def _host_of_rank_0(environ: Mapping[str, str]) -> str:
             return Path(environ.get(name, "")).read_text().split()[0]
     if "FLUX_TASK_RANK" in environ:
         with suppress(OSError, subprocess.SubprocessError):
-            hosts = subprocess.run(["flux", "hostlist", "local"], capture_output=True, text=True, check=True)
+            hosts = subprocess.run(
+                ["flux", "hostlist", "local"], capture_output=True, text=True, check=True, timeout=10
+            )
             return first_host(hosts.stdout.strip())
     raise UserError(
         "The ranks are on several machines, and no list of hosts was found: set MASTER_ADDR to the host of rank 0."

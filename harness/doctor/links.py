@@ -28,7 +28,7 @@ from harness.comm.grid import Grid
 from harness.device import settle
 from harness.documents import read_yaml
 from harness.errors import RunError, UserError
-from harness.files import SCRATCH, owner_tag, sweep, write_text
+from harness.files import SCRATCH, owner_tag, sweep, text_at_end, write_text
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks
@@ -71,9 +71,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
         ):
             started.watch(HangDetector(None), LONGEST, starter.attend)
         if not out.exists():
-            raise RunError(
-                f"the ranks could not measure their links: {log.read_text(errors='replace')[-1500:]}"
-            )
+            raise RunError(f"the ranks could not measure their links: {text_at_end(log, 1500)}")
         result = json.loads(out.read_text())
     check_network(load_machine_card(root, machine), ranks, result["network"])
     return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"])

@@ -4,12 +4,14 @@ The program can be run first, by the user's own command. A key that neither log 
 never a default of ours.
 """
 
+import codecs
 import hashlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -20,6 +22,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.children import die_with_parent, guarded_group
 from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec, nested
 from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
@@ -31,19 +34,24 @@ from harness.run.rank_tables import entry
 from harness.spec.spec import Spec, digest, grid_text
 from harness.store.catalog import load_card
 
+LEAVING = 10.0
+"""The seconds that a command has to end after a SIGTERM."""
+
 
 def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, dict[str, Any]]:
-    """Runs a command in a folder, shows its output and writes it to `log`. Returns exit code and provenance."""
+    """Runs a command in a folder, shows its output and writes it to `log`. Returns exit code and provenance.
+
+    A SIGTERM ends the command, and its run is recorded as far as it came. Whatever ends this process ends the command
+    and the processes that it started.
+    """
     started = time.time()
-    with _started(command, folder) as program:
-        try:
-            _follow(program, log)
-        finally:
-            with suppress(ProcessLookupError):  # its processes have ended, as a rule
-                os.killpg(program.pid, signal.SIGKILL)
+    with _Stop() as stop, _started(command, folder) as program, guarded_group(program.pid):
+        stop.pass_on_to(program.pid)
+        _follow(program, log)
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
     times = {"started": started, "finished": time.time()}
-    return program.returncode, {**provenance(folder), **unknown, "command": shlex.join(command), **times}
+    exit_code = -signal.SIGTERM if stop.came else program.returncode
+    return exit_code, {**provenance(folder), **unknown, "command": shlex.join(command), **times}
 
 
 def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
@@ -56,6 +64,7 @@ def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  this process has no threads of its own
         )
     except OSError as error:
         raise UserError(
@@ -63,14 +72,53 @@ def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
         ) from None
 
 
+class _Stop:
+    """A SIGTERM to this process, passed on to a process group; a while later the group gets a SIGKILL."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._group = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Stop":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                each: signal.signal(each, self._handle) for each in (signal.SIGTERM, signal.SIGALRM)
+            }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def pass_on_to(self, group: int) -> None:
+        self._group = group
+        if self.came:
+            self._send(signal.SIGTERM)
+
+    def _handle(self, number: int, _: object) -> None:
+        self.came = True
+        if number == signal.SIGTERM:
+            signal.setitimer(signal.ITIMER_REAL, LEAVING)
+        self._send(signal.SIGTERM if number == signal.SIGTERM else signal.SIGKILL)
+
+    def _send(self, what: signal.Signals) -> None:
+        if self._group:
+            with suppress(ProcessLookupError):
+                os.killpg(self._group, what)
+
+
 def _follow(program: "subprocess.Popen[bytes]", log: Path) -> None:
     """Copies the output to the log and to stderr, until the last process has closed its output."""
     assert program.stdout is not None
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
-        for line in program.stdout:
-            file.write(line)
-            sys.stderr.write(line.decode(errors="replace"))
+    with log.open("wb", buffering=0) as file:
+        while some := program.stdout.read1(1 << 16):  # type: ignore[attr-defined]  a line may never end
+            file.write(some)
+            sys.stderr.write(decode(some))
             sys.stderr.flush()
     program.wait()
 
@@ -146,9 +194,9 @@ def _trained(log: Log, epoch: int) -> float | None:
 
 
 def check_that_it_reports(log: Log, program: Program) -> None:
-    """Refuses a log without epochs. A program that was run and printed its options is a result even so."""
+    """Refuses a log without epochs, unless it is of a run here that printed its options or was stopped."""
     ran = log.exit_code is not None
-    if log.reports or (ran and log.settings):
+    if log.reports or (ran and log.settings) or log.exit_code == -signal.SIGTERM:
         return
     ended = f" (exit code {log.exit_code})" if ran else ""
     raise (RunError if ran else UserError)(
@@ -201,6 +249,8 @@ def failure_of(log: Log, world: int, epochs: int | None) -> str | None:
     All processes report after the same epochs, at a fixed interval. `epochs`, the wanted number, is None for a log
     without options.
     """
+    if log.exit_code == -signal.SIGTERM:
+        return "It was stopped by a SIGTERM"
     if log.exit_code:
         return f"It ended with exit code {log.exit_code}"
     if silent := sorted(set(range(world)) - set(log.last)):

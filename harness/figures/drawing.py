@@ -22,6 +22,7 @@ import matplotlib.style
 import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.children import die_with_parent
 from harness.errors import UserError
 from harness.figures import (
     beside_papers,
@@ -35,7 +36,7 @@ from harness.figures import (
 )
 from harness.figures.kind import FigureKind, Tables, read_tables
 from harness.figures.panels import Panel, titles
-from harness.files import replace_files
+from harness.files import replace_files, text_at_begin
 from harness.progress import OnStep, silent, steps
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
@@ -138,7 +139,7 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
     draw = partial(_draw, shared=shared, tables=collected, out=out, digest=tables_digest(tables))
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share what is imported and read already: neither modules nor tables travel to them.
-    with styled(), ProcessPoolExecutor(cores, start, _DRAW.append, (draw,)) as pool:
+    with styled(), ProcessPoolExecutor(cores, start, _begin, (os.getpid(), draw)) as pool:
         drawn = pool.map(_drawn, range(len(KINDS)))
         paths = [
             path for _ in steps(KINDS, lambda kind: f"drawing {kind.name}", on_step) for path in next(drawn)
@@ -150,6 +151,11 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
 
 _DRAW: list[Callable[[FigureKind[Any]], list[Path]]] = []
 """In a process that draws: how it draws a kind."""
+
+
+def _begin(parent: int, draw: Callable[[FigureKind[Any]], list[Path]]) -> None:
+    die_with_parent(parent)()
+    _DRAW.append(draw)
 
 
 def _drawn(number: int) -> list[Path]:
@@ -215,7 +221,7 @@ def _left_over(out: Path, drawn: Sequence[Path]) -> list[Path]:
         for path in out.glob("*.svg")
         if path not in known
         and any(path.stem == name or path.stem.startswith(f"{name}-") for name in names)
-        and re.search(r"tables [0-9a-f]{16}", path.read_text(errors="replace")[:2000])
+        and re.search(r"tables [0-9a-f]{16}", text_at_begin(path, 2000))
     ]
     endings = [f".{ending}" for ending in (*FORMATS, *BESIDE)]
     return [

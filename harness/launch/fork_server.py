@@ -27,6 +27,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, NamedTuple, NoReturn
 
+from harness.children import die_with_parent
 from harness.comm.meeting import LAUNCHED, STARTED, VISIBLE, VISIBLE_TOO
 from harness.errors import RunError
 
@@ -41,7 +42,7 @@ TELL_SECONDS = 5.0
 ENDING_SECONDS = 5.0
 """The time that a process has to end once its channel is closed."""
 OUTPUT_KEPT = 2000
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 
 Report = tuple[str, str]
 """The kind of a report (`stage`, `ready`, `pid` or `failed`) and its text."""
@@ -177,7 +178,7 @@ class _ServerProcess:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=[remote.fileno()],
-                preexec_fn=tie(os.getpid(), signal.SIGKILL),  # noqa: PLW1509  the launcher has no threads of its own
+                preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  the launcher has no threads of its own
             )
 
     def await_ready(self, waiting: Waiting) -> None:
@@ -262,18 +263,6 @@ def _adopting() -> Iterator[None]:
         libc.prctl(PR_SET_CHILD_SUBREAPER, before.value)
 
 
-def tie(parent: int, ending: signal.Signals) -> Callable[[], None]:
-    """A function for a child to call first: the kernel then sends this signal when the parent dies, or has died."""
-    libc = CDLL(None)
-
-    def ask() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, ending)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
-
-
 # The code below runs in the fork server and in its ranks.
 
 
@@ -331,7 +320,7 @@ def _forked_away(launcher: int, channel: Connection) -> bool:
             parent = f"the kernel gave one to process {os.getppid()}"
             channel.send(("failed", f"cannot give ranks to the launcher: {parent}"))
         os._exit(1)
-    tie(launcher, signal.SIGKILL)()
+    die_with_parent(launcher)()
     return True
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from harness.files import text_at_end
 from harness.launch.fork_server import how_it_ended
 from harness.launch.hang_detector import Hang, HangDetector
 from harness.run.fault import Fault, faults, is_consequence, stacks_of
@@ -24,7 +25,8 @@ NOTICE = 1.0
 LEAVING = 10.0
 """The seconds that processes have to end after a signal, and a writer to finish a record after the time limit."""
 STACKS = signal.SIGUSR1
-LOG_KEPT = 4000
+LOG_KEPT, LOG_SEARCHED = 4000, 1 << 25
+"""The bytes at the end of the ranks' log that a record keeps, and in which the cause is looked for."""
 WAITING = "torch/distributed"
 """A folder that is in the stack of a rank that waits for another rank."""
 CURRENT = "Current thread"
@@ -209,7 +211,7 @@ def _death(death: Death, scratch: Path, memory_ran_out: bool) -> Fault:
 
 def _nccl_hang(log: Path) -> Fault | None:
     """The call over NCCL that did not end, by the log of the ranks; None if the log has no such call."""
-    text = log.read_text(errors="replace") if log.exists() else ""
+    text = text_at_end(log, LOG_SEARCHED)
     call = NCCL_HANG.search(text)
     if call is None:
         return None
@@ -259,4 +261,4 @@ def _unnamed(kind: str, status: str, message: str, trace: str = "") -> Fault:
 
 
 def _end_of(log: Path) -> str:
-    return log.read_text(errors="replace")[-LOG_KEPT:] if log.exists() else ""
+    return text_at_end(log, LOG_KEPT)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.children import die_with_parent
 from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Board, own_address
 from harness.errors import RunError, UserError
-from harness.launch.fork_server import ForkServer, Waiting, tie
-from harness.launch.processes import Death, Process, Watched
+from harness.files import text_at_end
+from harness.launch.fork_server import ForkServer, Waiting
+from harness.launch.processes import LOG_SEARCHED, Death, Process, Watched
 from harness.slurm.resources import geometry, load_site, slurm_of
 from harness.slurm.srun import in_allocation, python_words, srun_errors, staging, step
 from harness.spec.machine_card import Machine, Slurm, list_machines, start_seconds
@@ -87,8 +89,11 @@ class RankStarter(NamedTuple):
             begun, environment = time.time(), dict(self.environments[0])
             for command in self.staged:
                 progress(f"staging: {' '.join(command)}")
-                if subprocess.run(command, stdin=nothing, stdout=file, stderr=file).returncode:
-                    raise RunError(f"{' '.join(command)} failed: {log.read_text(errors='replace')[-1000:]}")
+                bound = die_with_parent(os.getpid())
+                if subprocess.run(
+                    command, stdin=nothing, stdout=file, stderr=file, preexec_fn=bound
+                ).returncode:
+                    raise RunError(f"{' '.join(command)} failed: {text_at_end(log, 1000)}")
             if self.staged:
                 environment[STAGED] = str(time.time() - begun)
             yield subprocess.Popen(
@@ -97,7 +102,7 @@ class RankStarter(NamedTuple):
                 stdin=nothing,
                 stdout=file,
                 stderr=file,
-                preexec_fn=tie(os.getpid(), self.ending),  # noqa: PLW1509  the launcher has no threads of its own
+                preexec_fn=die_with_parent(os.getpid(), self.ending),  # noqa: PLW1509  the launcher has no threads of its own
             )
 
     def attend(self, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -115,7 +120,7 @@ class RankStarter(NamedTuple):
         """The end of a step's ranks, by the messages of srun."""
         if not watched.deaths:
             return watched
-        words = log.read_text(errors="replace")
+        words = text_at_end(log, LOG_SEARCHED)
         errors = srun_errors(words)
         lost = errors.lost_node or not errors.deaths
         return watched._replace(

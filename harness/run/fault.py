@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.files import text_at_end
 
 Fault = dict[str, Any]
 """The keys are rank, type, message, status, trace and time."""
 
+LONGEST = 100_000
+"""The most characters of a message, and of a trace, that a fault keeps."""
 LOST_SIGNS = ("closed by peer", "reset by peer", "broken pipe", "gloo/transport")
 TIMEOUT_SIGNS = ("timed out", "operation timeout")
 MEMORY_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
@@ -36,11 +39,19 @@ def describe(rank: int, error: BaseException) -> Fault:
     return {
         "rank": rank,
         "type": type(error).__name__,
-        "message": str(error) or type(error).__name__,
+        "message": _bounded(str(error) or type(error).__name__),
         "status": status_of(error),
-        "trace": "".join(traceback.format_exception(error)),
+        "trace": _bounded("".join(traceback.format_exception(error))),
         "time": time.time(),
     }
+
+
+def _bounded(text: str) -> str:
+    """The text; of one that is longer than `LONGEST`, the two ends."""
+    left_out = len(text) - LONGEST
+    if left_out <= 0:
+        return text
+    return f"{text[: LONGEST // 2]}\n[{left_out:,} characters left out]\n{text[-LONGEST // 2 :]}"
 
 
 def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
@@ -77,7 +88,7 @@ def answer_for_stacks(scratch: Path, rank: int) -> None:
 def stacks_of(scratch: Path, rank: int) -> str:
     """The stacks that a rank wrote, or an empty text."""
     path = _stacks(scratch, rank)
-    return path.read_text(errors="replace") if path.exists() else ""
+    return text_at_end(path, LONGEST)
 
 
 def _file(scratch: Path, rank: int) -> Path:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from harness.children import die_with_parent
 from harness.errors import RunError, UserError
 from harness.files import DATASETS, HashedFile, check_room, refusals, whole_folder, write_synced
 from harness.graph.model import Ints
@@ -158,7 +159,7 @@ def _in_a_process(act: Callable[[], None]) -> None:
     """Acts in a forked process, and raises its error here. A process that was killed is an error too."""
     fork = get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=_act, args=(act, sender), daemon=True)
+    process = fork.Process(target=_act, args=(act, sender, os.getpid()), daemon=True)
     process.start()
     process.join()
     if receiver.poll():
@@ -170,8 +171,9 @@ def _in_a_process(act: Callable[[], None]) -> None:
         )
 
 
-def _act(act: Callable[[], None], sender: Connection) -> None:
+def _act(act: Callable[[], None], sender: Connection, parent: int) -> None:
     """Acts, sends an error, and ends the process, whose normal end would wait for threads that the fork lacks."""
+    die_with_parent(parent)()
     torch.set_num_threads(1)
     try:
         act()

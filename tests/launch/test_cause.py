@@ -1,5 +1,6 @@
 """The first cause of a failed run, among what ranks said, how they died, and what was only a consequence."""
 
+import os
 import time
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 
 from harness.launch import launch
 from harness.launch.hang_detector import Hang
-from harness.launch.processes import Death, Watched, find_cause, nobody_is_to_blame
+from harness.launch.processes import LOG_KEPT, Death, Watched, find_cause, nobody_is_to_blame
 from harness.run import rank
 from harness.run.fault import status_of, write_fault
 
@@ -169,3 +170,15 @@ def test_a_kill_for_memory_is_seen_by_whichever_counter_has_it(
     before = launch._out_of_memory_kills()
     files[rises].write_text("oom 3\noom_kill 5\n")
     assert launch._out_of_memory_kills() > before
+
+
+def test_a_log_of_any_length_is_read_from_its_end(tmp_path: Path) -> None:
+    """The file takes no room on the disk, and reading it whole would take 64 GiB."""
+    with (tmp_path / "log").open("wb") as log:
+        log.truncate(1 << 36)
+        log.seek(0, os.SEEK_END)
+        log.write(b"the last words")
+    death = Death(0, 1, 0.0)
+    fault = find_cause(Watched([death]), tmp_path, 1, memory_ran_out=False)
+    assert fault["trace"].endswith("the last words")
+    assert len(fault["trace"]) == LOG_KEPT

@@ -1,0 +1,116 @@
+"""Whatever ends a process of the harness ends the processes that it started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.children import die_with_parent
+
+ENDINGS = [signal.SIGTERM, signal.SIGKILL]
+KILL_FIRST = [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+
+
+def wait_until(holds: Callable[[], bool], patience: float = 60) -> None:
+    deadline = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def started(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def numbers(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_command_of_another_program_ends_with_the_harness(ending: signal.Signals, tmp_path: Path) -> None:
+    """So do the processes that the command started; a SIGTERM leaves a record of the run as far as it came."""
+    pids, runs = tmp_path / "pids", tmp_path / "runs"
+    script = f"sleep 300 & echo $! $$ > {pids}.part; mv {pids}.part {pids}; sleep 301"
+    words = ["external", "run", "--format", "bns-gcn", "--dataset", "tiny-sbm", "--out", str(runs)]
+    words += ["--set", "ranks=2", "--set", "strategy.name=bns-gcn", "--", "sh", "-c", script]
+    with started("-m", "harness", *words, HARNESS_RESULTS=str(tmp_path)) as harness:
+        wait_until(lambda: len(numbers(pids)) == 2)
+        harness.send_signal(ending)
+        assert harness.wait(30) == (1 if ending is signal.SIGTERM else -ending)
+    wait_until(lambda: not any(map(is_alive, numbers(pids))))
+    records = [json.loads((folder / "record.json").read_text()) for folder in runs.glob("*")]
+    ends = [(record["status"], record["error"]["message"].partition(".")[0]) for record in records]
+    assert ends == ([("failed", "It was stopped by a SIGTERM")] if ending is signal.SIGTERM else [])
+
+
+FIGURES = """
+import os, sys, time
+from pathlib import Path
+from harness.figures import drawing
+
+def draw(kind, **_):
+    Path(sys.argv[2], str(os.getpid())).touch()
+    time.sleep(300)
+
+drawing._draw = draw
+drawing.draw_all(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("ending", KILL_FIRST)
+def test_workers_that_draw_end_with_the_command(ending: signal.Signals, study: Path, tmp_path: Path) -> None:
+    with started("-c", FIGURES, str(study / "tables"), str(tmp_path)) as harness:
+        wait_until(lambda: any(tmp_path.iterdir()))
+        harness.send_signal(ending)
+        harness.wait(30)
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    wait_until(lambda: not any(map(is_alive, workers)))
+
+
+PARTITIONS = """
+import os, sys, time
+from pathlib import Path
+from harness.store.partitions import _in_a_process
+
+def compute():
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(300)
+
+_in_a_process(compute)
+"""
+
+
+@pytest.mark.parametrize("ending", KILL_FIRST)
+def test_processes_that_partition_end_with_the_command(ending: signal.Signals, tmp_path: Path) -> None:
+    with started("-c", PARTITIONS, str(tmp_path)) as harness:
+        wait_until(lambda: any(tmp_path.iterdir()))
+        harness.send_signal(ending)
+        harness.wait(30)
+    (worker,) = (int(path.name) for path in tmp_path.iterdir())
+    wait_until(lambda: not is_alive(worker))
+
+
+def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
+    child = os.fork()
+    if not child:
+        die_with_parent(1)()  # the parent is another process than this one's
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
