@@ -7,6 +7,7 @@ No error quotes more of a file than the key, the number or the tag at fault: a p
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -64,6 +65,11 @@ def read_json(path: Path, where: str) -> dict[str, Any]:
     return _mapping(_read(path, where, "JSON", _parsed_json), where)
 
 
+def parse_json(data: bytes, where: str) -> dict[str, Any]:
+    """The mapping in the text of a JSON file, which errors call `where`."""
+    return _mapping(_parsed(data, where, "JSON", _parsed_json), where)
+
+
 def yaml_value(text: str, where: str) -> Any:
     """The value of a short YAML text, as that of an option."""
     try:
@@ -81,6 +87,10 @@ def _read(path: Path, where: str, language: str, parse: Callable[[str], Any]) ->
         raise UserError(f"{where} cannot be read: {reason}.") from None
     if len(data) > LONGEST[language]:
         raise UserError(f"{where} has more than {LONGEST[language]:,} bytes, which is no file of this kind.")
+    return _parsed(data, where, language, parse)
+
+
+def _parsed(data: bytes, where: str, language: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -173,8 +183,7 @@ def _parsed_json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
             raise _UnreadError(f"the key {clipped(twice, 40)} occurs twice in one mapping")
         return mapping
 

@@ -12,7 +12,15 @@ from harness.cli.options import Verbs, add_verb, columns, moment, settings_page,
 from harness.documents import read_yaml
 from harness.errors import UserError
 from harness.files import whole_folders
-from harness.results.record import Record, find_run, read_record, read_records, remove_run, runs_under_way
+from harness.results.record import (
+    Record,
+    find_run,
+    left_out,
+    read_record,
+    read_records,
+    remove_run,
+    runs_under_way,
+)
 from harness.results.schema import SETTLED, STATUSES
 from harness.spec.root import dataset_cards, project_root, results_folder
 
@@ -195,8 +203,8 @@ def _chosen_runs(options: argparse.Namespace, runs: Path) -> list[Record]:
             f"There is no folder of runs {runs}. `harness run` makes one, or name another by --runs."
         )
     records, refused = read_records(whole_folders(runs))
-    for refusal in refused:
-        print(f"left out: {refusal}", file=sys.stderr)
+    if refused:
+        print(f"harness: {left_out(refused)}", file=sys.stderr)
     chosen = [
         record
         for record in records

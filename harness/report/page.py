@@ -6,6 +6,7 @@ The page is a function of the tables and the figures: the same input gives the s
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,9 +98,10 @@ def experiment_of(runs: pd.DataFrame, plans: Path | None) -> str:
     """The file of the experiment whose plan has exactly these runs, printed values of papers aside; or nothing."""
     own = set(runs.run_id[runs.source != "published"])
     for path in sorted(plans.glob("*.json")) if plans else []:
-        if set(read_plan(path)) == own:
-            name = read_json(path, f"The plan {path}")["experiment"]
-            return f"workflows/experiments/{name}.yaml"
+        with suppress(UserError):  # a plan that cannot be read is not the one of a finished experiment
+            if set(read_plan(path)) == own:
+                name = read_json(path, f"The plan {path}").get("experiment")
+                return f"workflows/experiments/{name}.yaml" if name else ""
     return ""
 
 

@@ -351,6 +351,8 @@ def graphs(runs: pd.DataFrame) -> Results | None:
 
 
 def _size(size: float) -> str:
+    if pd.isna(size):
+        return ""
     return three_digits(size) if size % 1 else f"{size:,.0f}"
 
 

@@ -19,52 +19,16 @@ import pyarrow as pa
 
 from harness.errors import UserError
 from harness.files import replace_files, whole_folders
-from harness.ledger import AxisName
 from harness.progress import OnStep, silent, steps
 from harness.results import parquet
-from harness.results.record import Record, find_run, read_record, read_records
-from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES, TEXT
+from harness.results.record import Record, find_run, left_out, read_record, read_records
+from harness.results.run_row import flatten
+from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
-from harness.spec.spec import canonical_json, grid_text
-
-# A spec and a record as one row of the table `runs`.
-
-TEXTS = {column.name for column in RUNS.columns if column.dtype == TEXT}
-KNOWN = set(RUNS.names)
-
-
-def flatten(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Every column of `runs`; a value of the record without a column goes into `extra`, so that nothing is lost."""
-    grid = {axis: spec["grid"][axis] for axis in AxisName if axis in spec.get("grid", {})}
-    values = {
-        **dict(_leaves({key: value for key, value in spec.items() if key != "grid"})),
-        **dict(_leaves({key: value for key, value in record.items() if key not in ("summary", "schema")})),
-        **dict(_leaves(record["summary"])),
-        "grid": grid_text(grid, ""),
-        **{f"grid.{axis.value}": size for axis, size in grid.items()},
-        "spec": canonical_json(spec),
-    }
-    extra = {name: value for name, value in values.items() if name not in KNOWN and value is not None}
-    row = {name: values.get(name) for name in RUNS.names}
-    return {**row, "extra": canonical_json(extra) if extra else ""}
-
-
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values; a column of text takes any value under its name as JSON."""
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name not in KNOWN:
-            yield from _leaves(value, f"{name}.")
-        elif name in TEXTS and value is not None and not isinstance(value, str):
-            yield name, canonical_json(value)
-        else:
-            yield name, value
-
 
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns that order the runs; those that agree in them stand as the plan lists them, all others by parameters."""
-NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -73,6 +37,8 @@ class Collected:
 
     out: Path
     runs: pd.DataFrame
+    refused: Sequence[UserError] = ()
+    """Why folders were left out: they hold no whole record."""
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -81,8 +47,8 @@ class Collected:
 
     @property
     def complete(self) -> bool:
-        """Whether every run was recorded and succeeded."""
-        return self.failures.empty
+        """Whether every run was recorded and succeeded, and no folder was left out."""
+        return self.failures.empty and not self.refused
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and failures."""
@@ -91,14 +57,16 @@ class Collected:
             "tables": [str(self.out / f"{name}.parquet") for name in TABLES],
             "runs": self.runs.status.value_counts().to_dict(),
             "failures": json.loads(self.failures[columns].to_json(orient="records")),
+            "left_out": [str(each) for each in self.refused],
         }
 
     def as_text(self) -> str:
-        """A line of counts, then the failures, then the way out."""
+        """A line of counts, then the failures and the way out, then the folders that were left out."""
         counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
         head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
-        if self.complete:
-            return head
+        warning = [left_out(self.refused)] if self.refused else []
+        if self.failures.empty:
+            return "\n".join([head, *warning])
         width = self.failures.label.str.len().max()
         lines = [
             f"  {run.label:<{width}}  {run.status:<7}  {cause(run)}" for _, run in self.failures.iterrows()
@@ -106,7 +74,7 @@ class Collected:
         way_out = (
             "A failed or missing run is tried again by `harness run --spec FILE`, others with --fresh too."
         )
-        return "\n".join([head, *lines, way_out])
+        return "\n".join([head, *lines, way_out, *warning])
 
 
 def collect(
@@ -134,18 +102,43 @@ def collect(
     unplanned = {path.name: path for place in beside for path in whole_folders(place)}
     found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
     folders = [found[run_id] for run_id in planned if run_id in found]
-    records = _read(steps(folders, lambda folder: f"reading {folder.name}", on_step))
+    records, refused = read_records(steps(folders, lambda folder: f"reading {folder.name}", on_step))
+    try:
+        frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
+    except UserError:  # of a damaged table: the others are looked for at once
+        records, damaged = _with_sound_tables(records)
+        if not damaged:
+            raise
+        refused += damaged
+        frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
     if not records:
         owner = f" of the plan {plan}" if plan else ""
-        raise UserError(
-            f"{' and '.join(map(str, places))} holds no run{owner} yet. `harness run` or the workflow makes some."
-        )
+        some = " and ".join(map(str, places))
+        if refused:
+            raise UserError(f"{some} holds no run{owner} that can be read. {left_out(refused)}")
+        raise UserError(f"{some} holds no run{owner} yet. `harness run` or the workflow makes some.")
+    replace_files({out / f"{name}.parquet": data for name, data in files.items()})
+    return Collected(out, frame, refused)
+
+
+def _tables(
+    records: Sequence[Record],
+    planned: Mapping[str, dict[str, Any]],
+    order: Sequence[str],
+    out: Path,
+    on_step: OnStep,
+    *,
+    several: bool,
+) -> tuple[pd.DataFrame, dict[str, bytes]]:
+    """The table `runs`, and the files of all tables by name. Nothing without records."""
+    if not records:
+        return pd.DataFrame(), {}
     by_id = {record.record["run_id"]: record for record in records}
     rows = [
-        flatten(record.spec, record.record) | {"origin": str(record.folder.parent) if len(places) > 1 else ""}
+        flatten(record.spec, record.record) | {"origin": str(record.folder.parent) if several else ""}
         for record in records
     ]
-    rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id]
+    rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id and run]
     frame = _in_order(parquet.conform(pd.DataFrame(rows), RUNS), order)
     ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
     summary = [parquet.to_arrow(frame, RUNS)]
@@ -155,9 +148,20 @@ def collect(
         name: parquet.to_bytes(_rows(ordered, name, _collected(out, name, known)), TABLES[name], mark)
         for name in steps(RUN_TABLES, lambda name: f"writing {name}", on_step)
     }
-    files["runs"] = parquet.to_bytes(summary, RUNS, mark)
-    replace_files({out / f"{name}.parquet": data for name, data in files.items()})
-    return Collected(out, frame)
+    return frame, {**files, "runs": parquet.to_bytes(summary, RUNS, mark)}
+
+
+def _with_sound_tables(records: Sequence[Record]) -> tuple[list[Record], list[UserError]]:
+    """The records whose tables can all be read, and the refusals of the others."""
+    sound, damaged = [], []
+    for record in records:
+        try:
+            for name in RUN_TABLES:
+                record.rows(name)
+            sound.append(record)
+        except UserError as error:
+            damaged.append(error)
+    return sound, damaged
 
 
 def _in_order(frame: pd.DataFrame, planned: Sequence[str]) -> pd.DataFrame:
@@ -199,17 +203,6 @@ def cause(run: "pd.Series[Any]") -> str:
     where = "" if pd.isna(rank) or rank < 0 else f"rank {rank}: "
     message = " ".join(run["error.message"].split())
     return f"{where}{run['error.type']}: {message}" if run["error.type"] else f"{where}{message}"
-
-
-def _read(folders: Iterator[Path]) -> list[Record]:
-    """Every record, or one refusal that names the records that cannot be read."""
-    records, refused = read_records(folders)
-    if len(refused) > 1:
-        others = f" {len(refused) - NAMED} others cannot be read either." if len(refused) > NAMED else ""
-        raise UserError(" ".join(map(str, refused[:NAMED])) + others)
-    if refused:
-        raise refused[0]
-    return records
 
 
 def _unchanged(out: Path, frame: pd.DataFrame) -> set[str]:

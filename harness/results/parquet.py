@@ -1,11 +1,15 @@
 """Tables as parquet files: each holds the number of its schema, which reading checks."""
 
+import errno
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,8 +29,11 @@ from harness.results.schema import (
     TRUTH,
     TableSchema,
 )
+from harness.validation import clipped
 
 ROW_GROUP = 1 << 20
+WORD = 8
+"""The bytes of a value in memory, at least."""
 MARK = "harness.collected"
 ANEW = "`harness collect` makes the tables anew from the run folders."
 
@@ -84,19 +91,53 @@ def to_pandas(rows: pa.Table, table: TableSchema) -> pd.DataFrame:
 
 
 def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
-    """The rows of a file, or a refusal by name that ends with the way out."""
+    """The rows of a file, or a refusal by name that ends with the way out.
+
+    Nothing is read before the schema is known to be the one of the table, and the rows to fit into memory.
+    """
     try:
-        with pq.ParquetFile(path) as file:
-            rows = file.read()
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        with _open_regular(path) as opened, pq.ParquetFile(opened) as file:
+            if reason := _misfit(file, table):
+                raise UserError(f"{path} {reason}. {way_out}")
+            return file.read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
-    number = (rows.schema.metadata or {}).get(b"harness.schema", b"none").decode()
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """The open file; an OSError for a pipe or a device, which may never end."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return file
+
+
+def _misfit(file: pq.ParquetFile, table: TableSchema) -> str:
+    """Why a file is not this table, by its schema and its sizes alone; empty if it is."""
+    schema, facts = file.schema_arrow, file.metadata
+    number = (schema.metadata or {}).get(b"harness.schema", b"none").decode(errors="replace")
     if number != str(SCHEMA):
-        raise UserError(f"{path} has schema {number}, and this harness reads schema {SCHEMA}. {way_out}")
-    if not rows.schema.equals(arrow_schema(table)):
-        raise UserError(f"{path} does not have the columns of schema {SCHEMA}. {way_out}")
-    return rows
+        return f"has schema {clipped(number, 20)}, and this harness reads schema {SCHEMA}"
+    if not schema.equals(arrow_schema(table)):
+        return f"does not have the columns of schema {SCHEMA}"
+    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    needs = max(sum(group.total_byte_size for group in groups), WORD * facts.num_rows * facts.num_columns)
+    if needs > (free := available_bytes()):
+        return f"has {facts.num_rows:,} rows, which need {needs:,} bytes of memory, and {free:,} are free"
+    return ""
+
+
+def available_bytes() -> int:
+    """The memory that this process may still take: that of the machine, or of its control group if that is less."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(facts["MemAvailable"].split()[0]) << 10
+    with suppress(OSError, ValueError):  # there is no such limit, or it is "max"
+        group = Path("/sys/fs/cgroup")
+        most, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        free = min(free, max(most - used, 0))
+    return free
 
 
 def read_collected(tables: Path, name: str) -> pd.DataFrame:
@@ -142,8 +183,12 @@ def _mark(path: Path) -> str | None:
     """The mark that the tables of one collection share; None if the table or its mark is missing."""
     if not path.is_file():
         return None
-    mark = (pq.read_schema(path).metadata or {}).get(MARK.encode())
-    return mark.decode() if mark else None
+    try:
+        with _open_regular(path) as file:
+            mark = (pq.read_schema(file).metadata or {}).get(MARK.encode())
+    except (pa.ArrowException, OSError):
+        return None
+    return mark.decode(errors="replace") if mark else None
 
 
 def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:

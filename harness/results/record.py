@@ -7,24 +7,28 @@ once it is whole. How a run was launched and the meaning of its numbers do not m
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.documents import parse_json
 from harness.errors import UserError
 from harness.files import (
     SCRATCH_NAMES,
     UNFINISHED,
     abandoned,
     leftovers,
+    read_regular_file,
     remove_folder,
     whole_folder,
     whole_folders,
     write_synced,
 )
+from harness.results.run_row import check
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import digest
 
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+LONGEST = 1 << 24
+"""The most bytes of spec.json and of record.json."""
 WAY_OUT = "Move {folder} away and run its spec again: `harness run --spec FILE`."
 
 
@@ -52,7 +58,12 @@ class Record:
     @property
     def bytes(self) -> int:
         """The size of all files of the folder."""
-        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        sizes = 0
+        for path in self.folder.rglob("*"):
+            with suppress(OSError):  # it may be removed meanwhile
+                status = path.lstat()
+                sizes += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return sizes
 
     def table(self, name: str) -> "pd.DataFrame":
         """One of the run's tables; without rows if the run did not get that far."""
@@ -65,7 +76,7 @@ class Record:
         from harness.results.parquet import arrow_schema, from_file
 
         table, path = RUN_TABLES[name], self.folder / f"{name}.parquet"
-        if not path.is_file():
+        if not path.exists() and not path.is_symlink():
             return arrow_schema(table).empty_table()
         return from_file(path, table, WAY_OUT.format(folder=self.folder))
 
@@ -100,26 +111,44 @@ def read_record(folder: Path) -> Record:
             f"{way_out} To read it as it is, check out the commit that wrote it"
             f"{_commit(record)}."
         )
-    lacking = [
-        key for key in ("run_id", "label", "status", "source", "summary", "provenance") if key not in record
-    ]
-    if lacking:
-        raise UserError(f"{folder / 'record.json'} is not whole: it lacks {', '.join(lacking)}. {way_out}")
-    if record["status"] not in STATUSES:
-        accepted = ", ".join(STATUSES)
-        raise UserError(f"{folder} has the status {record['status']!r}; accepted are {accepted}. {way_out}")
+    try:
+        check(spec, record)
+    except ValueError as reason:
+        raise UserError(f"{folder} holds no whole record: {reason}. {way_out}") from None
     return Record(folder, spec, record)
 
 
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:
-    """Every record that can be read, and the refusals of all others."""
+    """The records of a folder of runs that can be read, and the refusals of all others.
+
+    A folder has the name of its run: a copy under another name would count twice.
+    """
     records, refused = [], []
     for folder in folders:
         try:
-            records.append(read_record(folder))
+            records.append(_named_by_its_run(read_record(folder)))
         except UserError as error:
             refused.append(error)
     return records, refused
+
+
+def _named_by_its_run(record: Record) -> Record:
+    run_id, folder = record.record["run_id"], record.folder
+    if run_id != folder.absolute().name:
+        raise UserError(
+            f"{folder} holds the record of the run {run_id}, so it is a copy. Name it {run_id}, or move it out of "
+            f"{folder.parent}."
+        )
+    return record
+
+
+def left_out(refused: Sequence[UserError]) -> str:
+    """A sentence about the folders whose records cannot be read; empty if all can."""
+    if not refused:
+        return ""
+    if len(refused) == 1:
+        return f"1 folder was left out: {refused[0]}"
+    return f"{len(refused)} folders were left out. The first: {refused[0]}"
 
 
 # Runs by their ids, and the removal of runs.
@@ -162,8 +191,9 @@ def runs_under_way(runs: Path) -> set[str]:
     ids = set()
     for scratch in leftovers(runs.absolute().parent, SCRATCH_NAMES):
         if not abandoned(scratch):
-            with suppress(OSError, ValueError):
-                ids.add(digest(json.loads((scratch / "spec.json").read_text())))
+            with suppress(OSError, UserError):
+                spec = read_regular_file(scratch / "spec.json", LONGEST)
+                ids.add(digest(parse_json(spec, str(scratch))))
     for partial in leftovers(runs, UNFINISHED):
         if not abandoned(partial) and (name := re.match(r"\.([^.]+)\.", partial.name)):
             ids.add(name[1])
@@ -182,11 +212,13 @@ def remove_run(record: Record) -> bool:
 
 
 def finite(value: Any) -> Any:
-    """`value` with null for every number that JSON has no word for."""
+    """`value` with null for every number that JSON has no word for, and escapes for what is no text of UTF-8."""
     if isinstance(value, Mapping):
-        return {str(key): finite(inner) for key, inner in value.items()}
+        return {finite(str(key)): finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode().replace("\0", "\\0")
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -197,14 +229,13 @@ def _json(data: Mapping[str, Any]) -> bytes:
 def _read_json(path: Path) -> dict[str, Any]:
     way_out = WAY_OUT.format(folder=path.parent)
     try:
-        data = json.loads(path.read_text())
+        data = read_regular_file(path, LONGEST)
     except OSError as error:
         raise UserError(f"{path.parent} is no run folder: {path.name}: {error.strerror}. {way_out}") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not whole: {error}. {way_out}") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} is not whole: it holds no keys. {way_out}")
-    return data
+    try:
+        return parse_json(data, f"{path} is not whole: it")
+    except UserError as error:
+        raise UserError(f"{error} {way_out}") from None
 
 
 def _commit(record: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The jobs of a workflow: the runs of each job, the time that runs take, and the resources that a job asks for."""
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.files import whole_folders
+from harness.documents import parse_json
+from harness.errors import UserError
+from harness.files import read_regular_file, whole_folders
+from harness.results.record import LONGEST
 from harness.results.schema import SETTLED
 from harness.slurm.resources import (
     AROUND,
@@ -58,9 +60,9 @@ class RunHistory:
         ended = []
         for folder in whole_folders(self._runs):
             record, spec = _read(folder / "record.json"), _read(folder / "spec.json")
-            with suppress(KeyError, TypeError):
+            with suppress(KeyError, TypeError, ValueError):
                 if record["status"] == "ok" and record.get("source") != "external":
-                    started, finished = record["provenance"]["started"], record["provenance"]["finished"]
+                    started, finished = (float(record["provenance"][key]) for key in ("started", "finished"))
                     ended.append((finished, finished - started, likeness(spec)))
         return {likeness: seconds for _, seconds, likeness in sorted(ended)}
 
@@ -71,10 +73,9 @@ def likeness(spec: dict[str, Any]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return parse_json(read_regular_file(path, LONGEST), str(path))
+    except (OSError, UserError):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 # The time limit of a run, and of a job with several runs.

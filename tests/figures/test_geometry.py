@@ -20,8 +20,8 @@ from harness.figures.page_layout import COLUMN, PAGE
 from harness.figures.palette import KNOWN
 from harness.figures.panels import panels
 from harness.figures.throughput import BASELINE
-from harness.results.collect import flatten
 from harness.results.parquet import conform
+from harness.results.run_row import flatten
 from harness.results.schema import RUNS
 
 SIZES = (2, pytest.param(7, marks=pytest.mark.slow), 22)

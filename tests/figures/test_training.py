@@ -12,9 +12,10 @@ from harness.figures import prediction_scatter, training
 from harness.figures.drawing import styled
 from harness.figures.kind import read_tables
 from harness.figures.panels import panels
-from harness.results.collect import collect, flatten
+from harness.results.collect import collect
 from harness.results.parquet import conform, read_collected
 from harness.results.record import write_record
+from harness.results.run_row import flatten
 from harness.results.schema import RUNS
 
 FOUND = [0.2, 0.5, 0.75]

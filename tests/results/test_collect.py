@@ -150,15 +150,34 @@ def test_runs_that_all_succeeded_are_complete(runs: Path, specs: list[Spec], tmp
     assert collect(runs, tmp_path, plan_of(specs[:3], tmp_path / "plan.json")).complete
 
 
-def test_runs_of_another_schema_are_refused_by_name(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+def test_runs_of_another_schema_are_left_out_by_name(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
     for spec in specs[:2]:
         path = runs / spec.run_id / "record.json"
         path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
-    with pytest.raises(UserError, match="schema 2") as refusal:
+    collected = collect(runs, tmp_path)
+    assert set(collected.runs.run_id) == {spec.run_id for spec in specs[2:]}
+    assert not collected.complete
+    reasons = " ".join(collected.as_dict()["left_out"])
+    assert all(f"{spec.run_id} was written with schema 2" in reasons for spec in specs[:2])
+    assert collected.as_text().splitlines()[-1].startswith("2 folders were left out. The first: ")
+
+
+def test_runs_that_can_all_not_be_read_are_refused(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    for spec in specs:
+        (runs / spec.run_id / "record.json").write_text("{")
+    with pytest.raises(UserError, match=r"no run that can be read\. 4 folders were left out") as refusal:
         collect(runs, tmp_path)
-    assert all(spec.run_id in str(refusal.value) for spec in specs[:2])
     assert "\n" not in str(refusal.value)
     assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_damaged_table_costs_the_row_of_its_run(runs: Path, specs: list[Spec], tmp_path: Path) -> None:
+    (runs / specs[0].run_id / "ledger.parquet").write_bytes(b"PAR1")
+    plan = plan_of(specs, tmp_path / "plan.json")
+    collected = collect(runs, tmp_path, plan)
+    assert collected.runs.set_index("run_id").status[specs[0].run_id] == "missing"
+    assert "ledger.parquet cannot be read as a table" in collected.as_dict()["left_out"][0]
+    assert specs[0].run_id not in set(read_collected(tmp_path, "epochs").run_id)
 
 
 @pytest.mark.parametrize("name", ["runs", "ledger"])
@@ -170,10 +189,9 @@ def test_tables_of_another_schema_are_refused_by_name(name: str, runs: Path, tmp
         read_collected(tmp_path, name)
 
 
-def test_a_folder_that_is_no_run_is_named(runs: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_left_out_by_name(runs: Path, tmp_path: Path) -> None:
     (runs / "old-things").mkdir()
-    with pytest.raises(UserError, match="old-things is no run folder"):
-        collect(runs, tmp_path)
+    assert "old-things is no run folder" in collect(runs, tmp_path).as_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize(

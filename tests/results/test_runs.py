@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UserError
+from harness.files import owner_tag
 from harness.results.record import find_run, read_record, remove_run
 from harness.spec.spec import Spec
 
@@ -73,7 +73,7 @@ def test_the_list_has_every_readable_record_and_the_latest_last(
     lines = out.splitlines()
     assert len(lines) == 1 + 6 + 2
     assert "6 runs" in lines[-1]
-    assert "notes" in err and "0123456789abcdef" in err
+    assert "2 folders were left out. The first: " in err and "0123456789abcdef" in err
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ Begin = Callable[[Path, Spec, int], Path]
 
 def begin_execution(runs: Path, spec: Spec, process: int) -> Path:
     """The scratch folder of a launch by a process."""
-    scratch = runs.parent / f"launch-{platform.node()}-{process}.abc"
+    scratch = runs.parent / f"launch-{owner_tag().replace(f'-{os.getpid()}-', f'-{process}-')}.ab12cd34"
     scratch.mkdir()
     (scratch / "spec.json").write_text(json.dumps(spec.model_dump(mode="json")))
     return scratch
@@ -201,7 +201,8 @@ def begin_execution(runs: Path, spec: Spec, process: int) -> Path:
 
 def begin_record(runs: Path, spec: Spec, process: int) -> Path:
     """The hidden folder of a record that a process writes."""
-    partial = runs / f".{spec.run_id}.{platform.node()}-{process}.0123abcd.part"
+    tag = owner_tag().replace(f"-{os.getpid()}-", f"-{process}-")
+    partial = runs / f".{spec.run_id}.{tag}.0123abcd.part"
     partial.mkdir()
     return partial
 
