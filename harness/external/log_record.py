@@ -116,7 +116,7 @@ def _follow(program: "subprocess.Popen[bytes]", log: Path) -> None:
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb", buffering=0) as file:
-        while some := program.stdout.read1(1 << 16):  # type: ignore[attr-defined]  a line may never end
+        while some := os.read(program.stdout.fileno(), 1 << 16):  # not line by line: a line may never end
             file.write(some)
             sys.stderr.write(decode(some))
             sys.stderr.flush()

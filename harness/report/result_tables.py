@@ -350,7 +350,7 @@ def graphs(runs: pd.DataFrame) -> Results | None:
     return Results("Graphs", headings, rows) if rows else None
 
 
-def _size(size: float) -> str:
+def _size(size: Any) -> str:
     if pd.isna(size):
         return ""
     return three_digits(size) if size % 1 else f"{size:,.0f}"

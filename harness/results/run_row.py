@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from math import inf
 from typing import Any, NamedTuple
 
 from harness.ledger import AxisName
@@ -80,19 +79,21 @@ class Bounds(NamedTuple):
     expected: str
 
 
+LARGEST = 1e100
+"""Far above any size, time or share, and far enough from the largest number to compute with."""
 POSITIVE = ("epoch_seconds_median", "epoch_seconds_paper", "graph.vertices")
 BOUNDS = {
     ("ranks", *(f"grid.{axis.value}" for axis in AxisName)): Bounds(
         1, RANKS, f"a number from 1 to {RANKS:,}"
     ),
-    POSITIVE: Bounds(5e-324, inf, "a number above 0"),
+    POSITIVE: Bounds(1e-100, LARGEST, "a number above 0"),
     tuple(
         column.name
         for column in RUNS.columns
         if column.part == "summary"
         and column.dtype in (REAL, NULLABLE)
         and column.name not in (*POSITIVE, "final_loss")
-    ): Bounds(0, inf, "a number from 0"),
+    ): Bounds(0, LARGEST, "a number from 0"),
     ("provenance.started", "provenance.finished"): Bounds(0, 253_402_300_799, "a time before the year 10000"),
 }
 """The bounds of columns, beyond those of their types: sizes, times and shares."""

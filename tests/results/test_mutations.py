@@ -137,7 +137,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str
 def test_damaged_records_cost_their_own_rows_and_no_verb(
     seed: int, study_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs, sound, damaged = study_of(40, seed)
+    runs, sound, damaged = study_of(25, seed)
     tables = tmp_path / "tables"
     code, out, err = called(capsys, "collect", "--runs", runs, "--out", tables, "--json")
     assert code == 0, err
@@ -155,21 +155,21 @@ def test_damaged_records_cost_their_own_rows_and_no_verb(
         assert code == 0 or folder.name in err, err
         code, _, err = called(capsys, "compare", runs / sound, folder)
         assert code in (0, 1, 2), (folder, err)
-    figures, report = tmp_path / "figures", tmp_path / "report.html"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_tables_of_damaged_records_are_drawn_reported_and_packed(
+    seed: int, study_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, _, _ = study_of(25, seed)
+    tables, figures, report = tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html"
+    drawn = ("--tables", tables, "--figures", figures)
     for words in (
+        ("collect", "--runs", runs, "--out", tables),
         ("figures", "--tables", tables, "--out", figures),
-        ("report", "--tables", tables, "--figures", figures, "--out", report),
-        (
-            "artifact",
-            "--tables",
-            tables,
-            "--figures",
-            figures,
-            "--report",
-            report,
-            "--out",
-            tmp_path / "a.tar.gz",
-        ),
+        ("report", *drawn, "--out", report),
+        ("artifact", *drawn, "--report", report, "--out", tmp_path / "artifact.tar.gz"),
     ):
         code, _, err = called(capsys, *words)
         assert code in (0, 1, 2), err
