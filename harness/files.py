@@ -11,9 +11,10 @@ import platform
 import re
 import shutil
 import stat
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -289,6 +290,30 @@ def _last_change(path: Path) -> float:
         return max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
     except OSError:
         return inf
+
+
+# Files and folders in places where other users write too.
+
+
+def is_own(path: Path, kind: Callable[[int], bool]) -> bool:
+    """True if `path` is of this kind (`stat.S_ISDIR`, `stat.S_ISREG`), not a link, and belongs to this user."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return kind(found.st_mode) and found.st_uid == os.getuid()
+
+
+def private_folder(folder: Path) -> Path:
+    """Return `folder`, made if need be: this user's own, not a link, and writable by nobody else.
+
+    If it cannot be so, because another user was first, return a new folder with a random name beside it.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if is_own(folder, stat.S_ISDIR) and not folder.lstat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return folder
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
 
 
 @contextmanager

@@ -7,8 +7,10 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from harness.files import (
     abandoned,
     check_room,
     owner_tag,
+    private_folder,
     remove_folder,
     sibling,
     sweep,
@@ -275,7 +278,7 @@ def test_sweep_spares_a_live_process_of_another_pid_namespace(tmp_path):
     )
     with subprocess.Popen(
         [*IN_A_NAMESPACE, sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        env=with_python_path(CHECKOUT),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as other:
@@ -310,3 +313,27 @@ def test_names_that_siblings_give_are_swept_after_a_kill(tmp_path):
     assert sibling(path).parent == tmp_path
     sweep(tmp_path)
     assert everything(tmp_path) == []
+
+
+def test_a_folder_in_a_shared_place_is_this_users_own_or_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user may have made the folder first, left a link or a file there, or let everybody write."""
+    mine = private_folder(tmp_path / "cache")
+    assert (mine, stat.S_IMODE(mine.stat().st_mode)) == (tmp_path / "cache", 0o700)
+    assert private_folder(mine) == mine
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    user = os.getuid()
+    for name in ("link", "dangling", "file", "open", "foreign"):
+        if name == "foreign":
+            (tmp_path / name).mkdir(mode=0o700)
+            monkeypatch.setattr(os, "getuid", lambda: user + 1)
+        found = private_folder(tmp_path / name)
+        assert found.parent == tmp_path and found.name.startswith(f"{name}-")
+        assert stat.S_IMODE(found.lstat().st_mode) == 0o700
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -60,7 +60,7 @@ STRATEGIES_MAY_USE = {
 NAME_CUDA = {
     "harness/device.py": "asks torch for GPUs",
     "harness/spec/machine_card.py": "the word of a card",
-    "harness/launch/rank_starter.py": "the folder of a cache",
+    "harness/launch/library_caches.py": "the folder of a cache",
 }
 """The modules that name CUDA, and why; those of strategies are none of them."""
 READERS_OF_FILES = {"files", "locks", "sources", "store", "fetch"}

@@ -128,7 +128,8 @@ def _run(options: argparse.Namespace) -> int:
     if world is None:
         return _run_alone(options)
     if world.at.rank:
-        world.follow()
+        root = project_root(options.root)
+        world.follow(root, _runs_folder(root, options))
         return 0
     try:
         return _run_alone(options)
@@ -136,9 +137,14 @@ def _run(options: argparse.Namespace) -> int:
         world.dismiss()
 
 
+def _runs_folder(root: Path, options: argparse.Namespace) -> Path:
+    folder: Path = options.out or results_folder(root) / "runs"
+    return folder
+
+
 def _run_alone(options: argparse.Namespace) -> int:
     root = project_root(options.root)
-    runs = options.out or results_folder(root) / "runs"
+    runs = _runs_folder(root, options)
     if options.trace:
         if options.spec:
             raise UserError(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from socket import gethostname
 
@@ -107,17 +108,27 @@ def _meet(file: Path, at: RankPlace, timeout: timedelta) -> dist.Store:  # type:
     """The store of a world that the harness started; without a board or another launcher it is on one machine."""
     foreign = meeting.launcher_of(os.environ) not in (None, TORCHRUN)
     if not foreign and meeting.BOARD not in os.environ:
-        return dist.FileStore(str(file), at.world)  # type: ignore[attr-defined]
+        return file_store(file, at.world)
     name = os.environ.get(meeting.BOARD, "").partition(" ")[0]
     if at.rank == 0:
         host = meeting.own_address(os.environ)
         store = _store(host, 0, at.world, timeout, is_master=True)
-        store.set(WORLD, name)
+        store.set(WORLD, public_name(name))
         meeting.post(file, host, store.port)
         return store
     store = _store(*meeting.learn(file, timeout), at.world, timeout, is_master=False)
-    _check_world(store, name)
+    _check_world(store, public_name(name))
     return store
+
+
+def public_name(name: str) -> str:
+    """The name of a world in its store, which anyone can read: the board's own name is a secret of the ranks."""
+    return sha256(name.encode()).hexdigest()[:16] if name else ""
+
+
+def file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
+    """A store in a file, for ranks of one machine: only those who may write to its folder can take part."""
+    return dist.FileStore(str(file), world)  # type: ignore[attr-defined]
 
 
 WORLD = "world"
@@ -148,7 +159,7 @@ def _store(host: str, port: int, world: int, timeout: timedelta, *, is_master: b
 
 
 def _check_world(store: dist.Store, name: str) -> None:  # type: ignore[name-defined]
-    if (other := store.get(WORLD).decode()) != name:
+    if (other := store.get(WORLD).decode(errors="replace")) != name:
         raise UserError(
             f"The ranks of {name!r} met those of {other!r}. Set MASTER_PORT to a port of their own."
         )

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from fcntl import ioctl
+from math import inf
 from pathlib import Path
 from struct import pack
 from typing import NamedTuple
@@ -242,14 +243,24 @@ KEPT_FREE = 64
 REACHING = 10.0
 """The seconds after which a rank that does not reach the board goes to the file."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+SILENCE = 10.0
+"""The seconds that a guest of the board has to give its name: a rank gives it at once."""
+ROUNDS = BACKLOG
+"""The most rounds of one call of `serve`."""
 
 
 class Board:
-    """The socket of a launcher. `serve` is called often and never waits; the messages are single lines."""
+    """The socket of a launcher. `serve` is called often and never waits; the messages are single lines.
+
+    It listens on all addresses, because no single one is known beforehand by which every node reaches this machine. A
+    guest must give the board's name, a secret in the environment of the ranks; others are dropped. So are guests that
+    say nothing for a while, or at once where descriptors run out.
+    """
 
     def __init__(self, host: str) -> None:
-        self.name, self._address = secrets.token_hex(8), ""
+        self.name, self._address = secrets.token_hex(16), ""
         self._selector, self._asking = selectors.DefaultSelector(), list[socket.socket]()
+        self._silent = dict[socket.socket, float]()
         self._link = socket.create_server(("", 0), backlog=BACKLOG)
         self._link.setblocking(False)
         self._selector.register(self._link, selectors.EVENT_READ)
@@ -259,19 +270,23 @@ class Board:
         self._most = most - KEPT_FREE
 
     def serve(self) -> None:
-        """Takes every message that has arrived, and answers every rank once the address of rank 0 is known.
+        """Takes the messages that have arrived, and answers every rank once the address of rank 0 is known.
 
-        Ranks that would take the last descriptors are answered before, and ask again.
+        Ranks that would take the last descriptors are answered before, and ask again. Guests that never stop coming are
+        left to the next call.
         """
-        while ready := self._selector.select(0):
-            for key, _ in ready:
-                if key.fileobj is not self._link:
-                    self._hear(key.fileobj)  # type: ignore[arg-type]
-                elif len(self._asking) + len(self._selector.get_map()) < self._most:
-                    self._accept()
+        for _ in range(ROUNDS):
+            ready = self._selector.select(0)
+            moved = [
+                self._accept() if key.fileobj is self._link else self._hear(key.fileobj)  # type: ignore[arg-type]
+                for key, _ in ready
+            ]
             if self._address or len(self._asking) > self._most // 2:
                 while self._asking:
                     self._answer(self._asking.pop())
+            if not any(moved):
+                break
+        self._drop_silent(before=time.monotonic() - SILENCE)
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -280,24 +295,46 @@ class Board:
             guest.close()
         self._selector.close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
+    def _accept(self) -> bool:
+        """Lets a guest in; False if there is none, or no descriptor for one."""
+        if len(self._asking) + len(self._silent) >= self._most:
+            self._drop_silent(before=inf, most=1)
+        try:
             guest, _ = self._link.accept()
-            guest.setblocking(False)
-            self._selector.register(guest, selectors.EVENT_READ)
+        except OSError:
+            return self._drop_silent(before=inf, most=1)
+        guest.setblocking(False)
+        self._selector.register(guest, selectors.EVENT_READ)
+        self._silent[guest] = time.monotonic()
+        return True
 
-    def _hear(self, guest: socket.socket) -> None:
-        """A message is `NAME`, or `NAME HOST PORT` from rank 0. One with another name is of another run."""
+    def _drop_silent(self, before: float, most: int | None = None) -> bool:
+        """Drops the guests that came before a time and have said nothing yet, the first ones first."""
+        late = [guest for guest, came in self._silent.items() if came < before][:most]
+        for guest in late:
+            self._forget(guest)
+            guest.close()
+        return bool(late)
+
+    def _forget(self, guest: socket.socket) -> None:
         self._selector.unregister(guest)
+        del self._silent[guest]
+
+    def _hear(self, guest: socket.socket) -> bool:
+        """A message is `NAME`, or `NAME HOST PORT` from rank 0. A guest with another name is not of this run."""
+        if guest not in self._silent:
+            return False  # dropped in this round for lack of descriptors
+        self._forget(guest)
         try:
             name, *address = guest.recv(1024).decode(errors="replace").split() or [""]
         except OSError:
             name, address = "", []
-        if name != self.name:
+        if not secrets.compare_digest(name.encode(), self.name.encode()) or len(address) not in (0, 2):
             guest.close()
-            return
+            return True
         self._address = " ".join(address) or self._address
         self._asking.append(guest)
+        return True
 
     def _answer(self, guest: socket.socket) -> None:
         with guest, suppress(OSError):

@@ -172,7 +172,8 @@ class _ServerProcess:
         self._channel, remote = Pipe()
         with remote:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(os.getpid()), str(remote.fileno())],
+                # -P: a file of the working directory must not be imported in place of a module.
+                [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(remote.fileno())],
                 env=settings,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,

@@ -21,11 +21,12 @@ from functools import cache, partial
 from itertools import count
 from math import inf
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from harness.comm.meeting import RankPlace, on_one_machine, place
 from harness.errors import RunError, UserError
-from harness.files import SCRATCH, owner_tag, refusals, sweep
+from harness.files import SCRATCH, SCRATCH_NAMES, is_own, owner_tag, refusals, sweep
 from harness.launch.fork_server import ForkServer
 from harness.launch.hang_detector import HangDetector
 from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_blame
@@ -39,6 +40,7 @@ from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
 from harness.slurm.srun import scheduler_of, seconds_left
 from harness.spec.machine_card import Machine
 from harness.spec.spec import Spec, canonical_json
+from harness.validation import shown
 
 OOM_COUNTERS = {
     Path("/sys/fs/cgroup/memory.events"): "oom_kill",
@@ -190,6 +192,9 @@ def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
 
 
 # Ranks that another launcher started, each of them as the same command of the harness.
+#
+# Every process of the machine or of the network may write to the store of such a launcher, so nothing in it leads to
+# code: an order is the name of a folder, which a rank seeks among its own results and accepts from its own user alone.
 
 
 class JoinedWorld:
@@ -210,8 +215,8 @@ class JoinedWorld:
                 f"ranks = {spec.ranks}: the launcher started {self.at.world}. Ask for equally many by --ranks."
             )
         order = self._next()
-        self._store.set(order, json.dumps([str(root), str(scratch.absolute()), str(runs.absolute())]))
-        self._run(order)
+        self._store.set(order, scratch.name)
+        self._run(order, root, scratch, runs)
         told = faults(scratch)
         ended = any(fault["type"] in ("SystemExit", "KeyboardInterrupt") for fault in told)
         if not (scratch / "done").exists() and (ended or nobody_is_to_blame(Watched(), scratch)):
@@ -220,11 +225,15 @@ class JoinedWorld:
             )
         return Watched()
 
-    def follow(self) -> None:
-        """Runs what rank 0 orders, until rank 0 has nothing left."""
+    def follow(self, root: Path, runs: Path) -> None:
+        """Runs what rank 0 orders, until rank 0 has nothing left, in the folders that this rank's command names."""
         order = self._next()
-        while self._run(order):
-            order = self._next()
+        while name := self._await(order):
+            following = self._next()
+            with suppress(FileNotFoundError):  # rank 0 has ended the run, and no fault can be left
+                scratch = self._find_scratch(runs, name, following)
+                self._run(order, root, scratch, runs)
+            order = following
 
     def dismiss(self) -> None:
         """Lets the others end."""
@@ -233,23 +242,52 @@ class JoinedWorld:
     def _next(self) -> str:
         return f"order {next(self._orders)}"
 
-    def _run(self, order: str) -> bool:
-        """Runs an order as this rank; False if there is nothing left to run."""
+    def _await(self, order: str) -> str:
+        """The text of an order, once rank 0 has given it; empty if there is nothing left to run."""
+        self._store.wait([order], timedelta(days=7))
+        return self._store.get(order).decode(errors="replace")
+
+    def _find_scratch(self, runs: Path, name: str, following: str) -> Path:
+        """The scratch folder of an order: a folder of this user among the results of this rank's own command.
+
+        Raises FileNotFoundError if it is gone because rank 0 has ended the run, which the following order shows.
+        """
+        if not SCRATCH_NAMES.fullmatch(name):
+            raise UserError(f"{REFUSED_ORDER} names {shown(name)}, which is not a scratch folder. {TAMPERED}")
+        scratch, deadline = runs.absolute().parent / name, time.monotonic() + VISIBLE_WITHIN
+        while not is_own(scratch, S_ISDIR) or not is_own(scratch / "spec.json", S_ISREG):
+            if self._store.check([following]):
+                raise FileNotFoundError(scratch)
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{REFUSED_ORDER} names the folder {scratch}, which is not there or does not belong to you. Start "
+                    "all ranks as one user, by the same command, with the same HARNESS_* variables, in a file system "
+                    f"that all machines share. {TAMPERED}"
+                )
+            # Network file systems show a new folder only to processes that list its parent.
+            any(scratch.parent.glob("launch-*"))
+            time.sleep(0.05)
+        return scratch
+
+    def _run(self, order: str, root: Path, scratch: Path, runs: Path) -> None:
+        """Runs an order as this rank."""
         import torch
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+        from harness.comm.engine import file_store
         from harness.run.rank import attempt
 
-        self._store.wait([order], timedelta(days=7))
-        words = self._store.get(order).decode()
-        if not words:
-            return False
-        root, scratch, runs = map(Path, json.loads(words))
         machine = json.loads((scratch / "spec.json").read_text())["machine"]
         torch.set_num_threads(machine["threads_per_rank"])
-        with suppress(FileNotFoundError):  # rank 0 has ended the run, and no fault can be left
-            attempt(self.at, root, scratch, runs, PrefixStore(order, self._store))
-        return True
+        here = on_one_machine(os.environ)
+        store = file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
+        attempt(self.at, root, scratch, runs, store)
+
+
+VISIBLE_WITHIN = 30.0
+"""The seconds within which a folder that rank 0 has made is visible on other machines."""
+REFUSED_ORDER = "The order of rank 0, from a store to which every process of the network can write,"
+TAMPERED = "If this repeats, another user may be writing to the store: docs/security.md."
 
 
 @cache

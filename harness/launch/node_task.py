@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from hashlib import sha256
 from importlib import import_module
 from itertools import chain
 from multiprocessing.connection import Connection
@@ -34,6 +35,7 @@ from struct import calcsize, unpack
 from harness.comm.meeting import BOARD, FIRST_PAUSE, STARTED, place
 from harness.errors import RunError
 from harness.launch.fork_server import Child, ForkServer, Waiting, alike
+from harness.launch.library_caches import secure_caches
 
 REACHING = 30.0
 """The seconds after which a task that does not reach the first one of its node runs its rank by itself."""
@@ -50,6 +52,7 @@ STREAMS = (0, 1, 2)
 
 def main() -> int:
     os.environ[STARTED] = str(time.time())
+    secure_caches(os.environ)
     program = sys.argv[1:]
     if place(os.environ).local_rank > 0:
         return _end_as(_follow(program))
@@ -63,9 +66,10 @@ def main() -> int:
 def _address() -> str:
     """The name of the node's socket, which is in no file system: the step by its board, and the node.
 
-    Nodes that are played by one machine have one host name and different numbers.
+    Every user of the node can read the name, so it holds a digest of the board's, a secret. Nodes that are played by
+    one machine have one host name and different numbers.
     """
-    step = os.environ.get(BOARD, "").partition(" ")[0]
+    step = sha256(os.environ.get(BOARD, "").partition(" ")[0].encode()).hexdigest()[:16]
     return f"\0harness-{step}-{platform.node()}-{os.environ.get('SLURM_NODEID', '')}"
 
 

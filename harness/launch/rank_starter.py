@@ -8,13 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 from harness.children import die_with_parent
 from harness.comm.meeting import INTERFACES, LAUNCHED, LAUNCHERS, STAGED, Board, own_address
 from harness.errors import RunError, UserError
-from harness.files import text_at_end
+from harness.files import is_own, text_at_end
 from harness.launch.fork_server import ForkServer, Waiting
+from harness.launch.library_caches import cache_environment
 from harness.launch.processes import LOG_SEARCHED, Death, Process, Watched
 from harness.slurm.resources import geometry, load_site, slurm_of
 from harness.slurm.srun import in_allocation, python_words, srun_errors, staging, step
@@ -32,18 +34,9 @@ FOREIGN = (
     "LOCAL_RANK",
     "WORLD_SIZE",
 )
-CACHES = {
-    "NUMBA_CACHE_DIR": "numba",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "CUDA_CACHE_PATH": "cuda",
-    "MIOPEN_USER_DB_PATH": "miopen",
-    "MIOPEN_CUSTOM_CACHE_DIR": "miopen",
-    "MPLCONFIGDIR": "matplotlib",
-}
-"""The folders that libraries write, each in the card's folder on the node itself: all ranks would write at once."""
-NO_WRITING = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""Ranks that import the same new module would each write its bytecode beside it."""
+PYTHON = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
+"""Ranks that import the same new module would each write its bytecode beside it. A file of the working directory must
+not be imported in place of a module."""
 
 
 class RankStarter(NamedTuple):
@@ -152,6 +145,8 @@ def rank_starter(machine: Machine, ranks: int, root: Path, program: list[str]) -
         ]
     if slurm.container or geometry(ranks, slurm).per_node > 1:
         program = ["harness.launch.node_task", *program]
+    else:
+        program = ["harness.launch.library_caches", *program]
     line = step(ranks, slurm)
     board = Board(_host(slurm)) if ranks > 1 else None
     shared = step_environment(machine, root, slurm, ranks) | (board.environment if board else {})
@@ -179,7 +174,7 @@ def unstaged(ranks: int, slurm: Slurm) -> Sequence[Sequence[str]]:
     """The commands that stage the archives of the card, unless this job did so before on as many nodes."""
     nodes = geometry(ranks, slurm).nodes
     mark = Path(slurm.local) / f"harness-staged-{os.environ.get('SLURM_JOB_ID')}-{nodes}"
-    return [*staging(ranks, slurm), ["touch", str(mark)]] if slurm.stage and not mark.exists() else []
+    return [*staging(ranks, slurm), ["touch", str(mark)]] if slurm.stage and not is_own(mark, S_ISREG) else []
 
 
 def _host(slurm: Slurm) -> str:
@@ -209,10 +204,15 @@ def step_environment(machine: Machine, root: Path, slurm: Slurm, ranks: int) -> 
         key: value for key, value in os.environ.items() if key in KEPT or not key.startswith(FOREIGN)
     }
     fabric = slurm.fabric if geometry(ranks, slurm).nodes > 1 else {}
-    local = {name: f"{slurm.local}/harness-{os.getuid()}/{folder}" for name, folder in CACHES.items()}
     settings = {**_settings(machine, root), **fabric, **slurm.environment}
     line = [*step(ranks, slurm), *(python_of_ranks(root, slurm) if slurm.container else [])]
-    return {**local, **NO_WRITING, **inherited, **settings, "HARNESS_STEP": " ".join(line)}
+    return {
+        **cache_environment(slurm.local),
+        **PYTHON,
+        **inherited,
+        **settings,
+        "HARNESS_STEP": " ".join(line),
+    }
 
 
 def _settings(machine: Machine, root: Path) -> dict[str, str]:

@@ -9,14 +9,17 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from harness.comm.axis import Axis
 from harness.device import peak_bytes
-from harness.ledger import Amounts, Direction, Key, Op, Phase, TensorName
+from harness.errors import RunError
+from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.ledger.tape import Event
 from harness.models import Hits
 from harness.results.schema import RUN_TABLES
@@ -28,6 +31,15 @@ from harness.strategy import Context, RemoteRows
 
 Row = dict[str, Any]
 T = TypeVar("T")
+READABLE = {
+    (kind.__module__, kind.__qualname__)
+    for kind in (Affinity, RemoteRows, AxisName, Direction, Op, Phase, TensorName)
+} | {
+    (__name__, "RankTables"),
+    ("numpy", "dtype"),
+    (np.float64(0).__reduce__()[0].__module__, "scalar"),
+}
+"""The classes of everything in a rank's tables that is not a plain value; formulas may give numbers of numpy."""
 
 
 @dataclass
@@ -170,13 +182,28 @@ def key_row(key: Key) -> Row:
 def gather(world: Axis, value: T) -> list[T]:
     """The values of all ranks in rank order, on rank 0; an empty list on the others.
 
-    The values travel through the grid that the ranks already share.
+    The values travel through the grid that the ranks already share. They are read as data: no code comes with them.
     """
     data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(world.device)
     sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
     receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
     arrived = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)
-    return [pickle.loads(arrived[rank].cpu().numpy().tobytes()) for rank in sorted(arrived)]
+    return [_TablesReader(BytesIO(arrived[rank].cpu().numpy().tobytes())).load() for rank in sorted(arrived)]
+
+
+class _TablesReader(pickle.Unpickler):
+    """Reads the tables of ranks: plain rows, and the records and words of the harness that may be among them.
+
+    Whoever reaches a rank's port may send it bytes, and a pickle that names any other function would call it here.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in READABLE:
+            raise RunError(
+                f"A rank sent tables that ask for {module}.{name}, which no rank of the harness sends. Another program "
+                "may be writing to the ports of this run: docs/security.md."
+            )
+        return super().find_class(module, name)
 
 
 class Journal:
@@ -210,7 +237,7 @@ def _read(path: Path, rank: int) -> RankTables:
     tables = RankTables(rank)
     with path.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
         while True:
-            for name, rows in pickle.load(file).items():
+            for name, rows in _TablesReader(file).load().items():
                 getattr(tables, name).extend(rows)
     return tables
 

@@ -1,8 +1,11 @@
 """Ranks, worlds and meeting points from the environments that launchers make; and the board at which ranks ask."""
 
 import os
+import resource
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -216,3 +219,72 @@ def test_without_a_board_the_address_is_in_the_file(
             other.serve()
         assert asked.result() == ("10.0.0.7", 4242)
     other.close()
+
+
+def ask(board: Board, words: str) -> socket.socket:
+    link = socket.create_connection(("127.0.0.1", int(board.environment[BOARD].split()[2])), 5)
+    link.sendall(words.encode())
+    return link
+
+
+def test_a_board_believes_only_guests_that_know_its_name(board: Board, tmp_path: Path) -> None:
+    name = board.environment[BOARD].split()[0]
+    for words in (
+        "",
+        "\n",
+        "x 6.6.6.6 66\n",
+        f"{name[:-1]} 6.6.6.6 66\n",
+        f"{name}0 6.6.6.6 66\n",
+        "\0" * 999,
+        f"{name} 6.6.6.6\n",
+        f"{name} 6.6.6.6 66 66\n",
+        f"\udcff {name}\n".encode(errors="replace").decode(),
+    ):
+        with closing(ask(board, words)) as stranger:
+            time.sleep(0.01)
+            board.serve()
+            if words:
+                assert stranger.recv(100) == b"", words
+    with ThreadPoolExecutor(2) as ranks:
+        asked = ranks.submit(learn, tmp_path / "meeting", timedelta(seconds=60))
+        posted = ranks.submit(post, tmp_path / "meeting", "10.0.0.7", 4242)
+        while not (posted.done() and asked.done()):
+            board.serve()
+        assert asked.result() == ("10.0.0.7", 4242)
+    board.close()
+
+
+def test_a_board_answers_while_strangers_hold_every_descriptor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More connections than the process may have descriptors, which say nothing: `serve` returns, and drops them."""
+    used = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 60, used + 60))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr(meeting, "KEPT_FREE", used + 50)
+    board = Board("127.0.0.1")
+    monkeypatch.setenv(BOARD, board.environment[BOARD])
+    silent = []
+    for _ in range(60):
+        silent.append(ask(board, ""))
+        board.serve()
+    assert len(board._silent) <= 10
+    with ThreadPoolExecutor(2) as ranks:
+        asked = ranks.submit(learn, tmp_path / "meeting", timedelta(seconds=60))
+        posted = ranks.submit(post, tmp_path / "meeting", "10.0.0.7", 4242)
+        while not (posted.done() and asked.done()):
+            board.serve()
+        assert asked.result() == ("10.0.0.7", 4242)
+    monkeypatch.setattr(meeting, "SILENCE", 0.0)
+    board.serve()
+    assert not board._silent, "guests that say nothing are dropped"
+
+    def refused(_: socket.socket) -> None:
+        raise OSError(24, "Too many open files")
+
+    silent.append(ask(board, ""))
+    monkeypatch.setattr(socket.socket, "accept", refused)
+    board.serve()  # which returns, although a guest still waits at the door
+    for link in silent:
+        link.close()
+    board.close()

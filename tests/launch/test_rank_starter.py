@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import sys
 import time
 from contextlib import closing
@@ -16,6 +17,7 @@ from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec
 from harness.launch import processes
 from harness.launch.launch import TimeLimits, launch, series
+from harness.launch.library_caches import CACHES, FOLDER, cache_environment, secure_caches
 from harness.launch.rank_starter import rank_starter
 from harness.results.record import Record, read_record
 from harness.spec.machine_card import load_machine
@@ -110,12 +112,33 @@ def test_a_step_has_the_fabrics_settings_over_several_nodes_only_and_caches_on_t
     ):
         assert "NCCL_NET" not in one.environments[0] and two.environments[0]["NCCL_NET"] == "OFI"
         assert two.environments[0]["NUMBA_CACHE_DIR"] == f"/local/harness-{os.getuid()}/numba"
+        assert two.environments[0][FOLDER] == f"/local/harness-{os.getuid()}", "which each task checks first"
+        assert one.program[0] == "harness.launch.node_task", "which checks it too"
         assert " --input=none shifter python -m harness.launch.node_task m " in " ".join(two.command)
         assert [command[0] for command in two.staged] == ["sbcast", "srun", "touch"]
         assert two.staged[1][-4:] == ["-xf", "/local/env.tar", "-C", "/local"]
         assert not [
             name for name in two.environments[0] if name.startswith("SLURM_") and name != "SLURM_JOB_ID"
         ]
+
+
+def test_caches_that_another_user_made_first_are_not_used(tmp_path: Path) -> None:
+    """A library runs the code in its cache."""
+    environ = cache_environment(str(tmp_path / "local")) | {"TRITON_CACHE_DIR": "/mine"}
+    named = dict(environ)
+    secure_caches(environ)
+    assert environ == named, "an own folder keeps its name, for the next run"
+    assert stat.S_IMODE(Path(environ[FOLDER]).stat().st_mode) == 0o700
+    Path(environ[FOLDER]).chmod(0o777)
+    secure_caches(environ)
+    assert environ["TRITON_CACHE_DIR"] == "/mine", "a user's own choice stays"
+    private = {environ[name].rpartition("/")[0] for name in CACHES if name != "TRITON_CACHE_DIR"}
+    assert len(private) == 1 and environ[FOLDER] not in private
+    assert stat.S_IMODE(Path(private.pop()).stat().st_mode) == 0o700
+    (tmp_path / "file").touch()
+    environ = cache_environment(str(tmp_path / "file"))
+    secure_caches(environ)
+    assert not environ.keys() & CACHES.keys(), "libraries choose for themselves where no folder can be made"
 
 
 def test_more_ranks_than_a_node_has_need_an_allocation(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
