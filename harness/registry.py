@@ -86,6 +86,12 @@ def load_strategy(name: str) -> type[Strategy]:
     return strategy
 
 
+def load_installed_strategy(name: str) -> type[Strategy]:
+    """The class behind an installed name. The name of a record may be the path of a file, which is never run here."""
+    _entry_point(name)
+    return load_strategy(name)
+
+
 def _imported(point: EntryPoint) -> object:
     try:
         return point.load()

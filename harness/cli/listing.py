@@ -369,7 +369,7 @@ def _show_run(options: argparse.Namespace) -> int:
 
 def _beside_defaults(record: Record) -> dict[str, Any]:
     """The keys of the spec that a user chose, and those whose values are not the defaults, by dotted names."""
-    from harness.registry import load_strategy
+    from harness.registry import load_installed_strategy
     from harness.spec.dataset import DatasetChoice
     from harness.spec.spec import Measure, ModelChoice, Spec, Training
 
@@ -383,7 +383,7 @@ def _beside_defaults(record: Record) -> dict[str, Any]:
         **{key: Spec.model_fields[key].default for key in ("protocol", "precision", "seed", "launch")},
     }
     try:
-        usual["strategy"] = {"params": load_strategy(strategy).Params().model_dump(mode="json")}
+        usual["strategy"] = {"params": load_installed_strategy(strategy).Params().model_dump(mode="json")}
     except (UserError, ValueError):  # another program, a plugin that is gone, or parameters without defaults
         usual["strategy"] = {}
     chosen = {

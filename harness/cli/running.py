@@ -107,6 +107,12 @@ def add_verbs(verbs: Verbs) -> None:
         "--machine", metavar="NAME", help="the machine card with the links (default: the run's own)"
     )
     emulate.add_argument(
+        "--strategy",
+        default="",
+        metavar="FILE:CLASS",
+        help="the strategy of the run, if it is a file: no file is run because a record names it",
+    )
+    emulate.add_argument(
         "--out", type=Path, metavar="DIR", help="write each emulation as the record of a run under DIR"
     )
     emulate.add_argument(
@@ -173,7 +179,7 @@ def _run_alone(options: argparse.Namespace) -> int:
     if options.trace and record["status"] != "ok":
         text += "\n  no trace: a run that did not succeed has no tape"
     elif options.trace:
-        record["trace"] = _write_trace(root, folder)
+        record["trace"] = _write_trace(root, folder, options.strategy)
         text = f"{text}\n\n{_trace_text(record['trace'])}"
     show(options, record, text)
     return 0 if record["status"] == "ok" else 1
@@ -242,12 +248,12 @@ def _spec_of_options(root: Path, options: argparse.Namespace) -> Spec:
     return spec
 
 
-def _write_trace(root: Path, folder: Path) -> dict[str, Any]:
+def _write_trace(root: Path, folder: Path, strategy: str) -> dict[str, Any]:
     """Writes the trace of a run into its folder; returns what the trace shows."""
     from harness.predict.emulation import play_run, trace_summary, write_trace
 
     card = read_record(folder).spec["machine"]["name"]
-    played = play_run(folder, load_machine_card(root, card))
+    played = play_run(folder, load_machine_card(root, card), strategy)
     path = folder / "trace.json"
     write_trace(path, played)
     return {"file": str(path), "card": card, **trace_summary(played)}
@@ -389,9 +395,9 @@ def _emulate(options: argparse.Namespace) -> int:
 
     def emulated(folder: Path) -> PricedEpoch:
         card = load_machine_card(root, options.machine or read_record(folder).spec["machine"]["name"])
-        spec, facts, predicted = emulate(folder, card)
+        spec, facts, predicted = emulate(folder, card, options.strategy)
         if options.trace:
-            write_trace(options.trace, play_run(folder, card))
+            write_trace(options.trace, play_run(folder, card, options.strategy))
         return PricedEpoch(spec, facts, card, predicted, emulates=folder.name)
 
     asked = {folder.name: partial(emulated, folder) for folder in folders}

@@ -21,13 +21,14 @@ from harness.ledger import COMPUTING, MOVING, NOBODY
 from harness.ledger.tape import Event
 from harness.predict.prediction import OnCard, Prediction, RankEpoch, check_card, priced
 from harness.predict.timeline import Played, Slice, play
-from harness.registry import load_strategy
+from harness.registry import load_installed_strategy, load_strategy
 from harness.replay import Replayed
 from harness.results.record import Record, read_record
 from harness.run.rank_tables import COUNTED, event_of, key_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
-from harness.strategy import Facts
+from harness.strategy import Facts, Strategy
+from harness.validation import shown
 
 
 class Emulated(NamedTuple):
@@ -38,18 +39,18 @@ class Emulated(NamedTuple):
     prediction: Prediction
 
 
-def emulate(folder: Path, card: MachineCard) -> Emulated:
-    """Plays the tape of a run on the links of a card."""
+def emulate(folder: Path, card: MachineCard, strategy: str = "") -> Emulated:
+    """Plays the tape of a run on the links of a card. The file of a strategy is run only if `strategy` names it too."""
     check_card(card)
     record = read_record(folder)
     spec = Spec.model_validate(record.spec)
     facts = _facts(record)
-    epochs = tape_epochs(record, spec, facts)
+    epochs = tape_epochs(record, spec, facts, strategy)
     spec = spec.model_copy(update={"machine": spec.machine.model_copy(update={"name": card.name})})
     return Emulated(spec, facts, priced(epochs, card))
 
 
-def tape_epochs(record: Record, spec: Spec, facts: Facts) -> list[RankEpoch]:
+def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") -> list[RankEpoch]:
     """The ranks of a run, each with its events and their measured seconds."""
     tape, memory = record.table("tape"), record.table("memory")
     if tape.empty:
@@ -57,15 +58,26 @@ def tape_epochs(record: Record, spec: Spec, facts: Facts) -> list[RankEpoch]:
             f"{record.folder} has no tape. Run it again with --set measure.tape=true, which records another epoch "
             "event by event."
         )
-    strategy = load_strategy(spec.strategy.name)(spec, facts)
+    of_run = _strategy_of(record, spec, strategy)(spec, facts)
     ranks, epochs = sorted(set(tape["rank"])), []
     for rank in ranks:
         events = [event_of(row) for row in tape[tape["rank"] == rank].sort_values("event").to_dict("records")]
         peaks = memory[memory["rank"] == rank][["host_peak_bytes", "device_peak_bytes"]].max()
         peak = int(peaks.device_peak_bytes or peaks.host_peak_bytes)
         replayed = Replayed(rank, events, [0], {}, {}, peak)
-        epochs.append(RankEpoch(strategy, replayed, frozenset(ranks), measured=True))
+        epochs.append(RankEpoch(of_run, replayed, frozenset(ranks), measured=True))
     return epochs
+
+
+def _strategy_of(record: Record, spec: Spec, asked: str) -> type[Strategy]:
+    """The class of a run's strategy. A record may come from others, so it cannot have a file run that nobody named."""
+    name = spec.strategy.name
+    if ".py:" in name and name != asked:
+        raise UserError(
+            f"{record.folder} was made with a strategy that is a file, and reading a record runs no file. If "
+            f"{shown(name)} is yours, say so: --strategy with exactly these words."
+        )
+    return load_strategy(name) if name == asked else load_installed_strategy(name)
 
 
 def _facts(record: Record) -> Facts:
@@ -115,12 +127,12 @@ def check_traced(spec: Spec, card: MachineCard) -> None:
         )
 
 
-def play_run(folder: Path, card: MachineCard) -> PlayedRun:
+def play_run(folder: Path, card: MachineCard, strategy: str = "") -> PlayedRun:
     """Plays the tape of a run on the links of a card, each rank on a core of its own."""
     record = read_record(folder)
     spec = Spec.model_validate(record.spec)
     check_traced(spec, card)
-    epochs = tape_epochs(record, spec, _facts(record))
+    epochs = tape_epochs(record, spec, _facts(record), strategy)
     lines = play([OnCard(epoch, card).items for epoch in epochs])
     return PlayedRun(record, card.name, list(zip(epochs, lines, strict=True)))
 

@@ -147,10 +147,22 @@ def _shared(affinities: Sequence[Affinity]) -> dict[str, int | None]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """The output of git, or None without git or a repository."""
+    """The output of git, or None without git or a repository. Nothing that a repository configures is run for it.
+
+    No variable of git directs it elsewhere. Git itself refuses the repository of another user.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-C", str(root)]
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30, check=True
+            [*command, *arguments],
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

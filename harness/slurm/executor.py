@@ -7,6 +7,7 @@ and asks and cancels by itself. Only the Snakemake of a login node uses it (work
 
 import asyncio
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -184,7 +185,7 @@ def sbatch_line(asked: Mapping[str, Any]) -> str:
     """The words of the sbatch line that ask for something, as the executor writes them."""
     resources = _Resources({key: value for key, value in asked.items() if value is not None})
     account, partition = (
-        f" {option} {resources[key]}" if key in resources else ""
+        f" {option} {shlex.quote(str(resources[key]))}" if key in resources else ""
         for option, key in (("-A", "slurm_account"), ("-p", "slurm_partition"))
     )
     told = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "workdir"), "x")
@@ -237,11 +238,16 @@ def batch_line(asked: Mapping[str, Any], scheduler: str = "slurm") -> str:
         "gpus": gpus and gpus[1],
         "minutes": asked["runtime"],
         "seconds": 60 * asked["runtime"],
-        "queue": asked.get("slurm_partition"),
-        "account": asked.get("slurm_account"),
+        "queue": _quoted(asked.get("slurm_partition")),
+        "account": _quoted(asked.get("slurm_account")),
     }
     parts = [part for key, part in BATCH[scheduler].items() if not key or told[key]]
     return " ".join(["".join(parts).format(**told), *GPUS.sub("", extra).split()])
+
+
+def _quoted(word: Any) -> str | None:
+    """A word for a shell, if there is one."""
+    return word and shlex.quote(str(word))
 
 
 class _Resources(dict[str, Any]):

@@ -39,6 +39,8 @@ class DatasetChoice(Frozen):
     def _is_a_file_name(cls, name: str) -> str:
         """The name as a file name; the name NAME@1/16 of a twin becomes NAME@1-16."""
         of, at, scale = name.partition("@")
+        if at and not re.fullmatch(r"[0-9/w-]{1,100}", scale):
+            raise ValueError("the scale of a twin is a share of its graph, as in NAME@1/16, or NAME@1/16w256")
         return f"{legal_name(of)}{at}{scale.replace('/', '-')}"
 
     @field_validator("partition")

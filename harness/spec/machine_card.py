@@ -1,12 +1,13 @@
 """Machine cards: descriptions of the machines that runs are made for, from config/machines/NAME.yaml."""
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.documents import read_yaml
-from harness.validation import Frozen, unknown, validated
+from harness.validation import Frozen, Name, shown, unknown, validated
 
 
 class Constant(Frozen):
@@ -199,10 +200,25 @@ class Slurm(Frozen):
     """The jobs that build graphs; None gives them a node like those of runs."""
 
 
+ALLOCATOR = frozenset(
+    {
+        *(f"MALLOC_{name}" for name in ("ARENA_MAX", "ARENA_TEST", "CHECK_", "MMAP_MAX_", "MMAP_THRESHOLD_")),
+        *(f"MALLOC_{name}" for name in ("PERTURB_", "TOP_PAD_", "TRIM_THRESHOLD_", "CONF")),
+        *(f"TCMALLOC_{name}" for name in ("AGGRESSIVE_DECOMMIT", "HEAP_LIMIT_MB", "RELEASE_RATE")),
+        "TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES",
+        *(f"MIMALLOC_{name}" for name in ("ALLOW_LARGE_OS_PAGES", "ARENA_EAGER_COMMIT", "PURGE_DELAY")),
+        *(f"PYTORCH_{name}" for name in ("ALLOC_CONF", "CUDA_ALLOC_CONF", "HIP_ALLOC_CONF")),
+        *("PYTORCH_NO_CUDA_MEMORY_CACHING", "THP_MEM_ALLOC_ENABLE"),
+    }
+)
+"""The variables of the allocators of glibc, jemalloc, tcmalloc, mimalloc and torch. A spec may come from others, and
+another variable could make a program run code."""
+
+
 class Machine(Frozen):
     """One kind of machine: the keys that change the speed of a run, and are part of its run id."""
 
-    name: str
+    name: Name
     description: str = ""
     device: Literal["cpu", "cuda"] = "cpu"
     engine: Literal["gloo", "nccl"] = "gloo"
@@ -212,6 +228,17 @@ class Machine(Frozen):
     threads_per_rank: int = Field(1, ge=1)
     allocator: dict[str, str] = {}
     """Environment variables of the memory allocator, set for every rank and recorded."""
+
+    @field_validator("allocator")
+    @classmethod
+    def _are_settings_of_an_allocator(cls, settings: dict[str, str]) -> dict[str, str]:
+        for name, value in settings.items():
+            if name not in ALLOCATOR:
+                accepted = ", ".join(sorted(ALLOCATOR))
+                raise ValueError(f"{shown(name)} is not a variable of an allocator; accepted are {accepted}")
+            if not re.fullmatch(r"[\w.,:;+-]{0,200}", value):
+                raise ValueError(f"{name} = {shown(value)}: a setting has letters, digits and .,:;+- only")
+        return settings
 
     @field_validator("composed_from")
     @classmethod

@@ -30,7 +30,7 @@ Protocol = Literal["corrected", "faithful"]
 class StrategyChoice(Frozen):
     """The strategy, with all its parameters, defaults included."""
 
-    name: str
+    name: str = Field(max_length=1000)
     """A name of `harness list strategies`, or path/to/file.py:Class."""
     params: dict[str, JsonValue] = {}
     """The strategy's own parameters, as strategy.params.KEY: `harness list strategies -v`."""

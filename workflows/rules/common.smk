@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from fractions import Fraction
@@ -35,7 +36,7 @@ SCHEMAS = {
 }
 # Snakemake removes a job's log before each attempt, which removes one name of a file: under the other it is kept, and the
 # next attempt appends to it. A file system without hard links keeps the last attempt alone.
-APPENDING = "touch {log}.attempts; ln -f {log}.attempts {log} 2> /dev/null || true; "
+APPENDING = "touch {log:q}.attempts; ln -f {log:q}.attempts {log:q} 2> /dev/null || true; "
 
 # Snakemake may be started by its path, from an environment that is not active: `harness` is beside it.
 os.environ |= {"PATH": os.pathsep.join([*os.get_exec_path(), str(Path(sys.executable).parent)])}
@@ -47,7 +48,7 @@ install()
 wildcard_constraints:
     run_id="[0-9a-f]{16}",
     batch="[0-9a-f]{16}",
-    dataset="[^:/]+",
+    dataset=r"\w[\w.-]*(@[0-9w-]+)?",
     permutation="none|single|double",
     partition="|".join(["block", *COMPUTED, r"file:\w[\w.-]*"]),
     parts="[0-9]+",
@@ -279,9 +280,9 @@ def brought_partition(wildcards):
 
 
 def order_options(wildcards):
-    """The options of `harness data build` for the order: every key but the name."""
+    """The options of `harness data build` for the order, for a shell: every key but the name."""
     keys = ("permutation", "seed", "partition", "parts")
-    return " ".join(f"--{key} {wildcards[key]}" for key in keys)
+    return " ".join(f"--{key} {shlex.quote(wildcards[key])}" for key in keys)
 
 
 def steps(wildcards):
@@ -338,8 +339,8 @@ def point_at_first_failure(snakemake_logs):
 
 
 def given(option, values):
-    """An option of a command with its values; nothing without values."""
-    return " ".join([option, *values]) if values else ""
+    """An option of a command with its values, for a shell; nothing without values."""
+    return shlex.join([option, *values]) if values else ""
 
 
 def experiment_file(name):

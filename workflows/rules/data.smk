@@ -16,7 +16,7 @@ rule fetch_dataset:
     message:
         "Fetching the files of {wildcards.dataset}"
     shell:
-        "harness data fetch {wildcards.dataset} > {log} 2>&1"
+        "harness data fetch {wildcards.dataset:q} > {log:q} 2>&1"
 
 
 # Several jobs build one large graph: all jobs of a step, then all of the next; `build_dataset` does the rest.
@@ -42,7 +42,7 @@ rule build_share:
     message:
         "Building {wildcards.dataset}, {params.order}: {wildcards.step}, job {wildcards.number} of {wildcards.jobs}"
     shell:
-        f"{APPENDING}harness data build {{wildcards.dataset}} {{params.order}} --share {{wildcards.step}}:{{wildcards.number}}/{{wildcards.jobs}} >> {{log}} 2>&1"
+        f"{APPENDING}harness data build {{wildcards.dataset:q}} {{params.order}} --share {{wildcards.step:q}}:{{wildcards.number:q}}/{{wildcards.jobs:q}} >> {{log:q}} 2>&1"
 
 
 rule build_dataset:
@@ -67,4 +67,4 @@ rule build_dataset:
     message:
         "Building {wildcards.dataset}, {params.order}"
     shell:
-        f"{APPENDING}harness data build {{wildcards.dataset}} {{params.order}} >> {{log}} 2>&1"
+        f"{APPENDING}harness data build {{wildcards.dataset:q}} {{params.order}} >> {{log:q}} 2>&1"

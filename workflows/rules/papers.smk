@@ -22,7 +22,7 @@ rule printed_values:
     message:
         "Reading what the paper prints for {wildcards.experiment}"
     shell:
-        "harness claims --figure {params.shown} --records {output} > {log} 2>&1"
+        "harness claims --figure {params.shown:q} --records {output:q} > {log:q} 2>&1"
 
 
 # The paper's own runs, predicted for the machines of the paper: what one machine cannot run stands beside what it ran.
@@ -42,7 +42,7 @@ rule predicted_runs:
     message:
         "Predicting the paper's runs of {wildcards.experiment}"
     shell:
-        "harness predict --experiment {input.experiment} --out {output} > {log} 2>&1"
+        "harness predict --experiment {input.experiment:q} --out {output:q} > {log:q} 2>&1"
 
 
 # Runs of more ranks than there are cores: their kernels as measured, their calls on the links of their machine's card. What
@@ -64,8 +64,8 @@ rule emulated_runs:
     message:
         "Emulating the runs of {wildcards.experiment} that have many ranks"
     shell:
-        "(harness emulate --plan {input.plan} --out {output}"
-        " && harness predict --experiment {input.experiment} --scale emulated --out {output}) > {log} 2>&1"
+        "(harness emulate --plan {input.plan:q} --out {output:q}"
+        " && harness predict --experiment {input.experiment:q} --scale emulated --out {output:q}) > {log:q} 2>&1"
 
 
 rule paper_report:
@@ -95,10 +95,10 @@ rule paper_report:
     message:
         "Collecting, judging and drawing {wildcards.experiment}"
     shell:
-        "(harness collect --runs results/runs --out {params.folder} --plan {input.plan} {params.beside}"
-        " && harness claims --figure {params.shown} {params.quick} {params.predictions} --tables {params.folder} --out {params.folder}/claims.parquet"
-        " && harness figures --tables {params.folder} --out {output.figures}"
-        " && harness report --tables {params.folder} --figures {output.figures} --out {output.report}) > {log} 2>&1"
+        "(harness collect --runs results/runs --out {params.folder:q} --plan {input.plan:q} {params.beside}"
+        " && harness claims --figure {params.shown:q} {params.quick} {params.predictions} --tables {params.folder:q} --out {params.folder:q}/claims.parquet"
+        " && harness figures --tables {params.folder:q} --out {output.figures:q}"
+        " && harness report --tables {params.folder:q} --figures {output.figures:q} --out {output.report:q}) > {log:q} 2>&1"
 
 
 for target in TARGETS:

@@ -16,7 +16,7 @@ rule collect:
     message:
         "Collecting the records into tables"
     shell:
-        "harness collect --runs results/runs --out results --plan {input.plan} > {log} 2>&1"
+        "harness collect --runs results/runs --out results --plan {input.plan:q} > {log:q} 2>&1"
 
 
 # Not part of `all`: a failed run is a result, and an error only for `verify`. Tables with the same content keep their
@@ -34,7 +34,7 @@ rule verify:
     message:
         "Looking for failed runs"
     shell:
-        "harness collect --runs results/runs --out results --plan {input.plan} --verify > {log} 2>&1"
+        "harness collect --runs results/runs --out results --plan {input.plan:q} --verify > {log:q} 2>&1"
 
 
 # Each figure shows all datasets on one page; a figure of each dataset alone lies beside it. Kinds of figures with nothing
@@ -61,7 +61,7 @@ rule figures:
     message:
         "Drawing the figures"
     shell:
-        "harness figures --tables results --out {output} > {log} 2>&1"
+        "harness figures --tables results --out {output:q} > {log:q} 2>&1"
 
 
 rule report:
@@ -79,4 +79,4 @@ rule report:
     message:
         "Writing the report"
     shell:
-        "harness report --tables results --figures {input.figures} --out {output} > {log} 2>&1"
+        "harness report --tables results --figures {input.figures:q} --out {output:q} > {log:q} 2>&1"

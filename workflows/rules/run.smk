@@ -25,4 +25,4 @@ rule run:
     message:
         "Running {params.label}"
     shell:
-        f"{APPENDING}harness run --spec {{input.specs}} --job results/batches/{{wildcards.batch}}.json --out results/runs >> {{log}} 2>&1"
+        f"{APPENDING}harness run --spec {{input.specs:q}} --job results/batches/{{wildcards.batch:q}}.json --out results/runs >> {{log:q}} 2>&1"

@@ -1,0 +1,122 @@
+"""What comes from others, made safe to show, to file and to publish.
+
+A label, an error, a log or a name may hold anything: control characters that rewrite a terminal, a formula that a
+spreadsheet runs, a path, a secret. Each door calls the function here that its reader needs.
+"""
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+# A terminal.
+
+JOINERS = "\u200c\u200d"
+"""Invisible characters that the writing of several languages needs."""
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Categories of Unicode that move the cursor, change the direction of writing, or are no characters."""
+
+
+def printable(text: str) -> str:
+    """The text with an escape in place of every character that a terminal obeys instead of showing it.
+
+    Lines and tabs stay. Escape sequences, carriage returns, marks of direction and lone surrogates do not.
+    """
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def one_line(text: str) -> str:
+    """`printable` for text that must not begin a line of its own, as a cell or a label."""
+    return printable(" ".join(text.splitlines()))
+
+
+def _shown(character: str) -> str:
+    if character in "\n\t" or character in JOINERS or unicodedata.category(character) not in HIDDEN:
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+# A spreadsheet.
+
+FORMULA = re.compile(r"[=+\-@\t\r\n]")
+NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf|[+-]", re.IGNORECASE)
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """The value of a cell of a CSV file; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
+    return f"'{value}" if runs else value
+
+
+# The name of a file.
+
+PLAIN = re.compile(r"[A-Za-z0-9._@-]{1,100}")
+
+
+def file_stem(name: str) -> str:
+    """A part of a file's name for a name of any length and alphabet; different names have different parts."""
+    if PLAIN.fullmatch(name):
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{re.sub(r'[^A-Za-z0-9._@-]+', '-', name)[:60]}~{digest}"
+
+
+# A secret. Each pattern is bounded, so that a long log takes a time in proportion to its length.
+
+REDACTED = "REDACTED"
+SECRET = r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|jwt|credentials?|authorization|cookie|bearer)"
+KEY = r"(?:api|access|auth|private|secret|account|signing|license|wandb|comet|neptune|storage)[-_.]?key(?:[-_.]?id)?"
+NAME = rf"(?:[\w.-]{{0,60}}[-_.])?(?:{SECRET}|{KEY}|apikey|auth|sig|signature)"
+SECRET_NAME = re.compile(rf"-{{0,2}}{NAME}", re.IGNORECASE)
+VALUE = r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&'\"]+)"
+GIVEN = re.compile(rf"(?P<name>(?<![\w.-])-{{0,2}}{NAME}\s*=\s*){VALUE}", re.IGNORECASE)
+FOLLOWS = re.compile(rf"(?P<name>(?<![\w.-])--?{NAME}\s+){VALUE}", re.IGNORECASE)
+HEADER = re.compile(
+    rf"(?P<name>\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{{0,40}}(?:token|key|auth)|{KEY}|{SECRET})\"?'?\s*:\s*)"
+    r"(?P<value>(?:(?:bearer|basic|token|digest)\s+)?[^\s,}\"']+|\"[^\"]*\"|'[^']*')",
+    re.IGNORECASE,
+)
+USER_INFO = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]{0,20}://)(?P<value>[^\s/?#'\"]{1,500})@", re.IGNORECASE)
+BEARER = re.compile(r"(?P<name>\bbearer\s+)(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE)
+SHAPES = re.compile(
+    r"\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}|eyJ[\w-]{8,2000}\.[\w-]{4,4000}\.[\w-]*)"
+)
+"""Tokens that are known by how they look."""
+
+
+def redact(text: str) -> str:
+    """The text without the passwords, tokens and keys that can be told by their names or by how they look."""
+    text = USER_INFO.sub(rf"\g<name>{REDACTED}@", text)
+    for pattern in (GIVEN, FOLLOWS, HEADER, BEARER):
+        text = pattern.sub(rf"\g<name>{REDACTED}", text)
+    return SHAPES.sub(REDACTED, text)
+
+
+def redact_command(words: Sequence[str]) -> str:
+    """A command line as a user types it, without its secrets."""
+    shown, secret = [], False
+    for word in words:
+        shown.append(REDACTED if secret and not word.startswith("--") else redact(word))
+        secret = word.startswith("-") and SECRET_NAME.fullmatch(word) is not None
+    return shlex.join(shown)
+
+
+def redact_all(data: Any) -> Any:
+    """Nested data, as JSON has it, with every text redacted; a text under the name of a secret is left out whole."""
+    if isinstance(data, Mapping):
+        return {
+            key: REDACTED if isinstance(value, str) and value and _is_secret(str(key)) else redact_all(value)
+            for key, value in data.items()
+        }
+    if isinstance(data, list | tuple):
+        return [redact_all(value) for value in data]
+    return redact(data) if isinstance(data, str) else data
+
+
+def _is_secret(name: str) -> bool:
+    return SECRET_NAME.fullmatch(name) is not None
