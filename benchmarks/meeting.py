@@ -30,7 +30,8 @@ from measuring import argument_parser, spec_of
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from harness.comm.meeting import BOARD, Board, learn, post
-from harness.launch.rank_starter import CACHES, NO_WRITING, environment
+from harness.launch.library_caches import CACHES
+from harness.launch.rank_starter import PYTHON, environment
 from harness.spec.root import project_root
 from harness.spec.spec import canonical_json
 
@@ -178,7 +179,7 @@ def one_run(root: Path, scratch: Path, tasks: int, caches: dict[str, str], *, fo
     for number in range(tasks):
         traced = forked or number == 1
         trace = ["strace", "-f", "-e", "trace=file,getdents64", "-o", str(scratch / f"trace-{number}")]
-        settings = {**environment(spec.machine, tasks, root, number), **caches, **NO_WRITING}
+        settings = {**environment(spec.machine, tasks, root, number), **caches, **PYTHON}
         settings |= {BOARD: f"{scratch.name}-{os.getpid()} 127.0.0.1 1"} if forked else {}
         running.append(subprocess.Popen([*(trace if traced else []), *command], env=settings))
     codes = [task.wait() for task in running]

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from harness import __version__
 from harness.cli import data, listing, planning, predicting, proving, reporting, running
-from harness.cli.options import Parser, add_verb, show
+from harness.cli.options import Parser, add_verb, show, tell
 from harness.errors import RunError, UserError, missing_package
 from harness.spec.root import project_root, results_folder
+from harness.untrusted import redact, redact_command
 from harness.validation import clipped
 
 EXIT_UNFORESEEN, EXIT_INTERRUPTED = 70, 130
@@ -52,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (Exception, KeyboardInterrupt) as error:
         code, message = _ending(error)
+    message = redact(message)
     if "--json" in words[: words.index("--") if "--" in words else None]:
         print(json.dumps({"error": message, "exit_code": code}, indent=2))
-    print(f"harness: {message}", file=sys.stderr)
+    tell(f"harness: {message}")
     return code
 
 
@@ -77,7 +79,7 @@ def _ending(error: BaseException) -> tuple[int, str]:
 def _unforeseen(error: Exception) -> str:
     """One line for an error that no code expected; its traceback goes to a file."""
     summary = clipped(f"{type(error).__name__}: {error}".rstrip(". "), 300)
-    text = f"harness {__version__}: {sys.argv}\n{''.join(traceback.format_exception(error))}"
+    text = f"harness {__version__}: {redact_command(sys.argv)}\n{''.join(traceback.format_exception(error))}"
     return f"An unforeseen error: {summary}. {_kept(text)} {DEBUG}=1 shows it at once."
 
 
@@ -88,7 +90,7 @@ def _kept(text: str) -> str:
         try:
             path = Path(folder()) / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, errors="backslashreplace")
+            path.write_text(redact(text), errors="backslashreplace")
         except (OSError, UserError):
             continue
         return f"The traceback is in {path}: this is a defect of the harness, so please report it with that file."

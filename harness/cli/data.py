@@ -2,13 +2,24 @@
 
 import argparse
 import os
-import sys
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.cli.options import Progress, Verbs, add_verb, columns, ranks, real, say, several, show, whole
+from harness.cli.options import (
+    Progress,
+    Verbs,
+    add_verb,
+    columns,
+    ranks,
+    real,
+    say,
+    several,
+    show,
+    tell,
+    whole,
+)
 from harness.errors import UserError
 from harness.progress import steps
 from harness.spec.dataset import ACCEPTED, DatasetChoice
@@ -323,7 +334,7 @@ def _say_nonzeros(root: Path, name: str, folder: Path) -> None:
 
     if folder.exists() and (counts := nonzeros(load_card(root, name), Store(folder))):
         built, deviation, expected = counts["built"], counts["deviation"], counts["expected"]
-        print(f"{name}: {built:,} nonzeros, {deviation} off the {expected:,} of its card", file=sys.stderr)
+        tell(f"{name}: {built:,} nonzeros, {deviation} off the {expected:,} of its card")
 
 
 def _info(root: Path, options: argparse.Namespace, choice: DatasetChoice) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from harness.documents import yaml_value
 from harness.errors import UserError
+from harness.untrusted import one_line, printable
 from harness.validation import RANKS, Setting, clipped, did_you_mean
 
 if TYPE_CHECKING:
@@ -133,13 +134,22 @@ def add_verb(
 
 def show(options: argparse.Namespace, data: Any, text: str) -> None:
     """Prints the answer: `data` for a program (--json), `text` for a person."""
-    print(json.dumps(data, indent=2, default=str) if options.json else text)
+    print(json.dumps(data, indent=2, default=str) if options.json else printable(text), flush=True)
+
+
+# All that a verb prints goes through `show`, `tell`, `say` and `Progress`: names, labels and errors may come from
+# others, and a terminal would obey the escape sequences in them.
+
+
+def tell(message: str) -> None:
+    """Prints a message on stderr."""
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 def say(progress: str) -> None:
     """Prints progress on stderr: in place on a terminal, a line each in a log."""
     end = "\r" if sys.stderr.isatty() else "\n"
-    print(progress, end=end, file=sys.stderr, flush=True)
+    print(printable(progress), end=end, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -166,7 +176,7 @@ class Progress:
             return
         self.told, spent = now, now - self.begun
         left = f", about {_in_words(spent / done * (of - done))} left" if done and spent > 1 else ""
-        line = clipped(f"{done + 1} of {of}{left}: {doing}", 78)
+        line = clipped(printable(f"{done + 1} of {of}{left}: {doing}"), 78)
         print(
             f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
         )
@@ -188,9 +198,10 @@ def paragraph(text: str) -> str:
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of text with their columns aligned."""
+    """Rows of text with their columns aligned. No cell begins a line of its own."""
     if not rows:
         return ""
+    rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from harness.cli.options import (
     say,
     settings,
     show,
+    tell,
 )
 from harness.cli.predicting import PricedEpoch, priced_epochs
 from harness.documents import read_json
@@ -29,6 +29,7 @@ from harness.slurm.jobs import predicted
 from harness.spec.machine_card import list_machines, load_machine, load_machine_card
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import Spec
+from harness.untrusted import one_line
 from harness.validation import validated
 
 
@@ -198,7 +199,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
     def lack(name: str, why: str) -> None:
         nonlocal lacking
         lacking += 1
-        print(f"{name}: no record: {why}", file=sys.stderr, flush=True)
+        tell(one_line(f"{name}: no record: {why}"))
 
     specs = []
     for path in options.spec:
@@ -217,7 +218,7 @@ def _run_all(root: Path, runs: Path, options: argparse.Namespace) -> int:
                 continue
             records.append(_record(outcome.folder, cached=outcome.cached))
             if not options.json:
-                print(_text(records[-1]), flush=True)
+                show(options, {}, _text(records[-1]))
         except Exception as error:
             lack(outcome.spec.label, named_reason(error))
     if options.json:
@@ -286,14 +287,19 @@ def _trace_text(summary: dict[str, Any]) -> str:
 
 
 def _text(record: dict[str, Any]) -> str:
-    label, status = record["label"], record["status"]
+    label, status = one_line(record["label"]), record["status"]
     lines = [f"{label}: {status}{' (recorded earlier; --fresh runs it again)' if record['cached'] else ''}"]
     if summary := record["summary"]:
         lines += _summary(summary, record["epochs_asked"])
     if error := record["error"]:
         rank = f"rank {error['rank']}: " if error["rank"] >= 0 else ""
-        lines.append(f"  {rank}{error['type']}: {error['message']}")
+        lines.append(f"  {rank}{error['type']}: {_indented(error['message'])}")
     return "\n".join([*lines, f"  {record['folder']}"])
+
+
+def _indented(message: str) -> str:
+    """A message of several lines, which cannot be taken for others of the page."""
+    return "\n    ".join(message.splitlines())
 
 
 def _summary(summary: dict[str, Any], asked: int) -> list[str]:
@@ -369,14 +375,16 @@ def _text_of(log: Path) -> str:
 
 
 def _external_text(record: dict[str, Any]) -> str:
-    lines, external = [f"{record['label']}: {record['status']}"], record["external"]
+    lines, external = [one_line(f"{record['label']}: {record['status']}")], record["external"]
     if record["error"]:
-        lines.append(f"  {record['error']['message']}")
+        lines.append(f"  {_indented(record['error']['message'])}")
     elif seconds := record["summary"]["epoch_seconds_median"]:
         lines.append(f"  epoch {seconds * 1e3:.3g} ms, as {external['program']} measures it")
     if external["unknown"]:
         lines.append(f"  unknown, because the log does not show it: {', '.join(external['unknown'])}")
-    lines += [f"  beyond any spec: {words} ({option})" for option, words in external["beyond"].items()]
+    lines += [
+        one_line(f"  beyond any spec: {words} ({option})") for option, words in external["beyond"].items()
+    ]
     return "\n".join([*lines, f"  {record['folder']}"])
 
 

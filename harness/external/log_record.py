@@ -7,7 +7,6 @@ never a default of ours.
 import codecs
 import hashlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from harness.run.provenance import provenance
 from harness.run.rank_tables import entry
 from harness.spec.spec import Spec, digest, grid_text
 from harness.store.catalog import load_card
+from harness.untrusted import redact_command
 
 LEAVING = 10.0
 """The seconds that a command has to end after a SIGTERM."""
@@ -51,7 +51,7 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
     times = {"started": started, "finished": time.time()}
     exit_code = -signal.SIGTERM if stop.came else program.returncode
-    return exit_code, {**provenance(folder), **unknown, "command": shlex.join(command), **times}
+    return exit_code, {**provenance(folder), **unknown, "command": redact_command(command), **times}
 
 
 def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
@@ -68,7 +68,7 @@ def _started(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
         )
     except OSError as error:
         raise UserError(
-            f"{shlex.join(command)} cannot be started in {folder}: {error.strerror}. --cwd names the checkout."
+            f"{redact_command(command)} cannot be started in {folder}: {error.strerror}. --cwd names the checkout."
         ) from None
 
 

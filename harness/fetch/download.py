@@ -124,7 +124,7 @@ def _given_up(
     if reason.after:
         later = f" and asks to come again in {reason.after:,.0f} s"
     tried = f"{attempts} attempts" if attempts > 1 else "one attempt"
-    return RunError(f"{remote.asked} could not be fetched in {tried}: {reason}{later}. {kept}{way_out(path)}")
+    return RunError(f"{remote.shown} could not be fetched in {tried}: {reason}{later}. {kept}{way_out(path)}")
 
 
 def _accept(remote: RemoteFile, path: Path, part: PartialFile, say: Say) -> None:
@@ -147,13 +147,13 @@ def _accept(remote: RemoteFile, path: Path, part: PartialFile, say: Say) -> None
         part.drop()
         beside = "" if remote.sha256 else f"If another version is published now, delete {_beside(path)}. "
         raise UserError(
-            f"{remote.asked} is not the file that is expected: its sha256 is {checksum}, and not {known}. Nothing was "
+            f"{remote.shown} is not the file that is expected: its sha256 is {checksum}, and not {known}. Nothing was "
             f"kept. {beside}{way_out(path)}"
         )
     if harm:
         part.drop()
         raise RunError(
-            f"{remote.asked} came damaged, or was published damaged: {harm}. Nothing was kept. {way_out(path)}"
+            f"{remote.shown} came damaged, or was published damaged: {harm}. Nothing was kept. {way_out(path)}"
         )
     if known is None:
         _trust(path, checksum)

@@ -27,6 +27,7 @@ from harness.files import DATASETS, check_room, refusals, write_text
 from harness.sources.archive import is_archive
 from harness.sources.remote import MIRROR, RemoteFile
 from harness.store.work import Say
+from harness.untrusted import redact
 
 BLOCK = 1 << 20
 WHOLE, PART, BEYOND = 200, 206, 416
@@ -211,7 +212,7 @@ def way_out(path: Path) -> str:
 def page_refused(remote: RemoteFile, path: Path) -> UserError:
     """The error for a web page in the place of a file."""
     return UserError(
-        f"{remote.asked} answered with a web page and not with the file: it may ask for a login, or its quota may be "
+        f"{remote.shown} answered with a web page and not with the file: it may ask for a login, or its quota may be "
         f"used up. {way_out(path)}"
     )
 
@@ -219,7 +220,7 @@ def page_refused(remote: RemoteFile, path: Path) -> UserError:
 def size_refused(remote: RemoteFile, path: Path, size: int) -> UserError:
     """The error for a file of another size than the card's."""
     return UserError(
-        f"{remote.asked} has {size:,} bytes, and the card expects {remote.bytes:,}. {way_out(path)}"
+        f"{remote.shown} has {size:,} bytes, and the card expects {remote.bytes:,}. {way_out(path)}"
     )
 
 
@@ -229,7 +230,9 @@ class _OverHttp(HTTPRedirectHandler):
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if urlsplit(newurl).scheme not in ("http", "https"):
             fp.close()
-            raise UserError(f"{req.full_url} leads to {newurl}: only http and https are fetched.")
+            raise UserError(
+                f"{redact(req.full_url)} leads to {redact(newurl)}: only http and https are fetched."
+            )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -247,7 +250,7 @@ def _answer(remote: RemoteFile, path: Path, headers: dict[str, str], retries: Re
             raise _not_trusted(error.reason, remote, path) from None
         raise BrokeOffError(f"{error.reason}{_by_proxy(remote)}") from None
     except (InvalidURL, UnicodeError) as error:
-        raise UserError(f"{remote.asked} cannot be asked for: {error}. {way_out(path)}") from None
+        raise UserError(f"{remote.shown} cannot be asked for: {error}. {way_out(path)}") from None
     except (HTTPException, OSError) as error:
         raise BrokeOffError(f"{error or type(error).__name__}{_by_proxy(remote)}") from None
     if answer.status not in (WHOLE, PART):
@@ -289,7 +292,7 @@ def _refused(error: HTTPError, remote: RemoteFile, path: Path, headers: dict[str
             "the server has no more than what had come, and does not say that it is the same file"
         )
     if error.code in REFUSED and error.code not in PASSING | {BEYOND}:
-        return UserError(f"{remote.asked} answered {error.code} {error.reason}. {way_out(path)}")
+        return UserError(f"{remote.shown} answered {error.code} {error.reason}. {way_out(path)}")
     broke_off = BrokeOffError(f"the server answered {error.code} {error.reason}")
     broke_off.after = _seconds(error.headers.get("Retry-After", ""))
     return broke_off
@@ -352,7 +355,7 @@ def _check(answer: HTTPResponse, remote: RemoteFile, path: Path, total: int | No
     encoding = answer.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in {"", "identity"} | ENCODED.get(path.suffix, set()):
         raise UserError(
-            f"{remote.asked} came with the encoding {encoding!r}, and the file as it is was asked for: a server or a "
+            f"{remote.shown} came with the encoding {encoding!r}, and the file as it is was asked for: a server or a "
             f"proxy in between changes it. {way_out(path)}"
         )
     if remote.bytes is not None and total is not None and total != remote.bytes:
@@ -360,7 +363,7 @@ def _check(answer: HTTPResponse, remote: RemoteFile, path: Path, total: int | No
     proven = known or remote.bytes is not None or is_archive(path.name)
     if total is None and not answer.chunked and not proven:
         raise UserError(
-            f"{remote.asked} came without its length, so a broken transfer could not be seen. Put `sha256` into the "
+            f"{remote.shown} came without its length, so a broken transfer could not be seen. Put `sha256` into the "
             f"card. {way_out(path)}"
         )
 

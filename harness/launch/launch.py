@@ -245,7 +245,8 @@ class JoinedWorld:
     def _await(self, order: str) -> str:
         """The text of an order, once rank 0 has given it; empty if there is nothing left to run."""
         self._store.wait([order], timedelta(days=7))
-        return self._store.get(order).decode(errors="replace")
+        text: str = self._store.get(order).decode(errors="replace")
+        return text
 
     def _find_scratch(self, runs: Path, name: str, following: str) -> Path:
         """The scratch folder of an order: a folder of this user among the results of this rank's own command.

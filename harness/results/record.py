@@ -31,6 +31,7 @@ from harness.files import (
 from harness.results.run_row import check
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import digest
+from harness.untrusted import redact_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,11 +85,14 @@ class Record:
 def write_record(
     runs: Path, spec: Mapping[str, Any], record: Mapping[str, Any], tables: Mapping[str, "pd.DataFrame"]
 ) -> Path:
-    """Writes and returns the folder of a run under `runs`, named by its run id. A table without rows has no file."""
+    """Writes and returns the folder of a run under `runs`, named by its run id. A table without rows has no file.
+
+    A record is published, so secrets in its texts are left out, whatever log, message or command they came from.
+    """
     from harness.results.parquet import to_arrow, to_bytes
 
     assert record["status"] in STATUSES and record["source"] in SOURCES, record
-    files = {"spec.json": _json(spec), "record.json": _json({"schema": SCHEMA, **record})}
+    files = {"spec.json": _json(spec), "record.json": _json(redact_all({"schema": SCHEMA, **record}))}
     for name, frame in tables.items():
         if frame.empty:
             continue

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import __version__
+from harness.run.recorded_environment import recorded_environment
+from harness.spec.machine_card import ALLOCATOR
+from harness.untrusted import redact_command
 
 PACKAGES = (
     "torch",
@@ -22,25 +24,6 @@ PACKAGES = (
     "torch-geometric",
     "pandas",
     "pyarrow",
-)
-SETTINGS = (
-    "OMP_",
-    "MKL_",
-    "NUMBA_",
-    "MALLOC_",
-    "GLOO_",
-    "NCCL_",
-    "FI_",
-    "UCX_",
-    "ROCR_",
-    "HIP_",
-    "HSA_",
-    "MIOPEN_",
-    "RCCL_",
-    "TORCH_",
-    "SLURM_",
-    "HARNESS_STEP",
-    "CUDA_VISIBLE",
 )
 COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
@@ -73,10 +56,10 @@ def affinity() -> Affinity:
 
 
 def command() -> str:
-    """The command line of this process, as a user types that line."""
+    """The command line of this process, as a user types that line, without its secrets."""
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
-    return shlex.join([name, *sys.argv[1:]])
+    return redact_command([name, *sys.argv[1:]])
 
 
 def provenance(
@@ -106,9 +89,9 @@ def provenance(
         "gpu": gpu_name(),
         "threads": torch.get_num_threads(),
         "scheduling": _scheduling(),
-        "allocator": {key: value for key, value in os.environ.items() if key.startswith("MALLOC_")},
+        "allocator": {key: value for key, value in os.environ.items() if key in ALLOCATOR},
         "modules": os.environ.get("LOADEDMODULES", ""),
-        "env": {key: value for key, value in sorted(os.environ.items()) if key.startswith(SETTINGS)},
+        "env": recorded_environment(os.environ),
         "load_average": os.getloadavg()[0],
     }
 
