@@ -304,6 +304,14 @@ def is_own(path: Path, kind: Callable[[int], bool]) -> bool:
     return kind(found.st_mode) and found.st_uid == os.getuid()
 
 
+def is_plain_file(path: Path) -> bool:
+    """True if `path` is a file of the usual kind: not a link, a folder, a pipe or a device."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
 def private_folder(folder: Path) -> Path:
     """Return `folder`, made if need be: this user's own, not a link, and writable by nobody else.
 

@@ -40,6 +40,7 @@ from harness.files import replace_files, text_at_begin
 from harness.progress import OnStep, silent, steps
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import MISSING, TABLES
+from harness.untrusted import file_stem, spreadsheet_cell
 
 # A figure as PDF, PNG and SVG, with its numbers as CSV and its caption as text: the same tables give the same bytes.
 #
@@ -118,7 +119,7 @@ KINDS: tuple[FigureKind[Any], ...] = (
 
 def name_of(kind: str, dataset: str = "") -> str:
     """The name of a figure's files without the ending: for one dataset, or for all of them."""
-    return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}" if dataset else kind
+    return f"{kind}-{file_stem(dataset)}" if dataset else kind
 
 
 def names_of(kind: str, panels: Sequence[Panel]) -> dict[str, str]:
@@ -204,7 +205,10 @@ def _numbers(kind: FigureKind[Any], some: Sequence[Any], shown: Sequence[Any]) -
     text = StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if _nothing(value) else value for key, value in row.items()} for row in rows)
+    writer.writerows(
+        {key: "" if _nothing(value) else spreadsheet_cell(value) for key, value in row.items()}
+        for row in rows
+    )
     return text.getvalue().encode()
 
 

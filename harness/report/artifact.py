@@ -15,11 +15,13 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.figures.drawing import tables_digest
-from harness.files import replace_files
+from harness.files import is_plain_file, replace_files
 from harness.progress import OnStep, silent, steps
 from harness.report import summary
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import OK, TABLES
+from harness.untrusted import spreadsheet_cell
+from harness.validation import legal_name, shown
 
 ALONE = ("constraints.txt", "pyproject.toml", "README.md", "LICENSE")
 """Files of the checkout that go along."""
@@ -37,7 +39,7 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path, on_st
         **{name: (root / name).read_bytes() for name in ALONE if (root / name).is_file()},
         **{f"tables/{name}.parquet": (tables / f"{name}.parquet").read_bytes() for name in names},
         **{f"figures/{path.name}": path.read_bytes() for path in _drawings(figures)},
-        **{f"specs/{run.run_id}.json": f"{run.spec}\n".encode() for _, run in runs.iterrows()},
+        **{f"specs/{_member(run.run_id)}.json": f"{run.spec}\n".encode() for _, run in runs.iterrows()},
         "report.html": report.read_bytes(),
         "claims.csv": _claims(claims).encode(),
         "environment.json": _environment(runs).encode(),
@@ -51,9 +53,20 @@ def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path, on_st
     return out
 
 
+def _member(run_id: str) -> str:
+    """The id of a run as a name in the archive. A record may come from others, and must not be unpacked elsewhere."""
+    try:
+        return legal_name(run_id)
+    except ValueError as error:
+        raise UserError(
+            f"The tables have a run with the id {shown(run_id)}: {error}. Find its record by `harness runs list`, move "
+            "its folder away, and collect again."
+        ) from None
+
+
 def _drawings(folder: Path) -> list[Path]:
-    """The files of figures in a folder, with their numbers and captions."""
-    return [path for path in sorted(folder.iterdir()) if path.suffix in DRAWINGS]
+    """The files of figures in a folder, with their numbers and captions; a link may lead to any file of the machine."""
+    return [path for path in sorted(folder.iterdir()) if path.suffix in DRAWINGS and is_plain_file(path)]
 
 
 def _packed(files: dict[str, bytes], on_step: OnStep) -> bytes:
@@ -78,7 +91,8 @@ def _claims(claims: pd.DataFrame) -> str:
     writer.writerow([*said, "command"])
     for _, claim in claims.iterrows():
         which = f"--figure {claim.figure}" if claim.figure else f"--paper {claim.paper}"
-        writer.writerow([*(claim[name] for name in said), f"harness claims {which}"])
+        cells = [*(claim[name] for name in said), f"harness claims {which}"]
+        writer.writerow(map(spreadsheet_cell, cells))
     return text.getvalue()
 
 

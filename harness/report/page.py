@@ -21,9 +21,10 @@ from harness.figures.kind import read_tables
 from harness.figures.page_layout import COLUMN
 from harness.figures.palette import BLUE, FAINT, GRID, GROUPS, INK, MUTED, PAPER, coloured, on_dark
 from harness.figures.panels import Panel, panels
-from harness.files import write_text
+from harness.files import is_plain_file, write_text
 from harness.progress import OnStep, silent
 from harness.report import run_panels, summary
+from harness.report.drawing_check import check_drawing
 from harness.report.result_tables import Heading, answer, claims, graphs, results, scoreboard
 from harness.results.parquet import read_claims_of, read_collected
 from harness.results.schema import SCHEMA
@@ -166,14 +167,14 @@ class Picture(NamedTuple):
 def _pictures(figures: Path, kind: str, some: Sequence[Panel], digest: str) -> list[Picture]:
     """The figures of one kind that were drawn: one for each dataset, or that of all if no dataset has its own."""
     paths = {dataset: figures / f"{name}.svg" for dataset, name in names_of(kind, some).items()}
-    drawn = {dataset: path for dataset, path in paths.items() if path.is_file()}
+    drawn = {dataset: path for dataset, path in paths.items() if is_plain_file(path)}
     if len(drawn) > 1:
         del drawn[""]
     return [inlined(path, dataset, digest) for dataset, path in drawn.items()]
 
 
 def inlined(path: Path, dataset: str, digest: str) -> Picture:
-    """The SVG of a file; refused if it was drawn from tables with another digest."""
+    """The SVG of a file; refused if it was drawn from tables with another digest, or holds more than a drawing."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -187,15 +188,16 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture:
     text = _with_prefix(text, path.stem)
     for colour, variable in THEME.items():
         text = text.replace(colour, variable)
+    check_drawing(text, path)
     width = re.search(r'width="([\d.]+)pt"', text)
     csv = path.with_suffix(".csv")
-    numbers = csv.read_text() if csv.is_file() and csv.stat().st_size <= NUMBERS else ""
+    numbers = csv.read_text() if is_plain_file(csv) and csv.stat().st_size <= NUMBERS else ""
     wide = width is not None and float(width[1]) > 72 * COLUMN + 1
     return Picture(dataset, path.stem, Markup(text.strip()), wide, numbers)
 
 
 def _with_prefix(text: str, name: str) -> str:
     """Prefixes every id and every reference to an id, because two figures on a page may use the same."""
-    prefix = re.sub(r"[^A-Za-z0-9]+", "-", name)
+    prefix = re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):x}_", name)
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)

@@ -1,0 +1,136 @@
+"""What comes from others is safe to show, to file and to publish, and what is harmless stays as it is."""
+
+import shlex
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.untrusted import (
+    file_stem,
+    one_line,
+    printable,
+    redact,
+    redact_all,
+    redact_command,
+    spreadsheet_cell,
+)
+
+TEXT = st.text(st.characters(), max_size=60)
+
+
+@given(TEXT)
+def test_printable_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
+    shown = printable(text)
+    obeyed = {"Cc", "Cs", "Zl", "Zp"}
+    assert not [each for each in shown if unicodedata.category(each) in obeyed and each not in "\n\t"]
+    assert not set(shown) & set(
+        "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c\ufeff"
+    )
+    assert printable(shown) == shown
+    assert len(one_line(text).splitlines()) <= 1
+
+
+def test_text_of_people_is_printed_as_it_is() -> None:
+    for text in (
+        "plain",
+        "two\nlines\tand a tab",
+        "gü, gö, 图, שלום",
+        "می\u200cخواهم",
+        "👩\u200d🔬",
+        "3 × 4 – „x“",
+    ):
+        assert printable(text) == text
+    assert printable("\x1b[2J\x9b1mev\u202eil\r") == "\\x1b[2J\\x9b1mev\\u202eil\\r"
+
+
+def test_cells_that_a_spreadsheet_would_run_begin_with_an_apostrophe() -> None:
+    for runs in (
+        '=HYPERLINK("http://a")',
+        "+1+1",
+        "-2+3",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "-x",
+        "=",
+        "+",
+        "-1 rank",
+    ):
+        assert spreadsheet_cell(runs) in (f"'{runs}", runs if runs in "+-" else None)
+    for cell in ("", "a=b", "-", "-0.5", "+1e-3", "-1,234", "-inf", -3, 0.5, None, True):
+        assert spreadsheet_cell(cell) is cell
+
+
+@given(st.lists(st.one_of(TEXT, st.text("aAgü-@~ ./1", max_size=6)), min_size=2, max_size=8, unique=True))
+def test_different_names_have_different_files_of_bounded_length(names: list[str]) -> None:
+    stems = [file_stem(name) for name in names]
+    assert len(set(stems)) == len(names)
+    assert all(
+        len(stem) <= 100 and "/" not in stem and stem.isascii() and stem.isprintable() for stem in stems
+    )
+
+
+def test_names_of_files_stay_readable() -> None:
+    assert [file_stem(name) for name in ("ogbn-products", "g-x@1-16", "g-x-1-16")] == [
+        "ogbn-products",
+        "g-x@1-16",
+        "g-x-1-16",
+    ]
+    assert file_stem("gü") != file_stem("gö") and file_stem("gü").startswith("g-~")
+    assert len(file_stem("x" * 3000)) < 100
+    forged = file_stem("gü")  # a name made to look like that of another file
+    assert file_stem(forged) != forged
+
+
+WORD = "hunter2hunter2hunter2"
+SHOWING = [
+    f"prog --api-key={WORD}",
+    f"prog --api-key {WORD} --lr 0.1",
+    f"prog --password '{WORD}'",
+    f"WANDB_API_KEY={WORD} prog",
+    f"git clone https://me:{WORD}@host.example/x",
+    f"wget https://host.example/x?a=1&token={WORD}&b=2",
+    f"curl -H 'Authorization: Bearer {WORD}'",
+    f"curl -H 'X-Auth-Token: {WORD}'",
+    f"sh -c 'prog --auth-token {WORD}; prog'",
+    f'{{"password": "{WORD}"}}',
+    f"hf_{WORD} ghp_{WORD}",
+    f"SLURM_JWT={WORD}",
+    f"eyJhbGciOiJIUzI1NiJ9.eyJ{WORD}.{WORD}",
+]
+
+
+@pytest.mark.parametrize("text", SHOWING)
+def test_secrets_are_left_out_wherever_they_stand(text: str) -> None:
+    assert WORD not in redact(text)
+    assert WORD not in redact_command([text] if text.startswith("{") else shlex.split(text))
+    assert WORD not in redact_command(["sh", "-c", text])
+    assert WORD not in str(redact_all({"a": [{"command": text}], "api_key": WORD}))
+    assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python main.py --num-tokens 512 --tokens=5 --token-dim 4 --sort-key=a --keys b --author me --lr=0.1",
+        "KeyError: 'run_id'; see https://host.example/a?b=c and me@host.example",
+        "harness run --strategy plexus --dataset tiny-sbm --set strategy.params.passes=2",
+        "epoch 3 of 10, 0.1 s each: loss 0.5",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_a_long_log_is_read_in_a_time_in_proportion_to_its_length() -> None:
+    def seconds(text: str) -> float:
+        begun = time.process_time()
+        redact(text)
+        return time.process_time() - begun
+
+    for unit in ("x-key-", "a.", "eyJ-", "sk-", "-token ", "https://a:", "token:", "--a-", "bearer "):
+        short, long = seconds(unit * 4_000), seconds(unit * 40_000)
+        assert long < 60 * max(short, 0.005), unit
