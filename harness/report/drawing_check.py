@@ -10,7 +10,21 @@ from xml.etree import ElementTree
 from harness.errors import UserError
 from harness.validation import shown
 
-ELEMENTS = {"svg", "g", "defs", "path", "use", "style", "clipPath", "rect", "text", "tspan", "image", "title"}
+ELEMENTS = {
+    "svg",
+    "g",
+    "defs",
+    "path",
+    "use",
+    "style",
+    "clipPath",
+    "rect",
+    "text",
+    "tspan",
+    "image",
+    "title",
+    "pattern",
+}
 """The elements of matplotlib's drawings."""
 REFERENCE = re.compile(r"#[\w.-]*|data:image/png;base64,[\w+/=\s]*")
 """The places to which a drawing may refer: its own parts, and a picture that it brings along."""

@@ -26,6 +26,7 @@ from harness.results.run_row import flatten
 from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
+from harness.untrusted import one_line
 
 ORDER = ["dataset.name", "strategy.name", "ranks", "grid", "launch"]
 """The columns that order the runs; those that agree in them stand as the plan lists them, all others by parameters."""
@@ -69,7 +70,8 @@ class Collected:
             return "\n".join([head, *warning])
         width = self.failures.label.str.len().max()
         lines = [
-            f"  {run.label:<{width}}  {run.status:<7}  {cause(run)}" for _, run in self.failures.iterrows()
+            f"  {one_line(run.label):<{width}}  {run.status:<7}  {one_line(cause(run))}"
+            for _, run in self.failures.iterrows()
         ]
         way_out = (
             "A failed or missing run is tried again by `harness run --spec FILE`, others with --fresh too."

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness.documents import read_yaml
-from harness.validation import Frozen, Name, shown, unknown, validated
+from harness.validation import Frozen, shown, unknown, validated
 
 
 class Constant(Frozen):
@@ -218,7 +218,7 @@ another variable could make a program run code."""
 class Machine(Frozen):
     """One kind of machine: the keys that change the speed of a run, and are part of its run id."""
 
-    name: Name
+    name: str = Field(max_length=100)
     description: str = ""
     device: Literal["cpu", "cuda"] = "cpu"
     engine: Literal["gloo", "nccl"] = "gloo"
