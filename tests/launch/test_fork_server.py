@@ -164,3 +164,19 @@ def test_a_server_that_died_between_two_starts_is_named(tmp_path: Path) -> None:
 def test_an_exit_code_is_told_in_words() -> None:
     codes = {3: "exited with code 3", -9: "killed by SIGKILL", -35: "killed by signal 35"}
     assert {code: how_it_ended(code) for code in codes} == codes
+
+
+def test_no_file_of_the_working_directory_is_imported_as_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of data of others may hold a scipy.py."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("scipy", "numba", "selectors", "program"):
+        (data / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(data)
+    environment = {**settings(tmp_path, sitecustomize=QUICK), "PYTHONPATH": str(tmp_path)}
+    with ForkServer() as server:
+        (child,) = start(server, tmp_path, environment)
+        assert child.wait() == 0
+    assert "here" in (tmp_path / "log").read_text() and not (tmp_path / "ran").exists()
