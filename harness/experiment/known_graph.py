@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from harness.errors import UserError
-from harness.graph.blocks import Blocks
+from harness.graph.blocks import Blocks, shared
 from harness.spec.dataset import DatasetChoice
 from harness.store.build import build, is_built, open_dataset
 from harness.store.catalog import load_card
@@ -34,7 +34,7 @@ def known_graph(
     A card tells nothing of a partition.
     """
     if not from_card and is_built(root, choice):
-        blocks = open_dataset(root, choice, dtype)
+        blocks = shared(open_dataset(root, choice, dtype))
         return KnownGraph(facts_of(blocks), blocks)
     if choice.partitioned:
         raise UserError(

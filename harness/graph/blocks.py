@@ -1,6 +1,6 @@
 """The interface through which training reads a dataset, in memory or in a folder of blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from harness.graph.model import LabelTask, Weighting
 from harness.graph.order import Permutation
 from harness.kernels.csr import Csr, row_of, take
+from harness.kernels.parts import block
 
 AT_ONCE = 1 << 24
 """Nonzeros read at a time, if all rows are equally long."""
@@ -158,3 +159,62 @@ def multiplied(blocks: Blocks, kind: str) -> Blocks:
     """The graph by which a kind of model multiplies: averaged for SAGE, as it is for all others."""
     averaged: Any = Averaged(blocks)
     return averaged if kind == "sage" else blocks
+
+
+# A graph that many replays read in one process: A stays in memory, and so do results that all ranks compute alike.
+#
+# Each replay of a rank opens the graph anew, and each rank of a sampler works out the mini-batches of all other ranks.
+# The second replay finds both here. What does not fit within `MOST_BYTES` is read, or computed, each time.
+# Verifier (tests/replay/test_shared_blocks.py): the blocks themselves.
+
+MOST_BYTES = 1 << 30
+"""The most memory for A, and again for results."""
+ENTRY_BYTES, ROW_BYTES = 16, 8
+"""The most bytes of an entry of A, and of a row."""
+
+
+class SharedBlocks:
+    """`Blocks` over those of a graph, with A in memory if it fits, and results by key."""
+
+    def __init__(self, blocks: Blocks, most_bytes: int = MOST_BYTES) -> None:
+        self._blocks, self._most_bytes = blocks, most_bytes
+        self._adjacency: dict[int, Csr] = {}
+        self._results: dict[Hashable, Any] = {}
+        self._bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blocks, name)
+
+    def adjacency(self, rows: range, cols: range, order: int = 0) -> Csr:
+        """A rectangle of A, which the caller owns."""
+        graph = self._blocks
+        assert_within(graph.n, rows, cols)
+        orders = 2 if graph.permutation == "double" else 1
+        if orders * (ENTRY_BYTES * graph.nnz + ROW_BYTES * graph.n) > self._most_bytes:
+            return graph.adjacency(rows, cols, order)
+        order %= orders
+        if order not in self._adjacency:
+            self._adjacency[order] = graph.adjacency(range(graph.n), range(graph.n), order)
+        A = block(self._adjacency[order], rows, cols)
+        return A if len(cols) < graph.n else Csr(A.rowptr, A.col.clone(), A.val.clone(), A.cols)
+
+    def known(self, key: Hashable) -> Any | None:
+        """The result under a key, or None. Results are shared: nobody may change them."""
+        try:
+            return self._results.get(key)
+        except TypeError:  # the key has a sampler that keeps a state, so no two are alike
+            return None
+
+    def keep(self, key: Hashable, result: Any, size: int) -> None:
+        """Keeps a result of so many bytes, if there is room."""
+        if self._bytes + size <= self._most_bytes:
+            try:
+                self._results[key] = result
+            except TypeError:
+                return
+            self._bytes += size
+
+
+def shared(blocks: Blocks) -> SharedBlocks:
+    """The blocks for several replays; blocks that are shared already stay as they are."""
+    return blocks if isinstance(blocks, SharedBlocks) else SharedBlocks(blocks)

@@ -146,6 +146,36 @@ def without_empty_columns(A: Csr) -> Csr:
     return A._replace(col=place[A.col.long()], cols=len(filled))
 
 
+def filled_columns_of_each(A: Csr, heights: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """The filled columns of each block of rows, one list after the other, and the length of each list.
+
+    The blocks stand one below the other in A, and `heights` are their numbers of rows.
+    """
+    if A.col.is_meta:  # which has one block
+        filled = filled_columns(A)
+        return filled, [len(filled)]
+    entries = A.rowptr[torch.tensor([0, *heights]).cumsum(0)].diff()
+    block_of_entry = torch.repeat_interleave(torch.arange(len(heights)), entries, output_size=A.nnz)
+    holds = torch.zeros(len(heights), A.cols, dtype=torch.bool)
+    holds.view(-1).index_fill_(0, block_of_entry * A.cols + A.col, True)
+    return holds.nonzero()[:, 1], holds.sum(1).tolist()
+
+
+def filled_columns_in(A: Csr, parts: Sequence[range]) -> tuple[Csr, list[int]]:
+    """The filled columns of A in these ascending ranges, numbered from 0 on, and how many are in each range."""
+    holds, inside = (torch.zeros(A.cols, dtype=torch.bool) for _ in range(2))
+    for part in parts:
+        inside[part.start : part.stop] = True
+    holds.index_fill_(0, A.col.long(), True)
+    before = pad((holds & inside).cumsum(0), (1, 0))
+    width = int(before[-1])
+    edges = torch.tensor([[part.start, part.stop] for part in parts], dtype=torch.int64).view(-1, 2)
+    counts: list[int] = (before[edges[:, 1]] - before[edges[:, 0]]).tolist()
+    kept = take(inside, A.col)
+    col = take(before, A.col[kept]).to(index_dtype(width))
+    return Csr(take(pad(kept.cumsum(0), (1, 0)), A.rowptr), col, A.val[kept], width), counts
+
+
 def expected(places: int, thrown: int) -> int:
     """The expected number of places that are hit at least once."""
     if places <= 1:

@@ -5,20 +5,25 @@ the axes of `grid`, and notes in `measured` what the run's record should tell. N
 that kernels read come from `numbers`, so that a CUDA graph of one step serves all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import Tensor
 
 from harness.comm.grid import Grid
 from harness.comm.layout import Coordinates
-from harness.graph.blocks import Blocks, multiplied
+from harness.graph.blocks import Blocks, SharedBlocks, multiplied
 from harness.kernels.recorded import Kernels, autotune
 from harness.kernels.step_numbers import StepNumbers
 from harness.spec.spec import Spec
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
 from harness.strategy.rank_blocks import RankBlocks
+
+if TYPE_CHECKING:
+    from harness.ledger.tape import Metered, Tape
 
 
 @dataclass
@@ -68,8 +73,30 @@ class Context:
         self.measured = Measurements(self.device, chosen or {})
         self.memory = DeviceMemory(self.device, self.dtype, self.measured.choose)
         self.blocks = RankBlocks(spec, facts, multiplied(blocks, spec.model.kind), self.memory)
+        self._shared = blocks if isinstance(blocks, SharedBlocks) else None
 
     @property
     def at(self) -> Coordinates:
         """The coordinates of this rank on the grid."""
         return self.grid.coordinates
+
+    def once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Tensors on the host that every rank computes alike; nobody may change them.
+
+        Replays of several ranks compute them once, and each rank is charged for it. `key` has everything that they
+        follow from, but for the graph, the model and the targets.
+        """
+        if self._shared is None or self.device.type != "meta":
+            return compute()
+        spec, tape = self.spec, cast("Tape", self.ledger)  # a replay has no other ledger
+        whole_key = key, spec.model.kind, spec.precision, spec.protocol
+        known: tuple[Sequence[Tensor], list[Metered]] | None = self._shared.known(whole_key)
+        if known:
+            tensors, metered = known
+            for each in metered:
+                tape.metered(*each)
+            return tensors
+        with tape.noted() as metered:
+            tensors = compute()
+        self._shared.keep(whole_key, (tensors, metered), sum(x.nbytes for x in tensors))
+        return tensors

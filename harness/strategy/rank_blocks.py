@@ -15,12 +15,21 @@ from harness.graph.blocks import Blocks, Rectangle, feature_rows, rectangle_of
 from harness.graph.model import SPLITS, TRAIN
 from harness.kernels import Csr, cast, transpose
 from harness.kernels.csr import Form, form_of, pack
-from harness.kernels.parts import apart, beside, filled_columns, without_empty_columns
+from harness.kernels.parts import (
+    apart,
+    beside,
+    filled_columns_in,
+    filled_columns_of_each,
+    without_empty_columns,
+)
 from harness.ledger import TensorName
 from harness.spec.spec import Spec
 from harness.strategy.counts import BlockCounts, Counts, Piece, targets_of
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
+
+STRIP = 1 << 20
+"""The most rows that are read at a time in search of what other ranks need."""
 
 IGNORED = -100
 """The label of a vertex that does not count."""
@@ -35,6 +44,7 @@ class RankBlocks:
     def __init__(self, spec: Spec, facts: Facts, blocks: Blocks, memory: DeviceMemory) -> None:
         self.counts: Counts = BlockCounts(blocks)
         self._spec, self._facts, self._blocks, self._memory = spec, facts, blocks, memory
+        self._only_shapes = blocks.feature_block(range(0), range(0)).is_meta
         self._adjacency: dict[Rectangle, Csr] = {}
         self._loopless: dict[Rectangle, tuple[Csr, Tensor]] = {}
 
@@ -75,9 +85,14 @@ class RankBlocks:
 
         Columns count from the start of `cols`; the list has the number of columns for each of `others`.
         """
-        needed = [filled_columns(self._block(rows, cols, transposed)) for rows in others]
+        needed, counts = list[Tensor](), list[int]()
+        for strip in self._strips(others):
+            A = self._block(range(strip[0].start, strip[-1].stop), cols, transposed)
+            columns, numbers = filled_columns_of_each(A, [len(rows) for rows in strip])
+            needed.append(columns)
+            counts += numbers
         nothing = torch.empty(0, dtype=torch.int64)
-        return self._memory.hold(TensorName.INDEX, torch.cat(needed or [nothing])), list(map(len, needed))
+        return self._memory.hold(TensorName.INDEX, torch.cat(needed or [nothing])), counts
 
     def features(self, rows: range, cols: range, beyond: Tensor | None = None) -> Tensor:
         """X[rows, cols] and, below, the rows of the vertices `beyond`; a leaf of autograd if features are trained."""
@@ -117,9 +132,18 @@ class RankBlocks:
     def compact_on_host(
         self, rows: range, blocks: Sequence[range], *, transposed: bool = False
     ) -> tuple[Csr, list[int]]:
-        """A[rows, blocks] or A^T[rows, blocks], side by side without empty columns; the columns left of each block."""
-        pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks or [range(0)]]
-        return cast(beside(pieces), self._memory.dtype), [piece.cols for piece in pieces] if blocks else []
+        """A[rows, blocks] or A^T[rows, blocks], side by side without empty columns; the columns left of each block.
+
+        The blocks ascend.
+        """
+        if self._only_shapes:  # their nonzeros are rounded block by block
+            pieces = [without_empty_columns(self._block(rows, cols, transposed)) for cols in blocks]
+            A = beside(pieces or [self._block(rows, range(0), transposed)])
+            return cast(A, self._memory.dtype), [piece.cols for piece in pieces]
+        start, stop = (blocks[0].start, blocks[-1].stop) if blocks else (0, 0)
+        A = self._block(rows, range(start, stop), transposed)
+        A, counts = filled_columns_in(A, [range(each.start - start, each.stop - start) for each in blocks])
+        return cast(A, self._memory.dtype), counts
 
     def sampling_matrix(self, rows: range, cols: range) -> Csr:
         """A[rows, cols] to draw samples from, where `adjacency` holds it; a replay reads its entries on the host."""
@@ -139,6 +163,17 @@ class RankBlocks:
     @property
     def _replayed(self) -> bool:
         return self._memory.device.type == "meta"
+
+    def _strips(self, blocks: Sequence[range]) -> list[list[range]]:
+        """Blocks in runs, each of adjacent blocks with at most `STRIP` rows in all; of shapes alone, one by one."""
+        runs = list[list[range]]()
+        for each in blocks:
+            joins = runs and runs[-1][-1].stop == each.start and each.stop - runs[-1][0].start <= STRIP
+            if joins and not self._only_shapes:
+                runs[-1].append(each)
+            else:
+                runs.append([each])
+        return runs
 
     def _block(self, rows: range, cols: range, transposed: bool) -> Csr:
         return self._read(rectangle_of(self._blocks, rows, cols, 0, transposed=transposed))

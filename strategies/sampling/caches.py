@@ -50,7 +50,7 @@ class Popular(StaticPolicy):
     """The vertices with most out-neighbours come first, the order in which Quiver fills the memory of GPUs."""
 
     def worth(self, keeper: Keeper) -> Tensor:
-        return popularity(keeper.read, keeper.layout.blocks, len(keeper.layout.vertices))
+        return shared_popularity(keeper)
 
 
 class Likeliest(StaticPolicy):
@@ -59,7 +59,7 @@ class Likeliest(StaticPolicy):
     def worth(self, keeper: Keeper) -> Tensor:
         blocks, n, hops = keeper.layout.blocks, len(keeper.layout.vertices), keeper.sampler.hops()
         if hops is None:
-            return popularity(keeper.read, blocks, n)
+            return shared_popularity(keeper)
         return inclusion(keeper.read, blocks, keeper.sampler.chances(keeper.group, keeper.targets, n), hops)
 
 
@@ -77,7 +77,7 @@ class AtBoundary(CachePolicy):
         own, n = keeper.own, len(keeper.layout.vertices)
         neighbours = edges(keeper.read(own), own)[1]
         boundary = neighbours[~inside(neighbours, own)].unique()
-        degree = popularity(keeper.read, keeper.layout.blocks, n)[boundary]
+        degree = shared_popularity(keeper)[boundary]
         first = top(degree, boundary, round(self.share * len(boundary)))
         return EvictingCache(first.to(keeper.device), boundary.to(keeper.device), n, self.alpha, self.every)
 
@@ -180,6 +180,12 @@ def inclusion(read: ReadRows, blocks: Sequence[range], p: Tensor, fanouts: Seque
             log_absent += v.bincount(torch.log1p(-drawn), minlength=len(p))
         p = -torch.expm1(log_absent)
     return p
+
+
+def shared_popularity(keeper: Keeper) -> Tensor:
+    """The popularity of every vertex, counted once for all ranks that are replayed."""
+    blocks, n = keeper.layout.blocks, len(keeper.layout.vertices)
+    return keeper.once("popularity", lambda: [popularity(keeper.read, blocks, n)])[0]
 
 
 def popularity(read: ReadRows, blocks: Sequence[range], vertices: int) -> Tensor:

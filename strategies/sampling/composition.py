@@ -233,7 +233,7 @@ class Feed:
         self.whole = Step(None, (), X, loss, [output.rows] * ctx.spec.model.layers)
         self.A = ctx.blocks.adjacency(*composed.graph.piece(layout, ctx.at))
         self.targets = ctx.blocks.targets()
-        foresight = Foresight(composed.sampler, ctx.blocks.replay_graph(), self.targets)
+        foresight = Foresight(composed.sampler, ctx.blocks.replay_graph(), self.targets, ctx.once)
         rank = Rank(ctx, layout, self.everyone.index, foresight)
         self.graph = composed.graph.on(rank)
         self.sampler = composed.sampler.on(self.graph)

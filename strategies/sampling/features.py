@@ -31,7 +31,7 @@ from harness.models.gat import by_head, scores, side_by_side
 from harness.parallel.label_loss import LabelLoss
 from harness.parallel.row_requests import Requests, ask, by_owner, inside, inverse, of_owner
 from harness.ranges import balanced
-from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Rank, Tally
+from harness.strategies.sampling.graph_placement import BlockLayout, Foresight, Once, Rank, Tally, every_time
 from harness.strategies.sampling.sampler import Sampler
 from harness.strategy import Coordinates, Counts, Piece, require_entries
 
@@ -98,6 +98,7 @@ class Keeper(NamedTuple):
     targets: Tensor
     device: torch.device
     """The device on which mini-batches are looked up."""
+    once: Once = every_time
 
     @property
     def own(self) -> range:
@@ -148,11 +149,14 @@ class PeerCaches:
     ) -> None:
         self.policy, self.layout, self.foresight, self.read = policy, layout, foresight, read
         self.groups = layout.peer_groups(at)
+        self._layout = tuple(self.groups), tuple(layout.blocks)
+        self._followed = 0
 
     def new_cache(self, member: int, device: torch.device) -> Cache:
         """The cache of the rank with this block row when training begins, for mini-batches on a device."""
         sampler, targets, group = self.foresight.sampler, self.foresight.targets, self.groups[member]
-        return self.policy.cache(Keeper(self.layout, member, group, self.read, sampler, targets, device))
+        keeper = Keeper(self.layout, member, group, self.read, sampler, targets, device, self.foresight.once)
+        return self.policy.cache(keeper)
 
     @cached_property
     def caches(self) -> list[Cache]:
@@ -160,12 +164,22 @@ class PeerCaches:
 
     def first_requests(self) -> list[Tensor]:
         """The vertices whose rows each rank keeps when training begins."""
-        return [cache.vertices for cache in self.caches]
+        key = "first requests", self.policy, self._layout
+        return list(self.foresight.once(key, lambda: [cache.vertices.clone() for cache in self.caches]))
 
     def requests(self, step: int) -> list[Tensor]:
         """The vertices whose rows each rank requests; to be called for every step, in turn."""
-        inputs = [self.foresight.batch(step, group).vertices[0] for group in self.groups]
-        return [cache.look_up(K).requested for cache, K in zip(self.caches, inputs, strict=True)]
+        key = "requests", step, self.policy, self._layout
+        return list(self.foresight.once(key, lambda: self._follow(step)))
+
+    def _follow(self, step: int) -> list[Tensor]:
+        """Looks up the mini-batches of all ranks; caches that learn have to see all of them up to this one."""
+        learns = any(cache.learns for cache in self.caches)
+        for each in range(self._followed if learns else step, step + 1):
+            inputs = [self.foresight.vertices(each, group)[0] for group in self.groups]
+            requested = [cache.look_up(K).requested for cache, K in zip(self.caches, inputs, strict=True)]
+        self._followed = step + 1
+        return requested
 
 
 class Arriving(Protocol):

@@ -10,7 +10,7 @@ whole graph instead, which no rank holds (`Foresight`). The 1.5D placement is in
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -87,13 +87,25 @@ class WholeGraph:
         return draw(self.A, vertices, vertices, key)
 
 
+Once = Callable[[Hashable, Callable[[], Sequence[Tensor]]], Sequence[Tensor]]
+"""Computes tensors under a key, once for all ranks that are replayed (`Context.once`)."""
+
+
+def every_time(_: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Computes without a look at the key."""
+    return compute()
+
+
 class Foresight:
     """The mini-batches of all groups, drawn from the whole graph: for formulas, and for replays."""
 
-    def __init__(self, sampler: Sampler, read: Callable[[], Csr] | None, targets: Tensor) -> None:
+    def __init__(
+        self, sampler: Sampler, read: Callable[[], Csr] | None, targets: Tensor, once: Once = every_time
+    ) -> None:
         """`read` returns all of A when it is first needed; None in a run, where other ranks draw for themselves."""
-        self.sampler, self.targets, self._read = sampler, targets, read
+        self.sampler, self.targets, self._read, self._once = sampler, targets, read, once
         self._step, self._batches = -1, dict[int, MiniBatch]()
+        self._vertices: dict[int, Sequence[Tensor]] = {}
 
     def read_ahead(self) -> None:
         """In a replay, reads all of A before the first epoch, in whose memory it has no part."""
@@ -110,10 +122,26 @@ class Foresight:
         """The sampler on the whole graph."""
         return self.sampler.on(self.graph)
 
+    def once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Tensors that all ranks compute alike from the graph and the mini-batches of this sampler."""
+        return self._once((self.sampler, key), compute)
+
+    def vertices(self, step: int, group: int) -> Sequence[Tensor]:
+        """The vertices of every layer of a mini-batch; those of one step are kept."""
+
+        def draw() -> Sequence[Tensor]:
+            return self.prepared.mini_batch(step, group, self.graph, self.targets).vertices
+
+        if step != self._step:
+            self._step, self._batches, self._vertices = step, {}, {}
+        if group not in self._vertices:
+            self._vertices[group] = self.once(("vertices", step, group), draw)
+        return self._vertices[group]
+
     def batch(self, step: int, group: int) -> MiniBatch:
         """The mini-batch of a group; those of one step are kept."""
         if step != self._step:
-            self._step, self._batches = step, {}
+            self._step, self._batches, self._vertices = step, {}, {}
         if group not in self._batches:
             self._batches[group] = self.prepared.mini_batch(step, group, self.graph, self.targets)
         return self._batches[group]
@@ -247,8 +275,8 @@ class BlockRowGraph:
 
         def foreseen_requests() -> list[Tensor]:
             """The vertices of this rank in the frontier of every group."""
-            batches = (self.foresight.batch(key.step, group) for group in range(self.over.size))
-            frontiers = (batch.vertices[key.layer + 1] for batch in batches)
+            groups = range(self.over.size)
+            frontiers = (self.foresight.vertices(key.step, group)[key.layer + 1] for group in groups)
             return [frontier[inside(frontier, self.own)] for frontier in frontiers]
 
         def foreseen_sample() -> Csr:
