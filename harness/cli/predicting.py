@@ -4,6 +4,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from harness.strategy import Candidate, Facts, Ready
 
 GB = 1 << 30
+MOST_SECONDS = 60
+"""The seconds of the processor in which advice predicts a strategy, unless asked for all."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -109,6 +112,12 @@ def add_verbs(verbs: Verbs) -> None:
         type=whole(1, 100),
         metavar="N",
         help="run the N best of each list here for a few epochs, and say where prediction and measurement part",
+    )
+    advise.add_argument(
+        "--all",
+        action="store_true",
+        help=f"predict every strategy, however long it takes (default: leave out those that take more than "
+        f"{MOST_SECONDS} s of the processor)",
     )
     _add_common(advise)
 
@@ -368,8 +377,10 @@ def _advise(options: argparse.Namespace) -> int:
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
     facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
+    seconds = inf if options.all else MOST_SECONDS
     with Progress() as on_step:
-        advice = advise(_candidates(root, options, know, facts, on_step), card, _predictor(root, options))
+        found = _candidates(root, options, know, facts, on_step)
+        advice = advise(found, card, _predictor(root, options), seconds)
     document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
         measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
@@ -425,6 +436,7 @@ def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:
         "mini_batch": listed(advice.mini_batch),
         "too_large": listed(advice.too_large, ranked=False),
         "refused": [vars(refusal) for refusal in advice.refused],
+        "too_slow": advice.too_slow,
     }
 
 
@@ -443,6 +455,12 @@ def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard
     for each in advice.too_large:
         peak = f"{each.prediction.peak_bytes / GB:.3g} GB of {card.memory_gb:g}"
         lines += ["", f"{each.strategy.name}: too large, {peak} on its smallest grid"]
+    if advice.too_slow:
+        left_out = (
+            f"Left out, as each takes more than {MOST_SECONDS} s of the processor to predict: "
+            f"{', '.join(advice.too_slow)}. The same command with --all includes them."
+        )
+        lines += ["", paragraph(left_out)]
     if advice.refused:
         reasons = defaultdict[str, list[str]](list)
         for refusal in advice.refused:

@@ -22,6 +22,7 @@ from harness.launch.launch import series
 from harness.ledger import Op
 from harness.predict.prediction import RESIDUAL, Prediction, predict
 from harness.predict.pricing import constants, ring_seconds
+from harness.replay import ReplayTooLongError, replay_time
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
@@ -84,6 +85,8 @@ class Advice:
     refused: list[Refusal]
     too_large: list[Option]
     """The choices with the lowest peak of memory, of strategies all of whose grids are too large."""
+    too_slow: list[str]
+    """The strategies whose predictions take longer than was allowed."""
 
 
 class Predictor(Protocol):
@@ -92,35 +95,58 @@ class Predictor(Protocol):
     def __call__(self, ready: Ready, card: MachineCard, ranks: Sequence[int] | None = None) -> Prediction: ...
 
 
-def advise(candidates: Iterable[Candidate], card: MachineCard, predicts: Predictor = predict) -> Advice:
-    """Ranks strategies, each on the grids that admit it."""
-    chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
+def advise(
+    candidates: Iterable[Candidate], card: MachineCard, predicts: Predictor = predict, seconds: float = inf
+) -> Advice:
+    """Ranks strategies, each on the grids that admit it.
+
+    A strategy whose predictions take more than these seconds of the processor is left out.
+    """
+    chosen, refused, too_large, too_slow = list[Option](), list[Refusal](), list[Option](), list[str]()
     for candidate in candidates:
-        quick, reasons = list[Option](), [candidate.reason]
-        few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
-        least = [least_seconds(ready, card) for ready in candidate.ready]
-        for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
-            if seconds > _to_beat(quick, card):
-                break
-            try:
-                quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
-            except UserError as refusal:
-                reasons.append(str(refusal))
-        if not quick:
-            refused.append(Refusal(candidate.name, reasons[-1]))
+        try:
+            with replay_time(seconds):
+                options = _options_of(candidate, card, predicts)
+        except ReplayTooLongError:
+            too_slow.append(candidate.name)
             continue
-        fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
+        if isinstance(options, Refusal):
+            refused.append(options)
+            continue
+        fitting = [option for option in options if option.fits(card)]
+        chosen += fitting
         if not fitting:
-            too_large.append(min(quick, key=lambda choice: choice.prediction.peak_bytes))
-        full = fitting if few else [_in_full(choice, card, predicts) for choice in fitting[:FULL]]
-        chosen += [choice for choice in full if choice.fits(card)]
+            too_large.append(min(options, key=lambda choice: choice.prediction.peak_bytes))
     ranked = sorted(chosen, key=lambda choice: choice.cost)
     return Advice(
         [choice for choice in ranked if not choice.mini_batches],
         [choice for choice in ranked if choice.mini_batches],
         refused,
         too_large,
+        too_slow,
     )
+
+
+def _options_of(candidate: Candidate, card: MachineCard, predicts: Predictor) -> list[Option] | Refusal:
+    """The fastest grids of a strategy in full; of one whose grids are all too large, the grids that were tried."""
+    quick, reasons = list[Option](), [candidate.reason]
+    few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
+    least = [least_seconds(ready, card) for ready in candidate.ready]
+    for seconds, ready in sorted(zip(least, candidate.ready, strict=True), key=itemgetter(0)):
+        if seconds > _to_beat(quick, card):
+            break
+        try:
+            quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
+        except ReplayTooLongError:
+            raise
+        except UserError as refusal:
+            reasons.append(str(refusal))
+    if not quick:
+        return Refusal(candidate.name, reasons[-1])
+    fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
+    if few or not fitting:
+        return fitting or quick
+    return [_in_full(choice, card, predicts) for choice in fitting[:FULL]]
 
 
 def _in_full(choice: Option, card: MachineCard, predicts: Predictor) -> Option:

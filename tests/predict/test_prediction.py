@@ -299,3 +299,19 @@ def test_choices_that_hang_on_the_same_constants_do_not_tie() -> None:
     other = turned_by(made_up(1.0, 1.0, 0.0), made_up(1.2, 0.0, 1.0), PERLMUTTER)
     assert alike == (False, [])
     assert other == (True, ["rates.spmm", "links.node_gbs"])
+
+
+def test_advice_names_a_strategy_that_takes_too_long_and_goes_on() -> None:
+    candidates = [
+        Candidate(name, [Ready(ready(name, first_grid(name)), STORE)], "") for name in ("distdgl", "serial")
+    ]
+    hurried = advise(candidates, PERLMUTTER, seconds=0)
+    assert hurried.too_slow == ["distdgl", "serial"]
+    assert not (hurried.full_graph or hurried.mini_batch or hurried.refused)
+    patient = advise(candidates, PERLMUTTER, seconds=1e6)
+    assert [option.strategy.name for option in patient.full_graph + patient.mini_batch] == [
+        "serial",
+        "distdgl",
+    ]
+    assert patient.too_slow == []
+    assert patient == advise(candidates, PERLMUTTER), "a limit that was not reached changes nothing"
