@@ -36,11 +36,11 @@ from gpu_parts import FULL, PARTS, QUICK, BrokenLawError, Part, Size
 from measuring import argument_parser
 from record import origin, version_of_code
 
+from harness.children import die_with_parent
 from harness.comm.engine import Engine, device_of
 from harness.device import gpu_name
 from harness.errors import UserError
 from harness.files import write_text
-from harness.launch.fork_server import tie
 from harness.run.provenance import provenance
 from harness.spec.root import project_root
 
@@ -74,7 +74,7 @@ class Answer:
 
 def answer_items(part: Part, items: Sequence[str], size: Size, parent: int) -> None:
     """Measures items, one after the other, in this process."""
-    tie(parent, signal.SIGKILL)()
+    die_with_parent(parent, signal.SIGKILL)()
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever libraries print is no answer
     for item in items:
