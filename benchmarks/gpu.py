@@ -339,12 +339,12 @@ def parsed() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    usual = Path("build", "gpu") if options.quick else Path("benchmarks", "results")
     try:
         device_of(Engine.NCCL, 0)
+        options.out = (options.out or project_root() / usual).absolute()
     except UserError as error:
         parser.error(str(error))
-    usual = Path("build", "gpu") if options.quick else Path("benchmarks", "results")
-    options.out = (options.out or project_root() / usual).absolute()
     size = QUICK if options.quick else FULL
     known = {item for name in options.parts or PARTS for item in PARTS[name].items(size)}
     if unknown := set(options.only or ()) - known:
