@@ -32,7 +32,8 @@ from pathlib import Path
 from threading import Lock
 
 import torch
-from gpu_parts import FULL, PARTS, QUICK, BrokenLawError, Part, Size
+from gpu_common import FULL, QUICK, BrokenLawError, Part, Size
+from gpu_parts import PARTS
 from measuring import argument_parser
 from record import origin, version_of_code
 
@@ -98,6 +99,13 @@ def answer_items(part: Part, items: Sequence[str], size: Size, parent: int) -> N
     faulthandler.cancel_dump_traceback_later()
 
 
+def environment_of_children() -> dict[str, str]:
+    """This environment, in which the checkout is found before anything else."""
+    checkout = str(project_root())
+    path = {"PYTHONPATH": os.pathsep.join([checkout, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    return {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **os.environ, **path}
+
+
 class TimeOverError(Exception):
     """The time of the part, or of the call, is over."""
 
@@ -108,14 +116,13 @@ class Child:
     def __init__(self, part: str, items: Sequence[str], quick: bool, folder: Path) -> None:
         words = ["--child", str(os.getpid()), part, "--only", *items, "--out", str(folder)]
         words += ["--quick"] if quick else []
-        path = os.pathsep.join(filter(None, [str(project_root()), os.environ.get("PYTHONPATH")]))
         self._begun = time.monotonic()
         self._part = part
         with (folder / LOG).open("a") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", sys.argv[0], *words],  # a script may have put in parts of its own
                 cwd=project_root(),
-                env={"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **os.environ, "PYTHONPATH": path},
+                env=environment_of_children(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

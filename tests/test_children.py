@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.children import die_with_parent
+from tests.python_path import CHECKOUT, with_python_path
 
 ENDINGS = [signal.SIGTERM, signal.SIGKILL]
 KILL_FIRST = [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
@@ -34,7 +35,7 @@ def is_alive(pid: int) -> bool:
 def started(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), **environment},
+        env=with_python_path(CHECKOUT, **environment),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
 import torch
-from gpu_parts import PARTS, BrokenLawError, Part, Row, Size
+from gpu_common import BrokenLawError, Part, Row, Size
+from gpu_parts import PARTS
 
 from harness.errors import UserError
 

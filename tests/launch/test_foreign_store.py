@@ -15,6 +15,7 @@ from harness.comm import engine
 from harness.comm.meeting import RankPlace
 from harness.errors import RunError, UserError
 from harness.experiment.defaults import make_spec
+from harness.files import SCRATCH, owner_tag
 from harness.launch import launch
 from harness.run.rank_tables import RankTables, _TablesReader
 
@@ -77,31 +78,34 @@ def test_order_that_leaves_the_results_is_refused(follower: Follower, tmp_path: 
     assert not follower.mark.exists()
 
 
+def scratch_name(mark: str) -> str:
+    """The name of a scratch folder of this process."""
+    return f"{SCRATCH}{owner_tag()}.{mark:_<8}"
+
+
 def test_order_for_a_folder_of_another_user_or_behind_a_link_is_refused(
     follower: Follower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = follower.runs.parent
-    (results / "launch-link").symlink_to(follower.scratch(tmp_path / "elsewhere/launch-a"))
-    linked = results / "launch-spec-link"
-    linked.mkdir()
-    (linked / "spec.json").symlink_to(tmp_path / "elsewhere/launch-a/spec.json")
-    follower.scratch(results / "launch-foreign")
-    for name in ("launch-link", "launch-spec-link", "launch-none"):
+    link, spec_link, absent, foreign = map(scratch_name, ("link", "spec", "absent", "foreign"))
+    (results / link).symlink_to(follower.scratch(tmp_path / "elsewhere/launch-a"))
+    (results / spec_link).mkdir()
+    (results / spec_link / "spec.json").symlink_to(tmp_path / "elsewhere/launch-a/spec.json")
+    follower.scratch(results / foreign)
+    for name in (link, spec_link, absent):
         with pytest.raises(UserError, match="not there or does not belong to you"):
             follower.world._find_scratch(follower.runs, name, "later")
     user = os.getuid()
-    assert (
-        follower.world._find_scratch(follower.runs, "launch-foreign", "later") == results / "launch-foreign"
-    )
+    assert follower.world._find_scratch(follower.runs, foreign, "later") == results / foreign
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
     with pytest.raises(UserError, match="does not belong to you"):
-        follower.world._find_scratch(follower.runs, "launch-foreign", "later")
+        follower.world._find_scratch(follower.runs, foreign, "later")
     assert not follower.mark.exists()
 
 
 def test_order_whose_folder_is_gone_is_passed_over(follower: Follower) -> None:
     """Rank 0 ended the run before this rank began it, as with a refusal, and gave the next order."""
-    follower.follow("launch-gone", "launch-gone-too", "")
+    follower.follow(scratch_name("gone"), scratch_name("gone_too"), "")
     assert not follower.store.check(["order 3"])
     follower.store.wait(["order 2"], timedelta(seconds=1))
 

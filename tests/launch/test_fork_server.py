@@ -175,7 +175,7 @@ def test_no_file_of_the_working_directory_is_imported_as_a_module(
     for name in ("scipy", "numba", "selectors", "program"):
         (data / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     monkeypatch.chdir(data)
-    environment = {**settings(tmp_path, sitecustomize=QUICK), "PYTHONPATH": str(tmp_path)}
+    environment = settings(tmp_path, sitecustomize=QUICK)
     with ForkServer() as server:
         (child,) = start(server, tmp_path, environment)
         assert child.wait() == 0

@@ -1,7 +1,7 @@
 """A pool gives the results of every rank, names the first that failed, and serves on whatever happened."""
 
 import os
-import platform
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +20,7 @@ import torch
 from harness.comm import engine
 from harness.comm.grid import Grid
 from harness.errors import RunError
+from harness.files import owner_tag
 from harness.launch.fork_server import Waiting
 from harness.launch.worker_pool import Pool, RankError
 from harness.ledger import AxisName, Ledger, TensorName
@@ -237,15 +238,15 @@ def test_no_rank_outlives_its_parent(abandoned: list[int]) -> None:
 
 def test_a_pool_removes_the_folders_of_dead_ones_and_its_own(tmp_path: Path) -> None:
     """A killed process removes nothing, and one that closes no pool leaves nothing."""
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
-        pass
-    for owner in (ended.pid, os.getpid()):
-        (tmp_path / f"ranks-{platform.node()}-{owner}.left").mkdir()
+    alive = f"ranks-{owner_tag()}.leftover"
+    dead = re.sub(r"-\d+-\d+\.", "-4000000-1.", alive)
+    for name in (dead, alive):
+        (tmp_path / name).mkdir()
     code = "import os; from harness.launch.worker_pool import Pool; p = Pool(); print(*os.listdir(os.environ['HERE']))"
     place = with_python_path(CHECKOUT, TMPDIR=str(tmp_path), HERE=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
     assert len(done.stdout.split()) == 2, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == [f"ranks-{platform.node()}-{os.getpid()}.left"]
+    assert [path.name for path in tmp_path.iterdir()] == [alive]
 
 
 def test_a_pool_whose_server_cannot_start_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,360 @@
+"""The laws that benchmarks/gpu.py holds a GPU to. A law that does not hold raises `BrokenLawError` after its row."""
+
+import re
+import runpy
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpu_common import QUICK, BrokenLawError, Row, Size, device, strategies, trainer_alone
+from one_gpu import on_one_gpu
+from torch import Tensor
+
+from harness.check import check
+from harness.check.case import Case
+from harness.check.graphs import compare_graph
+from harness.check.kit import ON_GPUS
+from harness.comm import collectives
+from harness.comm.collectives import Reduction
+from harness.comm.engine import Engine, most_ranks
+from harness.device import can_run_triton, gpus, uploaded
+from harness.kernels.csr import cast, from_coo, on_device, row_of
+from harness.kernels.random import Purpose, mask
+from harness.kernels.spmm import TRITON, WAYS, inner_products
+from harness.launch.worker_pool import Pool
+from harness.registry import load_strategy
+from harness.results.record import read_record
+from harness.spec.root import project_root
+from harness.spec.spec import Spec
+
+MOST_ON_ONE_GPU = 4
+
+
+# Basics: what the project needs of the software and of the GPU.
+
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def numba() -> str:
+    numba = import_module("numba")
+    assert numba.njit(lambda x: x + 1)(1) == 2
+    return f"numba {numba.__version__} compiles"
+
+
+def imports() -> str:
+    for name in strategies():
+        load_strategy(name)
+    return f"{len(strategies())} strategies"
+
+
+def driver() -> str:
+    free, total = torch.cuda.mem_get_info()
+    made = f"torch {torch.__version__}, CUDA {torch.version.cuda or torch.version.hip}"
+    return f"{made}, {torch.cuda.get_device_name()}, {free >> 30} of {total >> 30} GiB free"
+
+
+def sparse_product(dtype: torch.dtype, column: torch.dtype) -> str:
+    """Every way of a product on a graph with empty and long rows, plain and added, beside float64 on the host."""
+    generator = torch.Generator().manual_seed(0)
+    row, col = torch.randint(500, (2, 4000), generator=generator)
+    row[:1000] = 7
+    A = from_coo(row, col, torch.rand(4000, generator=generator, dtype=torch.float64), (501, 500))
+    A = cast(A, dtype)._replace(col=A.col.to(column))
+    H = torch.rand(500, 130, generator=generator).to(dtype)
+    dense = torch.zeros(501, 500, dtype=torch.float64)
+    dense.index_put_((row_of(A), A.col.long()), A.val.double(), accumulate=True)
+    expected, here = dense @ H.double(), on_device(A, device())
+    errors = {}
+    for name, way in WAYS.items():
+        if name == TRITON and not can_run_triton():
+            continue
+        for add_to in (None, torch.ones(501, 130, dtype=dtype, device=device())):
+            Z = way(here, H.to(device()), add_to).cpu().double() - int(add_to is not None)
+            errors[name] = float((Z - expected).abs().max() / expected.abs().max())
+            assert errors[name] <= TOLERANCES[dtype], errors
+    return ", ".join(f"{name} {error:.0e}" for name, error in errors.items())
+
+
+def inner_product(dtype: torch.dtype) -> str:
+    generator = torch.Generator().manual_seed(0)
+    row, col = torch.randint(50, (2, 400), generator=generator)
+    A = cast(from_coo(row, col, torch.rand(400, generator=generator), (50, 50)), dtype)
+    X = torch.rand(50, 16, generator=generator, dtype=torch.float64).to(dtype)
+    found = inner_products(on_device(A, device()), X.to(device()), X.to(device())).cpu().double()
+    error = float((found - (X[row_of(A)].double() * X[A.col.long()].double()).sum(1)).abs().max())
+    assert error < 1e-3, error
+    return f"{error:.0e}"
+
+
+def dropout_mask() -> str:
+    masks = [
+        mask(0, Purpose.DROPOUT, x, range(3, 40), 1 << 15)
+        for x in (torch.arange(999), torch.arange(999).to(device()))
+    ]
+    assert torch.equal(masks[0], masks[1].cpu()), "other bits than the host's"
+    return "the host's bits"
+
+
+def pinned_upload() -> str:
+    assert float(uploaded(torch.ones(3), device()).sum()) == 3
+    return "arrives"
+
+
+def utilisation() -> str:
+    return f"{torch.cuda.utilization(device())} %"
+
+
+def doctor() -> str:
+    """The words of `harness doctor` about its test of the GPUs."""
+    done = subprocess.run([sys.executable, "-m", "harness", "doctor"], capture_output=True, text=True)
+    print(done.stdout, done.stderr, file=sys.stderr)
+    (told,) = [line for line in done.stdout.splitlines() if "self-test" in line] or ["no line of a self-test"]
+    return " ".join(told.split())
+
+
+def one_run() -> str:
+    """A run on the GPU, as a user starts one."""
+    with TemporaryDirectory() as runs:
+        words = ["run", "--strategy", "cagnet-1d", "--dataset", "tiny-sbm", "--ranks", "1", "--out", runs]
+        command = [sys.executable, "-m", "harness", *words, "--set", "machine=local-gpu"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        print(done.stdout, done.stderr, file=sys.stderr)
+        (folder,) = Path(runs).glob("*/")
+        record = read_record(folder).record
+    if record["status"] != "ok":
+        raise BrokenLawError(f"{record['status']}: {record['error']}")
+    return f"ok on {record['provenance']['gpu']}"
+
+
+BASICS: dict[str, Callable[[], str]] = {
+    "numba": numba,
+    "imports": imports,
+    "driver": driver,
+    **{
+        f"sparse product, {str(dtype)[6:]}, {str(column)[6:]}": partial(sparse_product, dtype, column)
+        for dtype, column in (
+            (torch.float64, torch.int32),
+            (torch.float32, torch.int32),
+            (torch.float32, torch.int64),
+            (torch.bfloat16, torch.int32),
+        )
+    },
+    **{f"inner products, {str(x)[6:]}": partial(inner_product, x) for x in (torch.float64, torch.float32)},
+    "dropout mask by one kernel": dropout_mask,
+    "pinned upload": pinned_upload,
+    "utilisation by the driver": utilisation,
+    "harness doctor": doctor,
+    "harness run": one_run,
+}
+
+
+def ask_basics(item: str, _size: Size) -> Iterator[Row]:
+    yield item, BASICS[item]()
+
+
+# NCCL in a world of one. A run of one rank has no process group, so it would never meet NCCL.
+
+
+def ask_nccl(item: str, _size: Size) -> Iterator[Row]:
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store = dist.FileStore(f"{folder}/store", 1)  # type: ignore[attr-defined]
+        dist.init_process_group("nccl", rank=0, world_size=1, store=store, device_id=device())
+        try:
+            for later in (False, True):
+                x = torch.arange(6.0, device=device())
+                result = NCCL_CALLS[item](x, later)
+                if not torch.equal(result.cpu().float(), torch.arange(6.0)):
+                    raise BrokenLawError(f"later={later}: {result.tolist()}")
+            torch.cuda.synchronize()
+        finally:
+            dist.destroy_process_group()
+    yield item, "the same numbers, waited for at once and later"
+
+
+def _world() -> dist.ProcessGroup:
+    assert dist.group.WORLD
+    return dist.group.WORLD
+
+
+def _landed(started: Any) -> Tensor:
+    for work in started.works:
+        work.wait()
+    result: Tensor = started.land()
+    return result
+
+
+def _waited(out: Tensor, work: dist.Work | None) -> Tensor:
+    if work is not None:
+        work.wait()
+    return out
+
+
+def _exchanged(x: Tensor, later: bool) -> Tensor:
+    out = torch.empty_like(x)
+    return _waited(out, dist.all_to_all_single(out, x, [len(x)], [len(x)], async_op=later))
+
+
+def _reduced(x: Tensor, later: bool, wire: torch.dtype | None = None) -> Tensor:
+    return _landed(collectives.all_reduce(_world(), x.clone(), Reduction.SUM, wire, later=later))
+
+
+def _gathered(x: Tensor, later: bool) -> Tensor:
+    return _landed(collectives.all_gather(_world(), x, [len(x)], None, None, later=later))
+
+
+def _scattered(x: Tensor, later: bool) -> Tensor:
+    return _landed(collectives.reduce_scatter(_world(), x, [len(x)], None, later=later))
+
+
+NCCL_CALLS: dict[str, Callable[[Tensor, bool], Tensor]] = {
+    "all_reduce": _reduced,
+    "all_reduce in bf16": partial(_reduced, wire=torch.bfloat16),
+    "all_gather": _gathered,
+    "reduce_scatter": _scattered,
+    "all_to_all": _exchanged,
+    "broadcast": lambda x, later: _waited(x, dist.broadcast(x, 0, async_op=later)),
+    "barrier": lambda x, later: _waited(x, dist.barrier(async_op=later)),
+}
+
+
+# Rules: what the fake GPUs of tests/device refuse and wait for, beside this GPU. Neither NCCL's rules nor races between
+# streams: a GPU answers a broken one by a hang or by chance.
+
+
+@cache
+def rules() -> dict[str, Any]:
+    return runpy.run_path(str(project_root() / "tests" / "device" / "test_rules.py"))
+
+
+def rule_names(_size: Size) -> list[str]:
+    needs_two = {"add_two_gpus"} if gpus() < 2 else set()
+    return [broken.__name__ for broken in rules()["REFUSED"] if broken.__name__ not in needs_two] + [
+        *rules()["ACTIONS"]
+    ]
+
+
+def ask_rules(item: str, _size: Size) -> Iterator[Row]:
+    refused = {broken.__name__: broken for broken in rules()["REFUSED"]}
+    if item in refused:
+        kind, words = rules()["REFUSED"][refused[item]]
+        try:
+            refused[item]()
+            answer = "accepts it"
+        except Exception as error:  # whatever a GPU says is a row of the table
+            answer = f"{type(error).__name__}: {error}"
+        agrees = answer.startswith(kind.__name__) and re.search(words, answer) is not None
+        yield item, kind.__name__, answer.split("\n")[0][:120], agrees
+    else:
+        action, expected = rules()["ACTIONS"][item]
+        action()  # the first call may load a kernel, for which the host waits too
+        stated = sum(count for what, count in expected.items() if what not in rules()["PINNED"])
+        seen = waits_in(action).total()
+        agrees = bool(stated) == bool(seen)
+        yield item, f"{stated} waits", f"{seen} waits", agrees
+    if not agrees:
+        raise BrokenLawError("this GPU does not do what the fake one does")
+
+
+SYNCHRONISES = "called a synchronizing CUDA operation"
+"""The words of torch's warning of a wait. It also warns once that this mode is a prototype."""
+
+
+def waits_in(action: Callable[[], object]) -> Counter[str]:
+    """The waits of the host in an action, by torch's own count: file and line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        action()
+        torch.cuda.set_sync_debug_mode("default")
+    waits = [each for each in caught if SYNCHRONISES in str(each.message)]
+    return Counter(f"{Path(each.filename).name}:{each.lineno}" for each in waits)
+
+
+# Laws of strategies.
+
+
+def ask_kit(item: str, _size: Size) -> Iterator[Row]:
+    yield from laws_of(item, Engine.NCCL, most_ranks(Engine.NCCL))
+
+
+def ask_worlds(item: str, _size: Size) -> Iterator[Row]:
+    yield from laws_of(item, Engine.GLOO, MOST_ON_ONE_GPU)
+
+
+def laws_of(name: str, engine: Engine, most: int | None) -> Iterator[Row]:
+    """The laws of a strategy by a quick check, over NCCL, or over gloo with several ranks on one GPU."""
+    laws, broken = 0, []
+    with Pool(engine=engine, patience=60.0) as pool:
+        run = pool.run if engine is Engine.NCCL else partial(shared_by_ranks, pool)
+        for finding in check(name, run, "quick", ON_GPUS, most):
+            laws += 1
+            if not finding.holds:
+                broken.append(f"{finding.law}: {finding.detail}")
+                print(f"{name}: {broken[-1]}", file=sys.stderr, flush=True)
+    yield name, most, laws, len(broken)
+    if broken:
+        raise BrokenLawError(broken[0])
+
+
+def shared_by_ranks(pool: Pool, world: int, function: Callable[..., object], *arguments: object) -> list[Any]:
+    """The results of the ranks of a world that shares one GPU."""
+    return pool.run(world, on_one_gpu, function, *arguments)
+
+
+WAITING_CALL = re.compile(r"(cuda|hip)((Stream|Event|Device)Synchronize|Memcpy)$")
+"""The calls to a driver for which the host waits; copies that it queues have other names."""
+ACTION = "the action"
+
+
+def calls_that_wait(action: Callable[[], object]) -> int:
+    """The calls to the driver in an action for which the host waits, by torch's profiler."""
+    activities = torch.profiler.supported_activities()
+    with torch.profiler.profile(activities=activities) as profiler, torch.profiler.record_function(ACTION):
+        action()
+    events = profiler.events()
+    (span,) = (
+        event.time_range
+        for event in events
+        if event.name == ACTION and "cpu" in str(event.device_type).lower()
+    )
+    return sum(
+        WAITING_CALL.match(event.name) is not None and span.start <= event.time_range.start <= span.end
+        for event in events
+    )
+
+
+def ask_waits(item: str, _size: Size) -> Iterator[Row]:
+    """What makes the host wait does not depend on the size, so the graph is the smallest."""
+    trainer = trainer_alone(item, QUICK)
+    for _ in range(2):
+        trainer.epoch()
+    places = waits_in(trainer.epoch)
+    where = ", ".join(f"{place} {n}" for place, n in places.most_common())
+    yield item, places.total(), where, calls_that_wait(trainer.epoch)
+
+
+def ask_cuda_graphs(item: str, _size: Size) -> Iterator[Row]:
+    """A small training with and without a CUDA graph. What a graph gains on large graphs is a column of `epochs`."""
+    spec = {
+        "strategy": {"name": item},
+        "dataset": "check",
+        "ranks": 1,
+        "grid": load_strategy(item).grids(1)[0],
+        "model": {"layers": 3, "hidden": 8},
+        "machine": ON_GPUS.model_dump(),
+    }
+    compared = compare_graph(Case("graph", Spec.model_validate(spec), 211))
+    times = f"{1e3 * compared.seconds:.2f}", f"{1e3 * compared.graph_seconds:.2f}"
+    yield item, *times, compared.same_losses, compared.same_parameters, compared.same_amounts
+    if not compared.same:
+        raise BrokenLawError("a CUDA graph changes the training")
