@@ -1,7 +1,7 @@
 """The cost of an experiment before it runs: the predicted time of each run, its nodes, and the disk of the graphs.
 
-Times are predicted only for machines with Slurm, whose jobs need limits, and from the sizes on the dataset's card, so
-that a plan does not depend on which graphs are built: they are those of `harness predict --from-card`.
+Times are for the limits of jobs. They are predicted only for machines with Slurm, and roughly: by the first rank, one
+step and the sizes on the dataset's card. `harness predict` replays more ranks and takes up to twenty times as long.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness.errors import UserError
 from harness.experiment.known_graph import facts_of_card
-from harness.predict.prediction import MachineByMachine
+from harness.predict.prediction import RankEpoch, priced, replayed_ranks
 from harness.registry import load_strategy
 from harness.slurm.jobs import likeness
 from harness.slurm.resources import geometry
@@ -58,34 +58,42 @@ class PlanCost(NamedTuple):
 def costs(root: Path, specs: Iterable[Spec]) -> dict[str, RunCost]:
     """The costs of those runs that can be predicted, by run id.
 
-    Runs that differ only in their seed, launch or machine are predicted once for each machine.
+    Runs that differ in their seed, their launch or their machine alone are replayed once, in one step: a time limit
+    needs no more.
     """
     alike = defaultdict[str, list[Spec]](list)
     for spec in specs:
         alike[likeness({**spec.model_dump(mode="json"), "machine": None})].append(spec)
-    found, predicts = dict[str, RunCost](), MachineByMachine()
+    found: dict[str, RunCost] = {}
     for runs in alike.values():
-        of_machine = dict[str, RunCost | None]()
-        for spec in runs:
-            name = spec.machine.name
-            if name not in of_machine:
-                of_machine[name] = _cost(root, spec, load_machine_card(root, name), predicts)
-            if cost := of_machine[name]:
-                found[spec.run_id] = cost
+        names = {spec.machine.name for spec in runs}
+        cards = [card for card in (load_machine_card(root, name) for name in names) if _has_prices(card)]
+        epochs = _replayed(root, runs[0]) if cards else None
+        if epochs:
+            of_machine = {card.name: _cost(runs[0], epochs, card) for card in cards}
+            found |= {
+                spec.run_id: of_machine[spec.machine.name] for spec in runs if spec.machine.name in of_machine
+            }
     return found
 
 
-def _cost(root: Path, spec: Spec, card: MachineCard, predicts: MachineByMachine) -> RunCost | None:
-    """The cost of a run; None without a prediction, where a card says too little or the graph alone decides."""
-    if not (card.slurm and card.rates and card.links):
-        return None
+def _has_prices(card: MachineCard) -> bool:
+    return bool(card.slurm and card.rates and card.links)
+
+
+def _replayed(root: Path, spec: Spec) -> list[RankEpoch] | None:
+    """An epoch of the first rank; None where a card says too little, or the graph alone decides."""
     try:
         facts = facts_of_card(load_card(root, spec.dataset.name))
         ready = Ready(admit(load_strategy(spec.strategy.name), spec, facts))
-        epoch = predicts(ready, card).seconds
+        return replayed_ranks(ready, [0], steps=1)
     except UserError:
         return None
-    training = spec.training
+
+
+def _cost(spec: Spec, epochs: list[RankEpoch], card: MachineCard) -> RunCost:
+    assert card.slurm
+    training, epoch = spec.training, priced(epochs, card).seconds
     evaluations = training.epochs // training.evaluate_every if training.evaluate_every else 0
     count = training.warmup + training.epochs + evaluations
     return RunCost(count * epoch.value, count * epoch.high, geometry(spec.ranks, card.slurm).nodes)

@@ -11,7 +11,6 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.experiment.defaults import make_spec, on_all_grids
 from harness.experiment.known_graph import known_graph
-from harness.experiment.plan_cost import costs
 from harness.predict import prediction
 from harness.predict.advice import advise
 from harness.registry import load_strategy, registered
@@ -108,12 +107,7 @@ def test_every_verb_names_the_same_epoch(
             == timed[first]
         )
         return
-    sizes = dict(zip(load_strategy(name).axes, first, strict=True))
-    spec = make_spec(ROOT, {**request, "grid": sizes}, "here")
-    epochs = spec.training.warmup + spec.training.epochs
-    if spec.training.evaluate_every:
-        epochs += spec.training.epochs // spec.training.evaluate_every
-    cost = costs(ROOT, [spec]).get(spec.run_id)
-    assert (cost and cost.seconds) == (epochs * timed[first] if timed else None)
     if timed:
+        sizes = dict(zip(load_strategy(name).axes, first, strict=True))
+        spec = make_spec(ROOT, {**request, "grid": sizes}, "here")
         assert Evaluator(ROOT)._epoch(spec, "", "").seconds == timed[first]
