@@ -22,6 +22,8 @@ class Sent:
     words: float = 0
     calls: float = 0
     bytes: float = 0
+    received: float = 0
+    """The words that arrived; `words` are those of the payload."""
 
 
 Seen = Mapping[WordsKey, Sent]
@@ -90,7 +92,10 @@ def seen_in_run(ledger: pd.DataFrame, rank: int) -> Seen:
 def _add(seen: dict[WordsKey, Sent], key: WordsKey, amounts: Any) -> None:
     before = seen.get(key, Sent())
     seen[key] = Sent(
-        before.words + amounts.words_payload, before.calls + amounts.calls, before.bytes + amounts.bytes
+        before.words + amounts.words_payload,
+        before.calls + amounts.calls,
+        before.bytes + amounts.bytes,
+        before.received + amounts.words_received,
     )
 
 

@@ -252,12 +252,12 @@ def equal_to_formula(case: Case, ranks: Sequence[RankResult]) -> Finding:
 
 
 def no_fewer_than_least(case: Case, ranks: Sequence[RankResult]) -> Finding:
-    """No rank sends fewer words than the lower bound of the strategy's kind."""
+    """No rank receives fewer words than the lower bound of the strategy's kind."""
     strategy, counts = case.strategy(), ScipyCounts(case.store())
     least = [strategy.least_words(rank.at, counts) for rank in ranks]
-    words = [sum(sent.words for sent in rank.sent.values()) for rank in ranks]
+    words = [sum(sent.received for sent in rank.sent.values()) for rank in ranks]
     wrong = [
-        Mismatch(number, "epoch 0", "all words", f"{bound:,.0f} or more", total)
+        Mismatch(number, "epoch 0", "all received words", f"{bound:,.0f} or more", total)
         for number, (bound, total) in enumerate(zip(least, words, strict=True))
         if total < bound
     ]

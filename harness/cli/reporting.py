@@ -47,7 +47,9 @@ def _add_collect(verbs: Verbs) -> None:
         "--out", type=Path, metavar="DIR", help="the folder for the tables (default: results)"
     )
     collect.add_argument(
-        "--verify", action="store_true", help="exit with 1 if a run is missing or did not succeed"
+        "--verify",
+        action="store_true",
+        help="exit with 1 if a run is missing, did not succeed, or received fewer words than its lower bound",
     )
 
 

@@ -23,7 +23,7 @@ from harness.progress import OnStep, silent, steps
 from harness.results import parquet
 from harness.results.record import Record, find_run, left_out, read_record, read_records
 from harness.results.run_row import flatten
-from harness.results.schema import MISSING, RUN_TABLES, RUNS, TABLES
+from harness.results.schema import MISSING, OK, RUN_TABLES, RUNS, TABLES
 from harness.results.statistics import Side
 from harness.spec.plan import read_plan
 from harness.untrusted import one_line
@@ -44,28 +44,44 @@ class Collected:
     @property
     def failures(self) -> pd.DataFrame:
         """The runs that are not ok, missing ones included."""
-        return self.runs[self.runs.status != "ok"]
+        return self.runs[self.runs.status != OK]
+
+    @property
+    def below_bound(self) -> pd.DataFrame:
+        """The runs that are ok and received fewer words than their lower bound: one of the two is wrong.
+
+        Newer versions record such a run as failed.
+        """
+        ok = self.runs[self.runs.status == OK]
+        return ok[ok.words_received < ok.words_floor]
 
     @property
     def complete(self) -> bool:
-        """Whether every run was recorded and succeeded, and no folder was left out."""
-        return self.failures.empty and not self.refused
+        """Whether every run was recorded and succeeded, all accounts hold, and no folder was left out."""
+        return self.failures.empty and self.below_bound.empty and not self.refused
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and failures."""
         columns = ["run_id", "label", "status", "error.rank", "error.type", "error.message"]
+        bounds = ["run_id", "label", "words_received", "words_floor"]
         return {
             "tables": [str(self.out / f"{name}.parquet") for name in TABLES],
             "runs": self.runs.status.value_counts().to_dict(),
             "failures": json.loads(self.failures[columns].to_json(orient="records")),
+            "below_bound": json.loads(self.below_bound[bounds].to_json(orient="records")),
             "left_out": [str(each) for each in self.refused],
         }
 
     def as_text(self) -> str:
-        """A line of counts, then the failures and the way out, then the folders that were left out."""
+        """A line of counts, then the failures and the way out, then runs below their bounds and folders left out."""
         counts = ", ".join(f"{count} {status}" for status, count in self.runs.status.value_counts().items())
         head = f"{len(self.runs)} runs ({counts}) in {self.out / 'runs.parquet'}"
-        warning = [left_out(self.refused)] if self.refused else []
+        warning = [
+            f"  {one_line(run.label)}: received {run.words_received:,.0f} words, fewer than the lower bound of "
+            f"{run.words_floor:,.0f}, so the ledger or the bound is wrong. Repeat it with `harness run --fresh`."
+            for _, run in self.below_bound.iterrows()
+        ]
+        warning += [left_out(self.refused)] if self.refused else []
         if self.failures.empty:
             return "\n".join([head, *warning])
         width = self.failures.label.str.len().max()

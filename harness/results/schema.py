@@ -17,8 +17,8 @@ another number are refused."""
 
 MISSING = "missing"
 SOURCES = ("measured", "external", "emulated", "predicted", "published")
-OK, DIVERGED = "ok", "diverged"
-STATUSES = (OK, "oom", "timeout", DIVERGED, "failed", "refused")
+OK, DIVERGED, FAILED = "ok", "diverged", "failed"
+STATUSES = (OK, "oom", "timeout", DIVERGED, FAILED, "refused")
 SETTLED = (OK, "oom", "timeout", DIVERGED)
 """Statuses of runs that are not repeated. Training is deterministic, so a diverged run would diverge again; a refused
 or failed run may succeed later."""
@@ -359,8 +359,8 @@ RUNS = TableSchema(
             (
                 "words_floor",
                 REAL,
-                "the least payload words an epoch that any strategy of this kind brings to some rank "
-                "(lower-bounds.md); 0 where no bound is known",
+                "a lower bound on words_received that holds for every strategy of this kind (lower-bounds.md); 0 where "
+                "no bound is known",
             ),
             (
                 "cache_hit_rate",

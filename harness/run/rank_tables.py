@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class RankTables:
     words_formula: float = 0
     """The payload words of the epoch in which the rank sent most, by the strategy's own account."""
     least_words: float = 0
-    """The payload words of an epoch that any strategy of the same kind brings to the rank."""
+    """The least words that the rank receives in an epoch, with any strategy of the same kind."""
     chosen: dict[str, str] = field(default_factory=dict)
     """The choices that this rank made by measuring."""
     remote: RemoteRows = field(default_factory=RemoteRows)
@@ -91,13 +91,18 @@ class RankTables:
             at = {"epoch": number, "train_seconds": trained, "eval_seconds": eval_seconds}
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 
+    def words_by_epoch(self, column: Literal["words_payload", "words_received"]) -> dict[int, float]:
+        """The words of this rank in each timed epoch."""
+        words: dict[int, float] = {row["epoch"]: 0.0 for row in self.epochs if row["epoch"] >= 0}
+        for row in self.ledger:
+            if row["epoch"] in words:
+                words[row["epoch"]] += row[column]
+        return words
+
     def dearest_epoch(self) -> int:
         """The timed epoch in which this rank sent most; epochs differ where samples do."""
-        sent: dict[int, float] = {row["epoch"]: 0.0 for row in self.epochs if row["epoch"] >= 0}
-        for row in self.ledger:
-            if row["epoch"] in sent:
-                sent[row["epoch"]] += row["words_payload"]
-        return max(sent, key=sent.__getitem__, default=0)
+        words = self.words_by_epoch("words_payload")
+        return max(words, key=words.__getitem__, default=0)
 
     def only(self, epochs: set[int]) -> "RankTables":
         """The rows of these epochs."""

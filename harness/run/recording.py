@@ -9,7 +9,7 @@ import pandas as pd
 from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
-from harness.results.schema import OK, RUN_TABLES
+from harness.results.schema import FAILED, OK, RUN_TABLES
 from harness.run.fault import Fault
 from harness.run.rank_tables import RankTables
 from harness.spec.spec import Spec, canonical_json
@@ -31,6 +31,7 @@ def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenan
         summary["words_formula"] = max(rank.words_formula for rank in ranks)
         by_memory = words_by_memory(strategy, peak_words(strategy, tables["memory"]))
         summary["words_floor"] = max(by_memory, *(rank.least_words for rank in ranks))
+        fault = fault or words_fault(spec.strategy.name, ranks, by_memory)
     return _write(runs, spec, tables, summary, provenance, fault)
 
 
@@ -65,6 +66,31 @@ def _timed(tables: dict[str, pd.DataFrame]) -> bool:
     """True if the tables have a timed epoch."""
     epochs = tables["epochs"]
     return not epochs.empty and bool((epochs.epoch >= 0).any())
+
+
+def words_fault(strategy: str, ranks: list[RankTables], by_memory: float) -> Fault | None:
+    """Return the fault of a run that received fewer words than its lower bound, or None.
+
+    In every timed epoch each rank receives at least its own `least_words`, and some rank receives at least the words
+    that follow from the memory of a rank.
+    """
+    received = [rank.words_by_epoch("words_received") for rank in ranks]
+    for epoch in received[0]:
+        for rank, words in zip(ranks, received, strict=True):
+            if words[epoch] < rank.least_words:
+                return _words_fault(strategy, epoch, rank.rank, words[epoch], rank.least_words)
+        most = max(ranks, key=lambda rank: received[rank.rank][epoch]).rank
+        if received[most][epoch] < by_memory:
+            return _words_fault(strategy, epoch, most, received[most][epoch], by_memory)
+    return None
+
+
+def _words_fault(strategy: str, epoch: int, rank: int, words: float, least: float) -> Fault:
+    message = (
+        f"In epoch {epoch}, the rank received {words:,.0f} words by its ledger, fewer than the lower bound of "
+        f"{least:,.0f}, so the ledger or the bound is wrong. `harness check {strategy}` compares both on small graphs."
+    )
+    return {"rank": rank, "type": "WordsBelowBound", "message": message, "status": FAILED, "trace": ""}
 
 
 def hit_rate(ranks: list[RankTables]) -> float | None:

@@ -290,7 +290,7 @@ class Strategy(ABC):
         return 0
 
     def least_words(self, at: Coordinates, counts: Counts) -> float:
-        """Payload words that any strategy of this one's kind brings to the rank in an epoch, whatever else it sends.
+        """Return a lower bound on the words that the rank receives in an epoch, with any strategy of the same kind.
 
         0 where no bound is known: the page of lower bounds is docs/lower-bounds.md.
         """

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.cli import main
 from harness.errors import UserError
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
@@ -74,6 +75,26 @@ def test_the_rows_of_all_runs_are_there(name: str, runs: Path, specs: list[Spec]
         written = pd.read_parquet(runs / spec.run_id / f"{name}.parquet")
         pd.testing.assert_frame_equal(mine, written, check_dtype=False)
     assert specs[3].run_id not in set(together.run_id)
+
+
+def test_ok_run_below_its_lower_bound_is_listed_and_not_verified(
+    runs: Path, specs: list[Spec], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for spec, received, floor in zip(specs[:3], (0.0, 1000.0, 2499.0), (0.0, 1000.0, 2500.0), strict=True):
+        file = runs / spec.run_id / "record.json"
+        record = json.loads(file.read_text())
+        record["summary"] |= {"words_received": received, "words_floor": floor}
+        file.write_text(json.dumps(record))
+    (runs / specs[3].run_id).rename(tmp_path / "failed")
+    told = collect(runs, tmp_path)
+    assert told.failures.empty and not told.complete
+    assert [each["run_id"] for each in told.as_dict()["below_bound"]] == [specs[2].run_id]
+    assert f"{specs[2].label}: received 2,499 words, fewer than the lower bound of 2,500" in told.as_text()
+    command = ["collect", "--runs", str(runs), "--out", str(tmp_path)]
+    assert (main(command), main([*command, "--verify"])) == (0, 1)
+    assert "received 2,499 words" in capsys.readouterr().out
+    (runs / specs[2].run_id).rename(tmp_path / "below")
+    assert collect(runs, tmp_path).complete
 
 
 def test_what_has_no_column_is_kept(synthetic: SimpleNamespace, specs: list[Spec], tmp_path: Path) -> None:

@@ -1,7 +1,17 @@
 """What a record says of all ranks together."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.experiment.defaults import make_spec
+from harness.launch.launch import launch_here
+from harness.registry import load_strategy
+from harness.results.record import read_record
 from harness.run.rank_tables import RankTables
-from harness.run.recording import hit_rate
+from harness.run.recording import hit_rate, words_fault
+from harness.spec.root import project_root
 from harness.strategy import RemoteRows
 
 
@@ -12,3 +22,49 @@ def test_a_cache_is_worth_what_it_had_of_all_that_was_needed() -> None:
     ]
     assert hit_rate(ranks) == 12 / 40
     assert hit_rate([RankTables(0)]) is None
+
+
+def tables_of(rank: int, words: dict[int, float], least: float) -> RankTables:
+    """The tables of a rank that received these words in each epoch, in two calls, and sent a thousand in each."""
+    moved = [
+        {"epoch": epoch, "words_received": received / 2, "words_payload": 1000.0}
+        for epoch, received in words.items()
+        for _ in range(2)
+    ]
+    return RankTables(rank, [{"epoch": epoch} for epoch in words], moved, least_words=least)
+
+
+@pytest.mark.parametrize(
+    ("words", "least", "by_memory", "rank", "numbers"),
+    [
+        ([{0: 40, 1: 40}, {0: 8, 1: 6}], [40, 6], 40, None, ()),
+        ([{0: 40, 1: 40}, {0: 8, 1: 5}], [40, 6], 0, 1, ("epoch 1", "received 5 words", "bound of 6,")),
+        ([{-1: 0, 0: 40}, {-1: 0, 0: 6}], [40, 6], 0, None, ()),
+        ([{0: 40}, {0: 50}], [0, 0], 51, 1, ("epoch 0", "received 50 words", "bound of 51,")),
+        ([{}, {}], [1, 1], 1, None, ()),
+    ],
+    ids=["reached", "one rank in one epoch", "in warm-up alone", "below the bound by memory", "no epoch"],
+)
+def test_timed_epoch_below_its_lower_bound_is_a_fault(
+    words: list[dict[int, float]],
+    least: list[float],
+    by_memory: float,
+    rank: int | None,
+    numbers: Sequence[str],
+) -> None:
+    ranks = [tables_of(number, *each) for number, each in enumerate(zip(words, least, strict=True))]
+    fault = words_fault("g3", ranks, by_memory)
+    assert (fault["rank"] if fault else None) == rank
+    assert not fault or all(number in fault["message"] for number in numbers)
+
+
+def test_run_below_its_lower_bound_is_recorded_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank alone receives nothing; the planted bound is one word."""
+    spec = make_spec(project_root(), {"strategy": "serial", "dataset": "tiny-sbm", "ranks": 1}, "test")
+    monkeypatch.setattr(load_strategy("serial"), "least_words", lambda *_: 1.0)
+    record = read_record(launch_here(spec, project_root(), tmp_path / "runs")).record
+    assert (record["status"], record["error"]["type"]) == ("failed", "WordsBelowBound")
+    assert "received 0 words" in record["error"]["message"] and "bound of 1," in record["error"]["message"]
+    assert record["summary"]["words_floor"] == 1.0 and record["summary"]["words_received"] == 0.0
