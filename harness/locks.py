@@ -1,16 +1,74 @@
 """Locks between processes, by the name of a file: one process holds a lock alone, or several share the lock.
 
 The system frees the lock of a process that was killed, and NFS the lock of a machine that is gone, when its lease ends:
-a file that was left behind blocks nobody. Some file systems have no locks; work under a lock must be sound without the
-lock, and is at worst done twice.
+a file that was left behind blocks nobody. Some file systems have no locks (NFS without its lock daemon, Lustre mounted
+without `flock`); work under a lock must be sound without the lock, and is at worst done twice. What processes of one
+machine cannot share without a lock goes to a local file system (`lockable`).
 """
 
 import fcntl
 import os
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
+
+from harness.errors import UserError
+
+MEMORY = Path("/dev/shm")
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def has_locks(folder: Path) -> bool:
+    """True if the file system of this folder has locks."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return _take(file, fcntl.LOCK_EX, lambda: None)
+
+
+def lockable(path: Path) -> Path:
+    """Return `path` if its file system has locks, else a path on a local file system that has.
+
+    All processes of this user and machine get the same answer. The other path lies in a folder that nobody else can
+    write to, under the name of an unfinished file of the process that made the folder of `path`.
+    """
+    if has_locks(path.parent):
+        return path
+    places = (MEMORY, Path(tempfile.gettempdir()))
+    owner = path.parent.name.rpartition(".")[0]
+    digest = sha256(os.fsencode(path.absolute())).hexdigest()[:8]
+    for place in places:
+        folder = place / f"harness-{os.getuid()}-locks"
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if _is_private(folder) and has_locks(folder):
+                return folder / f".{path.name}.{owner}.{digest}.part"
+    raise UserError(
+        f"{path.parent} is on a file system without locks ({file_system(path)}), and so is every local folder "
+        f"({', '.join(map(str, places))}), or it cannot be written. Ranks of one machine meet in a file under a lock: "
+        "set TMPDIR to a folder on a local disk, or choose other results (--out, HARNESS_RESULTS)."
+    )
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system of a path and its mount point, as in `nfs4 at /home`."""
+    found, longest = "of unknown type", -1
+    with suppress(OSError):
+        for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            mount = before.split(" ")[4]
+            if path.absolute().is_relative_to(mount) and len(mount) > longest:
+                found, longest = f"{after.split(' ')[0]} at {mount}", len(mount)
+    return found
+
+
+def _is_private(folder: Path) -> bool:
+    """True if this folder is not a link, belongs to this user, and cannot be written by anybody else."""
+    status = folder.lstat()
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @contextmanager
@@ -93,6 +151,7 @@ class Turn:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Gives the turn away for good, and closes the file."""
+        """Gives the turn away for good, and removes the file, which all others have opened by then."""
         self.give()
         self._file.close()
+        Path(self._file.name).unlink(missing_ok=True)

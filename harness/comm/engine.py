@@ -24,6 +24,7 @@ from harness.comm.meeting import TORCHRUN, RankPlace
 from harness.device import gpu, gpu_identity, gpus, is_gpu
 from harness.errors import UserError
 from harness.files import owner_tag, scratch_names, sweep, text_at_begin
+from harness.locks import lockable
 
 
 class Engine(StrEnum):
@@ -127,8 +128,14 @@ def public_name(name: str) -> str:
 
 
 def file_store(file: Path, world: int) -> dist.Store:  # type: ignore[name-defined]
-    """A store in a file, for ranks of one machine: only those who may write to its folder can take part."""
-    return dist.FileStore(str(file), world)  # type: ignore[attr-defined]
+    """A store in a file, for ranks of one machine: only those who may write to its folder can take part.
+
+    torch locks the file. If its file system has no locks, the store is in a local folder of this user.
+    """
+    place = lockable(file)
+    if place != file:
+        sweep(place.parent)
+    return dist.FileStore(str(place), world)  # type: ignore[attr-defined]
 
 
 WORLD = "world"

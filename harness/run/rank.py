@@ -23,7 +23,7 @@ from harness.comm.grid import Grid
 from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, typical
-from harness.locks import Turn
+from harness.locks import Turn, lockable
 from harness.run.checksums import checksum, compare, divergence, everyone, signs
 from harness.run.fault import answer_for_stacks, fault_of, is_consequence, write_fault
 from harness.run.load import Reading, driver_of, read_beside
@@ -140,7 +140,7 @@ def run(
 
 def turn(scratch: Path) -> Turn:
     """The turn of a rank among those of the same run and machine."""
-    return Turn(scratch / f"turn-{platform.node()}")
+    return Turn(lockable(scratch / f"turn-{platform.node()}"))
 
 
 def taped(trainer: Trainer, tape: Tape) -> list[Event]:

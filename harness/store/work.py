@@ -9,11 +9,10 @@ Nothing relies on listing a folder: files that another machine has written may n
 
 import json
 import random
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from harness.errors import RunError
+from harness.errors import RunError, UserError
 from harness.files import (
     DATASETS,
     HashedFile,
@@ -33,7 +32,7 @@ from harness.files import (
     sweep,
     write_synced,
 )
-from harness.locks import locked, locked_if_free
+from harness.locks import file_system, has_locks, locked, locked_if_free
 from harness.store.manifest import FileRecord
 
 LOCK, SETTINGS, PARTIAL = ".lock", "settings.json", "partial"
@@ -196,8 +195,10 @@ def _path_of(folder: Path) -> Path:
 def _alone(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) -> Path:
     """The folder, while this process holds its lock; on a file system without locks, a folder of its own."""
     with refusals(path, DATASETS):
+        stack.callback(_remove_if_empty, path)
         if not stack.enter_context(locked(path / LOCK, wait=wait)):
-            path = path.with_suffix(f".{secrets.token_hex(4)}.work")
+            sweep(path.parent)  # which builders that were killed have left
+            path = sibling(path)
             stack.callback(shutil.rmtree, path, ignore_errors=True)
         if not _holds(path / SETTINGS, asked):
             _begin(path, asked)
@@ -206,11 +207,16 @@ def _alone(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None])
 
 def _join(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) -> None:
     """Shares the lock of the folder, whose settings are these."""
+    with refusals(path.parent, DATASETS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not has_locks(path.parent):
+            raise UserError(
+                f"{path.parent} is on a file system without locks ({file_system(path)}), so jobs cannot share a build "
+                f"there. Build without --share, or {DATASETS}."
+            )
     for _ in range(TRIES):
         with ExitStack() as attempt, refusals(path, DATASETS):
-            held = attempt.enter_context(locked(path / LOCK, shared=True, wait=wait))
-            if not held and not (path / SETTINGS).exists():
-                write_synced(path / SETTINGS, asked)
+            attempt.enter_context(locked(path / LOCK, shared=True, wait=wait))
             if _holds(path / SETTINGS, asked):
                 stack.enter_context(attempt.pop_all())
                 return
@@ -223,6 +229,11 @@ def _join(stack: ExitStack, path: Path, asked: bytes, wait: Callable[[], None]) 
         f"others are at work in {path}, with another --memory or from other files. Give all jobs of a build the same, "
         "or wait for them to end."
     )
+
+
+def _remove_if_empty(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()
 
 
 def _begin(path: Path, asked: bytes) -> None:

@@ -1,5 +1,6 @@
 """However many jobs share a build, and whatever happens to them, the store is the one that one builder makes."""
 
+import errno
 import os
 import random
 import signal
@@ -219,14 +220,21 @@ def test_jobs_with_other_means_are_refused_while_others_are_at_it(root, choice, 
 
 
 @pytest.mark.parametrize("choice", ["as it stands"], indirect=True)
-def test_without_locks_jobs_share_as_well(root, choice, undisturbed, monkeypatch):
+def test_without_locks_a_share_is_refused_and_a_build_leaves_nothing_behind(
+    root, choice, undisturbed, monkeypatch
+):
     def refused(*_):
-        raise OSError(38, "no locks here")
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refused)
-    for each in shares(2):
-        build(root, choice, means=LITTLE, share=each)
+    with pytest.raises(UserError, match=r"without locks \(\w+ at /.*\), .* Build without --share"):
+        build(root, choice, means=LITTLE, share=BuildShare("scatter", 0, 2))
+    stores = root / "datasets" / "store"
+    assert list(stores.iterdir()) == []
     assert content(build(root, choice, means=LITTLE)) == undisturbed
+    assert [path.name for path in stores.iterdir()] == [
+        store_folder(root, load_card(root, "graph"), choice).name
+    ]
 
 
 @pytest.mark.parametrize(
