@@ -121,14 +121,19 @@ def collect(
     found, planned = found | unplanned, planned | {run_id: {} for run_id in sorted(unplanned)}
     folders = [found[run_id] for run_id in planned if run_id in found]
     records, refused = read_records(steps(folders, lambda folder: f"reading {folder.name}", on_step))
-    try:
-        frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
-    except UserError:  # of a damaged table: the others are looked for at once
-        records, damaged = _with_sound_tables(records)
-        if not damaged:
-            raise
-        refused += damaged
-        frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
+    while True:
+        try:
+            frame, files = _tables(records, planned, order, out, on_step, several=len(places) > 1)
+        except UserError:  # of a damaged table: the others are looked for at once
+            sound, damaged = _with_sound_tables(records)
+            if len(sound) == len(records):
+                raise
+            records, refused = sound, refused + damaged
+        else:
+            there = [record for record in records if record.folder.is_dir()]
+            if len(there) == len(records):
+                break
+            records = there  # `harness runs prune` has removed the others meanwhile
     if not records:
         owner = f" of the plan {plan}" if plan else ""
         some = " and ".join(map(str, places))
@@ -170,7 +175,7 @@ def _tables(
 
 
 def _with_sound_tables(records: Sequence[Record]) -> tuple[list[Record], list[UserError]]:
-    """The records whose tables can all be read, and the refusals of the others."""
+    """The records whose tables can all be read, and the refusals of the others but for runs that are gone."""
     sound, damaged = [], []
     for record in records:
         try:
@@ -178,7 +183,8 @@ def _with_sound_tables(records: Sequence[Record]) -> tuple[list[Record], list[Us
                 record.rows(name)
             sound.append(record)
         except UserError as error:
-            damaged.append(error)
+            if record.folder.is_dir():
+                damaged.append(error)
     return sound, damaged
 
 

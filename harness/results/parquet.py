@@ -131,11 +131,15 @@ def _misfit(file: pq.ParquetFile, table: TableSchema) -> str:
 
 def available_bytes() -> int:
     """The memory that this process may still take: that of the machine, or of its control group if that is less."""
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    facts = dict(
+        line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    )
     free = int(facts["MemAvailable"].split()[0]) << 10
     with suppress(OSError, ValueError):  # there is no such limit, or it is "max"
         group = Path("/sys/fs/cgroup")
-        most, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        most, used = (
+            int((group / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current")
+        )
         free = min(free, max(most - used, 0))
     return free
 

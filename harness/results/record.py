@@ -6,6 +6,7 @@ once it is whole. How a run was launched and the meaning of its numbers do not m
 
 import json
 import math
+import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,14 +126,19 @@ def read_record(folder: Path) -> Record:
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:
     """The records of a folder of runs that can be read, and the refusals of all others.
 
-    A folder has the name of its run: a copy under another name would count twice.
+    A folder has the name of its run: a copy under another name would count twice. A folder that is removed while it is
+    read is neither a record nor a refusal, and one that is replaced is read again.
     """
     records, refused = [], []
     for folder in folders:
         try:
             records.append(_named_by_its_run(read_record(folder)))
-        except UserError as error:
-            refused.append(error)
+        except UserError:
+            try:
+                records.append(_named_by_its_run(read_record(folder)))
+            except UserError as error:
+                if os.path.lexists(folder):
+                    refused.append(error)
     return records, refused
 
 

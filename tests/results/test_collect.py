@@ -1,6 +1,7 @@
 """The tables hold every row of every record, no more and no less, failures included."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UserError
+from harness.results import record
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
 from harness.results.record import Record
@@ -199,6 +201,42 @@ def test_a_damaged_table_costs_the_row_of_its_run(runs: Path, specs: list[Spec],
     assert collected.runs.set_index("run_id").status[specs[0].run_id] == "missing"
     assert "ledger.parquet cannot be read as a table" in collected.as_dict()["left_out"][0]
     assert specs[0].run_id not in set(read_collected(tmp_path, "epochs").run_id)
+
+
+@pytest.mark.parametrize("moment", ["reading ", "writing epochs", "writing ledger"])
+def test_a_run_that_is_removed_meanwhile_is_neither_collected_nor_refused(
+    moment: str, runs: Path, specs: list[Spec], tmp_path: Path
+) -> None:
+    """`harness runs prune` may remove it before its record is read, or before its tables are."""
+
+    def remove(*said: object) -> None:
+        if moment in str(said):
+            shutil.rmtree(runs / specs[0].run_id, ignore_errors=True)
+
+    collected = collect(runs, tmp_path, on_step=remove)
+    assert set(collected.runs.run_id) == {spec.run_id for spec in specs[1:]}
+    assert collected.refused == []
+    assert specs[0].run_id not in set(read_collected(tmp_path, "epochs").run_id)
+
+
+def test_a_run_that_is_replaced_while_it_is_read_is_read_again(
+    runs: Path, specs: list[Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, aside = record.read_record, tmp_path / "aside"
+
+    def replaced(folder: Path) -> record.Record:
+        if folder.name != specs[0].run_id or aside.exists():
+            return read(folder)
+        aside.touch()
+        folder.rename(tmp_path / folder.name)
+        try:
+            return read(folder)
+        finally:
+            (tmp_path / folder.name).rename(folder)
+
+    monkeypatch.setattr(record, "read_record", replaced)
+    collected = collect(runs, tmp_path)
+    assert len(collected.runs) == len(specs) and collected.refused == []
 
 
 @pytest.mark.parametrize("name", ["runs", "ledger"])
