@@ -8,6 +8,7 @@ labels, so text keeps its size at the printed width, whatever the number of pane
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pandas as pd
@@ -45,10 +46,28 @@ def _measuring() -> FigureCanvasAgg:
     return FigureCanvasAgg(Figure(figsize=(1, 1), dpi=DPI))
 
 
+LONGEST_WORD, MOST_WORDS = 80, 300
+"""The most characters of a word, and the most words of a text, that are drawn. The CSV next to a figure has all."""
+
+
+def elided(word: str) -> str:
+    """The word with its middle left out if it is long. A digest in its place keeps long words distinct."""
+    if len(word) <= LONGEST_WORD:
+        return word
+    middle = f"…{sha256(word.encode(errors='replace')).hexdigest()[:6]}…"
+    end = (LONGEST_WORD - len(middle)) // 2
+    return f"{word[:end]}{middle}{word[-end:]}"
+
+
 def wrapped(text: str, width: float, bold: bool = False) -> list[str]:
-    """The lines of a text that is broken between words, or within a word that is wider than a line."""
-    lines = [""]
-    for word in text.split(" "):
+    """The lines of a text that is broken between words, or within a word that is wider than a line.
+
+    Everything whose length a user chooses is drawn through this function, so it bounds what is drawn.
+    """
+    lines, words = [""], text.split(" ")
+    if len(words) > MOST_WORDS:
+        words = [*words[: MOST_WORDS // 2], "…", *words[-MOST_WORDS // 2 :]]
+    for word in map(elided, words):
         longer = f"{lines[-1]} {word}".strip()
         if width_of(longer, bold) <= width:
             lines[-1] = longer

@@ -1,5 +1,7 @@
 """Files: which there are, that they are the same every time, and what is refused."""
 
+import errno
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -12,9 +14,10 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.figures import draw_all
+from harness.figures import draw_all, drawing
 from harness.figures.drawing import BESIDE, FORMATS, KINDS, name_of, pictures, styled, tables_digest
 from harness.figures.kind import CAPTIONS, read_tables
+from harness.figures.page_layout import LONGEST_WORD, MOST_WORDS, elided, wrapped
 from harness.figures.panels import panels
 from harness.results.schema import RUN_TABLES, RUNS
 
@@ -153,6 +156,55 @@ def test_names_of_users_are_drawn_as_they_are(synthetic: SimpleNamespace, collec
     paths = draw_all(folder, folder / "figures")
     assert {path.parent for path in paths} == {folder / "figures"}
     assert {path.suffix[1:] for path in paths} == {*FORMATS, *BESIDE}
+
+
+def test_a_long_name_is_drawn_in_short_and_whole_in_the_numbers(
+    synthetic: SimpleNamespace, collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{'x' * 180}{middle}{'x' * 180}" for middle in "ab"]
+    specs = [
+        synthetic.make_spec(f"here.py:{name}", "tiny", {"p": ranks}) for name in names for ranks in (1, 2)
+    ]
+
+    def write(to: Path) -> None:
+        for spec in specs:
+            synthetic.write_ok(to, spec, 1.0)
+
+    monkeypatch.setattr(drawing, "KINDS", (drawing.scaling.KIND, drawing.costs.KIND))
+    folder = collected(write)
+    for path in draw_all(folder, folder / "figures"):
+        text = path.read_bytes().decode(errors="replace")
+        if path.suffix == ".svg":
+            assert "…" in text and "x" * 100 not in re.sub(
+                "<metadata>.*</metadata>", "", text, flags=re.DOTALL
+            )
+        if path.suffix == ".csv":
+            assert all(name in text for name in names), path
+
+
+def test_long_words_are_short_and_distinct() -> None:
+    long = [f"{'x' * 1500}{middle}{'x' * 1500}" for middle in "ab"]
+    assert elided("a-name_of/usual.length@1-64") == "a-name_of/usual.length@1-64"
+    assert len({elided(word) for word in long}) == 2
+    assert {len(elided(word)) for word in long} == {LONGEST_WORD}
+    assert len("".join(wrapped(" ".join(long), 1.0))) == 2 * LONGEST_WORD
+    assert len(" ".join(wrapped("word " * 10_000, 7.0)).split()) <= MOST_WORDS + 1
+
+
+def test_figures_are_drawn_one_after_the_other_where_there_are_no_semaphores(
+    synthetic: SimpleNamespace, collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where /dev/shm cannot be written."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(drawing, "ProcessPoolExecutor", refuse)
+    monkeypatch.setattr(drawing, "KINDS", drawing.KINDS[:1])
+    folder = collected(
+        lambda to: synthetic.write_ok(to, synthetic.make_spec("serial", "tiny", {"p": 1}), 1.0)
+    )
+    assert {path.suffix[1:] for path in draw_all(folder, folder / "figures")} == {*FORMATS, *BESIDE}
 
 
 def test_no_tables_are_refused(tmp_path: Path) -> None:
