@@ -1,5 +1,8 @@
 """The two errors that a user may meet. Any other exception is a defect of the harness."""
 
+import errno
+import os
+
 
 class UserError(ValueError):
     """The request was wrong: the message gives the fault, the value, what is accepted and the way out. Exit code 2."""
@@ -33,3 +36,53 @@ def missing_package(error: ModuleNotFoundError) -> UserError | None:
 def install_extra(extra: str) -> str:
     """The command that installs the packages of an extra."""
     return f"pip install 'parallel-gnn-harness[{extra}]'"
+
+
+# What the operating system refuses, through no fault of the harness.
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+ANOTHER_PLACE = "choose another place (HARNESS_RESULTS, HARNESS_DATASETS)"
+WAYS_OUT: list[tuple[type[UserError] | type[RunError], set[int], str]] = [
+    (RunError, FULL, f"Free some space, or {ANOTHER_PLACE}."),
+    (UserError, FORBIDDEN, f"Change the permissions, mount the file system for writing, or {ANOTHER_PLACE}."),
+    (UserError, {errno.ENAMETOOLONG, errno.ELOOP}, "Give a shorter path, without circular links."),
+    (
+        RunError,
+        {errno.EMFILE, errno.ENFILE},
+        "The limit of open files is too low. Raise it in the shell (ulimit -n 4096), then repeat.",
+    ),
+    (
+        RunError,
+        {errno.ENOMEM, errno.EAGAIN},
+        "Close other programs, or raise the limits of the shell (ulimit -a).",
+    ),
+    (
+        RunError,
+        {errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO},
+        "The disk, or the connection to it, failed. Check it, then repeat.",
+    ),
+]
+"""The refusals of the operating system that no defect of the harness causes, each with its error and the way out."""
+
+
+def find_way_out(error: OSError) -> tuple[type[UserError] | type[RunError], str] | None:
+    """The kind of a refusal of the operating system, and the way out; None if it may be a defect of the harness."""
+    return next(((kind, way_out) for kind, numbers, way_out in WAYS_OUT if error.errno in numbers), None)
+
+
+def environment_error(error: OSError) -> UserError | RunError | None:
+    """The error for a refusal of the operating system, with the way out; None if it may be a defect of the harness."""
+    if not (found := find_way_out(error)):
+        return None
+    kind, way_out = found
+    place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "The operating system"
+    return kind(f"{clip_middle(place, 200)}: {error.strerror}. {way_out}")
+
+
+def clip_middle(text: str, most: int) -> str:
+    """The text with an ellipsis in place of its middle if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"

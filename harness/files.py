@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from uuid import uuid4
 
-from harness.errors import RunError, UserError
+from harness.errors import FORBIDDEN, FULL, RunError, UserError, find_way_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HEADERS = threading.Lock()
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
 RESULTS = "choose another place (--out, HARNESS_RESULTS)"
@@ -270,7 +268,7 @@ def _realm() -> str:
     """A short name of this boot of this machine and of this PID namespace, in which process ids have their meaning."""
     words = [platform.node()]
     with suppress(OSError):
-        words.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip())
     with suppress(OSError):
         words.append(str(Path("/proc/self/ns/pid").stat().st_ino))
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
@@ -367,7 +365,8 @@ def _explained(error: OSError, path: Path, way_out: str, kept: str) -> UserError
             f"{path} cannot be written: something of another kind is in the way{_at(error, path)} ({reason}). Move it, "
             f"or {way_out}."
         )
-    return RunError(f"{path} could not be written: {reason}. {kept}")
+    _, more = find_way_out(error) or (RunError, "")
+    return RunError(f"{path} could not be written: {reason}. {kept} {more}".rstrip())
 
 
 def _at(error: OSError, path: Path) -> str:

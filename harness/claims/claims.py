@@ -98,7 +98,7 @@ def read_claims(root: Path, paper: str | None = None) -> dict[str, list[Claim]]:
 
 def _read(root: Path, paper: str) -> list[Claim]:
     where = CLAIMS / f"{paper}.csv"
-    with (root / where).open(newline="") as file:
+    with (root / where).open(newline="", encoding="utf-8") as file:
         claims = [
             validated(Claim, row, f"{where}, line {number}")
             for number, row in enumerate(csv.DictReader(file), 2)

@@ -179,14 +179,14 @@ class Evaluator:
 
     def rows(self, path: str) -> list[dict[str, str]]:
         """The rows of a file of this project."""
-        with (self.root / path).open(newline="") as file:
+        with (self.root / path).open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
     def proved_by(self, test: str) -> bool:
         """True if the project has this test, FILE::NAME or a whole file: no change that fails it is landed."""
         path, _, name = test.partition("::")
         file = self.root / path
-        if not file.is_file() or f"def {name}" not in file.read_text():
+        if not file.is_file() or f"def {name}" not in file.read_text(encoding="utf-8"):
             raise UserError(f"there is no test {test}")
         return True
 

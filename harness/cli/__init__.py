@@ -12,12 +12,13 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from harness import __version__
 from harness.cli import data, listing, planning, predicting, proving, reporting, running
 from harness.cli.options import Parser, add_verb, show, tell
-from harness.errors import RunError, UserError, missing_package
+from harness.errors import RunError, UserError, environment_error, missing_package
 from harness.spec.root import project_root, results_folder
 from harness.untrusted import redact, redact_command
 from harness.validation import clipped
@@ -43,6 +44,7 @@ exit codes: 0 done, 1 the work ran and did not succeed, 2 the request was wrong,
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _print_what_the_terminal_cannot_show()
     try:
         options = _parser().parse_args(words)
         code = int(options.act(options))
@@ -60,10 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _print_what_the_terminal_cannot_show() -> None:
+    """Prints an escape for a character that the encoding of the terminal lacks, as that of the locale C does."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _ending(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and one paragraph about it."""
     if isinstance(error, ModuleNotFoundError):
         error = missing_package(error) or error
+    if isinstance(error, OSError):
+        error = environment_error(error) or error
     if isinstance(error, UserError):
         return 2, clipped(str(error), PARAGRAPH)
     if isinstance(error, RunError):
@@ -90,7 +101,7 @@ def _kept(text: str) -> str:
         try:
             path = Path(folder()) / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(redact(text), errors="backslashreplace")
+            path.write_text(redact(text), errors="backslashreplace", encoding="utf-8")
         except (OSError, UserError):
             continue
         return f"The traceback is in {path}: this is a defect of the harness, so please report it with that file."

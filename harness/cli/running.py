@@ -354,7 +354,7 @@ def _record_logs(
         {**settings(options.set), **named},
         provenance,
     )
-    record = {"folder": str(folder), **json.loads((folder / "record.json").read_text())}
+    record = {"folder": str(folder), **json.loads((folder / "record.json").read_text(encoding="utf-8"))}
     show(options, record, _external_text(record))
     return 0 if record["status"] == "ok" else 1
 

@@ -156,7 +156,7 @@ def _host_of_rank_0(environ: Mapping[str, str]) -> str:
         return first_host(nodes)
     for name in HOST_FILES:
         with suppress(OSError, IndexError):
-            return Path(environ.get(name, "")).read_text().split()[0]
+            return Path(environ.get(name, "")).read_text(encoding="utf-8").split()[0]
     if "FLUX_TASK_RANK" in environ:
         with suppress(OSError, subprocess.SubprocessError):
             hosts = subprocess.run(
@@ -346,7 +346,7 @@ def post(file: Path, host: str, port: int) -> None:
     posted = ask_board(f" {host} {port}", REACHING) is not None
     try:
         partial = file.with_suffix(".part")
-        partial.write_text(f"{host} {port}")
+        partial.write_text(f"{host} {port}", encoding="utf-8")
         partial.replace(file)
     except OSError:
         if not posted:
@@ -389,4 +389,4 @@ def _read_address(file: Path, seconds: float) -> str:
             raise TimeoutError(f"rank 0 wrote no address to {file} within {seconds:.0f} s")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-    return file.read_text()
+    return file.read_text(encoding="utf-8")

@@ -149,7 +149,7 @@ def _sections_of_gpu(
 def write_sections(root: Path, machine: str, sections: dict[str, Any]) -> Path:
     """Replaces sections of a card, and leaves all others as they are, their comments included."""
     path = root / MACHINES / f"{machine}.yaml"
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     for name in sections:
         text = re.sub(rf"(?m)^{name}:.*\n(?:[ #].*\n|\n(?= ))*", "", text)
     write_text(path, text.rstrip() + "\n\n" + yaml.safe_dump(sections, sort_keys=False, width=120))

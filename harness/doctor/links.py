@@ -72,7 +72,7 @@ def measure(root: Path, machine: str, ranks: int, tell: Callable[[str], None]) -
             started.watch(HangDetector(None), LONGEST, starter.attend)
         if not out.exists():
             raise RunError(f"the ranks could not measure their links: {text_at_end(log, 1500)}")
-        result = json.loads(out.read_text())
+        result = json.loads(out.read_text(encoding="utf-8"))
     check_network(load_machine_card(root, machine), ranks, result["network"])
     return Measured([MeasuredLink(**row) for row in result["rows"]], result["latency_us"], result["network"])
 
@@ -180,7 +180,7 @@ def main() -> int:
     finally:
         engine.stop()
     if at.rank == 0:
-        options.out.write_text(json.dumps(result))
+        options.out.write_text(json.dumps(result), encoding="utf-8")
     return 0
 
 

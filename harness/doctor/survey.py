@@ -59,7 +59,7 @@ def answer(*command: str) -> str | None:
 def text_of(path: Path) -> str:
     """The text of a small file; nothing if the file cannot be read."""
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -299,7 +299,9 @@ def nearest(folder: Path) -> Path:
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
     """The kind of file system, and whether other nodes share it."""
-    lines = [line.split() for line in mounts.read_text().splitlines()] if mounts.exists() else []
+    lines = (
+        [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()] if mounts.exists() else []
+    )
     holding = [(point, kind) for _, point, kind, *_ in lines if folder.resolve().is_relative_to(point)]
     if not holding:
         return "on an unknown file system"

@@ -60,5 +60,5 @@ def check_known(root: Path, figures: Iterable[str], where: str) -> None:
 
 
 def _rows(root: Path) -> list[dict[str, str]]:
-    with (root / FIGURES).open(newline="") as file:
+    with (root / FIGURES).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -44,12 +44,12 @@ def run_command(command: Sequence[str], folder: Path, log: Path) -> tuple[int, d
     A SIGTERM ends the command, and its run is recorded as far as it came. Whatever ends this process ends the command
     and the processes that it started.
     """
-    started = time.time()
+    started, begun = time.time(), time.monotonic()
     with _Stop() as stop, _started(command, folder) as program, guarded_group(program.pid):
         stop.pass_on_to(program.pid)
         _follow(program, log)
     unknown = {"versions": None, "threads": None, "scheduling": None, "allocator": None}
-    times = {"started": started, "finished": time.time()}
+    times = {"started": started, "finished": started + time.monotonic() - begun}
     exit_code = -signal.SIGTERM if stop.came else program.returncode
     return exit_code, {**provenance(folder), **unknown, "command": redact_command(command), **times}
 

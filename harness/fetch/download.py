@@ -190,7 +190,7 @@ def _known(remote: RemoteFile, path: Path) -> str | None:
     if remote.sha256 or not beside.is_file():
         return remote.sha256.lower() if remote.sha256 else None
     with _readable(beside):
-        text = beside.read_text(errors="replace")
+        text = beside.read_text(errors="replace", encoding="utf-8")
     checksum = re.match(r"[0-9a-fA-F]{64}\b", text)
     if checksum is None:
         raise UserError(

@@ -112,7 +112,7 @@ class PartialFile:
     def version(self) -> Version:
         """The noted version; an empty one if the notes cannot be read."""
         with suppress(OSError, ValueError, TypeError):
-            version = Version(**json.loads(self.notes.read_text()))
+            version = Version(**json.loads(self.notes.read_text(encoding="utf-8")))
             if all(isinstance(each, str | None) for each in (version.etag, version.modified)):
                 return version
         return Version()

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from html import escape
 from io import BytesIO, StringIO
@@ -140,8 +140,12 @@ def draw_all(tables: Path, out: Path, on_step: OnStep = silent) -> list[Path]:
     draw = partial(_draw, shared=shared, tables=collected, out=out, digest=tables_digest(tables))
     cores, start = min(len(os.sched_getaffinity(0)), len(KINDS)), get_context("fork")
     # Forked processes share what is imported and read already: neither modules nor tables travel to them.
-    with styled(), ProcessPoolExecutor(cores, start, _begin, (os.getpid(), draw)) as pool:
-        drawn = pool.map(_drawn, range(len(KINDS)))
+    with styled(), ExitStack() as stack:
+        try:
+            pool = stack.enter_context(ProcessPoolExecutor(cores, start, _begin, (os.getpid(), draw)))
+            drawn: Iterator[list[Path]] = pool.map(_drawn, range(len(KINDS)))
+        except OSError:  # no semaphores, as where /dev/shm is read-only
+            drawn = map(draw, KINDS)
         paths = [
             path for _ in steps(KINDS, lambda kind: f"drawing {kind.name}", on_step) for path in next(drawn)
         ]

@@ -59,4 +59,4 @@ class FigureKind(Generic[Shown]):
     @property
     def caption(self) -> str:
         """The text below the figure, for the reader."""
-        return (CAPTIONS / f"{self.name}.rst").read_text()
+        return (CAPTIONS / f"{self.name}.rst").read_text(encoding="utf-8")

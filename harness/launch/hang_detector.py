@@ -164,13 +164,13 @@ def _is_of_this_namespace(proc: Path) -> bool:
 
 def _stat(folder: Path) -> list[str]:
     """The fields of a process or thread from the state on; the name before it may have any characters."""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
+    return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 def _thread(folder: Path) -> _ThreadState:
     state, *fields = _stat(folder)
     try:
-        ran, waited, slices = map(int, (folder / "schedstat").read_text().split())
+        ran, waited, slices = map(int, (folder / "schedstat").read_text(encoding="utf-8").split())
     except (OSError, ValueError):
         return _ThreadState(state, _seconds(fields))
     return _ThreadState(state, ran * NANO, waited * NANO, slices)

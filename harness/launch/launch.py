@@ -128,17 +128,18 @@ def _recorded(
     with folder as name, _ending_on_sigterm():
         scratch = Path(name)
         with refusals(scratch):
-            (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")))
-            (scratch / COMMAND).write_text(command())
+            (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")), encoding="utf-8")
+            (scratch / COMMAND).write_text(command(), encoding="utf-8")
             if turn:
-                (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()))
-        started, killed = time.time(), _out_of_memory_kills()
+                (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()), encoding="utf-8")
+        started, begun, killed = time.time(), time.monotonic(), _out_of_memory_kills()
         watched = run(scratch)
         sweep(runs)
         if not (scratch / "done").exists():
             memory_ran_out = watched.out_of_memory or _out_of_memory_kills() > killed
             fault = find_cause(watched, scratch, spec.ranks, memory_ran_out)
-            _record_fault(spec, root, runs, scratch, fault, started)
+            times = {"started": started, "finished": started + time.monotonic() - begun}
+            _record_fault(spec, root, runs, scratch, fault, times)
     return runs / spec.run_id
 
 
@@ -278,7 +279,7 @@ class JoinedWorld:
         from harness.comm.engine import file_store
         from harness.run.rank import attempt
 
-        machine = json.loads((scratch / "spec.json").read_text())["machine"]
+        machine = json.loads((scratch / "spec.json").read_text(encoding="utf-8"))["machine"]
         torch.set_num_threads(machine["threads_per_rank"])
         here = on_one_machine(os.environ)
         store = file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
@@ -305,7 +306,7 @@ class _Progress:
         self._file, self._tell, self._last = file, tell, ""
 
     def pass_on(self) -> None:
-        now = self._file.read_text() if self._file.exists() else ""
+        now = self._file.read_text(encoding="utf-8") if self._file.exists() else ""
         if now != self._last:
             self._last = now
             self._tell(now)
@@ -328,12 +329,14 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _record_fault(spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, started: float) -> None:
+def _record_fault(
+    spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, times: Mapping[str, float]
+) -> None:
     from harness.run.provenance import provenance
     from harness.run.rank_tables import read_unfinished
     from harness.run.recording import record_unfinished
 
-    origin = {**provenance(root, scratch), "started": started, "finished": time.time()}
+    origin = {**provenance(root, scratch), **times}
     record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), origin, fault)
 
 
@@ -346,7 +349,11 @@ def _out_of_memory_kills() -> int:
     kills = 0
     for path, field in OOM_COUNTERS.items():
         with suppress(OSError, ValueError):
-            counts = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
+            counts = dict(
+                line.split()
+                for line in path.read_text(encoding="utf-8").splitlines()
+                if len(line.split()) == 2
+            )
             kills += int(counts.get(field, 0))
     return kills
 

@@ -71,7 +71,7 @@ class RankStarter(NamedTuple):
 
     def start(self, fork_server: ForkServer, log: Path, progress: Callable[[str], None]) -> Iterator[Process]:
         """Starts one process after the other, with its output in the log."""
-        with log.open("ab") as file, Path(os.devnull).open() as nothing:
+        with log.open("ab") as file, Path(os.devnull).open("rb") as nothing:
             if self.here:
                 streams = nothing.fileno(), file.fileno(), file.fileno()
                 waiting = self.waiting._replace(progress=progress)
@@ -79,7 +79,7 @@ class RankStarter(NamedTuple):
                 environments = [{**environment, **now} for environment in self.environments]
                 yield from fork_server.start(self.program, environments, streams, waiting)
                 return
-            begun, environment = time.time(), dict(self.environments[0])
+            begun, environment = time.monotonic(), dict(self.environments[0])
             for command in self.staged:
                 progress(f"staging: {' '.join(command)}")
                 bound = die_with_parent(os.getpid())
@@ -88,7 +88,7 @@ class RankStarter(NamedTuple):
                 ).returncode:
                     raise RunError(f"{' '.join(command)} failed: {text_at_end(log, 1000)}")
             if self.staged:
-                environment[STAGED] = str(time.time() - begun)
+                environment[STAGED] = str(time.monotonic() - begun)
             yield subprocess.Popen(
                 self.command,
                 env={**environment, LAUNCHED: str(time.time())},

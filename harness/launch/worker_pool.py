@@ -112,7 +112,7 @@ def main() -> int:
     folder, number = sys.argv[1:]
     answer_for_stacks(Path(folder), int(number))
     channel = Connection(os.dup(sys.stdin.fileno()))
-    with suppress(EOFError), Path(os.devnull).open() as nothing:
+    with suppress(EOFError), Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
         while True:
             job: Job | None = pickle.loads(channel.recv_bytes())
@@ -174,8 +174,8 @@ class _Worker:
         try:
             reply: Reply = pickle.loads(self.channel.recv_bytes())
         except (EOFError, OSError):
-            at = time.time()
-            while self.process.poll() is None and time.time() < at + GRACE:
+            at, deadline = time.time(), time.monotonic() + GRACE
+            while self.process.poll() is None and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
             ending = how_it_ended(self.process.poll())
             return {"rank": rank, "type": "died", "message": ending, "trace": "", "time": at - NOTICE}

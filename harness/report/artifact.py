@@ -32,7 +32,7 @@ DRAWINGS = (".pdf", ".png", ".svg", ".csv", ".txt")
 def pack(root: Path, tables: Path, figures: Path, report: Path, out: Path, on_step: OnStep = silent) -> Path:
     """Writes the archive `out`; returns its path."""
     runs, claims = read_collected(tables, "runs"), read_claims_of(tables)
-    if not report.is_file() or tables_digest(tables) not in report.read_text():
+    if not report.is_file() or tables_digest(tables) not in report.read_text(encoding="utf-8"):
         raise UserError(f"{report} is not the report of these tables. `harness report` writes it.")
     names = [name for name in (*TABLES, "claims") if (tables / f"{name}.parquet").is_file()]
     files = {

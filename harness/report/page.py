@@ -176,7 +176,7 @@ def _pictures(figures: Path, kind: str, some: Sequence[Panel], digest: str) -> l
 def inlined(path: Path, dataset: str, digest: str) -> Picture:
     """The SVG of a file; refused if it was drawn from tables with another digest, or holds more than a drawing."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"The figure {path} cannot be read: {error.strerror}. `harness figures` draws it."
@@ -191,7 +191,7 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture:
     check_drawing(text, path)
     width = re.search(r'width="([\d.]+)pt"', text)
     csv = path.with_suffix(".csv")
-    numbers = csv.read_text() if is_plain_file(csv) and csv.stat().st_size <= NUMBERS else ""
+    numbers = csv.read_text(encoding="utf-8") if is_plain_file(csv) and csv.stat().st_size <= NUMBERS else ""
     wide = width is not None and float(width[1]) > 72 * COLUMN + 1
     return Picture(dataset, path.stem, Markup(text.strip()), wide, numbers)
 

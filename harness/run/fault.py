@@ -58,19 +58,19 @@ def write_fault(scratch: Path, rank: int, error: BaseException) -> None:
     """Leaves the fault for the launcher, in a file that is whole or absent."""
     path = _file(scratch, rank)
     partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(describe(rank, error)))
+    partial.write_text(json.dumps(describe(rank, error)), encoding="utf-8")
     partial.replace(path)
 
 
 def fault_of(scratch: Path, rank: int) -> Fault | None:
     """The fault that a rank left, if it did."""
     path = _file(scratch, rank)
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def faults(scratch: Path) -> list[Fault]:
     """The faults of all ranks that left one."""
-    return [json.loads(path.read_text()) for path in sorted(scratch.glob("fault-*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(scratch.glob("fault-*.json"))]
 
 
 def is_consequence(fault: Fault) -> bool:
@@ -81,7 +81,7 @@ def is_consequence(fault: Fault) -> bool:
 
 def answer_for_stacks(scratch: Path, rank: int) -> None:
     """Makes this process write its stacks into a file for the launcher at every SIGUSR1."""
-    file = _stacks(scratch, rank).open("w")
+    file = _stacks(scratch, rank).open("w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
 
 

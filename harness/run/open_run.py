@@ -64,8 +64,9 @@ class Stages:
     that the rank ends: `open` the graph, `meet` the other ranks, build the `grid`, and make kernels `ready`.
     """
 
-    def __init__(self, begun: float) -> None:
-        """`begun` is the time of day at which all packages were imported, in this process."""
+    def __init__(self) -> None:
+        """Begins when all packages are imported. Later times are those of a clock that nobody sets."""
+        begun, self._from = time.time(), time.monotonic()
         born = begun - age_of_this_process()
         launched = float(os.environ.get(LAUNCHED, born))
         task = float(os.environ.get(STARTED, born))
@@ -78,14 +79,18 @@ class Stages:
 
     def end(self, stage: str) -> float:
         """Ends a stage, and begins the next one; returns the time of day."""
-        now = time.time()
+        now = self.now()
         self.seconds[stage], self._last = now - self._last, now
         return now
+
+    def now(self) -> float:
+        """The time of day, if the clock of the machine was not set since the beginning."""
+        return self.begun + time.monotonic() - self._from
 
 
 def age_of_this_process() -> float:
     """The seconds since this process was forked."""
-    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    ticks = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
 
 

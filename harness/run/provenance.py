@@ -75,11 +75,15 @@ def provenance(
     from harness.device import gpu_name
 
     typed, turn = (scratch / name if scratch else None for name in (COMMAND, BLOCK_PLACE))
-    taken = json.loads(turn.read_text()) if turn and turn.exists() else {"block": "", "position": None}
+    taken = (
+        json.loads(turn.read_text(encoding="utf-8"))
+        if turn and turn.exists()
+        else {"block": "", "position": None}
+    )
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
         "dirty": is_dirty(root),
-        "command": typed.read_text() if typed and typed.exists() else command(),
+        "command": typed.read_text(encoding="utf-8") if typed and typed.exists() else command(),
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
         "cpu": cpu_name(),
@@ -165,7 +169,7 @@ def _versions() -> dict[str, str]:
 def cpu_name() -> str:
     """The model name of the processor, as the kernel gives that name."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -78,11 +78,11 @@ def attempt(
 
     `meet` is the file by which ranks meet, or the store that they share already.
     """
-    begun = time.time()
+    stages = Stages()
     try:
         prepare()
-        spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text()))
-        run(spec, at, root, scratch, runs, meet, Stages(begun))
+        spec = Spec.model_validate(json.loads((scratch / "spec.json").read_text(encoding="utf-8")))
+        run(spec, at, root, scratch, runs, meet, stages)
     except BaseException as error:
         write_fault(scratch, at.rank, error)
         return 1
@@ -132,7 +132,7 @@ def run(
 
         origin = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
         origin |= {"engine": spec.machine.engine if at.world > 1 else "single", "network": network}
-        times = {"started": stages.begun, "first_epoch": first_epoch, "finished": time.time()}
+        times = {"started": stages.begun, "first_epoch": first_epoch, "finished": stages.now()}
         origin |= {"start": slowest(rank.stages for rank in ranks), "store_manifest": blocks.manifest_hash}
         record_run(runs, strategy, ranks, {**origin, **times})
         (scratch / "done").touch()
@@ -205,7 +205,7 @@ def _report_progress(scratch: Path, tables: RankTables, epochs: int) -> None:
         f"epoch {done} of {epochs}, {last['seconds']:.3g} s each, loss {last['loss']:.4g}, {left:.0f} s left"
     )
     partial = scratch / "progress.part"
-    partial.write_text(text)
+    partial.write_text(text, encoding="utf-8")
     partial.replace(scratch / "progress")
 
 

@@ -63,7 +63,7 @@ def new_strategy(name: str, into: Path, *, mini_batch: bool = False) -> Path:
         place = str(path.relative_to(template)).removesuffix(".txt").replace("dot.", ".")
         if not place.endswith(unwanted):
             place = names.in_text(place.replace(SKELETONS[mini_batch], "strategy.py"))
-            files[place] = names.in_text(path.read_text())
+            files[place] = names.in_text(path.read_text(encoding="utf-8"))
     return _write(into / name, files)
 
 
@@ -80,7 +80,7 @@ def new_project(folder: Path) -> Path:
             path = Path(place, name)
             is_hidden = name.startswith("dot.")
             written = f".{name.removeprefix('dot.').removesuffix('.txt')}" if is_hidden else name
-            files[str(path.relative_to(template).with_name(written))] = path.read_text()
+            files[str(path.relative_to(template).with_name(written))] = path.read_text(encoding="utf-8")
     _write(folder, files)
     for link, target in LINKS.items():
         (folder / link).symlink_to(target)

@@ -87,7 +87,9 @@ def benchmarks() -> dict[str, dict[str, str]]:
     package = find_spec("ogb")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'ogb'", name="ogb")
-    with (Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv").open() as file:
+    with (Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv").open(
+        encoding="utf-8"
+    ) as file:
         names, *rows = csv.reader(file)
     columns = {name: {row[0]: row[place] for row in rows} for place, name in enumerate(names) if place}
     return {name: column for name, column in columns.items() if column["is hetero"] == "False"}

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.errors import UserError, environment_error
 from harness.files import mapped_array, sha256_of
 from harness.graph.blocks import assert_within
 from harness.graph.normalise import scale_of
@@ -162,14 +162,16 @@ class Store:
             self._seen.add(name)
         try:
             return mapped_array(self.folder / name, "c")
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             self._refuse(name, f"cannot be read: {error}")
+        except OSError as error:
+            self._refuse_unread(name, error)
 
     def _check_size(self, name: str, expected: int) -> None:
         try:
             size = (self.folder / name).stat().st_size
         except OSError as error:
-            self._refuse(name, f"cannot be opened: {error.strerror}")
+            self._refuse_unread(name, error)
         if size != expected:
             self._refuse(name, f"has {size:,} bytes, the manifest says {expected:,}")
 
@@ -177,9 +179,15 @@ class Store:
         try:
             checksum = sha256_of(self.folder / name)
         except OSError as error:
-            self._refuse(name, f"cannot be read: {error.strerror}")
+            self._refuse_unread(name, error)
         if checksum != expected:
             self._refuse(name, "was altered: its checksum is not the one in the manifest")
+
+    def _refuse_unread(self, name: str, error: OSError) -> Never:
+        """Refuses a file that is not there; what the system refuses, such as one more open file, is not its fault."""
+        if refused := environment_error(error):
+            raise refused from None
+        self._refuse(name, f"cannot be opened: {error.strerror}")
 
     def _refuse(self, name: str, reason: str) -> Never:
         again = self.manifest.choice.build_command

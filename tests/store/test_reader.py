@@ -1,12 +1,14 @@
 """The store reads only what it needs, and refuses whatever is not what was written."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
 
-from harness.errors import UserError
+from harness.errors import RunError, UserError
 from harness.graph.model import Graph, RawGraph
 from harness.graph.normalise import normalise
 from harness.ranges import split
@@ -90,6 +92,16 @@ def test_a_missing_block_is_named(folder):
         Store(folder).adjacency(range(53), range(53))
     assert f"{folder / BLOCK} cannot be opened" in str(error.value)
     assert AGAIN in str(error.value)
+
+
+def test_too_many_open_files_are_not_the_fault_of_the_store(folder, monkeypatch):
+    def refuse(path, _):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr("harness.store.reader.mapped_array", refuse)
+    with pytest.raises(RunError, match=r"\.npy: Too many open files\. .*ulimit -n") as error:
+        Store(folder).adjacency(range(53), range(53))
+    assert AGAIN not in str(error.value)
 
 
 def test_verify_passes_on_a_sound_store_and_finds_every_kind_of_file(folder):
