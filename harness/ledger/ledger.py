@@ -12,7 +12,7 @@ moves time to another key, and leaving the scope moves time back:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from time import perf_counter
 from types import TracebackType
@@ -199,6 +199,10 @@ class Ledger:
 
     def drew(self, entries: int) -> None:
         """Notes that the host sampled so many entries of A; only a tape of a replay keeps the number."""
+
+    def foreseeing(self) -> AbstractContextManager[None]:
+        """In a block: computes what other ranks send in a run; a tape of a replay does not charge it to the rank."""
+        return nullcontext()
 
     def fused(self, function: Callable[..., T], *operands: Any) -> T:
         """Calls a function of shapes whose operators are one kernel in a run; only a tape of a replay keeps that."""

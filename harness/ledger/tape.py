@@ -36,15 +36,6 @@ class Product(NamedTuple):
     """The type of the columns of a sparse operand; nothing for a dense product."""
 
 
-class Metered(NamedTuple):
-    """What a meter charges for one operator."""
-
-    product: Product | None
-    flops: int
-    touched: int
-    """The bytes of the operands and of the result."""
-
-
 ALGORITHM = MOVING | {Op.SPMM, Op.GEMM}
 """The ops of an algorithm, whatever the engine. Copies and sums may differ between engines."""
 
@@ -147,7 +138,7 @@ class Tape(Ledger):
         self._begun_after, self._fusing = NOBODY, False
         self._putting_off, self._put_off = False, list[Callable[[], None]]()
         """True while an item is made before it is asked for, and the calls of this tape that its kernels made."""
-        self._noted: list[Metered] | None = None
+        self._foreseeing = False
         self._companions: dict[Key, Event] = {}
         self._left: dict[int, int] = {}
         """The number of a call's event, by the mark at which the call left."""
@@ -202,24 +193,20 @@ class Tape(Ledger):
 
     def metered(self, product: Product | None, flops: int, touched: int) -> None:
         """Adds the flops and the bytes of an operator to the current key, and keeps its kernel."""
-        if self._noted is not None:
-            self._noted.append(Metered(product, flops, touched))
+        if self._foreseeing:
+            return
         for amounts in (self._amounts_of(self.here), self._event(self.here).amounts):
             amounts.flops += flops
             amounts.bytes_touched += touched
         self.computed(product, touched)
 
     @contextmanager
-    def noted(self) -> Iterator[list[Metered]]:
-        """Lists the operators that are metered in the block, to meter them again elsewhere."""
-        outer, noted = self._noted, list[Metered]()
-        self._noted = noted
+    def foreseeing(self) -> Iterator[None]:
+        outer, self._foreseeing = self._foreseeing, True
         try:
-            yield noted
+            yield
         finally:
-            self._noted = outer
-            if outer is not None:
-                outer += noted
+            self._foreseeing = outer
 
     def computed(self, product: Product | None, touched: int) -> None:
         """Keeps a kernel of the current event: the shape of a product, the bytes of another kernel."""

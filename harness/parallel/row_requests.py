@@ -17,12 +17,18 @@ from harness.comm.axis import Axis
 from harness.comm.call import Call
 from harness.device import uploaded
 from harness.kernels import Csr
-from harness.ledger import Op, TensorName
+from harness.ledger import Ledger, Op, TensorName
 
 
-def learned(arrived: Tensor, foreseen: Callable[[], Tensor]) -> Tensor:
-    """The tensor that arrived; in a replay, where it has a shape alone, the foreseen tensor."""
-    return foreseen() if arrived.is_meta else arrived
+def learned(arrived: Tensor, foreseen: Callable[[], Tensor], ledger: Ledger) -> Tensor:
+    """The tensor that arrived; in a replay, where it has a shape alone, the foreseen tensor.
+
+    No rank foresees in a run, so the ledger does not charge for it.
+    """
+    if not arrived.is_meta:
+        return arrived
+    with ledger.foreseeing():
+        return foreseen()
 
 
 class Requests(NamedTuple):
@@ -79,9 +85,9 @@ def ask(
         return [vertices[:0] if member == this else vertices for member, vertices in enumerate(others())]
 
     arrived = over.all_to_all(numbers, send=ones, receive=ones, tensor=TensorName.COUNT)
-    asked = learned(arrived, lambda: torch.tensor(list(map(len, foreseen())))).tolist()
+    asked = learned(arrived, lambda: torch.tensor(list(map(len, foreseen()))), over.ledger).tolist()
     arrived = over.all_to_all(absent, send=wanted, receive=asked, tensor=TensorName.INDEX)
-    coming = learned(arrived, lambda: torch.cat(foreseen()))
+    coming = learned(arrived, lambda: torch.cat(foreseen()), over.ledger)
     return Requests(over, wanted, asked, coming - start, named[before : before + own] - start, before)
 
 
@@ -90,19 +96,19 @@ def rows_from_owners(requests: Requests, leaving: Csr, own: Csr, foreseen: Calla
 
     Lengths of rows travel first, then columns, then values. `foreseen` computes the same rows for a replay.
     """
-    known = cache(foreseen)
+    known, ledger = cache(foreseen), requests.over.ledger
 
     def lengths_known() -> Tensor:
         return known().rowptr.diff()
 
     lengths = _answered(requests, leaving.rowptr.diff(), own.rowptr.diff(), TensorName.COUNT)
-    lengths = learned(lengths, lengths_known).to(own.rowptr.device)
+    lengths = learned(lengths, lengths_known, ledger).to(own.rowptr.device)
     absent = torch.cat([lengths[: requests.before], lengths[requests.before + own.rows :]])
     parts = sums(torch.cat([absent, leaving.rowptr.diff()]), requests.wanted + requests.asked)
     wanted, asked = parts[: requests.over.size], parts[requests.over.size :]
     entries = requests._replace(wanted=wanted, asked=asked, before=sum(wanted[: requests.over.index]))
-    col = learned(_answered(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col)
-    val = learned(_answered(entries, leaving.val, own.val, TensorName.A), lambda: known().val)
+    col = learned(_answered(entries, leaving.col, own.col, TensorName.INDEX), lambda: known().col, ledger)
+    val = learned(_answered(entries, leaving.val, own.val, TensorName.A), lambda: known().val, ledger)
     here = own.rowptr.device
     return Csr(pad(lengths.cumsum(0), (1, 0)), col.to(here), val.to(here), own.cols)
 

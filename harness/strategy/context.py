@@ -7,7 +7,6 @@ that kernels read come from `numbers`, so that a CUDA graph of one step serves a
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -21,9 +20,6 @@ from harness.spec.spec import Spec
 from harness.strategy.facts import Facts
 from harness.strategy.memory import DeviceMemory
 from harness.strategy.rank_blocks import RankBlocks
-
-if TYPE_CHECKING:
-    from harness.ledger.tape import Metered, Tape
 
 
 @dataclass
@@ -81,22 +77,18 @@ class Context:
         return self.grid.coordinates
 
     def once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Tensors on the host that every rank computes alike; nobody may change them.
+        """Tensors on the host that are equal on every rank; nobody may change them.
 
-        Replays of several ranks compute them once, and each rank is charged for it. `key` has everything that they
-        follow from, but for the graph, the model and the targets.
+        Replays of several ranks compute them once. No rank is charged for them: in a run, they are known before the
+        first epoch, or other ranks send them. `key` has everything that they follow from, but for the graph, the
+        model and the targets.
         """
         if self._shared is None or self.device.type != "meta":
             return compute()
-        spec, tape = self.spec, cast("Tape", self.ledger)  # a replay has no other ledger
-        whole_key = key, spec.model.kind, spec.precision, spec.protocol
-        known: tuple[Sequence[Tensor], list[Metered]] | None = self._shared.known(whole_key)
-        if known:
-            tensors, metered = known
-            for each in metered:
-                tape.metered(*each)
-            return tensors
-        with tape.noted() as metered:
-            tensors = compute()
-        self._shared.keep(whole_key, (tensors, metered), sum(x.nbytes for x in tensors))
-        return tensors
+        whole_key = key, self.spec.model.kind, self.spec.precision, self.spec.protocol
+        known: Sequence[Tensor] | None = self._shared.known(whole_key)
+        if known is None:
+            with self.ledger.foreseeing():
+                known = compute()
+            self._shared.keep(whole_key, known, sum(x.nbytes for x in known))
+        return known

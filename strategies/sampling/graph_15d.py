@@ -185,7 +185,7 @@ class BlockRowGraph15D(BulkGraph):
 
         def gather(x: Tensor, sizes: list[int], tensor: TensorName, known_x: Callable[[], Tensor]) -> Tensor:
             arrived = self.col.all_gather(x.to(self.col.device), sizes=sizes, tensor=tensor)
-            return learned(arrived, known_x).to(here)
+            return learned(arrived, known_x, self.col.ledger).to(here)
 
         lengths = gather(own.rowptr.diff(), rows, TensorName.COUNT, lambda: torch.diff(known().rowptr))
         sizes = sums(lengths, rows)
@@ -239,7 +239,8 @@ class ReplayedGraph15D(BlockRowGraph15D):
     """The block row in a replay: the rank works on all rows of a selection, so that it foresees its whole grid row."""
 
     def begin(self, steps: range) -> None:
-        layers = layers_of_rows(self.foresight, self.layout, steps)
+        with self.ledger.foreseeing():
+            layers = layers_of_rows(self.foresight, self.layout, steps)
         hops = reversed(range(len(layers[0])))
         self._selections = iter([[each[hop].outputs for each in layers] for hop in hops])
 
