@@ -14,7 +14,7 @@ with A: GraphSAGE's entries are divided by s / degree; a column that LADIES or F
 is divided by s p / t. Without replacement the latter holds only nearly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -214,6 +214,11 @@ class Bulk(Sampler):
     @property
     def at_once(self) -> int:
         return self.bulk or self.deal.steps
+
+    @property
+    def identity(self) -> Hashable:
+        """What decides the draws: neither the bulk drawn last nor the number of batches in a bulk does."""
+        return self.deal, self.algorithm
 
     def expected(self, A: Csr, targets: Tensor) -> MiniBatch:
         return self.algorithm.expected(A, targets)

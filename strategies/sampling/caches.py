@@ -14,11 +14,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.kernels import Csr, row_of
+from harness.kernels.jit import compiled
 from harness.parallel.row_requests import inside
 from harness.strategies.sampling.features import Cache, CachePolicy, Holdings, Keeper, Lookup, ReadRows
 from harness.strategies.sampling.graph_placement import BlockLayout
@@ -171,15 +174,73 @@ def complement(own: range, of: int) -> Tensor:
 
 def inclusion(read: ReadRows, blocks: Sequence[range], p: Tensor, fanouts: Sequence[int]) -> Tensor:
     """The chance of every vertex to be in a batch's input, given the chance `p` to be in the batch; float64."""
+    degree = torch.empty_like(p)
+    for strip in strips(blocks):
+        A = read(range(strip[0], strip[-1]))
+        count_neighbours(A.rowptr.numpy(), A.col.numpy(), strip[0], degree.numpy())
     for fanout in fanouts:
         log_absent = torch.log1p(-p)
-        for rows in blocks:
-            u, v = edges(read(rows), rows)
-            degree = u.bincount(minlength=rows.stop).clamp(min=1).double()
-            drawn = p[u] * (fanout / degree[u]).clamp(max=1)
-            log_absent += v.bincount(torch.log1p(-drawn), minlength=len(p))
+        log_not_drawn = torch.log1p(-(p * (fanout / degree.clamp(min=1)).clamp(max=1)))
+        for strip in strips(blocks):
+            A, starts = read(range(strip[0], strip[-1])), np.array(strip)
+            sums = log_not_drawn.numpy(), log_absent.numpy()
+            add_block_by_block((A.rowptr.numpy(), A.col.numpy()), starts, sums)
         p = -torch.expm1(log_absent)
     return p
+
+
+def strips(blocks: Sequence[range], most: int = 1 << 20) -> list[list[int]]:
+    """Adjacent blocks in strips of at most `most` rows, or one block: the starts of the blocks, and the last end."""
+    strips = list[list[int]]()
+    for rows in blocks:
+        if strips and rows.stop - strips[-1][0] <= most:
+            strips[-1].append(rows.stop)
+        else:
+            strips.append([rows.start, rows.stop])
+    return strips
+
+
+@compiled()
+def count_neighbours(rowptr: Any, col: Any, first: int, degree: Any) -> None:
+    """Counts the entries of each row without its loop; `first` is the vertex of the first row."""
+    for row in range(rowptr.size - 1):
+        u = first + row
+        count = 0
+        for e in range(rowptr[row], rowptr[row + 1]):
+            count += col[e] != u
+        degree[u] = count
+
+
+@compiled()
+def add_block_by_block(A: tuple[Any, Any], starts: Any, sums: tuple[Any, Any]) -> None:
+    """Adds the number of each row to the total of each of its neighbours.
+
+    Numbers are summed within a block first, so the totals do not depend on how many blocks are read at a time.
+    """
+    rowptr, col = A
+    number, total = sums
+    within = np.zeros(total.size)
+    touched = np.empty(total.size, np.int64)
+    is_touched = np.zeros(total.size, np.bool_)
+    for block in range(starts.size - 1):
+        count = 0
+        for u in range(starts[block], starts[block + 1]):
+            if number[u] == 0:
+                continue
+            row = u - starts[0]
+            for e in range(rowptr[row], rowptr[row + 1]):
+                v = col[e]
+                if v != u:
+                    within[v] += number[u]
+                    if not is_touched[v]:
+                        is_touched[v] = True
+                        touched[count] = v
+                        count += 1
+        for place in range(count):
+            v = touched[place]
+            total[v] += within[v]
+            within[v] = 0
+            is_touched[v] = False
 
 
 def shared_popularity(keeper: Keeper) -> Tensor:

@@ -307,7 +307,7 @@ class FetchingStore(FeatureStore):
             reason, way_out = "its hits depend on the entries of the graph", "train without a cache"
             require_entries(read(range(0)), "A cache", reason, way_out)
         rank.foresight.read_ahead()
-        self.peers = PeerCaches(policy, layout, ctx.at, rank.foresight, read)
+        self.peers = PeerCaches(policy, layout, ctx.at, rank.foresight, rank.foresight.reader(read))
         drawn_on = torch.device("cpu") if ctx.device.type == "meta" else ctx.device
         self.cache = self.peers.new_cache(layout.member(ctx.at), drawn_on)
         for tensor in self.cache.held():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from harness.comm.axis import Axis
 from harness.kernels import Csr
-from harness.kernels.parts import below, select_rows
+from harness.kernels.parts import below, block, select_rows
 from harness.ledger import AxisName, Direction, Ledger, Op, TensorName
 from harness.parallel.halo import Boundary
 from harness.parallel.row_requests import ask, by_owner, inside, inverse, rows_from_owners
@@ -117,6 +117,10 @@ class Foresight:
         assert self._read is not None, "in a run other ranks answer"
         return WholeGraph(self._read())
 
+    def reader(self, read: Callable[[range], Csr]) -> Callable[[range], Csr]:
+        """Returns a function that reads rows of A: views of the whole graph in a replay, `read` itself in a run."""
+        return (lambda rows: block(self.graph.A, rows, range(self.graph.A.cols))) if self._read else read
+
     @cached_property
     def prepared(self) -> Sampler:
         """The sampler on the whole graph."""
@@ -124,7 +128,7 @@ class Foresight:
 
     def once(self, key: Hashable, compute: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """Tensors that all ranks compute alike from the graph and the mini-batches of this sampler."""
-        return self._once((self.sampler, key), compute)
+        return self._once((self.sampler.identity, key), compute)
 
     def vertices(self, step: int, group: int) -> Sequence[Tensor]:
         """The vertices of every layer of a mini-batch; those of one step are kept."""

@@ -8,7 +8,7 @@ Legend: q the probability of one draw of a vertex, p the probability that a vert
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Protocol, Self
 
@@ -83,6 +83,11 @@ class Sampler(ABC):
 
     def on(self, graph: GraphView) -> "Sampler":
         """The sampler with everything prepared that this graph needs; by default, the sampler itself."""
+        return self
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for samplers that draw the same mini-batches of the same graph."""
         return self
 
     def held(self) -> list[tuple[TensorName, Tensor]]:
