@@ -4,13 +4,9 @@ The strategy, the training loop, the axes and the ledger are those of a run. Ten
 `meta`), and the process group sends nothing (torch's backend `fake`).
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from math import inf
-from time import process_time
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -61,24 +57,6 @@ def _type(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-class ReplayTooLongError(UserError):
-    """A replay did not end within the time of `replay_time`."""
-
-
-DEADLINE = ContextVar("DEADLINE", default=inf)
-"""The seconds of the processor at which a replay is given up."""
-
-
-@contextmanager
-def replay_time(seconds: float) -> Iterator[None]:
-    """Ends replays in this block, at their next operator, once the block has taken these seconds of the processor."""
-    before = DEADLINE.set(process_time() + seconds)
-    try:
-        yield
-    finally:
-        DEADLINE.reset(before)
-
-
 class LiveBytes:
     """The bytes of the tensors that were made under a meter and are not yet freed, and the most at any time."""
 
@@ -123,7 +101,7 @@ class Meter(TorchDispatchMode):
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tape, self._deadline = tape, DEADLINE.get()
+        self._tape = tape
         self.memory = LiveBytes()
 
     @classmethod
@@ -135,8 +113,6 @@ class Meter(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, kind = kwargs or {}, _kind(func)
-        if process_time() > self._deadline:
-            raise ReplayTooLongError("its replay takes too long")
         if kind is Kind.MOVES:
             return func(*args, **kwargs)
         operands = _tensors((*args, *kwargs.values()))

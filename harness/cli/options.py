@@ -167,15 +167,17 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __call__(self, done: int, of: int, doing: str) -> None:
-        """Step number `done` + 1 of `of` begins."""
+    def __call__(self, done: int, of: int, doing: str, seconds_left: float | None = None) -> None:
+        """Step number `done` + 1 of `of` begins, or goes on; `seconds_left` is a better estimate than the default."""
         now, in_place = time.monotonic(), sys.stderr.isatty()
         if done == 0:
             self.begun = now
         if not in_place and now - self.told < self.EVERY:
             return
         self.told, spent = now, now - self.begun
-        left = f", about {_in_words(spent / done * (of - done))} left" if done and spent > 1 else ""
+        if seconds_left is None and done and spent > 1:
+            seconds_left = spent / done * (of - done)
+        left = "" if seconds_left is None else f", about {_in_words(seconds_left)} left"
         line = clipped(printable(f"{done + 1} of {of}{left}: {doing}"), 78)
         print(
             f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True

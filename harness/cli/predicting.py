@@ -1,6 +1,8 @@
 """harness predict and advise: the time of an epoch on a machine that need not be at hand, and the choice."""
 
 import argparse
+import os
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -24,7 +26,7 @@ from harness.cli.options import (
     whole,
 )
 from harness.errors import UserError
-from harness.progress import OnStep, steps
+from harness.progress import steps
 from harness.spec.plan import SCALES
 from harness.spec.root import project_root, results_folder
 from harness.spec.spec import grid_text
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
     from harness.strategy import Candidate, Facts, Ready
 
 GB = 1 << 30
-MOST_SECONDS = 60
-"""The seconds of the processor in which advice predicts a strategy, unless asked for all."""
+WITHIN = 60
+"""The seconds in which advice is given, unless asked otherwise."""
+PROCESS_BYTES = 6 * GB
+"""The memory that a process which predicts may take: of a built graph, results that ranks share, and caches."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -113,12 +117,15 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="N",
         help="run the N best of each list here for a few epochs, and say where prediction and measurement part",
     )
-    advise.add_argument(
-        "--all",
-        action="store_true",
-        help=f"predict every strategy, however long it takes (default: leave out those that take more than "
-        f"{MOST_SECONDS} s of the processor)",
+    time = advise.add_mutually_exclusive_group()
+    time.add_argument(
+        "--within",
+        type=whole(1, 10**6),
+        default=WITHIN,
+        metavar="SECONDS",
+        help=f"answer within this time, and name the strategies that take longer to predict (default: {WITHIN})",
     )
+    time.add_argument("--all", action="store_true", help="predict every strategy, however long it takes")
     _add_common(advise)
 
 
@@ -377,10 +384,12 @@ def _advise(options: argparse.Namespace) -> int:
     if options.memory is not None:
         card = card.model_copy(update={"memory_gb": options.memory})
     facts = know(validated(DatasetChoice, {"name": options.dataset}, "--dataset")).facts
-    seconds = inf if options.all else MOST_SECONDS
-    with Progress() as on_step:
-        found = _candidates(root, options, know, facts, on_step)
-        advice = advise(found, card, _predictor(root, options), seconds)
+    seconds = inf if options.all else options.within
+    # Twins may have to be built first, which must not be ended.
+    time = (inf, 0) if options.twins else (seconds, _processes())
+    with Progress() as progress:
+        found = _candidates(root, options, know, facts)
+        advice = advise(found, card, _predictor(root, options), *time, progress)
     document, page = _advice_document(advice, card), _advice_page(options, facts, card, advice)
     if options.tune:
         measured = list(tuned(root, results_folder(root) / "runs", options.tune, advice, say))
@@ -401,8 +410,15 @@ def _tuned_row(each: "Tuned") -> tuple[str, ...]:
     return each.strategy, each.grid, f"{1e3 * each.predicted:.3g}", measured, ratio, why
 
 
+def _processes() -> int:
+    """The processes that predict at the same time: one per core, as far as there is memory."""
+    from harness.results.parquet import available_bytes
+
+    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // PROCESS_BYTES))
+
+
 def _candidates(
-    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts", on_step: OnStep
+    root: Path, options: argparse.Namespace, know: "KnowGraph", facts: "Facts"
 ) -> "Iterator[Candidate]":
     """Every strategy that promises enough, on the grids that admit it."""
     from harness.api import Wish, candidates
@@ -411,7 +427,7 @@ def _candidates(
     request = _request(options, options.ranks)
     if options.model:
         request["model"] = {**request.get("model", {}), "kind": options.model}
-    wish = Wish(promises(options.accuracy), options.partition, "the options", on_step)
+    wish = Wish(promises(options.accuracy), options.partition, "the options")
     return candidates(root, request, know, facts, wish)
 
 
@@ -436,7 +452,9 @@ def _advice_document(advice: "Advice", card: "MachineCard") -> dict[str, Any]:
         "mini_batch": listed(advice.mini_batch),
         "too_large": listed(advice.too_large, ranked=False),
         "refused": [vars(refusal) for refusal in advice.refused],
-        "too_slow": advice.too_slow,
+        "too_slow": [
+            {"strategy": name, "estimated_seconds": seconds} for name, seconds in advice.too_slow.items()
+        ],
     }
 
 
@@ -456,11 +474,9 @@ def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard
         peak = f"{each.prediction.peak_bytes / GB:.3g} GB of {card.memory_gb:g}"
         lines += ["", f"{each.strategy.name}: too large, {peak} on its smallest grid"]
     if advice.too_slow:
-        left_out = (
-            f"Left out, as each takes more than {MOST_SECONDS} s of the processor to predict: "
-            f"{', '.join(advice.too_slow)}. The same command with --all includes them."
-        )
-        lines += ["", paragraph(left_out)]
+        lines += ["", f"Left out, as there was no time to predict them within {options.within} s"]
+        lines += [f"  {name}: about {seconds:.0f} s" for name, seconds in advice.too_slow.items()]
+        lines += ["This command includes them:", f"  {_command_for_all(options)}"]
     if advice.refused:
         reasons = defaultdict[str, list[str]](list)
         for refusal in advice.refused:
@@ -468,6 +484,19 @@ def _advice_page(options: argparse.Namespace, facts: "Facts", card: "MachineCard
         lines += ["", "No prediction"]
         lines += [paragraph(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()]
     return "\n".join(lines)
+
+
+def _command_for_all(options: argparse.Namespace) -> str:
+    """The same command with --all."""
+    words = ["harness", "advise", "--dataset", options.dataset, "--machine", options.machine]
+    words += ["--ranks", str(options.ranks)]
+    for name in ("root", "model", "memory", "accuracy", "partition", "tune"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name}", str(value)]
+    for setting in options.set:
+        words += ["--set", setting]
+    words += [f"--{name.replace('_', '-')}" for name in ("from_card", "json") if getattr(options, name)]
+    return shlex.join([*words, "--all"])
 
 
 LEGEND = (

@@ -15,14 +15,16 @@ from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from operator import itemgetter
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple, Protocol
 
 from harness.errors import UserError
 from harness.launch.launch import series
 from harness.ledger import Op
-from harness.predict.prediction import RESIDUAL, Prediction, predict
+from harness.predict.budget import Budget, ReportLeft, work_through
+from harness.predict.prediction import ALL_RANKS, RESIDUAL, STEPS, Prediction, predict
 from harness.predict.pricing import constants, ring_seconds
-from harness.replay import ReplayTooLongError, replay_time
+from harness.progress import silent
 from harness.results.record import read_record
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import grid_text
@@ -31,6 +33,18 @@ from harness.strategy import BlockCounts, Candidate, Promise, Ready, ShapeBlocks
 FULL = 2
 """The grids of each strategy that are predicted in full."""
 TUNING_EPOCHS = 5
+
+# Estimates of the seconds of a core, fitted on rmat-17 with 64 and 1,024 ranks. Predictions that are done correct them.
+REPLAY_SECONDS, CALL_SECONDS = 0.05, 5e-4
+"""Of a replay, and of a call in it."""
+CORNERS = 6
+"""The ranks that are replayed of a large world."""
+NONZERO_SECONDS = 1e-7
+"""Of finding the rows that ranks need of each other."""
+NEIGHBOURS, ENTRY_SECONDS = 1000, 3e-8
+"""The entries in the mini-batch of a target, and the seconds of drawing an entry."""
+PEER_SECONDS = 1.5e-3
+"""Of looking up the requests of another rank, in a step of a replay."""
 GB = 1 << 30
 
 
@@ -85,8 +99,8 @@ class Advice:
     refused: list[Refusal]
     too_large: list[Option]
     """The choices with the lowest peak of memory, of strategies all of whose grids are too large."""
-    too_slow: list[str]
-    """The strategies whose predictions take longer than was allowed."""
+    too_slow: dict[str, float]
+    """The strategies that were not predicted in time, with the seconds that each is estimated to take."""
 
 
 class Predictor(Protocol):
@@ -96,23 +110,42 @@ class Predictor(Protocol):
 
 
 def advise(
-    candidates: Iterable[Candidate], card: MachineCard, predicts: Predictor = predict, seconds: float = inf
+    candidates: Iterable[Candidate],
+    card: MachineCard,
+    predicts: Predictor = predict,
+    seconds: float = inf,
+    processes: int = 0,
+    report: ReportLeft = silent,
 ) -> Advice:
     """Ranks strategies, each on the grids that admit it.
 
-    A strategy whose predictions take more than these seconds of the processor is left out.
+    Predictions that do not fit into these seconds are left out. Full-graph training comes before mini-batches, and in
+    both the strategies that are estimated to be predicted the fastest come first. Processes, if there are any, predict
+    at the same time, and are ended with the budget; without any, this process finishes what it has begun.
     """
-    chosen, refused, too_large, too_slow = list[Option](), list[Refusal](), list[Option](), list[str]()
-    for candidate in candidates:
-        try:
-            with replay_time(seconds):
-                options = _options_of(candidate, card, predicts)
-        except ReplayTooLongError:
-            too_slow.append(candidate.name)
+    began = monotonic()
+    named = {candidate.name: candidate for candidate in candidates}
+    if processes:
+        _read_once(named.values())
+    costs = {name: estimated_seconds(candidate) for name, candidate in named.items()}
+    order = sorted(costs, key=lambda name: (_is_mini_batch(named[name]), costs[name]))
+    budget = Budget({name: costs[name] for name in order}, seconds, processes or 1)
+
+    def work(name: str) -> list[tuple[int, Prediction]] | Refusal:
+        return _options_of(named[name], card, predicts)
+
+    done = work_through(budget, work, processes, report, lambda: monotonic() - began)
+    chosen, refused, too_large = list[Option](), list[Refusal](), list[Option]()
+    for name, candidate in named.items():
+        if name in done.lost:
+            refused.append(Refusal(name, done.lost[name]))
+        if name not in done.results:
             continue
-        if isinstance(options, Refusal):
-            refused.append(options)
+        found = done.results[name]
+        if isinstance(found, Refusal):
+            refused.append(found)
             continue
+        options = [Option(candidate.ready[number], prediction) for number, prediction in found]
         fitting = [option for option in options if option.fits(card)]
         chosen += fitting
         if not fitting:
@@ -123,12 +156,53 @@ def advise(
         [choice for choice in ranked if choice.mini_batches],
         refused,
         too_large,
-        too_slow,
+        dict(sorted(done.left_out.items(), key=itemgetter(1))),
     )
 
 
-def _options_of(candidate: Candidate, card: MachineCard, predicts: Predictor) -> list[Option] | Refusal:
-    """The fastest grids of a strategy in full; of one whose grids are all too large, the grids that were tried."""
+def estimated_seconds(candidate: Candidate) -> float:
+    """The seconds of a core that the predictions of a strategy are estimated to take.
+
+    A replay of a rank issues about as many calls as there are ranks. The second term is for lists of the rows that
+    ranks need of each other. A rank whose features are in block rows follows the mini-batches of all ranks, in which
+    the neighbours of some vertices are drawn hop after hop.
+    """
+    if not candidate.ready:
+        return 0.0
+    strategy, blocks = candidate.ready[0]
+    ranks, grids, facts = strategy.spec.ranks, len(candidate.ready), strategy.facts
+    full = min(grids, FULL)
+    replayed = full * min(ranks, CORNERS if blocks is None or ranks > ALL_RANKS else ALL_RANKS)
+    replays = replayed + (0 if grids <= FULL else grids)
+    seconds = replays * (REPLAY_SECONDS + CALL_SECONDS * ranks)
+    if blocks is None:
+        return seconds
+    seconds += NONZERO_SECONDS * facts.nonzeros * full
+    if strategy.mini_batches and strategy.partitioned_over:
+        batch = min(strategy.spec.training.batch, facts.trained_on(strategy.spec.protocol) / ranks)
+        entries = min(facts.nonzeros, NEIGHBOURS * batch)
+        seconds += min(STEPS, strategy.steps) * ranks * (entries * ENTRY_SECONDS + full * PEER_SECONDS)
+    return seconds
+
+
+def _is_mini_batch(candidate: Candidate) -> bool:
+    return any(ready.strategy.mini_batches for ready in candidate.ready)
+
+
+def _read_once(candidates: Iterable[Candidate]) -> None:
+    """Reads every graph, so that processes which are forked from this one share it."""
+    for blocks in {id(ready.blocks): ready.blocks for each in candidates for ready in each.ready}.values():
+        if blocks is not None:
+            blocks.adjacency(range(0), range(blocks.n))
+
+
+def _options_of(
+    candidate: Candidate, card: MachineCard, predicts: Predictor
+) -> list[tuple[int, Prediction]] | Refusal:
+    """The fastest grids of a strategy in full; of one whose grids are all too large, the grids that were tried.
+
+    Grids are numbered as the candidate lists them.
+    """
     quick, reasons = list[Option](), [candidate.reason]
     few = len(candidate.ready) <= FULL  # all of these are predicted in full anyway
     least = [least_seconds(ready, card) for ready in candidate.ready]
@@ -137,20 +211,17 @@ def _options_of(candidate: Candidate, card: MachineCard, predicts: Predictor) ->
             break
         try:
             quick.append(Option(ready, predicts(ready, card, ranks=None if few else [0])))
-        except ReplayTooLongError:
-            raise
         except UserError as refusal:
             reasons.append(str(refusal))
     if not quick:
         return Refusal(candidate.name, reasons[-1])
     fitting = sorted((choice for choice in quick if choice.fits(card)), key=lambda choice: choice.cost)
     if few or not fitting:
-        return fitting or quick
-    return [_in_full(choice, card, predicts) for choice in fitting[:FULL]]
-
-
-def _in_full(choice: Option, card: MachineCard, predicts: Predictor) -> Option:
-    return replace(choice, prediction=predicts(choice.ready, card))
+        chosen = fitting or quick
+    else:
+        chosen = [replace(each, prediction=predicts(each.ready, card)) for each in fitting[:FULL]]
+    numbers = {id(ready): number for number, ready in enumerate(candidate.ready)}
+    return [(numbers[id(each.ready)], each.prediction) for each in chosen]
 
 
 def least_seconds(ready: Ready, card: MachineCard) -> float:
