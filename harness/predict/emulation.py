@@ -24,7 +24,8 @@ from harness.predict.timeline import Played, Slice, play
 from harness.registry import load_installed_strategy, load_strategy
 from harness.replay import Replayed
 from harness.results.record import Record, read_record
-from harness.run.rank_tables import COUNTED, event_of, key_row
+from harness.run.ledger_rows import key_row
+from harness.run.rank_tables import COUNTED, event_of
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy

@@ -1,4 +1,4 @@
-"""One rank's share of a run's tables, as plain rows. Rank 0 gathers the rows and makes data frames.
+"""One rank's share of a run's tables. Rank 0 gathers the rows and makes data frames.
 
 While it trains, each rank also appends its rows to a file, after every epoch and outside of its time. Whatever ends a
 rank, even a signal that no process can handle, the file has its finished epochs.
@@ -24,6 +24,7 @@ from harness.ledger.tape import Event
 from harness.models import Hits
 from harness.results.schema import RUN_TABLES
 from harness.run.fault import Fault
+from harness.run.ledger_rows import LedgerRows, key_row
 from harness.run.load import Reading, last_percent
 from harness.run.provenance import Affinity
 from harness.run.trainer import Epoch
@@ -36,6 +37,7 @@ READABLE = {
     for kind in (Affinity, RemoteRows, AxisName, Direction, Op, Phase, TensorName)
 } | {
     (__name__, "RankTables"),
+    (LedgerRows.__module__, "LedgerRows"),
     ("numpy", "dtype"),
     (np.float64(0).__reduce__()[0].__module__, "scalar"),
 }
@@ -48,7 +50,7 @@ class RankTables:
 
     rank: int
     epochs: list[Row] = field(default_factory=list)
-    ledger: list[Row] = field(default_factory=list)
+    ledger: LedgerRows = field(default_factory=LedgerRows)
     accuracy: list[Row] = field(default_factory=list)
     utilisation: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
@@ -71,7 +73,7 @@ class RankTables:
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
         """Adds the rows of an epoch. Its row in `epochs` comes last and says that its other rows are complete."""
         at = {"epoch": number, "rank": self.rank}
-        self.ledger.extend({**at, **entry(key, amounts)} for key, amounts in epoch.entries.items())
+        self.ledger.add_epoch(number, epoch.entries)
         self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
 
@@ -93,11 +95,11 @@ class RankTables:
 
     def words_by_epoch(self, column: Literal["words_payload", "words_received"]) -> dict[int, float]:
         """The words of this rank in each timed epoch."""
-        words: dict[int, float] = {row["epoch"]: 0.0 for row in self.epochs if row["epoch"] >= 0}
-        for row in self.ledger:
-            if row["epoch"] in words:
-                words[row["epoch"]] += row[column]
-        return words
+        epochs, words = self.ledger.column("epoch"), self.ledger.column(column)
+        timed = epochs >= 0
+        last = max((row["epoch"] for row in self.epochs), default=-1)
+        sums = np.bincount(epochs[timed], words[timed], minlength=last + 1)
+        return {row["epoch"]: float(sums[row["epoch"]]) for row in self.epochs if row["epoch"] >= 0}
 
     def dearest_epoch(self) -> int:
         """The timed epoch in which this rank sent most; epochs differ where samples do."""
@@ -111,7 +113,11 @@ class RankTables:
             return [row for row in rows if row["epoch"] in epochs]
 
         return RankTables(
-            self.rank, kept(self.epochs), kept(self.ledger), kept(self.accuracy), kept(self.utilisation)
+            self.rank,
+            kept(self.epochs),
+            self.ledger.only(epochs),
+            kept(self.accuracy),
+            kept(self.utilisation),
         )
 
     def add_memory(self, ctx: Context) -> None:
@@ -172,24 +178,14 @@ def key_of(row: Mapping[str, Any]) -> Key:
     )
 
 
-def key_row(key: Key) -> Row:
-    return {
-        "layer": key.layer,
-        "direction": key.direction.value,
-        "phase": key.phase.value,
-        "op": key.op.value,
-        "axis": key.axis or "",
-        "peer": key.peer,
-        "tensor": key.tensor.value if key.tensor else "",
-    }
-
-
 def gather(world: Axis, value: T) -> list[T]:
     """The values of all ranks in rank order, on rank 0; an empty list on the others.
 
     The values travel through the grid that the ranks already share. They are read as data: no code comes with them.
     """
-    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(world.device)
+    pickled = BytesIO()
+    pickle.dump(value, pickled)
+    data = torch.frombuffer(pickled.getbuffer(), dtype=torch.uint8).to(world.device)
     sizes = world.all_gather(torch.tensor([len(data)], device=world.device), tensor=TensorName.COUNT).tolist()
     receives = {rank: (size,) for rank, size in enumerate(sizes)} if world.index == 0 else {}
     arrived = world.exchange({0: data}, receives, dtype=torch.uint8, tensor=TensorName.COUNT)

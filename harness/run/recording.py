@@ -9,8 +9,9 @@ import pandas as pd
 from harness.ledger import COMPUTING, MOVING
 from harness.results import statistics
 from harness.results.record import write_record
-from harness.results.schema import FAILED, OK, RUN_TABLES
+from harness.results.schema import FAILED, LEDGER, OK, RUN_TABLES
 from harness.run.fault import Fault
+from harness.run.ledger_rows import ledger_frame
 from harness.run.rank_tables import RankTables
 from harness.spec.spec import Spec, canonical_json
 from harness.strategy import WORD, Promise, Strategy
@@ -101,7 +102,13 @@ def hit_rate(ranks: list[RankTables]) -> float | None:
 
 def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     """The tables of all ranks together."""
-    return {name: pd.DataFrame([row for rank in ranks for row in getattr(rank, name)]) for name in RUN_TABLES}
+    ledger = ledger_frame({rank.rank: rank.ledger for rank in ranks})
+    return {
+        name: ledger
+        if name == LEDGER.name
+        else pd.DataFrame([row for rank in ranks for row in getattr(rank, name)])
+        for name in RUN_TABLES
+    }
 
 
 def sizes(strategy: Strategy) -> dict[str, int]:

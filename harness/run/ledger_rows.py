@@ -1,0 +1,127 @@
+"""The rows of a rank's ledger over all epochs, kept by columns: 80 bytes a row, however long the run is.
+
+The keys of an epoch are those of the epoch before, so a key is kept once and a row holds its number.
+"""
+
+from array import array
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.ledger import AMOUNTS, Amounts, Key
+from harness.results.schema import INTEGER, KEY, LEDGER
+
+KINDS: dict[str, type[int] | type[float]] = {
+    column.name: int if column.dtype == INTEGER else float
+    for column in LEDGER.columns
+    if column.name in AMOUNTS
+}
+"""The types of the amounts of a row."""
+CODES = {int: "q", float: "d"}
+"""The type codes of arrays: 64 bits for each value."""
+
+
+def key_row(key: Key) -> dict[str, Any]:
+    """Return the columns of the ledger that hold a key."""
+    return {
+        "layer": key.layer,
+        "direction": key.direction.value,
+        "phase": key.phase.value,
+        "op": key.op.value,
+        "axis": key.axis or "",
+        "peer": key.peer,
+        "tensor": key.tensor.value if key.tensor else "",
+    }
+
+
+KEY_COLUMNS = [name for name, _ in KEY]
+
+
+def _empty_columns() -> "dict[str, array[Any]]":
+    names = {"epoch": int, "key": int, **KINDS}
+    return {name: array(CODES[kind]) for name, kind in names.items()}
+
+
+@dataclass
+class LedgerRows:
+    """A list of rows that grows by whole epochs."""
+
+    keys: dict[Key, int] = field(default_factory=dict)
+    """The number of every key."""
+    columns: "dict[str, array[Any]]" = field(default_factory=_empty_columns)
+
+    def __len__(self) -> int:
+        return len(self.columns["epoch"])
+
+    def add_epoch(self, number: int, entries: Mapping[Key, Amounts]) -> None:
+        """Add the entries of an epoch, one row each."""
+        self.columns["epoch"].extend([number] * len(entries))
+        self.columns["key"].extend(self._number(key) for key in entries)
+        for name, kind in KINDS.items():
+            self.columns[name].extend(kind(getattr(amounts, name)) for amounts in entries.values())
+
+    def extend(self, more: "LedgerRows") -> None:
+        """Add the rows of another list."""
+        numbers = [self._number(key) for key in more.keys]
+        for name, values in more.columns.items():
+            self.columns[name].extend([numbers[key] for key in values] if name == "key" else values)
+
+    def __getitem__(self, rows: slice) -> "LedgerRows":
+        """Return a copy of some rows, with their keys only."""
+        return self._taken({name: values[rows] for name, values in self.columns.items()})
+
+    def only(self, epochs: Set[int]) -> "LedgerRows":
+        """Return the rows of these epochs."""
+        kept = np.isin(self.column("epoch"), sorted(epochs))
+        return self._taken(
+            {
+                name: array(values.typecode, self.column(name)[kept].tobytes())
+                for name, values in self.columns.items()
+            }
+        )
+
+    def _number(self, key: Key) -> int:
+        return self.keys.setdefault(key, len(self.keys))
+
+    def _taken(self, columns: "dict[str, array[Any]]") -> "LedgerRows":
+        keys, taken = list(self.keys), LedgerRows(columns=columns)
+        columns["key"] = array(CODES[int], [taken._number(keys[number]) for number in columns["key"]])
+        return taken
+
+    def column(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the values of a column, which are not copied. No row can be added while the array is in use."""
+        values = self.columns[name]
+        return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
+
+    # A pickle holds plain values and the words of the ledger, so that reading it needs no other class.
+
+    def __getstate__(self) -> tuple[list[tuple[Any, ...]], dict[str, bytes]]:
+        return [tuple(key) for key in self.keys], {name: v.tobytes() for name, v in self.columns.items()}
+
+    def __setstate__(self, state: tuple[list[tuple[Any, ...]], dict[str, bytes]]) -> None:
+        keys, data = state
+        self.keys = {Key(*parts): number for number, parts in enumerate(keys)}
+        self.columns = _empty_columns()
+        for name, values in self.columns.items():
+            values.frombytes(data.pop(name))
+
+
+def ledger_frame(ranks: Mapping[int, LedgerRows]) -> pd.DataFrame:
+    """Return the table `ledger` of all ranks, given the rows of each."""
+    lists = list(ranks.values())
+    if not lists:
+        return pd.DataFrame()
+    described = [pd.DataFrame(map(key_row, rows.keys), columns=KEY_COLUMNS) for rows in lists]
+    chosen = [keys.take(rows.column("key")) for keys, rows in zip(described, lists, strict=True)]
+    amounts = {name: np.concatenate([rows.column(name) for rows in lists]) for name in KINDS}
+    return pd.DataFrame(
+        {
+            "epoch": np.concatenate([rows.column("epoch") for rows in lists]),
+            "rank": np.repeat(list(ranks), list(map(len, lists))),
+            **pd.concat(chosen, ignore_index=True),
+            **amounts,
+        }
+    )
