@@ -157,10 +157,7 @@ def _tables(
     if not records:
         return pd.DataFrame(), {}
     by_id = {record.record["run_id"]: record for record in records}
-    rows = [
-        flatten(record.spec, record.record) | {"origin": str(record.folder.parent) if several else ""}
-        for record in records
-    ]
+    rows = [record.row | {"origin": str(record.folder.parent) if several else ""} for record in records]
     rows += [_missing(run) for run_id, run in planned.items() if run_id not in by_id and run]
     frame = _in_order(parquet.conform(pd.DataFrame(rows), RUNS), order)
     ordered = [by_id[run_id] for run_id in frame.run_id if run_id in by_id]
@@ -199,7 +196,7 @@ def side_of_run(folder: Path) -> Side:
     """One run folder as a side of a comparison."""
     record = read_record(folder)
     run_id = str(record.record["run_id"])
-    frame = parquet.conform(pd.DataFrame([flatten(record.spec, record.record) | {"origin": ""}]), RUNS)
+    frame = parquet.conform(pd.DataFrame([record.row | {"origin": ""}]), RUNS)
     tables = {name: record.rows(name).to_pandas() for name in ("epochs", "ledger")}
     return Side(frame, *({run_id: rows} if len(rows) else {} for rows in tables.values()))
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,8 +63,10 @@ def conform(frame: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
 
 
 def _cast(values: "pd.Series[Any]", dtype: Any) -> "pd.Series[Any]":
-    filled = values.astype(object).fillna("") if dtype == TEXT else values
-    cast: pd.Series[Any] = filled.astype(dtype)
+    if dtype == TEXT:
+        values = values if isinstance(values.dtype, pd.StringDtype) else values.astype(object)
+        values = values.fillna("")
+    cast: pd.Series[Any] = values.astype(dtype)
     return cast
 
 
@@ -99,7 +102,8 @@ def from_file(path: Path, table: TableSchema, way_out: str) -> pa.Table:
         with _open_regular(path) as opened, pq.ParquetFile(opened) as file:
             if reason := _misfit(file, table):
                 raise UserError(f"{path} {reason}. {way_out}")
-            return file.read()
+            # The table of one run is read sooner than threads are woken for it.
+            return file.read(use_threads=file.metadata.num_rows >= ROW_GROUP)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} cannot be read as a table: {reason.rstrip('.')}. {way_out}") from None
@@ -131,10 +135,11 @@ def _misfit(file: pq.ParquetFile, table: TableSchema) -> str:
 
 def available_bytes() -> int:
     """The memory that this process may still take: that of the machine, or of its control group if that is less."""
-    facts = dict(
-        line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    found = re.search(
+        r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"), re.MULTILINE
     )
-    free = int(facts["MemAvailable"].split()[0]) << 10
+    assert found, "/proc/meminfo has no MemAvailable"
+    free = int(found[1]) << 10
     with suppress(OSError, ValueError):  # there is no such limit, or it is "max"
         group = Path("/sys/fs/cgroup")
         most, used = (

@@ -11,7 +11,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from harness.files import (
     whole_folders,
     write_synced,
 )
-from harness.results.run_row import check
+from harness.results.run_row import checked_row
 from harness.results.schema import RUN_TABLES, SCHEMA, SOURCES, STATUSES
 from harness.spec.spec import digest
 from harness.untrusted import redact_all
@@ -50,6 +50,8 @@ class Record:
     folder: Path
     spec: dict[str, Any]
     record: dict[str, Any]
+    row: dict[str, Any] = field(repr=False, compare=False)
+    """The row of the table `runs`."""
 
     @property
     def ended(self) -> float:
@@ -117,10 +119,10 @@ def read_record(folder: Path) -> Record:
             f"{_commit(record)}."
         )
     try:
-        check(spec, record)
+        row = checked_row(spec, record)
     except ValueError as reason:
         raise UserError(f"{folder} holds no whole record: {reason}. {way_out}") from None
-    return Record(folder, spec, record)
+    return Record(folder, spec, record, row)
 
 
 def read_records(folders: Iterable[Path]) -> tuple[list[Record], list[UserError]]:

@@ -99,12 +99,14 @@ BOUNDS = {
 """The bounds of columns, beyond those of their types: sizes, times and shares."""
 
 
-def check(spec: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Refuses a spec and a record that cannot be a row of `runs`."""
+def checked_row(spec: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of `runs` that a spec and a record make, or refuse them."""
     if lacking := [key for key in NEEDED if key not in record]:
         raise ValueError(f"it lacks {', '.join(lacking)}")
     _check_shapes({"spec": spec, "record": record})
-    _check_columns(flatten(spec, record), record)
+    row = flatten(spec, record)
+    _check_columns(row, record)
+    return row
 
 
 def _check_shapes(document: Mapping[str, Any]) -> None:
