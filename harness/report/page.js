@@ -3,6 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const text = (number) => data.texts[number];
+  const specOf = ({ spec }) => typeof spec === "string" ? spec : `{${spec.map(text).join(",")}}`;
   const make = (tag, attributes = {}, ...children) => {
     const svg = ["svg", "rect", "text", "line", "title", "g"].includes(tag);
     const element = svg ? document.createElementNS(document.body.dataset.svg, tag) : document.createElement(tag);
@@ -134,7 +135,7 @@
     if (run.from) tables.append(table(run.from.map(([name, value]) => [text(name), text(value)])));
     panel.append(tables);
     if (run.command !== undefined) panel.append(make("p", {}, "It was started by"), make("pre", {}, text(run.command)));
-    const spec = make("details", {}, make("summary", {}, "its spec, for harness run --spec FILE"), make("pre", {}, run.spec));
+    const spec = make("details", {}, make("summary", {}, "its spec, for harness run --spec FILE"), make("pre", {}, specOf(run)));
     panel.append(spec);
   };
   for (const [id, run] of Object.entries(data.runs)) {

@@ -185,7 +185,7 @@ def inlined(path: Path, dataset: str, digest: str) -> Picture:
         raise UserError(f"{path} was drawn from other tables than these. `harness figures` draws it anew.")
     text = re.sub(r"^.*?(?=<svg\b)|<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
-    text = _with_prefix(text, path.stem)
+    text = _rounded(_with_prefix(text, path.stem))
     for colour, variable in THEME.items():
         text = text.replace(colour, variable)
     check_drawing(text, path)
@@ -201,3 +201,9 @@ def _with_prefix(text: str, name: str) -> str:
     prefix = re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):x}_", name)
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", text)
+
+
+def _rounded(text: str) -> str:
+    """The drawing with the coordinates of lines and marks in hundredths of a point, which no eye tells from more."""
+    short = re.compile(r"(\d\.\d\d)\d+")
+    return re.sub(r'\b(?:d|x|y)="[^"]*"', lambda found: short.sub(r"\1", found[0]), text)

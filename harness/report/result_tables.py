@@ -52,9 +52,8 @@ def results(panel: Panel, held: Mapping[str, float] = MappingProxyType({})) -> R
     rows = rows.iloc[order]
     unit = unit_for(rows.seconds.max()) if rows.seconds.notna().any() else unit_for(1.0)
     base = baseline(rows)
-    columns = {
-        heading: [text(row) for _, row in rows.iterrows()] for heading, text in _columns(unit, base).items()
-    }
+    each = [row for _, row in rows.iterrows()]
+    columns = {heading: [text(row) for row in each] for heading, text in _columns(unit, base).items()}
     kept = {
         heading: cells
         for heading, cells in columns.items()

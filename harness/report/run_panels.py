@@ -21,6 +21,7 @@ from harness.progress import OnStep, silent, steps
 from harness.results.collect import cause
 from harness.results.epoch_parts import TimedEpoch, middle_epochs
 from harness.results.schema import MISSING, OK
+from harness.spec.spec import canonical_json
 
 RANKS = 8
 """Ranks of a timeline; of more, the slowest and others at even distances are shown."""
@@ -76,7 +77,7 @@ def _entry(number: int, run: "pd.Series[Any]", tables: Tables, texts: Shared) ->
         "facts": [[texts.number(key), value] for key, value in facts(run)],
         "from": [[texts.number(key), texts.number(value)] for key, value in origin(run)],
         "command": texts.number(str(run["provenance.command"])) if run["provenance.command"] else None,
-        "spec": str(run.spec),
+        "spec": _shared_spec(str(run.spec), texts),
         "memory": [
             [texts.number(name), size]
             for name, size in largest(tables.memory.get(run.run_id, pd.DataFrame()))
@@ -84,6 +85,18 @@ def _entry(number: int, run: "pd.Series[Any]", tables: Tables, texts: Shared) ->
         "ranks": _timelines(run, tables, texts),
     }
     return {key: value for key, value in entry.items() if value not in ("", None, [])}
+
+
+def _shared_spec(spec: str, texts: Shared) -> list[int] | str:
+    """The spec as the numbers of its parts, a key with its value each, which many runs share.
+
+    The parts joined by commas within braces are the spec. A spec that is spelled otherwise is kept as it is.
+    """
+    try:
+        parts = [canonical_json({key: value})[1:-1] for key, value in json.loads(spec).items()]
+    except (ValueError, RecursionError, AttributeError):
+        return spec
+    return list(map(texts.number, parts)) if f"{{{','.join(parts)}}}" == spec else spec
 
 
 def _name(run: "pd.Series[Any]") -> str:
@@ -156,16 +169,26 @@ def _seconds(value: Any) -> str:
     return f"{value:.4g} s" if value >= 1 else f"{1e3 * value:.4g} ms"
 
 
+MEMORY_COLUMNS = ("tensor", "host_peak_bytes", "device_peak_bytes", "persistent_bytes")
+
+
 def largest(memory: pd.DataFrame) -> list[tuple[str, int]]:
     """The peak of a process, then the largest tensors: name and bytes of the rank that has most."""
     if memory.empty:
         return []
-    peaks = memory[memory.tensor == ""]
-    held = memory[memory.tensor != ""].groupby("tensor").persistent_bytes.max().nlargest(MEMORY)
+    host = device = 0
+    held: dict[str, int] = {}
+    for values in zip(*(memory[name].tolist() for name in MEMORY_COLUMNS), strict=True):
+        tensor, host_peak, device_peak, size = values
+        if tensor:
+            held[tensor] = max(held.get(tensor, 0), size)
+        else:
+            host, device = max(host, host_peak), max(device, device_peak)
+    tensors = sorted(sorted(held), key=held.__getitem__, reverse=True)[:MEMORY]
     rows = [
-        ("peak of a process", int(peaks.host_peak_bytes.max()) if len(peaks) else 0),
-        ("peak on the device", int(peaks.device_peak_bytes.max()) if len(peaks) else 0),
-        *((f"tensor {name}", int(size)) for name, size in held.items()),
+        ("peak of a process", host),
+        ("peak on the device", device),
+        *((f"tensor {name}", held[name]) for name in tensors),
     ]
     return [(name, size) for name, size in rows if size]
 

@@ -1,5 +1,6 @@
 """Accuracies and losses are those of the runs, read back from what is drawn; predictions stand over their runs."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,20 @@ def test_lines_that_coincide_are_all_seen(shown: training.TrainingPanel) -> None
     assert not marked[0] & marked[1] and not marked[1] & marked[2] and not marked[0] & marked[2]
     widths = [drawn.get_linewidth() for drawn in axes.lines]
     assert widths == sorted(set(widths), reverse=True), "the first is the widest"
+
+
+def test_lines_of_others_are_one_artist_and_launches_that_agree_one_line(
+    shown: training.TrainingPanel,
+) -> None:
+    (line,) = shown.lines
+    other = [line._replace(y=[0.1, 0.2, value], strategy="b") for value in (0.3, 0.3, 0.4)]
+    with styled():
+        axes = Figure().subplots()
+        training.draw(axes, shown._replace(lines=[line, line, *other], targets=[]), own=line.strategy)
+    grey, own = axes.lines
+    assert list(own.get_ydata()) == line.y
+    gap = math.nan
+    assert list(map(str, grey.get_ydata())) == list(map(str, [0.1, 0.2, 0.3, gap, 0.1, 0.2, 0.4, gap]))
 
 
 def test_variants_of_a_strategy_are_told_apart(shown: training.TrainingPanel) -> None:

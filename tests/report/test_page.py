@@ -15,10 +15,12 @@ import pytest
 from harness.errors import UserError
 from harness.figures import draw_all
 from harness.figures.drawing import KINDS
-from harness.report import write
-from harness.report.page import SVG
+from harness.figures.kind import read_tables
+from harness.report import run_panels, write
+from harness.report.page import SVG, _rounded
 from harness.results.collect import collect
 from harness.results.parquet import read_collected
+from harness.spec.spec import canonical_json
 
 PageOf = Callable[..., str]
 SECTIONS = [
@@ -154,7 +156,34 @@ def test_the_way_back_is_told(page: str, study: Path, elements: Elements) -> Non
         assert words in page
     assert "0e7347b5d0f1" in page
     runs = read_collected(study / "tables", "runs")
-    assert {entry["spec"] for entry in document(elements)["runs"].values()} == set(runs.spec)
+    data = document(elements)
+    specs = [",".join(data["texts"][part] for part in entry["spec"]) for entry in data["runs"].values()]
+    assert {f"{{{spec}}}" for spec in specs} == set(runs.spec)
+
+
+def test_data_of_one_more_launch_is_less_than_its_spec(synthetic: SimpleNamespace, tmp_path: Path) -> None:
+    spec = synthetic.make_spec("cagnet-1d", "products-14m", {"p": 1})
+
+    def documents(launches: int) -> str:
+        for launch in range(launches):
+            again = spec.model_copy(update={"launch": launch})
+            synthetic.write_ok(tmp_path / "runs", again, 1.0)
+        collect(tmp_path / "runs", tmp_path)
+        return run_panels.document(read_collected(tmp_path, "runs"), read_tables(tmp_path))
+
+    few, many = documents(2), documents(6)
+    assert (len(many) - len(few)) / 4 < len(canonical_json(spec.model_dump(mode="json")))
+
+
+@pytest.mark.parametrize("spec", ['{"a": 1}', '{"a":1,"a":1}', "[1]", "no spec", '{"a":NaN}'])
+def test_spec_in_another_spelling_is_kept_as_it_is(spec: str) -> None:
+    assert run_panels._shared_spec(spec, run_panels.Shared()) == spec
+
+
+def test_coordinates_of_a_drawing_are_rounded_and_its_words_are_not() -> None:
+    drawing = '<path d="M 1.23456 -7.5 L 0.125 3"/><use x="10.98765" y="2"/><text x="1.5">0.12345</text>'
+    rounded = '<path d="M 1.23 -7.5 L 0.12 3"/><use x="10.98" y="2"/><text x="1.5">0.12345</text>'
+    assert _rounded(drawing) == rounded
 
 
 def test_an_experiment_is_repeated_by_its_line(study: Path, tmp_path: Path) -> None:
