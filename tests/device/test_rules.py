@@ -363,9 +363,7 @@ def communicators() -> tuple[torch.device | None, list[tuple[str, int]]]:
     grid = Grid.build({AxisName.X: 2, AxisName.Y: 2}, Ledger(recording=False), device)
     groups = [grid[AxisName.X].group, grid[AxisName.Y].group, grid.world.group]
     assert len({id(group) for group in groups}) == 3
-    return dist.group.WORLD.bound_device_id, [
-        (dist.get_backend(each), each.size()) for each in groups if each
-    ]
+    return dist.group.WORLD.bound, [(dist.get_backend(each), each.size()) for each in groups if each]
 
 
 def test_every_axis_has_a_communicator_and_the_world_a_gpu(on_gpus: OnGpus) -> None:

@@ -149,6 +149,8 @@ class FakeNccl(dist.ProcessGroup):
 
     supports_splitting = True  # which torch asks of a backend that is bound to a device
     supports_coalescing = supports_time_estimate = False
+    bound: torch.device | None = None
+    """The device of the world's group, as it was joined."""
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         super().__init__(rank, size)
@@ -171,7 +173,7 @@ class FakeNccl(dist.ProcessGroup):
     def _set_sequence_number_for_group(self) -> None: ...
 
     def eager_connect_single_device(self, device: torch.device) -> None:
-        self.bound_device_id = device
+        self.bound = device
 
     def getBackendName(self) -> str:
         return "nccl"
@@ -189,10 +191,8 @@ class FakeNccl(dist.ProcessGroup):
         for x in (*read, *written):
             if x.device.type != "cuda":
                 raise NcclError(f"No backend type associated with device type {x.device.type} (at {place()})")
-            if self.bound_device_id not in (None, x.device):
-                raise NcclError(
-                    f"Tensor found on device {x.device} but backend constrained to {self.bound_device_id}"
-                )
+            if self.bound not in (None, x.device):
+                raise NcclError(f"Tensor found on device {x.device} but backend constrained to {self.bound}")
             if not x.is_contiguous():
                 raise NcclError(f"Tensors must be contiguous (at {place()})")
             if x.dtype not in TYPES:
