@@ -98,7 +98,7 @@ class RankTables:
         epochs, words = self.ledger.column("epoch"), self.ledger.column(column)
         timed = epochs >= 0
         last = max((row["epoch"] for row in self.epochs), default=-1)
-        sums = np.bincount(epochs[timed], words[timed], minlength=last + 1)
+        sums = np.bincount(epochs[timed], words[timed], minlength=max(last + 1, 0))
         return {row["epoch"]: float(sums[row["epoch"]]) for row in self.epochs if row["epoch"] >= 0}
 
     def dearest_epoch(self) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from harness.check.case import check_graph
 from harness.comm.grid import Grid
-from harness.ledger import Key, Phase
+from harness.ledger import Key, Op, Phase
 from harness.ledger.tape import Event, Tape
 from harness.registry import load_strategy
 from harness.replay import Meter, replay
@@ -67,10 +67,10 @@ def taped_epoch(name: str, params: dict[str, Any]) -> Counter[Key]:
 def test_a_replay_charges_no_more_kernels_than_a_taped_run_has(
     name: str, params: dict[str, Any], ranks: Callable[..., list[Any]]
 ) -> None:
-    """But for some twenty in a step, which copy from the host to shapes: a run on the CPU does not need them."""
+    """Kernels of all ops are equal but for copies: those from the host to shapes are none in a run on the CPU."""
     planned = strategy(name, params)
     for rank, ran in enumerate(ranks(RANKS, taped_epoch, name, params)):
         replayed = kernels(replay(planned, rank, STORE).events)
         assert replayed.keys() == ran.keys()
-        assert all(ran[key] <= replayed[key] for key in ran)
-        assert replayed.total() <= ran.total() + 20 * planned.steps
+        for key in ran:
+            assert (replayed[key] >= ran[key]) if key.op is Op.COPY else (replayed[key] == ran[key]), key

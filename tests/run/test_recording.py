@@ -7,8 +7,10 @@ import pytest
 
 from harness.experiment.defaults import make_spec
 from harness.launch.launch import launch_here
+from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase
 from harness.registry import load_strategy
 from harness.results.record import read_record
+from harness.run.ledger_rows import LedgerRows
 from harness.run.rank_tables import RankTables
 from harness.run.recording import hit_rate, words_fault
 from harness.spec.root import project_root
@@ -24,13 +26,15 @@ def test_a_cache_is_worth_what_it_had_of_all_that_was_needed() -> None:
     assert hit_rate([RankTables(0)]) is None
 
 
+FIRST_CALL = Key(Phase.CONVOLVE, 0, Direction.FORWARD, Op.ALL_REDUCE, AxisName.P)
+
+
 def tables_of(rank: int, words: dict[int, float], least: float) -> RankTables:
     """The tables of a rank that received these words in each epoch, in two calls, and sent a thousand in each."""
-    moved = [
-        {"epoch": epoch, "words_received": received / 2, "words_payload": 1000.0}
-        for epoch, received in words.items()
-        for _ in range(2)
-    ]
+    moved = LedgerRows()
+    for epoch, received in words.items():
+        half = Amounts(words_received=received / 2, words_payload=1000.0)
+        moved.add_epoch(epoch, {FIRST_CALL: half, FIRST_CALL._replace(layer=1): half})
     return RankTables(rank, [{"epoch": epoch} for epoch in words], moved, least_words=least)
 
 
