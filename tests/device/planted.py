@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.strategies.cagnet.oned import OneD, WholeRows
 from harness.strategy import Context
-from strategies.cagnet.oned import OneD, WholeRows
 
 
 class HostIndexRows(WholeRows):
