@@ -120,7 +120,7 @@ class Child:
         self._part = part
         with (folder / LOG).open("a") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", sys.argv[0], *words],  # a script may have put in parts of its own
+                [sys.executable, "-u", sys.argv[0], *words],  # a script may have added parts
                 cwd=project_root(),
                 env=environment_of_children(),
                 stdin=subprocess.DEVNULL,

@@ -230,8 +230,8 @@ NCCL_CALLS: dict[str, Callable[[Tensor, bool], Tensor]] = {
 }
 
 
-# Rules: what the fake GPUs of tests/device refuse and wait for, beside this GPU. Neither NCCL's rules nor races between
-# streams: a GPU answers a broken one by a hang or by chance.
+# Rules: what the fake GPUs of tests/device refuse and wait for, compared with this GPU. NCCL's rules and races between
+# streams are left out: a GPU answers a broken one by a hang or by chance.
 
 
 @cache

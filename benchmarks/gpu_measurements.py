@@ -65,6 +65,7 @@ def medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     return {name: median(seconds.get(name, [inf])) for name in ways}
 
 
+@cache
 def random_graph(kind: str, scale: int) -> Csr:
     """A graph of 2^scale vertices with 16 draws each, made on the device: a power law (R-MAT) or uniform."""
     n, on = 1 << scale, device()
@@ -81,6 +82,7 @@ def random_graph(kind: str, scale: int) -> Csr:
     return A._replace(val=torch.rand(A.nnz, device=on))
 
 
+@cache
 def copy_speed(size: Size) -> float:
     """Bytes a second that a copy reads and writes."""
     X = torch.ones(size.copied, device=device())

@@ -227,6 +227,16 @@ def ask(board: Board, words: str) -> socket.socket:
     return link
 
 
+def address_between_ranks(board: Board, folder: Path) -> tuple[str, int]:
+    """The address that one rank learns from the board after another has posted it."""
+    with ThreadPoolExecutor(2) as ranks:
+        asked = ranks.submit(learn, folder / "meeting", timedelta(seconds=60))
+        posted = ranks.submit(post, folder / "meeting", "10.0.0.7", 4242)
+        while not (posted.done() and asked.done()):
+            board.serve()
+        return asked.result()
+
+
 def test_a_board_believes_only_guests_that_know_its_name(board: Board, tmp_path: Path) -> None:
     name = board.environment[BOARD].split()[0]
     for words in (
@@ -245,12 +255,7 @@ def test_a_board_believes_only_guests_that_know_its_name(board: Board, tmp_path:
             board.serve()
             if words:
                 assert stranger.recv(100) == b"", words
-    with ThreadPoolExecutor(2) as ranks:
-        asked = ranks.submit(learn, tmp_path / "meeting", timedelta(seconds=60))
-        posted = ranks.submit(post, tmp_path / "meeting", "10.0.0.7", 4242)
-        while not (posted.done() and asked.done()):
-            board.serve()
-        assert asked.result() == ("10.0.0.7", 4242)
+    assert address_between_ranks(board, tmp_path) == ("10.0.0.7", 4242)
     board.close()
 
 
@@ -269,12 +274,7 @@ def test_a_board_answers_while_strangers_hold_every_descriptor(
         silent.append(ask(board, ""))
         board.serve()
     assert len(board._silent) <= 10
-    with ThreadPoolExecutor(2) as ranks:
-        asked = ranks.submit(learn, tmp_path / "meeting", timedelta(seconds=60))
-        posted = ranks.submit(post, tmp_path / "meeting", "10.0.0.7", 4242)
-        while not (posted.done() and asked.done()):
-            board.serve()
-        assert asked.result() == ("10.0.0.7", 4242)
+    assert address_between_ranks(board, tmp_path) == ("10.0.0.7", 4242)
     monkeypatch.setattr(meeting, "SILENCE", 0.0)
     board.serve()
     assert not board._silent, "guests that say nothing are dropped"

@@ -27,7 +27,13 @@ FULL_GRAPH = [
 
 
 def case_of(
-    name: str, grid: dict[Any, int], params: dict[str, Any], *, directed: bool = False, hidden: int
+    name: str,
+    grid: dict[Any, int],
+    params: dict[str, Any],
+    *,
+    directed: bool = False,
+    hidden: int,
+    vertices: int = 83,
 ) -> Case:
     spec = {
         "strategy": {"name": name, "params": params},
@@ -37,22 +43,14 @@ def case_of(
         "machine": {"name": "test"},
         "model": {"layers": 3, "hidden": hidden},
     }
-    return Case("test", Spec.model_validate(spec), vertices=83, directed=directed)
+    return Case("test", Spec.model_validate(spec), vertices=vertices, directed=directed)
 
 
 def made(
     name: str, *, directed: bool = False, hidden: int = CLASSES, **params: Any
 ) -> tuple[Strategy, ScipyCounts]:
     grid = {"p": PARTS} if load_strategy(name).axes == ("p",) else {"row": PARTS // 2, "col": 2}
-    spec = {
-        "strategy": {"name": name, "params": params},
-        "dataset": {"name": "check"},
-        "ranks": PARTS,
-        "grid": grid,
-        "machine": {"name": "test"},
-        "model": {"layers": 3, "hidden": hidden},
-    }
-    case = Case("test", Spec.model_validate(spec), vertices=211, directed=directed)
+    case = case_of(name, grid, params, directed=directed, hidden=hidden, vertices=211)
     return case.strategy(), ScipyCounts(case.store())
 
 
