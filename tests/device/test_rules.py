@@ -205,6 +205,19 @@ def test_streams_that_wait_may_share_memory(on_gpus: OnGpus) -> None:
     on_gpus(1, wait_in_every_way)
 
 
+def use_empty_tensors_on_two_streams() -> None:
+    other = torch.cuda.Stream()
+    uploads = [torch.empty(0).pin_memory() for _ in range(2)]
+    copies = [uploads[0].to("cuda", non_blocking=True).relu()]
+    with torch.cuda.stream(other):
+        copies.append(uploads[1].to("cuda", non_blocking=True).relu())
+    assert not any(len(each) for each in copies)
+
+
+def test_empty_tensors_share_no_memory(on_gpus: OnGpus) -> None:
+    on_gpus(1, use_empty_tensors_on_two_streams)
+
+
 def drop_while_the_next_is_made() -> list[float]:
     dropped = threading.Event()
 

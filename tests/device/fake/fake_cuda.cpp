@@ -724,6 +724,7 @@ static void unpin(void* context) {
 
 struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
+    if (!bytes) return {nullptr, c10::Device(c10::kCPU)};  // all empty tensors would share the address, and so race
     auto* memory = new c10::DataPtr(c10::GetAllocator(c10::kCPU)->allocate(bytes));
     {
       std::lock_guard<std::mutex> held(lock);
