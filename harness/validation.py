@@ -22,6 +22,14 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def added_later(default: Any, **constraints: Any) -> Any:
+    """A field that a model gained after runs were recorded.
+
+    Data leaves the field out while it has its default, so the ids of earlier runs stay.
+    """
+    return Field(default, exclude_if=lambda value: value == default, **constraints)
+
+
 Model = TypeVar("Model", bound=BaseModel)
 FAULTS = 5
 """The largest number of faults in one message."""

@@ -12,16 +12,14 @@ from typing import Any, Literal
 from pydantic import (
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from harness.ledger import AxisName
 from harness.spec.dataset import DatasetChoice
 from harness.spec.machine_card import Machine
-from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, settings_of
+from harness.validation import RANKS, VERTICES, WIDTH, Frozen, Seed, Setting, added_later, settings_of
 
 Protocol = Literal["corrected", "faithful"]
 """A loss over the labelled training vertices, or over the vertices that the paper's code trained on."""
@@ -116,16 +114,10 @@ class Training(Frozen):
     """Vertices of a mini-batch; 0 trains on the full graph."""
     target: float = Field(0.0, ge=0, le=1)
     """The test accuracy at which training stops after an evaluation; 0 never stops training."""
-    recompute: bool = False
+    recompute: bool = added_later(False)
     """All layers but the last keep nothing but their input; the backward pass computes them again, with messages."""
-    cuda_graph: bool = False
+    cuda_graph: bool = added_later(False)
     """Epochs after the first two are replayed from a CUDA graph: the same numbers, with one launch an epoch."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_keys(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run that leaves a newer key at false has the id that it had before there was such a key."""
-        newer = ("recompute", "cuda_graph")
-        return {key: value for key, value in dumped(self).items() if key not in newer or value}
 
 
 class Measure(Frozen):
@@ -133,13 +125,8 @@ class Measure(Frozen):
 
     utilisation_ms: int = Field(0, ge=0, le=86_400_000)
     """Milliseconds of the windows for which the utilisation of a rank is recorded; 0 records nothing."""
-    tape: bool = False
+    tape: bool = added_later(False)
     """Whether another epoch is recorded event by event, for `harness emulate`."""
-
-    @model_serializer(mode="wrap")
-    def _without_a_tape(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without a tape has the id that it had before there were tapes."""
-        return {key: value for key, value in dumped(self).items() if key != "tape" or value}
 
 
 class Spec(Frozen):
