@@ -9,7 +9,6 @@ from harness.spec.root import project_root
 from harness.spec.spec import Spec
 from harness.strategy import MessageParams
 from harness.validation import added_later, settings_of
-from tests.spec.test_spec import GOOD
 
 RECORDED = Path(__file__).with_name("run_ids.txt")
 """What `harness plan --experiment workflows/experiments/every-choice.yaml` printed, with run ids and labels."""
@@ -35,7 +34,10 @@ def params_of(**chosen: int) -> dict[str, object]:
 
 
 def id_with(params: dict[str, object]) -> str:
-    return Spec.model_validate({**GOOD, "strategy": {"name": "cagnet-1d", "params": params}}).run_id
+    strategy = {"name": "cagnet-1d", "params": params}
+    machine = {"name": "local"}
+    spec = {"strategy": strategy, "dataset": "tiny-sbm", "ranks": 4, "grid": {"p": 4}, "machine": machine}
+    return Spec.model_validate(spec).run_id
 
 
 def test_a_parameter_added_later_changes_an_id_only_when_it_is_set() -> None:
