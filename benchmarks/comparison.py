@@ -40,7 +40,7 @@ from harness.figures.palette import look_of
 from harness.launch.worker_pool import Pool
 from harness.ledger import AxisName
 from harness.run.open_run import open_run
-from harness.run.rank_tables import gather
+from harness.run.rank_tables import gather_tables
 from harness.spec.root import project_root
 from harness.spec.spec import Spec, grid_text
 from harness.store.build import build
@@ -101,7 +101,7 @@ def measure_on_hosts(file: Path, out: Path) -> None:
         for document in json.loads(file.read_text()):
             trainer = trainer_of(Spec.model_validate(document))
             held = sum(trainer.ctx.memory.persistent_bytes().values())
-            every = gather(trainer.ctx.grid.world, held)
+            every = gather_tables(trainer.ctx.grid.world, held)
             for turns in train_in_turns([trainer], EPOCHS):
                 row = {"seconds": turns.median(), "words": turns.most("received"), "bytes": max(every)}
                 with out.open("a") as rows:

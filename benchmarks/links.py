@@ -22,7 +22,7 @@ from harness.comm.axis import Axis
 from harness.comm.grid import Grid
 from harness.ledger import AxisName, Ledger, TensorName
 from harness.ranges import split
-from harness.run.rank_tables import gather
+from harness.run.rank_tables import gather_tables
 
 COLUMNS = 16
 SIZES = (1 << 16, 1 << 20, 1 << 22)  # bytes of the full buffer
@@ -85,7 +85,7 @@ def main() -> None:
             for name in calls(axes["gloo"], size):
                 ways = {way: calls(axis, size)[name] for way, axis in axes.items()}
                 own = alternate(ways, ROUNDS, warm=WARM, before=library.world.barrier)
-                if ranks := gather(library.world, own):
+                if ranks := gather_tables(library.world, own):
                     bits = received_bits(axes["gloo"], name, size)
                     cells = []
                     for seconds in map(median, slowest_rank(ranks).values()):
@@ -97,7 +97,7 @@ def main() -> None:
         table = Table("call in rounds", "ns a byte", "Mbit/s of a link, cores busy", shown=place.rank == 0)
         for name, call in calls(axes["rounds"], largest).items():
             library.world.barrier()
-            if spent := gather(library.world, processor_seconds(call)):
+            if spent := gather_tables(library.world, processor_seconds(call)):
                 each = sum(spent) / (ROUNDS * place.world * received_bits(axes["rounds"], name, largest) / 8)
                 table.row(name, f"{1e9 * each:.1f}", f"{8 * cores / (each * place.world) / 1e6:.0f}")
 

@@ -31,7 +31,7 @@ from harness.graph.normalise import normalise
 from harness.kernels import Csr, cast
 from harness.ledger import MOVING, SAMPLING, Clock, Ledger, Op, clock_for
 from harness.run.open_run import open_run
-from harness.run.rank_tables import gather
+from harness.run.rank_tables import gather_tables
 from harness.run.trainer import Trainer
 from harness.sources.rmat import Rmat
 from harness.spec.machine_card import MachineCard, load_machine_card
@@ -194,7 +194,7 @@ class Turns(NamedTuple):
 def train_in_turns(trainers: Sequence[Trainer], rounds: int) -> list[Turns]:
     """The turns of each trainer on rank 0, nothing on other ranks. In every round each trainer has one turn."""
     own = [[turn(trainer) for trainer in trainers] for _ in range(WARM + rounds)][WARM:]
-    everyone = gather(trainers[0].ctx.grid.world, own)
+    everyone = gather_tables(trainers[0].ctx.grid.world, own)
     by_round = list(zip(*everyone, strict=True))
     return [
         Turns([[rank[number] for rank in ranks] for ranks in by_round])

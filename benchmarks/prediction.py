@@ -61,8 +61,8 @@ from harness.predict.pricing import MICRO, NANO, spmm_terms
 from harness.registry import load_strategy, registered
 from harness.replay import Replayed
 from harness.run.open_run import open_run
-from harness.run.rank import taped
-from harness.run.rank_tables import gather
+from harness.run.rank import record_tape
+from harness.run.rank_tables import gather_tables
 from harness.run.trainer import Trainer
 from harness.spec.machine_card import MachineCard, load_machine_card
 from harness.spec.root import project_root
@@ -137,7 +137,7 @@ def observed(specs: list[Spec], epochs: int) -> list[Observed]:
         trainer = Trainer(strategy, grid, blocks)
         for _ in range(WARM):
             trainer.epoch()
-        tapes = gather(grid.world, taped(trainer, tape))
+        tapes = gather_tables(grid.world, record_tape(trainer, tape))
         grid.settle()
         in_turns.close()
         seconds += [Observed(each, tapes) for each in timed]
@@ -260,7 +260,7 @@ def grown(small: Spec, spec: Spec) -> list[Grown]:
         trainer.epoch()
     peak = held + _status("VmHWM") - resident
     trainer.ctx.grid.settle()
-    return gather(trainer.ctx.grid.world, Grown(set_up, held, peak))
+    return gather_tables(trainer.ctx.grid.world, Grown(set_up, held, peak))
 
 
 def _begin_peak() -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from measuring import Table, argument_parser, named, one_thread, spec_of, trainer_of
 
 from harness.launch.worker_pool import Pool
-from harness.run.rank_tables import gather
+from harness.run.rank_tables import gather_tables
 from harness.spec.spec import Spec
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -39,7 +39,7 @@ def curve(spec: Spec, at: Sequence[int]) -> tuple[list[float], float] | None:
         words += sum(amounts.words_payload for amounts in trainer.epoch().entries.values())
         if epoch + 1 in at:
             accuracies.append(trainer.evaluate()[0]["test"].share)
-    every = gather(trainer.ctx.grid.world, words / max(at))
+    every = gather_tables(trainer.ctx.grid.world, words / max(at))
     trainer.ctx.grid.settle()
     return (accuracies, max(every)) if every else None
 

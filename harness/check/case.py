@@ -34,7 +34,7 @@ from harness.ledger.tape import OutlineEvent, Tape, outline
 from harness.models import Hits
 from harness.registry import load_strategy
 from harness.replay import Meter
-from harness.run.checksums import checksum, compare, everyone
+from harness.run.checksums import bit_checksums, check_replicas, gather_checksums
 from harness.run.trainer import Epoch, Trainer
 from harness.spec.dataset import COMPUTED
 from harness.spec.spec import Spec, grid_text
@@ -184,12 +184,12 @@ def _train_rank(
         done = [trainer.epoch()]
     lines, unaccounted = outline(tape.events), _unaccounted(done[0], tape)
     gradients = [each.grad.clone().cpu() for each in trainer.parameters if each.grad is not None]
-    sums = [checksum(trainer.parameters)]
+    sums = [bit_checksums(trainer.parameters)]
     for _ in range(epochs - 1):
         done.append(trainer.epoch())
-        sums.append(checksum(trainer.parameters))
+        sums.append(bit_checksums(trainer.parameters))
     tape.recording = False
-    compare(strategy, everyone(grid, sums))
+    check_replicas(strategy, gather_checksums(grid, sums))
     output = trainer.output().cpu()
     hits = trainer.evaluate()[0]
     grid.settle()

@@ -27,9 +27,9 @@ from harness.experiment.defaults import make_spec, nested
 from harness.external.programs import KEYS, EpochReport, Log, LogSettings, Program, settings_of
 from harness.ledger import NOBODY, Amounts, AxisName, Direction, Key, Op, Phase, TensorName
 from harness.results.record import write_record
-from harness.run.fault import status_of
+from harness.run.fault import status_of_error
 from harness.run.provenance import provenance
-from harness.run.rank_tables import entry
+from harness.run.rank_tables import ledger_row
 from harness.spec.spec import Spec, digest, grid_text
 from harness.store.catalog import load_card
 from harness.untrusted import redact_command
@@ -181,7 +181,7 @@ def _ledger(report: EpochReport) -> list[dict[str, Any]]:
     parts = {EXCHANGE: report.communicating, REDUCTION: report.reducing}
     parts[REST] = report.seconds - sum(parts.values())
     at = {"epoch": report.epoch, "rank": report.rank}
-    return [{**at, **entry(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
+    return [{**at, **ledger_row(key, Amounts(seconds=seconds))} for key, seconds in parts.items()]
 
 
 def _trained(log: Log, epoch: int) -> float | None:
@@ -371,7 +371,7 @@ def _known_part(data: Mapping[str, Any], known: Set[str], at: str = "") -> tuple
 def _end(log: Log, world: int, epochs: int | None) -> tuple[str, str | None]:
     """The status of a run, and the reason if it is not ok."""
     failure = failure_of(log, world, epochs)
-    status = status_of(RunError(log.ending(200))) if failure else "ok"
+    status = status_of_error(RunError(log.ending(200))) if failure else "ok"
     if status != "oom" and (lost := divergence_of(log)):
         return "diverged", lost
     return status, failure

@@ -33,8 +33,8 @@ from harness.launch.processes import Ranks, Watched, find_cause, nobody_is_to_bl
 from harness.launch.rank_starter import rank_starter
 from harness.results.record import read_record
 from harness.results.schema import SETTLED
-from harness.run.fault import Fault, faults
-from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command
+from harness.run.fault import Fault, read_faults
+from harness.run.provenance import BLOCK_PLACE, COMMAND, BlockPlace, command_line
 from harness.slurm.jobs import RunHistory, RunMinutes, run_minutes
 from harness.slurm.resources import AGAIN, OUTAGE, load_site, slurm_of
 from harness.slurm.srun import scheduler_of, seconds_left
@@ -129,7 +129,7 @@ def _recorded(
         scratch = Path(name)
         with refusals(scratch):
             (scratch / "spec.json").write_text(canonical_json(spec.model_dump(mode="json")), encoding="utf-8")
-            (scratch / COMMAND).write_text(command(), encoding="utf-8")
+            (scratch / COMMAND).write_text(command_line(), encoding="utf-8")
             if turn:
                 (scratch / BLOCK_PLACE).write_text(json.dumps(turn._asdict()), encoding="utf-8")
         started, begun, killed = time.time(), time.monotonic(), _out_of_memory_kills()
@@ -186,9 +186,9 @@ def _run_ranks(
 
 
 def _run_here(root: Path, runs: Path, scratch: Path) -> Watched:
-    from harness.run.rank import attempt
+    from harness.run.rank import run_and_report_faults
 
-    attempt(RankPlace(), root, scratch, runs)
+    run_and_report_faults(RankPlace(), root, scratch, runs)
     return Watched()
 
 
@@ -218,7 +218,7 @@ class JoinedWorld:
         order = self._next()
         self._store.set(order, scratch.name)
         self._run(order, root, scratch, runs)
-        told = faults(scratch)
+        told = read_faults(scratch)
         ended = any(fault["type"] in ("SystemExit", "KeyboardInterrupt") for fault in told)
         if not (scratch / "done").exists() and (ended or nobody_is_to_blame(Watched(), scratch)):
             raise RunError(
@@ -277,13 +277,13 @@ class JoinedWorld:
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         from harness.comm.engine import file_store
-        from harness.run.rank import attempt
+        from harness.run.rank import run_and_report_faults
 
         machine = json.loads((scratch / "spec.json").read_text(encoding="utf-8"))["machine"]
         torch.set_num_threads(machine["threads_per_rank"])
         here = on_one_machine(os.environ)
         store = file_store(scratch / "meeting", self.at.world) if here else PrefixStore(order, self._store)
-        attempt(self.at, root, scratch, runs, store)
+        run_and_report_faults(self.at, root, scratch, runs, store)
 
 
 VISIBLE_WITHIN = 30.0
@@ -333,11 +333,11 @@ def _record_fault(
     spec: Spec, root: Path, runs: Path, scratch: Path, fault: Fault, times: Mapping[str, float]
 ) -> None:
     from harness.run.provenance import provenance
-    from harness.run.rank_tables import read_unfinished
+    from harness.run.rank_tables import read_unfinished_tables
     from harness.run.recording import record_unfinished
 
     origin = {**provenance(root, scratch), **times}
-    record_unfinished(runs, spec, read_unfinished(scratch, spec.ranks), origin, fault)
+    record_unfinished(runs, spec, read_unfinished_tables(scratch, spec.ranks), origin, fault)
 
 
 def _out_of_memory_kills() -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from harness.files import text_at_end
 from harness.launch.fork_server import how_it_ended
 from harness.launch.hang_detector import Hang, HangDetector
-from harness.run.fault import Fault, faults, is_consequence, stacks_of
+from harness.run.fault import Fault, is_consequence, read_faults, read_stacks
 
 POLL_SECONDS = 0.05
 GRACE = 3.0
@@ -169,7 +169,7 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
             "timeout",
             "stopped at its time limit; the tables hold the epochs that all ranks finished",
         )
-    reported = faults(scratch)
+    reported = read_faults(scratch)
     deaths = [
         _death(death, scratch, memory_ran_out)
         for death in watched.deaths
@@ -186,7 +186,7 @@ def find_cause(watched: Watched, scratch: Path, world: int, memory_ran_out: bool
 
 def nobody_is_to_blame(watched: Watched, scratch: Path) -> bool:
     """True if a machine was lost, or ranks of several machines lost each other, and no other fault is known."""
-    reported = faults(scratch)
+    reported = read_faults(scratch)
     if watched.hang or watched.expired or watched.out_of_memory or not all(map(is_consequence, reported)):
         return False
     speakers = {fault["rank"] for fault in reported}
@@ -226,7 +226,7 @@ def _nccl_hang(log: Path) -> Fault | None:
 
 def _hang(hang: Hang, recording: bool, scratch: Path, world: int) -> Fault:
     """All ranks wait: the cause is the rank that does not wait for another, or that writes the record."""
-    stacks = {rank: stacks_of(scratch, rank) for rank in range(world)}
+    stacks = {rank: read_stacks(scratch, rank) for rank in range(world)}
     asleep = [0] if recording else [rank for rank, stack in stacks.items() if WAITING not in stack]
     suspects = hang.stopped or asleep
     rank = suspects[0] if len(suspects) == 1 else -1

@@ -32,7 +32,7 @@ from harness.errors import RunError
 from harness.files import owner_tag, scratch_names, sweep
 from harness.launch.fork_server import Child, ForkServer, Waiting, how_it_ended
 from harness.launch.processes import POLL_SECONDS, STACKS
-from harness.run.fault import Fault, answer_for_stacks, describe, stacks_of
+from harness.run.fault import Fault, describe_error, dump_stacks_on_signal, read_stacks
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
@@ -110,7 +110,7 @@ def main() -> int:
     """Runs the jobs that come over standard input, until the pool closes the channel. Then the rank ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides what an interrupt means
     folder, number = sys.argv[1:]
-    answer_for_stacks(Path(folder), int(number))
+    dump_stacks_on_signal(Path(folder), int(number))
     channel = Connection(os.dup(sys.stdin.fileno()))
     with suppress(EOFError), Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
@@ -133,7 +133,7 @@ def _reply(job: Job) -> Reply:
             warnings.simplefilter("error")
             return pickle.dumps(_call(job))
     except Exception as error:
-        fault = describe(job.rank, error)
+        fault = describe_error(job.rank, error)
         engine.stop()
         return fault
 
@@ -289,7 +289,7 @@ class Pool:
             workers[rank].process.send_signal(STACKS)
         time.sleep(NOTICE)
         stacks = "\n".join(
-            f"The stack of rank {rank}:\n{stacks_of(self._folder, workers[rank].number)}" for rank in busy
+            f"The stack of rank {rank}:\n{read_stacks(self._folder, workers[rank].number)}" for rank in busy
         )
         message = f"ranks {_listed(busy)} still busy after {patience:g} s"
         return RankError(len(workers), busy[0], "timeout", message, stacks)

@@ -25,7 +25,7 @@ from harness.registry import load_installed_strategy, load_strategy
 from harness.replay import Replayed
 from harness.results.record import Record, read_record
 from harness.run.ledger_rows import key_row
-from harness.run.rank_tables import COUNTED, event_of
+from harness.run.rank_tables import COUNTED, event_from_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec
 from harness.strategy import Facts, Strategy
@@ -62,7 +62,9 @@ def tape_epochs(record: Record, spec: Spec, facts: Facts, strategy: str = "") ->
     of_run = _strategy_of(record, spec, strategy)(spec, facts)
     ranks, epochs = sorted(set(tape["rank"])), []
     for rank in ranks:
-        events = [event_of(row) for row in tape[tape["rank"] == rank].sort_values("event").to_dict("records")]
+        events = [
+            event_from_row(row) for row in tape[tape["rank"] == rank].sort_values("event").to_dict("records")
+        ]
         peaks = memory[memory["rank"] == rank][["host_peak_bytes", "device_peak_bytes"]].max()
         peak = int(peaks.device_peak_bytes or peaks.host_peak_bytes)
         replayed = Replayed(rank, events, [0], {}, {}, peak)

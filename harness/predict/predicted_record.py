@@ -10,7 +10,7 @@ from harness.ledger import Amounts, Key
 from harness.predict.prediction import Prediction, SecondsBetween
 from harness.results.record import read_record, write_record
 from harness.run.provenance import provenance
-from harness.run.rank_tables import entry, key_of
+from harness.run.rank_tables import key_from_row, ledger_row
 from harness.spec.machine_card import MachineCard
 from harness.spec.spec import Spec, digest
 from harness.strategy import Facts
@@ -92,7 +92,7 @@ def recorded_prediction(runs: Path, spec: Spec, facts: Facts, card: MachineCard)
     return Prediction(
         known["rank"],
         SecondsBetween(**known["seconds"]),
-        {key_of(row): row["seconds"] for row in entries},
+        {key_from_row(row): row["seconds"] for row in entries},
         known["waiting"],
         known["words_received"],
         known["peak_bytes"],
@@ -128,4 +128,4 @@ def _tables(predicted: Prediction) -> dict[str, pd.DataFrame]:
 
 
 def _entry(key: Key, seconds: float) -> dict[str, Any]:
-    return entry(key, Amounts(seconds=seconds))
+    return ledger_row(key, Amounts(seconds=seconds))

@@ -1,8 +1,8 @@
-"""Checksums of parameters and gradients, one an epoch, compared when training is over: an epoch itself checks nothing.
+"""Checksums of parameters and gradients, taken after every epoch and compared when training is over.
 
-Replicas of a parameter must stay equal to the bit, and all numbers must stay finite. Comparing later costs no
-synchronisation between epochs and finds the same epoch. A tensor with a number that is not finite has one checksum of
-its own, whatever its bits, so the same checksums show in which epoch and in which tensor a run diverged.
+Replicas of a parameter must stay bitwise equal, and all numbers must stay finite. Comparing after training needs no
+synchronization between epochs and still finds the first wrong epoch. Any tensor with a non-finite number has the same
+reserved checksum, so the checksums also show in which epoch and in which tensor a run diverged.
 """
 
 import time
@@ -25,11 +25,11 @@ from harness.strategy import Piece, Strategy
 NOT_FINITE = torch.iinfo(torch.int64).min
 """The checksum of a tensor that holds an infinity or a NaN."""
 OPERATORS = ("inputs", "linear", "convolve", "attend", "finish", "add")
-"""The operators whose results are checked once a run has diverged."""
+"""The operators whose results are checked after a run has diverged."""
 
 
-def checksum(parameters: Sequence[Tensor]) -> Tensor:
-    """One 64-bit number for each tensor; any changed bit, and any two exchanged elements, change it."""
+def bit_checksums(parameters: Sequence[Tensor]) -> Tensor:
+    """Return one 64-bit number for each tensor, which changes if a bit changes or if two elements are swapped."""
     return torch.stack([_sum_of_bits(parameter.detach()) for parameter in parameters])
 
 
@@ -40,20 +40,20 @@ def _sum_of_bits(parameter: Tensor) -> Tensor:
     return torch.where(parameter.isfinite().all(), (bits * place).sum(), NOT_FINITE)
 
 
-def signs(trainer: Trainer) -> Tensor:
-    """The checksums of all gradients, of which only finiteness is used: 0 for a finite one."""
+def gradient_checksums(trainer: Trainer) -> Tensor:
+    """Return 0 for each finite gradient and `NOT_FINITE` for every other."""
     finite = [W.grad is None or W.grad.isfinite().all() for W in trainer.parameters]
     flags = torch.stack([torch.as_tensor(flag, device=trainer.ctx.device) for flag in finite])
     return torch.where(flags, 0, NOT_FINITE)
 
 
-def everyone(grid: Grid, epochs: list[Tensor]) -> Tensor:
-    """The checksums of all ranks, (ranks, epochs, tensors), from those of this rank, oldest first."""
+def gather_checksums(grid: Grid, epochs: list[Tensor]) -> Tensor:
+    """Gather the checksums of all ranks, (ranks, epochs, tensors); `epochs` are those of this rank, oldest first."""
     return grid.world.all_gather(torch.stack(epochs)[None], tensor=TensorName.PARAMETERS).cpu()
 
 
-def compare(strategy: Strategy, checksums: Tensor) -> None:
-    """Raises if two ranks that hold the same piece of a parameter ever held different bits of it."""
+def check_replicas(strategy: Strategy, checksums: Tensor) -> None:
+    """Raise an error if two ranks with the same piece of a parameter ever held different bits of it."""
     first: dict[tuple[int, Piece], int] = {}
     for rank in range(strategy.spec.ranks):
         for number, piece in enumerate(strategy.parameters_of(rank)):
@@ -68,46 +68,48 @@ def compare(strategy: Strategy, checksums: Tensor) -> None:
                 )
 
 
-# A run whose numbers are no longer finite: the epoch in which that began, and the tensor.
+# Divergence: the epoch and the tensor in which a number was not finite for the first time.
 #
-# Every rank knows the loss of the whole graph, so all ranks end in the same epoch without a message. The tensor is
-# searched for once training is over.
+# Every rank knows the loss of the whole graph, so all ranks stop in the same epoch without a message. The tensor is
+# searched for after training.
 
 
-class Lost(NamedTuple):
+class NonFiniteTensor(NamedTuple):
     """The first tensor that was not finite, and the first rank that saw it."""
 
     rank: int
     tensor: str
 
 
-def divergence(
+def find_divergence(
     trainer: Trainer, epochs: Sequence[int], last: Epoch, before: Sequence[Tensor], checksums: Tensor
 ) -> Fault | None:
-    """The fault of a run that diverged; None where all numbers stayed finite. Every rank calls this at the same point.
+    """Return the fault of a run that diverged, or None if all numbers stayed finite. All ranks must call this function.
 
-    `before` are the weights with which the last epoch began; `checksums` are those of parameters, then of their
-    gradients, of all ranks.
+    `before` are the weights at the start of the last epoch. `checksums` are those of all ranks: first of the
+    parameters, then of their gradients.
     """
-    ended = not isfinite(last.loss.item())
-    lost = (checksums == NOT_FINITE).any(dim=2).any(dim=0)
-    if ended:
-        lost[-1] = False  # the loss came before the gradients
-    if lost.any():
-        number = int(lost.nonzero()[0])
-        return _fault(trainer, epochs[number], _parameter(trainer, checksums[:, number]))
-    if ended:
-        return _fault(trainer, epochs[-1], _in_training(trainer, last, before), last.loss.item())
+    stopped = not isfinite(last.loss.item())
+    is_lost = (checksums == NOT_FINITE).any(dim=2).any(dim=0)
+    if stopped:
+        is_lost[-1] = False  # the loss came before the gradients
+    if is_lost.any():
+        number = int(is_lost.nonzero()[0])
+        return _make_fault(trainer, epochs[number], _first_in_epoch(trainer, checksums[:, number]))
+    if stopped:
+        return _make_fault(trainer, epochs[-1], _first_in_training(trainer, last, before), last.loss.item())
     world = trainer.ctx.grid.world
     finite = world.all_gather(trainer.output_is_finite[None].long(), tensor=TensorName.PARAMETERS)
     if finite.all():
         return None
-    first = _in_forward(trainer) or Lost(int((finite == 0).nonzero()[0]), "the output of the model")
-    return _fault(trainer, epochs[-1], first._replace(tensor=f"evaluated after it, {first.tensor}"))
+    first = _first_in_forward(trainer) or NonFiniteTensor(
+        int((finite == 0).nonzero()[0]), "the output of the model"
+    )
+    return _make_fault(trainer, epochs[-1], first._replace(tensor=f"evaluated after it, {first.tensor}"))
 
 
-def _parameter(trainer: Trainer, checksums: Tensor) -> Lost:
-    """The first tensor lost in an epoch: gradients come first, from the last layer on, then parameters in order."""
+def _first_in_epoch(trainer: Trainer, checksums: Tensor) -> NonFiniteTensor:
+    """Return the first non-finite tensor of an epoch: gradients from the last layer to the first, then parameters."""
     weights = [str(weight) for weight in trainer.strategy.weights]
     count = len(trainer.parameters)
     names = [*weights, "the input features"][:count]
@@ -116,39 +118,39 @@ def _parameter(trainer: Trainer, checksums: Tensor) -> Lost:
     for column, name in order:
         ranks = (checksums[:, column] == NOT_FINITE).nonzero()
         if len(ranks):
-            return Lost(int(ranks[0]), name)
+            return NonFiniteTensor(int(ranks[0]), name)
     raise AssertionError("some tensor is not finite")
 
 
-def _in_training(trainer: Trainer, last: Epoch, before: Sequence[Tensor]) -> Lost:
-    """The first tensor lost in a forward pass with the weights that an epoch began with, or the loss of a step.
+def _first_in_training(trainer: Trainer, last: Epoch, before: Sequence[Tensor]) -> NonFiniteTensor:
+    """Repeat the forward pass of an epoch and return its first non-finite tensor, or else the loss of a step.
 
-    Trained features have no copy: where they are lost too, only the loss is known.
+    Trained features are not copied before an epoch, so with them only the loss is known.
     """
     kept = [W.detach().clone() for W in trainer.weights]
     for W, old in zip(trainer.weights, before, strict=True):
         W.data.copy_(old)
-    first = _in_forward(trainer) if not trainer.ctx.spec.training.features else None
+    first = _first_in_forward(trainer) if not trainer.ctx.spec.training.features else None
     for W, new in zip(trainer.weights, kept, strict=True):
         W.data.copy_(new)
     step = int((~last.losses.isfinite()).nonzero()[0])
-    return first or Lost(0, f"the loss of step {step}" if len(last.losses) > 1 else "the loss")
+    return first or NonFiniteTensor(0, f"the loss of step {step}" if len(last.losses) > 1 else "the loss")
 
 
-def _in_forward(trainer: Trainer) -> Lost | None:
-    """The first operator's result, over the whole graph and all ranks, that is not finite."""
-    watch = _Watch(trainer.operators)
+def _first_in_forward(trainer: Trainer) -> NonFiniteTensor | None:
+    """Return the first result of an operator on the whole graph that is not finite on some rank."""
+    watch = _FiniteCheck(trainer.operators)
     with torch.no_grad():
-        watch.look_at("the output of the model", trainer.forward(cast(Operators, watch)))
+        watch.check_finite("the output of the model", trainer.forward(cast(Operators, watch)))
     world = trainer.ctx.grid.world
     firsts = torch.tensor([watch.first], device=trainer.ctx.device)
     first = world.all_gather(firsts, tensor=TensorName.PARAMETERS).tolist()
     rank = min(range(len(first)), key=first.__getitem__)
-    return Lost(rank, watch.names[first[rank]]) if first[rank] < len(watch.names) else None
+    return NonFiniteTensor(rank, watch.names[first[rank]]) if first[rank] < len(watch.names) else None
 
 
-class _Watch:
-    """Operators that remember which of their results, in the order of the calls, was the first that is not finite."""
+class _FiniteCheck:
+    """Wraps operators and remembers the first of their results that was not finite."""
 
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
@@ -162,19 +164,19 @@ class _Watch:
 
         def watched(*where: Any, **more: Any) -> Any:
             result = value(*where, **more)
-            self.look_at(_name_of_result(name, *where), result)
+            self.check_finite(_describe_result(name, *where), result)
             return result
 
         return watched
 
-    def look_at(self, name: str, result: Any) -> None:
+    def check_finite(self, name: str, result: Any) -> None:
         if isinstance(result, Tensor) and not result.isfinite().all():
             self.first = min(self.first, len(self.names))
         self.names.append(name)
 
 
-def _name_of_result(operator: str, where: object = None, *_: object) -> str:
-    """The result of an operator in words; `where` is a part of the model or the number of a layer."""
+def _describe_result(operator: str, where: object = None, *_: object) -> str:
+    """Describe the result of an operator; `where` is a part of the model or the number of a layer."""
     if where is None:
         return "the input features"
     return (
@@ -182,7 +184,7 @@ def _name_of_result(operator: str, where: object = None, *_: object) -> str:
     )
 
 
-def _fault(trainer: Trainer, epoch: int, lost: Lost, loss: float | None = None) -> Fault:
+def _make_fault(trainer: Trainer, epoch: int, lost: NonFiniteTensor, loss: float | None = None) -> Fault:
     training = trainer.ctx.spec.training
     kind = "warm-up epoch" if epoch < 0 else "epoch"
     ending = "" if loss is None else f"; its loss is {loss}, and training ended with that epoch"

@@ -1,6 +1,6 @@
-"""A steady epoch of one rank in a CUDA graph, and what its ledger recorded while the epoch was captured.
+"""An epoch of one rank captured in a CUDA graph, with what the ledger recorded during the capture.
 
-The amounts of an epoch are known when its work is issued. Its times are those of events inside the graph, which every
+The amounts of an epoch are known when its work is issued. Its times come from events inside the graph, which every
 replay records again.
 """
 
@@ -16,10 +16,10 @@ from harness.strategy import Context
 
 
 class EpochGraph:
-    """An epoch that was captured once and is replayed."""
+    """An epoch that is captured once and then replayed."""
 
     def __init__(self, name: str, ctx: Context, issue: Callable[[], list[Tensor]]) -> None:
-        """`issue` takes the steps of an epoch of the strategy `name`, and returns their losses."""
+        """`issue` runs the steps of an epoch of the strategy `name` and returns their losses."""
         self._numbers, self._graph = ctx.numbers, DeviceGraph()
         ledger = ctx.ledger
 

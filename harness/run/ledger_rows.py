@@ -73,7 +73,7 @@ class LedgerRows:
         """Return a copy of some rows, with their keys only."""
         return self._taken({name: values[rows] for name, values in self.columns.items()})
 
-    def only(self, epochs: Set[int]) -> "LedgerRows":
+    def select_epochs(self, epochs: Set[int]) -> "LedgerRows":
         """Return the rows of these epochs."""
         kept = np.isin(self.column("epoch"), sorted(epochs))
         return self._taken(

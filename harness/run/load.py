@@ -1,7 +1,8 @@
-"""The load of a rank over time: its seconds of computing and sending in every window of an epoch, and its GPU's load.
+"""The load of a rank over time: the seconds spent computing and communicating in windows of an epoch, and the GPU's
+load.
 
-The ledger knows the current op at every instant, so windows are cut out of an epoch when it is over: nothing is
-sampled, and training is not disturbed. Only the driver of a GPU has to be sampled, by a thread of its own.
+The ledger knows the current op at every instant, so an epoch is cut into windows after it ends: nothing is sampled, and
+training is not disturbed. Only the driver of a GPU has to be sampled, by a background thread.
 """
 
 import threading
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from harness.device import is_gpu, utilisation
 from harness.ledger import COMPUTING, MOVING, Key, Op
 
-Ask = Callable[[], float]
+ReadPercent = Callable[[], float]
 DEVICE_SECONDS = 0.1
 """The interval of readings; the driver's own samples are longer."""
 
 
 class Window(NamedTuple):
-    """A part of an epoch: its seconds, and those in ops that compute and in ops that send. The rest is in neither."""
+    """A part of an epoch: its seconds, and how many of them are spent in ops that compute and in ops that
+    communicate."""
 
     seconds: float
     computing: float
@@ -33,14 +35,14 @@ class Window(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A utilisation in percent that a driver gave, and the time of the answer by `perf_counter`."""
+    """A utilization in percent reported by the driver, and the time of the reading (`perf_counter`)."""
 
     at: float
     percent: float
 
 
-def windows(slices: Sequence[tuple[Key, float]], seconds: float) -> list[Window]:
-    """Cuts an epoch, given as slices of the ledger, into windows of so many seconds; the last one may be shorter."""
+def split_into_windows(slices: Sequence[tuple[Key, float]], seconds: float) -> list[Window]:
+    """Cut an epoch, given as slices of the ledger, into windows of `seconds`; the last window may be shorter."""
     lengths = np.array([length for _, length in slices])
     ends = np.append(0.0, lengths.cumsum())
     edges = np.minimum(seconds * np.arange(ceil(ends[-1] / seconds) + 1), ends[-1])
@@ -53,33 +55,35 @@ def windows(slices: Sequence[tuple[Key, float]], seconds: float) -> list[Window]
     return [Window(*row) for row in zip(np.diff(edges), within(COMPUTING), within(MOVING), strict=True)]
 
 
-def driver_of(device: torch.device) -> Ask | None:
-    """A function that asks a GPU's driver for the utilisation in percent; None without a GPU or an answer."""
+def utilisation_reader(device: torch.device) -> ReadPercent | None:
+    """Return a function that reads the utilization of a GPU in percent, or None if there is no GPU or no answer."""
 
-    def ask() -> float:
+    def read_percent() -> float:
         return utilisation(device)
 
     if not is_gpu(device):
         return None
     try:
-        ask()
-    except Exception:  # no nvidia-ml-py, no right to ask, a slice of a GPU: each has an error of its own
+        read_percent()
+    except Exception:  # no nvidia-ml-py, no permission, a MIG slice: each raises a different error
         return None
-    return ask
+    return read_percent
 
 
 @contextmanager
-def read_beside(ask: Ask | None, every: float = DEVICE_SECONDS) -> Iterator[list[Reading]]:
-    """A list of readings that grows until the context is left."""
+def read_in_background(
+    read_percent: ReadPercent | None, every: float = DEVICE_SECONDS
+) -> Iterator[list[Reading]]:
+    """Yield a list of readings that grows until the context exits."""
     readings: list[Reading] = []
-    if ask is None:
+    if read_percent is None:
         yield readings
         return
     over = threading.Event()
 
     def read() -> None:
         while not over.wait(every):
-            readings.append(Reading(perf_counter(), ask()))
+            readings.append(Reading(perf_counter(), read_percent()))
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
@@ -91,6 +95,6 @@ def read_beside(ask: Ask | None, every: float = DEVICE_SECONDS) -> Iterator[list
 
 
 def last_percent(readings: Sequence[Reading], at: float) -> float | None:
-    """The percentage of the last reading before a time."""
+    """Return the percentage of the last reading before a time, or None."""
     before = bisect_right(readings, at, key=lambda reading: reading.at)
     return readings[before - 1].percent if before else None

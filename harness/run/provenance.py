@@ -1,4 +1,4 @@
-"""The origin of a run's numbers: code, machine, libraries and settings, recorded with every run."""
+"""Provenance: the code, machine, libraries and settings that are recorded with every run."""
 
 import json
 import os
@@ -28,11 +28,11 @@ PACKAGES = (
 COMMAND = "command"
 """The file of a scratch folder with the command line of the launcher."""
 BLOCK_PLACE = "block.json"
-"""The file of a scratch folder with the turn of a run in its block; no file for a run by itself."""
+"""The file of a scratch folder with the position of a run in its block; absent for a run without competitors."""
 
 
 class BlockPlace(NamedTuple):
-    """The place of a run among competitors that have the same nodes, one after the other."""
+    """The position of a run among competitors that use the same nodes one after the other."""
 
     block: str
     """The allocation and the launch, which all competitors of a block share."""
@@ -48,15 +48,15 @@ class Affinity(NamedTuple):
     threads: int
 
 
-def affinity() -> Affinity:
-    """The affinity of this process."""
+def current_affinity() -> Affinity:
+    """Return the affinity of this process."""
     import torch
 
     return Affinity(platform.node(), tuple(sorted(os.sched_getaffinity(0))), torch.get_num_threads())
 
 
-def command() -> str:
-    """The command line of this process, as a user types that line, without its secrets."""
+def command_line() -> str:
+    """Return the command line of this process as a user would type it, with secrets removed."""
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
     return redact_command([name, *sys.argv[1:]])
@@ -65,31 +65,31 @@ def command() -> str:
 def provenance(
     root: Path, scratch: Path | None = None, affinities: Sequence[Affinity] = ()
 ) -> dict[str, Any]:
-    """The commit, command, machine, libraries and settings of a run.
+    """Return the commit, command, machine, libraries and settings of a run.
 
-    `root` is the checkout whose commit is meant, and `affinities` are those of all ranks. The launcher leaves its
-    command line in `scratch`.
+    `root` is the checkout whose commit is recorded, and `affinities` are those of all ranks. The launcher writes its
+    command line to `scratch`.
     """
     import torch
 
     from harness.device import gpu_name
 
-    typed, turn = (scratch / name if scratch else None for name in (COMMAND, BLOCK_PLACE))
-    taken = (
-        json.loads(turn.read_text(encoding="utf-8"))
-        if turn and turn.exists()
+    typed, position = (scratch / name if scratch else None for name in (COMMAND, BLOCK_PLACE))
+    block = (
+        json.loads(position.read_text(encoding="utf-8"))
+        if position and position.exists()
         else {"block": "", "position": None}
     )
     return {
         "commit": _git(root, "rev-parse", "HEAD"),
         "dirty": is_dirty(root),
-        "command": typed.read_text(encoding="utf-8") if typed and typed.exists() else command(),
+        "command": typed.read_text(encoding="utf-8") if typed and typed.exists() else command_line(),
         "versions": {"python": platform.python_version(), **_versions()},
         "host": platform.node(),
         "cpu": cpu_name(),
-        **taken,
+        **block,
         "nodes": ",".join(dict.fromkeys(each.host for each in affinities)),
-        **_shared(affinities),
+        **_cores_and_ranks(affinities),
         "gpu": gpu_name(),
         "threads": torch.get_num_threads(),
         "scheduling": _scheduling(),
@@ -101,7 +101,7 @@ def provenance(
 
 
 def _scheduling() -> str | None:
-    """The policy by which the kernel schedules this thread and those that it starts; None where there are no names."""
+    """Return the scheduling policy of this thread, or None if the system has no names for policies."""
     names = {
         getattr(os, f"SCHED_{name.upper()}", None): name for name in ("other", "batch", "idle", "fifo", "rr")
     }
@@ -109,10 +109,10 @@ def _scheduling() -> str | None:
 
 
 def is_dirty(root: Path) -> bool | None:
-    """True if tracked files differ from the commit, or folders with tracked files hold new ones that are not ignored.
+    """Return True if tracked files differ from the commit, or if folders with tracked files hold new, unignored files.
 
-    A card or a strategy that was never added changes a run as an edited one does. New files at the top of the checkout
-    are the user's own and do not count. None where no repository is.
+    An untracked card or strategy changes a run just as an edited one does. New files at the top of the checkout belong
+    to the user and do not count. Returns None outside of a repository.
     """
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=normal")
     if status is None:
@@ -121,8 +121,8 @@ def is_dirty(root: Path) -> bool | None:
     return any(not line.startswith("?? ") or "/" in line[3:].rstrip("/") for line in lines)
 
 
-def _shared(affinities: Sequence[Affinity]) -> dict[str, int | None]:
-    """The cores of the host with the most threads for each core, and the number of ranks on that host."""
+def _cores_and_ranks(affinities: Sequence[Affinity]) -> dict[str, int | None]:
+    """Return the cores of the host with the most threads per core, and the number of ranks on that host."""
     if not affinities:
         return {"cores": len(os.sched_getaffinity(0)), "ranks_on_host": None}
     hosts: dict[str, list[Affinity]] = {}
@@ -134,15 +134,16 @@ def _shared(affinities: Sequence[Affinity]) -> dict[str, int | None]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """The output of git, or None without git or a repository. Nothing that a repository configures is run for it.
+    """Return the output of git, or None without git or a repository.
 
-    No variable of git directs it elsewhere. Git itself refuses the repository of another user.
+    Programs that the repository configures are not run, and git's environment variables are ignored. Git itself refuses
+    a repository that belongs to another user.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    command = ["git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-C", str(root)]
+    git = ["git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-C", str(root)]
     try:
         done = subprocess.run(
-            [*command, *arguments],
+            [*git, *arguments],
             env={**environment, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -167,7 +168,7 @@ def _versions() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The model name of the processor, as the kernel gives that name."""
+    """Return the model name of the processor, as the kernel reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """One rank of a run, from the spec to the record: `python -m harness.run.rank`, under any launcher.
 
-The launcher sets RANK, WORLD_SIZE and the rendezvous. Rank 0 writes the record. A rank that cannot go on leaves its
-reason in the scratch folder.
+The launcher sets RANK, WORLD_SIZE and the rendezvous. Rank 0 writes the record. A rank that fails writes the reason to
+the scratch folder.
 """
 
 import argparse
@@ -24,12 +24,18 @@ from harness.errors import UserError
 from harness.ledger import Ledger, clock_for
 from harness.ledger.tape import Event, Tape, typical
 from harness.locks import Turn, lockable
-from harness.run.checksums import checksum, compare, divergence, everyone, signs
-from harness.run.fault import answer_for_stacks, fault_of, is_consequence, write_fault
-from harness.run.load import Reading, driver_of, read_beside
-from harness.run.open_run import Stages, make_ready, open_run, slowest
-from harness.run.provenance import affinity, provenance
-from harness.run.rank_tables import Journal, RankTables, gather
+from harness.run.checksums import (
+    bit_checksums,
+    check_replicas,
+    find_divergence,
+    gather_checksums,
+    gradient_checksums,
+)
+from harness.run.fault import dump_stacks_on_signal, is_consequence, read_fault, write_fault
+from harness.run.load import Reading, read_in_background, utilisation_reader
+from harness.run.open_run import Stages, make_ready, open_run, slowest_stages
+from harness.run.provenance import current_affinity, provenance
+from harness.run.rank_tables import Journal, RankTables, gather_tables
 from harness.run.trainer import Trainer
 from harness.spec.root import project_root
 from harness.spec.spec import Spec
@@ -37,13 +43,14 @@ from harness.strategy import Strategy
 
 PROGRESS_SECONDS = 2.0
 AFTER_THE_CAUSE = 2.0
-"""The seconds that a rank of a step which lost another one waits before it ends: a scheduler names the first to end."""
+"""The seconds that a rank waits before it exits after losing another rank, because schedulers blame the first to
+exit."""
 TAPED = 3
-"""The epochs over which the seconds of a tape are a median."""
+"""The number of epochs whose median a tape records."""
 
 
 def main() -> int:
-    """Runs a rank from start to end; returns its exit code."""
+    """Run a rank and return its exit code."""
     parser = argparse.ArgumentParser(prog="harness.run.rank")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--runs", type=Path, required=True)
@@ -54,19 +61,19 @@ def main() -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     at = meeting.place(os.environ)
     if options.stacks:
-        answer_for_stacks(options.scratch, at.rank)
+        dump_stacks_on_signal(options.scratch, at.rank)
 
     def prepare() -> None:
         meeting.choose_interface(options, at)
 
-    code = attempt(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
-    fault = fault_of(options.scratch, at.rank)
+    code = run_and_report_faults(at, project_root(), options.scratch, options.runs, options.meeting, prepare)
+    fault = read_fault(options.scratch, at.rank)
     if fault and is_consequence(fault) and not options.stacks:
         time.sleep(AFTER_THE_CAUSE)
     return code
 
 
-def attempt(
+def run_and_report_faults(
     at: meeting.RankPlace,
     root: Path,
     scratch: Path,
@@ -74,9 +81,9 @@ def attempt(
     meet: Any = None,
     prepare: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs the spec in the scratch folder as this rank. Its fault and its finished epochs are left in that folder.
+    """Run the spec in the scratch folder as this rank, and write a fault to that folder if it fails.
 
-    `meet` is the file by which ranks meet, or the store that they share already.
+    `meet` is the file in which the ranks meet, or a store that they already share.
     """
     stages = Stages()
     try:
@@ -92,10 +99,10 @@ def attempt(
 def run(
     spec: Spec, at: meeting.RankPlace, root: Path, scratch: Path, runs: Path, meet: Any, stages: Stages
 ) -> None:
-    """Opens the graph, joins the other ranks, trains, gathers the tables on rank 0, leaves the world, and records.
+    """Open the graph, join the other ranks, train, gather the tables on rank 0, leave the process group, and record.
 
-    The graph is opened before the ranks meet, so that a refusal needs no rendezvous. Ranks leave before the record is
-    written, so that none waits for a disk.
+    The graph is opened before the rendezvous, so that an unsuitable graph is reported without one. Ranks leave the
+    process group before the record is written, so that no rank waits for a disk.
     """
     if at.world != spec.ranks:
         raise UserError(f"The launcher started {at.world} ranks, and the spec is for {spec.ranks}.")
@@ -103,7 +110,7 @@ def run(
     stages.end("open")
     device = engine.start(Engine(spec.machine.engine), at, meet=meet)
     stages.end("meet")
-    in_turns = turn(scratch) if spec.measure.tape else None
+    in_turns = open_turn(scratch) if spec.measure.tape else None
     try:
         clock = clock_for(device)
         ledger = Tape(clock, timed=True, turn=in_turns) if in_turns else Ledger(clock)
@@ -113,13 +120,15 @@ def run(
             ledger.taping = False
         make_ready(strategy, grid, blocks)
         trainer = Trainer(strategy, grid, blocks)
-        tables = RankTables(at.rank, affinity=affinity(), stages=stages.seconds)
+        tables = RankTables(at.rank, affinity=current_affinity(), stages=stages.seconds)
         first_epoch = stages.end("ready")
-        with read_beside(driver_of(device) if spec.measure.utilisation_ms else None) as readings:
+        with read_in_background(
+            utilisation_reader(device) if spec.measure.utilisation_ms else None
+        ) as readings:
             train(strategy, trainer, scratch, tables, readings)
         if isinstance(ledger, Tape) and not tables.fault:
-            tables.add_tape(taped(trainer, ledger))
-        ranks = gather(grid.world, tables)
+            tables.add_tape(record_tape(trainer, ledger))
+        ranks = gather_tables(grid.world, tables)
         grid.settle()
         network = engine.network()
     finally:
@@ -133,18 +142,21 @@ def run(
         origin = provenance(root, scratch, [rank.affinity for rank in ranks if rank.affinity])
         origin |= {"engine": spec.machine.engine if at.world > 1 else "single", "network": network}
         times = {"started": stages.begun, "first_epoch": first_epoch, "finished": stages.now()}
-        origin |= {"start": slowest(rank.stages for rank in ranks), "store_manifest": blocks.manifest_hash}
+        origin |= {
+            "start": slowest_stages(rank.stages for rank in ranks),
+            "store_manifest": blocks.manifest_hash,
+        }
         record_run(runs, strategy, ranks, {**origin, **times})
         (scratch / "done").touch()
 
 
-def turn(scratch: Path) -> Turn:
-    """The turn of a rank among those of the same run and machine."""
+def open_turn(scratch: Path) -> Turn:
+    """Return the lock with which the ranks of a run on this machine take turns."""
     return Turn(lockable(scratch / f"turn-{platform.node()}"))
 
 
-def taped(trainer: Trainer, tape: Tape) -> list[Event]:
-    """The events of an epoch, with their usual seconds over some more epochs; ranks of a machine compute in turns."""
+def record_tape(trainer: Trainer, tape: Tape) -> list[Event]:
+    """Record `TAPED` more epochs, in which the ranks of a machine compute in turns, and return their typical events."""
     tape.recording = tape.taping = True
     epochs = []
     for _ in range(TAPED):
@@ -157,7 +169,10 @@ def taped(trainer: Trainer, tape: Tape) -> list[Event]:
 def train(
     strategy: Strategy, trainer: Trainer, scratch: Path, tables: RankTables, readings: Sequence[Reading]
 ) -> None:
-    """Trains every epoch of the spec on this rank and fills its tables. A loss that is not finite ends training."""
+    """Train for all epochs of the spec and fill the tables of this rank.
+
+    Training stops at a loss that is not finite.
+    """
     ctx, journal = trainer.ctx, Journal(scratch, tables)
     training, sums = ctx.spec.training, []
     reported = time.monotonic()
@@ -168,7 +183,7 @@ def train(
         epoch = trainer.epoch()
         tables.add_epoch(number, epoch, readings)
         journal.write()
-        sums.append(torch.cat([checksum(trainer.parameters), signs(trainer)]))
+        sums.append(torch.cat([bit_checksums(trainer.parameters), gradient_checksums(trainer)]))
         if not isfinite(tables.epochs[-1]["loss"]):
             break
         if _evaluates(training.evaluate_every, number, training.epochs):
@@ -183,22 +198,22 @@ def train(
     ctx.ledger.recording = False
     tables.add_memory(ctx)
     tables.chosen, tables.remote = ctx.measured.chosen, ctx.measured.remote
-    dearest = training.warmup + tables.dearest_epoch()
+    dearest = training.warmup + tables.epoch_with_most_words()
     tables.words_formula = sum(strategy.words_of_epoch(ctx.at, ctx.blocks.counts, dearest).values())
     tables.least_words = strategy.least_words(ctx.at, ctx.blocks.counts)
-    checksums = everyone(ctx.grid, sums)
-    compare(strategy, checksums)
+    checksums = gather_checksums(ctx.grid, sums)
+    check_replicas(strategy, checksums)
     numbers = [row["epoch"] for row in tables.epochs]
-    tables.fault = divergence(trainer, numbers, epoch, before, checksums)
+    tables.fault = find_divergence(trainer, numbers, epoch, before, checksums)
 
 
 def _evaluates(every: int, number: int, epochs: int) -> bool:
-    """True if an evaluation follows: after the last epoch, and after every so many timed epochs."""
+    """Return True if an evaluation follows: after the last epoch, and every `every` timed epochs."""
     return number + 1 == epochs or (every > 0 and number >= 0 and (number + 1) % every == 0)
 
 
 def _report_progress(scratch: Path, tables: RankTables, epochs: int) -> None:
-    """Leaves a line for the launcher: how far training is and how long the rest will take."""
+    """Write a line for the launcher with the progress of training and the remaining time."""
     done, last = len(tables.epochs), tables.epochs[-1]
     left = (epochs - done) * last["seconds"]
     text = (

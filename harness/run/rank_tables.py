@@ -1,7 +1,7 @@
-"""One rank's share of a run's tables. Rank 0 gathers the rows and makes data frames.
+"""The rows that one rank adds to the tables of a run. Rank 0 gathers the rows of all ranks.
 
-While it trains, each rank also appends its rows to a file, after every epoch and outside of its time. Whatever ends a
-rank, even a signal that no process can handle, the file has its finished epochs.
+During training, each rank also appends its rows to a file after every epoch, outside of the timed region. So the
+finished epochs are kept even if the rank is killed.
 """
 
 import pickle
@@ -56,9 +56,9 @@ class RankTables:
     memory: list[Row] = field(default_factory=list)
     tape: list[Row] = field(default_factory=list)
     words_formula: float = 0
-    """The payload words of the epoch in which the rank sent most, by the strategy's own account."""
+    """The payload words of the epoch in which the rank sent most, by the strategy's formula."""
     least_words: float = 0
-    """The least words that the rank receives in an epoch, with any strategy of the same kind."""
+    """A lower bound on the words that the rank receives in an epoch, for any strategy of the same kind."""
     chosen: dict[str, str] = field(default_factory=dict)
     """The choices that this rank made by measuring."""
     remote: RemoteRows = field(default_factory=RemoteRows)
@@ -68,23 +68,23 @@ class RankTables:
     stages: dict[str, float] = field(default_factory=dict)
     """The seconds of each stage of the rank's start."""
     fault: Fault | None = None
-    """The reason why training that came to its end is no result: divergence."""
+    """The reason why finished training has no valid result: it diverged."""
 
     def add_epoch(self, number: int, epoch: Epoch, readings: Sequence[Reading]) -> None:
-        """Adds the rows of an epoch. Its row in `epochs` comes last and says that its other rows are complete."""
+        """Add the rows of an epoch. The row in `epochs` is added last and marks the other rows as complete."""
         at = {"epoch": number, "rank": self.rank}
         self.ledger.add_epoch(number, epoch.entries)
         self.utilisation.extend({**at, **row} for row in _windows(epoch, readings))
         self.epochs.append({**at, "seconds": epoch.seconds, "loss": epoch.loss.item()})
 
     def add_tape(self, events: Sequence[Event]) -> None:
-        """Adds the events of an epoch after the last one."""
+        """Add the events of a tape, as an epoch after the last one."""
         at = {"epoch": self.epochs[-1]["epoch"] + 1, "rank": self.rank}
         for number, event in enumerate(events):
             self.tape.append({**at, "event": number, **event_row(event)})
 
     def add_accuracy(self, number: int, hits: dict[str, Hits], eval_seconds: float) -> None:
-        """Adds the accuracies of the whole graph, on rank 0 alone."""
+        """Add the accuracies of the whole graph; only rank 0 has them."""
         if self.rank:
             return
         trained = sum(row["seconds"] for row in self.epochs)
@@ -94,20 +94,20 @@ class RankTables:
             self.accuracy.append({**at, "split": split, "accuracy": accuracy})
 
     def words_by_epoch(self, column: Literal["words_payload", "words_received"]) -> dict[int, float]:
-        """The words of this rank in each timed epoch."""
+        """Return the words of this rank in each timed epoch."""
         epochs, words = self.ledger.column("epoch"), self.ledger.column(column)
         timed = epochs >= 0
         last = max((row["epoch"] for row in self.epochs), default=-1)
         sums = np.bincount(epochs[timed], words[timed], minlength=max(last + 1, 0))
         return {row["epoch"]: float(sums[row["epoch"]]) for row in self.epochs if row["epoch"] >= 0}
 
-    def dearest_epoch(self) -> int:
-        """The timed epoch in which this rank sent most; epochs differ where samples do."""
+    def epoch_with_most_words(self) -> int:
+        """Return the timed epoch in which this rank sent most; epochs differ if samples do."""
         words = self.words_by_epoch("words_payload")
         return max(words, key=words.__getitem__, default=0)
 
-    def only(self, epochs: set[int]) -> "RankTables":
-        """The rows of these epochs."""
+    def select_epochs(self, epochs: set[int]) -> "RankTables":
+        """Return the rows of these epochs."""
 
         def kept(rows: list[Row]) -> list[Row]:
             return [row for row in rows if row["epoch"] in epochs]
@@ -115,7 +115,7 @@ class RankTables:
         return RankTables(
             self.rank,
             kept(self.epochs),
-            self.ledger.only(epochs),
+            self.ledger.select_epochs(epochs),
             kept(self.accuracy),
             kept(self.utilisation),
         )
@@ -132,7 +132,7 @@ class RankTables:
 
 
 def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
-    """The rows of the windows in order, each with the last reading of the device's driver before its end."""
+    """Yield a row for each window, with the last reading of the device's driver before the end of the window."""
     end = epoch.begun
     for number, (seconds, computing, communicating) in enumerate(epoch.windows):
         end += seconds
@@ -145,12 +145,12 @@ def _windows(epoch: Epoch, readings: Sequence[Reading]) -> Iterator[Row]:
         }
 
 
-def entry(key: Key, amounts: Amounts) -> Row:
+def ledger_row(key: Key, amounts: Amounts) -> Row:
     return {**key_row(key), **asdict(amounts)}
 
 
 def event_row(event: Event) -> Row:
-    """An event of a tape, without what only a replay knows."""
+    """Return an event of a tape as a row, without the fields that only a replay sets."""
     counted = {name: getattr(event.amounts, name) for name in COUNTED}
     order = {name: getattr(event, name) for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
     return {**key_row(event.key), **counted, **order}
@@ -159,14 +159,14 @@ def event_row(event: Event) -> Row:
 COUNTED = ("calls", "words_payload", "words_received", "bytes")
 
 
-def event_of(row: Mapping[str, Any]) -> Event:
-    """The event of a row."""
+def event_from_row(row: Mapping[str, Any]) -> Event:
+    """Return the event in a row."""
     order = {name: row[name] for name in ("cpu_seconds", "leaves", "waits_for", "travels_with")}
-    return Event(key_of(row), Amounts(**{name: row[name] for name in COUNTED}), **order)
+    return Event(key_from_row(row), Amounts(**{name: row[name] for name in COUNTED}), **order)
 
 
-def key_of(row: Mapping[str, Any]) -> Key:
-    """The key of a row."""
+def key_from_row(row: Mapping[str, Any]) -> Key:
+    """Return the ledger key in a row."""
     return Key(
         Phase(row["phase"]),
         row["layer"],
@@ -178,10 +178,10 @@ def key_of(row: Mapping[str, Any]) -> Key:
     )
 
 
-def gather(world: Axis, value: T) -> list[T]:
-    """The values of all ranks in rank order, on rank 0; an empty list on the others.
+def gather_tables(world: Axis, value: T) -> list[T]:
+    """Return the values of all ranks in rank order on rank 0, and an empty list on all other ranks.
 
-    The values travel through the grid that the ranks already share. They are read as data: no code comes with them.
+    The values are sent over the grid that the ranks already share. Loading them never runs code that they name.
     """
     pickled = BytesIO()
     pickle.dump(value, pickled)
@@ -193,9 +193,9 @@ def gather(world: Axis, value: T) -> list[T]:
 
 
 class _TablesReader(pickle.Unpickler):
-    """Reads the tables of ranks: plain rows, and the records and words of the harness that may be among them.
+    """Unpickles only plain values and the classes in `READABLE`.
 
-    Whoever reaches a rank's port may send it bytes, and a pickle that names any other function would call it here.
+    Anyone who can reach the port of a rank can send bytes, and an ordinary unpickler would call any function they name.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -208,14 +208,14 @@ class _TablesReader(pickle.Unpickler):
 
 
 class Journal:
-    """The file of one rank. An entry holds the rows that were added to its tables since the entry before."""
+    """The file to which a rank appends its rows. Each entry holds the rows added since the previous entry."""
 
     def __init__(self, scratch: Path, tables: RankTables) -> None:
         self._tables, self._written = tables, dict.fromkeys(RUN_TABLES, 0)
         self._path = _journal(scratch, tables.rank)
 
     def write(self) -> None:
-        """Writes an entry. The kernel has the bytes when this returns; nothing waits for the disk."""
+        """Write an entry, without waiting for the disk."""
         more = {name: getattr(self._tables, name)[done:] for name, done in self._written.items()}
         with self._path.open("ab") as file:
             pickle.dump(more, file)
@@ -223,18 +223,18 @@ class Journal:
             self._written[name] += len(rows)
 
 
-def read_unfinished(scratch: Path, world: int) -> list[RankTables]:
-    """The rows of every rank for the epochs that all ranks finished; none if a rank left no file."""
+def read_unfinished_tables(scratch: Path, world: int) -> list[RankTables]:
+    """Return the rows of every rank for the epochs that all ranks finished, or nothing if a rank has no file."""
     paths = [_journal(scratch, rank) for rank in range(world)]
     if not all(path.exists() for path in paths):
         return []
     ranks = [_read(path, rank) for rank, path in enumerate(paths)]
     common = set.intersection(*({row["epoch"] for row in rank.epochs} for rank in ranks))
-    return [rank.only(common) for rank in ranks]
+    return [rank.select_epochs(common) for rank in ranks]
 
 
 def _read(path: Path, rank: int) -> RankTables:
-    """The rows of all whole entries. The last entry is cut off if the rank ended during the write."""
+    """Return the rows of all complete entries; the last entry is incomplete if the rank was killed while writing it."""
     tables = RankTables(rank)
     with path.open("rb") as file, suppress(EOFError, pickle.UnpicklingError):
         while True:

@@ -1,4 +1,4 @@
-"""The record of a run, made of the rows of all ranks on rank 0 when training is over."""
+"""Writes the record of a run from the rows of all ranks, on rank 0 after training."""
 
 from math import sqrt
 from pathlib import Path
@@ -18,29 +18,29 @@ from harness.strategy import WORD, Promise, Strategy
 
 
 def record_run(runs: Path, strategy: Strategy, ranks: list[RankTables], provenance: dict[str, Any]) -> Path:
-    """Writes the run folder of a run whose training is over, also if it diverged."""
-    spec, tables, fault = strategy.spec, data_frames(ranks), ranks[0].fault
+    """Write the run folder of a run that finished training or diverged."""
+    spec, tables, fault = strategy.spec, make_frames(ranks), ranks[0].fault
     summary = {
-        "graph": sizes(strategy),
+        "graph": graph_sizes(strategy),
         "steps": strategy.steps,
         "setup_seconds": provenance["first_epoch"] - provenance["started"],
-        "cache_hit_rate": hit_rate(ranks),
+        "cache_hit_rate": cache_hit_rate(ranks),
         "chosen": canonical_json(ranks[0].chosen),
     }
     if _timed(tables):
-        summary |= throughput(strategy, tables)
+        summary |= compute_throughput(strategy, tables)
         summary["words_formula"] = max(rank.words_formula for rank in ranks)
-        by_memory = words_by_memory(strategy, peak_words(strategy, tables["memory"]))
+        by_memory = least_words_by_memory(strategy, peak_memory_words(strategy, tables["memory"]))
         summary["words_floor"] = max(by_memory, *(rank.least_words for rank in ranks))
-        fault = fault or words_fault(spec.strategy.name, ranks, by_memory)
+        fault = fault or check_words_received(spec.strategy.name, ranks, by_memory)
     return _write(runs, spec, tables, summary, provenance, fault)
 
 
 def record_unfinished(
     runs: Path, spec: Spec, ranks: list[RankTables], provenance: dict[str, Any], fault: Fault
 ) -> Path:
-    """Writes the run folder of a run that was cut short, with the epochs that all ranks finished."""
-    return _write(runs, spec, data_frames(ranks), {}, provenance, fault)
+    """Write the run folder of a run that was interrupted, with the epochs that all ranks finished."""
+    return _write(runs, spec, make_frames(ranks), {}, provenance, fault)
 
 
 def _write(
@@ -56,7 +56,7 @@ def _write(
         "label": spec.label,
         "status": fault["status"] if fault else OK,
         "source": "measured",
-        "summary": {**summary, **(summarise(tables, spec.training.target) if _timed(tables) else {})},
+        "summary": {**summary, **(summarize_tables(tables, spec.training.target) if _timed(tables) else {})},
         "provenance": provenance,
         "error": {key: fault[key] for key in ("rank", "type", "message", "trace")} if fault else None,
     }
@@ -64,12 +64,12 @@ def _write(
 
 
 def _timed(tables: dict[str, pd.DataFrame]) -> bool:
-    """True if the tables have a timed epoch."""
+    """Return True if the tables have a timed epoch."""
     epochs = tables["epochs"]
     return not epochs.empty and bool((epochs.epoch >= 0).any())
 
 
-def words_fault(strategy: str, ranks: list[RankTables], by_memory: float) -> Fault | None:
+def check_words_received(strategy: str, ranks: list[RankTables], by_memory: float) -> Fault | None:
     """Return the fault of a run that received fewer words than its lower bound, or None.
 
     In every timed epoch each rank receives at least its own `least_words`, and some rank receives at least the words
@@ -94,14 +94,14 @@ def _words_fault(strategy: str, epoch: int, rank: int, words: float, least: floa
     return {"rank": rank, "type": "WordsBelowBound", "message": message, "status": FAILED, "trace": ""}
 
 
-def hit_rate(ranks: list[RankTables]) -> float | None:
-    """The share of remote rows that were in caches, over all ranks; None without remote rows."""
+def cache_hit_rate(ranks: list[RankTables]) -> float | None:
+    """Return the fraction of remote rows that were in caches, over all ranks; None without remote rows."""
     rows = sum(rank.remote.rows for rank in ranks)
     return sum(rank.remote.cached for rank in ranks) / rows if rows else None
 
 
-def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
-    """The tables of all ranks together."""
+def make_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
+    """Combine the tables of all ranks."""
     ledger = ledger_frame({rank.rank: rank.ledger for rank in ranks})
     return {
         name: ledger
@@ -111,8 +111,8 @@ def data_frames(ranks: list[RankTables]) -> dict[str, pd.DataFrame]:
     }
 
 
-def sizes(strategy: Strategy) -> dict[str, int]:
-    """The sizes of the graph on which the run trained."""
+def graph_sizes(strategy: Strategy) -> dict[str, int]:
+    """Return the sizes of the graph on which the run trained."""
     facts = strategy.facts
     return {
         "vertices": facts.vertices,
@@ -123,8 +123,8 @@ def sizes(strategy: Strategy) -> dict[str, int]:
     }
 
 
-def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
-    """Vertices a second: those of the graph over the time of the slowest rank, because ranks keep step."""
+def compute_throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str, float]:
+    """Return vertices per second: those of the graph divided by the time of the slowest rank."""
     facts, seconds = strategy.facts, statistics.median_epoch(tables["epochs"])
     return {
         "vertices_per_second": facts.vertices / seconds,
@@ -132,18 +132,18 @@ def throughput(strategy: Strategy, tables: dict[str, pd.DataFrame]) -> dict[str,
     }
 
 
-def peak_words(strategy: Strategy, memory: pd.DataFrame) -> float:
-    """The words that the memory of the rank with the highest peak held: on its device, or else of its process."""
+def peak_memory_words(strategy: Strategy, memory: pd.DataFrame) -> float:
+    """Return the highest peak memory of a rank in words: device memory, or process memory without a device."""
     peaks = memory.device_peak_bytes if memory.device_peak_bytes.any() else memory.host_peak_bytes
     return float(peaks.max()) / WORD[strategy.spec.precision]
 
 
-def words_by_memory(strategy: Strategy, held: float) -> float:
-    """The payload words that some rank receives in an epoch in any layout, if no rank can hold more words than `held`.
+def least_words_by_memory(strategy: Strategy, held: float) -> float:
+    """Return a lower bound on the payload words of some rank in any layout, if no rank holds more than `held` words.
 
-    G multiplications of products, sparse or dense, bring at least G / (8 sqrt(M)) - M words to a memory of M words
-    (Ballard, Demmel, Holtz and Schwartz, 2011); some rank has at least a P-th part of them. A payload is at least half
-    of what is received. Samples leave multiplications out: 0.
+    Products with G multiplications, sparse or dense, move at least G / (8 sqrt(M)) - M words to a memory of M words
+    (Ballard, Demmel, Holtz and Schwartz, 2011), and some rank computes at least 1/P of them. A payload is at least half
+    of the received words. Strategies that sample skip multiplications, so their bound is 0.
     """
     facts, ranks, total = strategy.facts, strategy.spec.ranks, 0
     if strategy.promised() is not Promise.EXACT or ranks == 1:
@@ -154,8 +154,8 @@ def words_by_memory(strategy: Strategy, held: float) -> float:
     return max(0.0, float(total / ranks / (8 * sqrt(held)) - held)) / 2
 
 
-def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
-    """Sums up times (defined in `harness.results.statistics`), losses, accuracies, messages and words an epoch."""
+def summarize_tables(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str, Any]:
+    """Summarize times (see `harness.results.statistics`), losses, accuracies, messages and words per epoch."""
     timed = tables["epochs"][tables["epochs"].epoch >= 0]
     ledger = tables["ledger"][tables["ledger"].epoch >= 0]
     last = timed[timed.epoch == timed.epoch.max()]
@@ -183,7 +183,7 @@ def summarise(tables: dict[str, pd.DataFrame], target: float = 0.0) -> dict[str,
 
 
 def _seconds_to(accuracy: pd.DataFrame, target: float) -> float | None:
-    """The training time before the first evaluation whose test accuracy reached the target."""
+    """Return the training time before the first evaluation whose test accuracy reached the target."""
     if accuracy.empty or not target:
         return None
     reached = accuracy[(accuracy.split == "test") & (accuracy.accuracy >= target)]
@@ -191,12 +191,12 @@ def _seconds_to(accuracy: pd.DataFrame, target: float) -> float | None:
 
 
 def _evaluation_seconds(accuracy: pd.DataFrame) -> float | None:
-    """The median time of an evaluation."""
+    """Return the median time of an evaluation."""
     return None if accuracy.empty else float(accuracy.groupby("epoch").eval_seconds.first().median())
 
 
 def _device_percent(utilisation: pd.DataFrame) -> float | None:
-    """The mean utilisation of the device, over the windows of timed epochs for which its driver gave one."""
+    """Return the mean utilization of the device, over the windows of timed epochs in which its driver reported one."""
     if utilisation.empty:
         return None
     percent = utilisation.device_percent[utilisation.epoch >= 0].dropna()

@@ -1,6 +1,6 @@
-"""Trains one rank's share of a model: the loop of every strategy in a run, a test and a replay.
+"""The training loop of one rank, which runs, tests and replays of all strategies share.
 
-This file knows nothing of files, launchers or tables.
+This module does not know about files, launchers or tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from harness.ledger import Amounts, Key, Op, Phase, TensorName
 from harness.models import Hits, Operators, Weight, by_part
 from harness.models.weights import initial_weight
 from harness.run.epoch_graph import EpochGraph, require_graphs
-from harness.run.load import Window, windows
+from harness.run.load import Window, split_into_windows
 from harness.spec.spec import Training
 from harness.strategy import Context, Piece, Strategy
 from harness.strategy.admit import ORDINARY_EPOCHS
@@ -33,9 +33,9 @@ class Epoch:
     """The loss of each step, (steps,)."""
     entries: dict[Key, Amounts]
     begun: float
-    """The start, by the host's `perf_counter`."""
+    """The start time (`perf_counter` of the host)."""
     windows: list[Window]
-    """The load of the rank over time, if the spec asks for windows."""
+    """The load of the rank over time, if the spec requests windows."""
 
     @property
     def loss(self) -> Tensor:
@@ -43,25 +43,25 @@ class Epoch:
         return self.losses.mean()
 
 
-def initial(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
-    """A piece of the number-th matrix of the model as training begins: the same for every strategy and grid."""
+def create_weight(ctx: Context, number: int, weight: Weight, piece: Piece) -> Tensor:
+    """Return the initial value of a piece of matrix `number`, the same for every strategy and grid."""
     W = initial_weight(ctx.spec.seed, number, weight, piece.rows, piece.cols).to(ctx.dtype)
     return ctx.memory.hold(TensorName.W, W).requires_grad_()
 
 
 class Trainer:
-    """A strategy at work on one rank."""
+    """Trains a model with a strategy on one rank."""
 
     def __init__(
         self, strategy: Strategy, grid: Grid, blocks: Blocks, chosen: Mapping[str, str] | None = None
     ) -> None:
-        """`chosen` are the choices of an earlier run, which are not measured again."""
+        """`chosen` are kernels chosen in an earlier run, which are not measured again."""
         assert grid.wire == strategy.wire, "the grid sends in the type that the strategy chose"
         self.strategy = strategy
         self.ctx = ctx = Context(strategy.spec, strategy.facts, grid, blocks, chosen)
         pieces = strategy.weights_of(ctx.grid.rank)
         self.weights = [
-            initial(ctx, number, weight, piece)
+            create_weight(ctx, number, weight, piece)
             for number, (weight, piece) in enumerate(zip(strategy.weights, pieces, strict=True))
         ]
         self.layers = by_part(strategy.weights, self.weights)
@@ -79,7 +79,7 @@ class Trainer:
             self.parameters, ctx.spec.training, ctx.numbers
         )
         self.graph: EpochGraph | None = None
-        """The steady epoch in a CUDA graph, once it was captured."""
+        """The CUDA graph of an epoch, after it was captured."""
         self._captures = ctx.spec.training.cuda_graph and is_gpu(ctx.device)
         if self._captures:
             require_graphs()
@@ -87,10 +87,10 @@ class Trainer:
         """True if all outputs of the last evaluation were finite, on this rank."""
 
     def epoch(self) -> Epoch:
-        """Takes all steps of an epoch; full-graph training has one.
+        """Run all steps of an epoch; full-graph training has one step.
 
-        With `training.cuda_graph` the first two epochs are ordinary. The third is captured, which trains nothing and is
-        not timed, and replayed, as all later ones are.
+        With `training.cuda_graph`, the first two epochs run as usual. The third epoch is captured, which does not train
+        and is not timed, and is then replayed like all later ones.
         """
         ledger, width = self.ctx.ledger, self.ctx.spec.measure.utilisation_ms / 1e3
         if self._captures and self.graph is None and self.taken == ORDINARY_EPOCHS * self.steps:
@@ -112,15 +112,15 @@ class Trainer:
             torch.stack(losses),
             entries,
             since,
-            windows(ledger.slices, width) if width else [],
+            split_into_windows(ledger.slices, width) if width else [],
         )
 
     def take_steps(self) -> list[Tensor]:
-        """Takes the steps of an epoch and returns their losses."""
+        """Run the steps of an epoch and return their losses."""
         return [self.step() for _ in range(self.steps)]
 
     def step(self) -> Tensor:
-        """Runs forward, backward and the update; returns the loss before the update."""
+        """Run forward, backward and update; return the loss before the update."""
         ledger = self.ctx.ledger
         operators, self.taken = self.operators.of_step(self.taken), self.taken + 1
         loss = operators.loss(self.forward(operators))
@@ -134,16 +134,16 @@ class Trainer:
         return loss.detach()
 
     def forward(self, operators: Operators) -> Tensor:
-        """This rank's part of the model's output."""
+        """Return this rank's part of the model's output."""
         return self.strategy.forward(operators, self.layers)
 
     def output(self) -> Tensor:
-        """The output on the whole graph, with nothing dropped and nothing recorded by autograd."""
+        """Return the output on the whole graph, without dropout and autograd."""
         with torch.no_grad():
             return self.forward(self.operators)
 
     def evaluate(self) -> tuple[dict[str, Hits], float]:
-        """The hits of each split, and the seconds of the evaluation, which no epoch's ledger counts."""
+        """Return the hits of each split and the seconds of the evaluation, which is not part of any epoch."""
         ledger = self.ctx.ledger
         recording, ledger.recording = ledger.recording, False
         begun = perf_counter()
@@ -156,8 +156,8 @@ class Trainer:
         return hits, seconds
 
 
-# The updates of torch.optim, to the bit. Its classes import torch's compiler, which a rank has no use for: 1.5 seconds
-# and 100 MB of every process. Verifier (tests/run/test_optimizers.py): torch.optim.
+# Bitwise equal to torch.optim, whose classes import torch's compiler: 1.5 seconds and 100 MB for every process.
+# Verifier (tests/run/test_optimizers.py): torch.optim.
 
 
 class Descent:
@@ -170,18 +170,18 @@ class Descent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Updates every weight that has a gradient."""
+        """Update every weight that has a gradient."""
         for number, W in enumerate(self.weights):
             if W.grad is not None:
                 self.update(number, W, W.grad.add(W, alpha=self.decay) if self.decay else W.grad)
 
     def update(self, number: int, W: Tensor, dW: Tensor) -> None:
-        """Updates the weight of this number."""
+        """Update weight `number`."""
         W.add_(dW, alpha=-self.lr)
 
 
 class Adam(Descent):
-    """Adam (Kingma and Ba, ICLR 2015, Algorithm 1): a step by the running means of dW and of its square."""
+    """Adam (Kingma and Ba, ICLR 2015, Algorithm 1), with running means of dW and of its square."""
 
     BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -200,7 +200,7 @@ class Adam(Descent):
         W.addcdiv_(mean, root, value=-self.lr / unbiased_1)
 
     def advance(self, number: int, dW: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes a gradient into the means of the weight of this number, and returns both."""
+        """Update the running means of weight `number` with a gradient and return them."""
         mean, square = self.means[number], self.squares[number]
         self.steps[number] += 1
         mean.lerp_(dW, 1 - self.BETA_1)
@@ -208,13 +208,16 @@ class Adam(Descent):
         return mean, square
 
     def corrections(self, step: int) -> tuple[float, float]:
-        """The share of both means that is not their start at zero."""
+        """Return the bias corrections of both means."""
         return 1 - self.BETA_1**step, 1 - self.BETA_2**step
 
 
 class FoldedAdam(Adam):
-    """Adam on a GPU, in as many kernels. All that differs from step to step is in two numbers, which a CUDA graph can
-    read from the device; kernels round alike whether a number is an argument or a tensor."""
+    """Adam on a GPU, with the same number of kernels.
+
+    Only two numbers change from step to step, and a CUDA graph can read them from the device. Kernels round equally
+    whether a number is an argument or a tensor.
+    """
 
     def __init__(
         self, weights: Sequence[Tensor], training: Training, numbers: StepNumbers | None = None
@@ -228,7 +231,7 @@ class FoldedAdam(Adam):
         W.addcdiv_(mean, square.sqrt().mul_(factor).add_(term), value=-1)
 
     def folded(self, step: int) -> tuple[float, float]:
-        """The factor of the root of the square, and the term that is added: both divided by the rate of the step."""
+        """Return the factor of the square root and the added term, both divided by the learning rate of the step."""
         unbiased_1, unbiased_2 = self.corrections(step)
         rate = self.lr / unbiased_1
         return 1 / (rate * unbiased_2**0.5), self.EPSILON / rate

@@ -11,7 +11,7 @@ from harness.launch import launch
 from harness.launch.hang_detector import Hang
 from harness.launch.processes import LOG_KEPT, Death, Watched, find_cause, nobody_is_to_blame
 from harness.run import rank
-from harness.run.fault import status_of, write_fault
+from harness.run.fault import status_of_error, write_fault
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:47332")
 NOBODY_DIED = Watched()
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_over_nccl_is_named(tmp_path: Path) -> None:
     cause = find_cause(Watched([Death(1, -6, 0.0)]), tmp_path, 2, memory_ran_out=False)
     assert (cause["rank"], cause["type"], cause["status"]) == (1, "Hang", "timeout")
     assert "call 5 of the group mesh_x over NCCL, ALLREDUCE, did not end within 600 s" in cause["message"]
-    assert status_of(RuntimeError(NCCL_LOG.splitlines()[1])) == "timeout"
+    assert status_of_error(RuntimeError(NCCL_LOG.splitlines()[1])) == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_nothing_said_and_nobody_dead_is_told_with_the_log(tmp_path: Path) -> No
     ],
 )
 def test_how_a_rank_ended_is_a_status(error: BaseException, status: str) -> None:
-    assert status_of(error) == status
+    assert status_of_error(error) == status
 
 
 def test_ranks_that_only_lost_each_other_or_their_machine_are_not_to_blame(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_rank_of_a_step_that_lost_another_ends_after_it(
         write_fault(tmp_path, 0, others)
         return 1
 
-    monkeypatch.setattr(rank, "attempt", attempt)
-    monkeypatch.setattr(rank, "answer_for_stacks", lambda *_: None)
+    monkeypatch.setattr(rank, "run_and_report_faults", attempt)
+    monkeypatch.setattr(rank, "dump_stacks_on_signal", lambda *_: None)
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setenv("RANK", "0")
     folders = ["--scratch", str(tmp_path), "--runs", str(tmp_path)]

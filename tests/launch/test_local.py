@@ -17,8 +17,8 @@ from harness.launch.fork_server import ForkServer
 from harness.launch.launch import launch, launch_here
 from harness.ledger import COMPUTING, MOVING, Op
 from harness.results.record import Record, read_record
-from harness.run.fault import faults
-from harness.run.rank import attempt
+from harness.run.fault import read_faults
+from harness.run.rank import run_and_report_faults
 from harness.spec.spec import Spec, canonical_json
 
 ROOT = Path(__file__).parents[2]
@@ -100,8 +100,8 @@ def test_windows_add_up_to_the_ledger_and_are_there_if_they_are_asked_for(record
 @pytest.mark.parametrize("world", [1, 3])
 def test_a_world_of_another_size_is_refused(world: int, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(canonical_json(spec("cagnet-1d", 2).model_dump(mode="json")))
-    assert attempt(RankPlace(0, world, 0), ROOT, tmp_path, tmp_path / "runs") == 1
-    (fault,) = faults(tmp_path)
+    assert run_and_report_faults(RankPlace(0, world, 0), ROOT, tmp_path, tmp_path / "runs") == 1
+    (fault,) = read_faults(tmp_path)
     assert fault["status"] == "refused"
     assert f"{world} ranks" in fault["message"] and "2" in fault["message"]
     assert not (tmp_path / "runs").exists()

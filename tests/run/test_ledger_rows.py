@@ -16,8 +16,8 @@ from harness.ledger import Amounts, AxisName, Direction, Key, Op, Phase, TensorN
 from harness.results.parquet import to_arrow, to_bytes
 from harness.results.schema import LEDGER
 from harness.run.ledger_rows import LedgerRows, key_row
-from harness.run.rank_tables import Journal, RankTables, _TablesReader, read_unfinished
-from harness.run.recording import data_frames
+from harness.run.rank_tables import Journal, RankTables, _TablesReader, read_unfinished_tables
+from harness.run.recording import make_frames
 from harness.run.trainer import Epoch
 
 KEYS = [
@@ -69,7 +69,7 @@ def ranks() -> dict[int, dict[int, Entries]]:
 
 def test_file_of_ledger_has_the_bytes_of_one_made_row_by_row(ranks: dict[int, dict[int, Entries]]) -> None:
     tables = [make_tables(rank, epochs) for rank, epochs in ranks.items()]
-    assert file_of(data_frames(tables)["ledger"]) == file_row_by_row(ranks)
+    assert file_of(make_frames(tables)["ledger"]) == file_row_by_row(ranks)
     sent = pickle.loads(pickle.dumps(tables))
     assert sent == tables
     assert _TablesReader(BytesIO(pickle.dumps(tables))).load() == tables
@@ -85,19 +85,19 @@ def test_journal_gives_back_the_ledger_of_the_epochs_that_all_ranks_finished(
             tables.add_epoch(number, Epoch(1.0, torch.ones(1), dict(entries), 0.0, []), [])
             journal.write()
     finished = {rank: dict(list(epochs.items())[:20]) for rank, epochs in ranks.items()}
-    assert file_of(data_frames(read_unfinished(tmp_path, 3))["ledger"]) == file_row_by_row(finished)
+    assert file_of(make_frames(read_unfinished_tables(tmp_path, 3))["ledger"]) == file_row_by_row(finished)
 
 
 def test_epoch_in_which_a_rank_sent_most_is_found(ranks: dict[int, dict[int, Entries]]) -> None:
     epochs = {epoch: entries for epoch, entries in ranks[0].items() if epoch >= 0}
     sent = {epoch: sum(a.words_payload for a in entries.values()) for epoch, entries in epochs.items()}
-    assert make_tables(0, ranks[0]).dearest_epoch() == max(sent, key=sent.__getitem__)
-    assert RankTables(0).dearest_epoch() == 0
+    assert make_tables(0, ranks[0]).epoch_with_most_words() == max(sent, key=sent.__getitem__)
+    assert RankTables(0).epoch_with_most_words() == 0
 
 
 def test_run_without_ranks_has_no_ledger() -> None:
-    assert data_frames([])["ledger"].empty
-    assert data_frames([RankTables(0)])["ledger"].empty
+    assert make_frames([])["ledger"].empty
+    assert make_frames([RankTables(0)])["ledger"].empty
 
 
 def test_each_epoch_takes_as_many_bytes_as_its_rows_need() -> None:

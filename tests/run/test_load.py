@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.ledger import COMPUTING, MOVING, Direction, Key, Ledger, Op, Phase
-from harness.run.load import Reading, Window, driver_of, last_percent, read_beside, windows
+from harness.run.load import (
+    Reading,
+    Window,
+    last_percent,
+    read_in_background,
+    split_into_windows,
+    utilisation_reader,
+)
 from tests.hand_clock import HandClock
 
 
@@ -27,7 +34,7 @@ def test_a_planted_wait_is_seen_where_it_was() -> None:
             with ledger.op(op):
                 clock.now += seconds
     ledger.stop()
-    assert windows(ledger.slices, 1.0) == [
+    assert split_into_windows(ledger.slices, 1.0) == [
         Window(1.0, 1.0, 0.0),
         Window(1.0, 1.0, 0.0),
         Window(1.0, 0.5, 0.5),
@@ -53,7 +60,7 @@ def test_every_window_has_what_overlaps_it(parts: list[tuple[Op, int]], width: i
         (last - first, overlap(COMPUTING, first, last), overlap(MOVING, first, last))
         for first, last in pairwise(edges)
     ]
-    found = windows(slices(*parts), width)
+    found = split_into_windows(slices(*parts), width)
     assert len(found) == len(expected)
     for window, counted in zip(found, expected, strict=True):
         assert window == pytest.approx(counted, abs=1e-9)
@@ -66,7 +73,7 @@ def test_no_op_both_computes_and_sends() -> None:
 
 def test_a_driver_is_asked_until_nobody_listens() -> None:
     numbers, before = count(), threading.active_count()
-    with read_beside(lambda: float(next(numbers)), every=0.001) as readings:
+    with read_in_background(lambda: float(next(numbers)), every=0.001) as readings:
         while len(readings) < 3:
             time.sleep(0.001)
     heard = len(readings)
@@ -76,8 +83,8 @@ def test_a_driver_is_asked_until_nobody_listens() -> None:
 
 
 def test_without_a_gpu_nobody_is_asked() -> None:
-    ask = driver_of(torch.device("cpu"))
-    with read_beside(ask) as readings:
+    ask = utilisation_reader(torch.device("cpu"))
+    with read_in_background(ask) as readings:
         assert ask is None
     assert readings == []
 

@@ -43,7 +43,7 @@ def watched(trainer):
 
 rank.Trainer.epoch = watched
 scratch = Path(sys.argv[1])
-assert rank.attempt(RankPlace(), Path(sys.argv[2]), scratch, scratch / "runs") == 0
+assert rank.run_and_report_faults(RankPlace(), Path(sys.argv[2]), scratch, scratch / "runs") == 0
 assert "torch._dynamo" not in sys.modules  # its import takes seconds
 print(json.dumps([len(inside), len(outside)]))
 """

@@ -12,7 +12,7 @@ from harness.registry import load_strategy
 from harness.results.record import read_record
 from harness.run.ledger_rows import LedgerRows
 from harness.run.rank_tables import RankTables
-from harness.run.recording import hit_rate, words_fault
+from harness.run.recording import cache_hit_rate, check_words_received
 from harness.spec.root import project_root
 from harness.strategy import RemoteRows
 
@@ -22,8 +22,8 @@ def test_a_cache_is_worth_what_it_had_of_all_that_was_needed() -> None:
     ranks = [
         RankTables(rank, remote=remote) for rank, remote in enumerate([RemoteRows(30, 3), RemoteRows(10, 9)])
     ]
-    assert hit_rate(ranks) == 12 / 40
-    assert hit_rate([RankTables(0)]) is None
+    assert cache_hit_rate(ranks) == 12 / 40
+    assert cache_hit_rate([RankTables(0)]) is None
 
 
 FIRST_CALL = Key(Phase.CONVOLVE, 0, Direction.FORWARD, Op.ALL_REDUCE, AxisName.P)
@@ -57,7 +57,7 @@ def test_timed_epoch_below_its_lower_bound_is_a_fault(
     numbers: Sequence[str],
 ) -> None:
     ranks = [tables_of(number, *each) for number, each in enumerate(zip(words, least, strict=True))]
-    fault = words_fault("g3", ranks, by_memory)
+    fault = check_words_received("g3", ranks, by_memory)
     assert (fault["rank"] if fault else None) == rank
     assert not fault or all(number in fault["message"] for number in numbers)
 
